@@ -1,0 +1,69 @@
+"""Compare what a wheel and a source archive hold with what the checkout holds.
+
+Run as `python .ci/check_dist.py DIST`, where DIST holds one wheel and one `.tar.gz`.
+"""
+
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[1]
+ROOMS = ("wrappers", "collectors", "buffers")
+SOURCE_FOLDERS = (*ROOMS, "tests", "examples", "benchmarks", "docs")
+SOURCE_FILES = ("__init__.py", "py.typed", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+
+
+def files_below(folder: str) -> set[str]:
+    """Paths of the folder's files, relative to the checkout, less what Python wrote."""
+    files = (path for path in (CHECKOUT / folder).rglob("*") if path.is_file())
+    return {
+        path.relative_to(CHECKOUT).as_posix() for path in files if "__pycache__" not in path.parts
+    }
+
+
+def the_one(folder: Path, pattern: str) -> Path:
+    """The only file of the folder that matches."""
+    found = list(folder.glob(pattern))
+    if len(found) != 1:
+        sys.exit(f"{folder} holds {len(found)} files like {pattern}: expected 1")
+    return found[0]
+
+
+def difference(what: str, expected: set[str], found: set[str]) -> list[str]:
+    """One line for each file that is missing or too many."""
+    missing = [f"{what}: {name} is missing" for name in sorted(expected - found)]
+    return missing + [f"{what}: {name} does not belong there" for name in sorted(found - expected)]
+
+
+def wheel_errors(wheel: Path) -> list[str]:
+    """Where the wheel's modules differ from the rooms' modules."""
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    rooms = {name for room in ROOMS for name in files_below(room)}
+    expected = {f"stepwell/{name}" for name in rooms | {"__init__.py", "py.typed"}}
+    return difference(wheel.name, expected, found)
+
+
+def source_errors(archive_path: Path) -> list[str]:
+    """Where the source archive differs from the checkout's folders."""
+    with tarfile.open(archive_path) as archive:
+        members = [member.name for member in archive.getmembers() if member.isfile()]
+    found = {name.split("/", 1)[1] for name in members}
+    made_by_the_build = {name for name in found if ".egg-info/" in name}
+    folders = {name for folder in SOURCE_FOLDERS for name in files_below(folder)}
+    expected = folders | set(SOURCE_FILES) | {"MANIFEST.in", "PKG-INFO", "setup.cfg"}
+    return difference(archive_path.name, expected, found - made_by_the_build)
+
+
+def main() -> None:
+    """Print the differences and exit with 1 if there are any."""
+    dist = Path(sys.argv[1])
+    errors = wheel_errors(the_one(dist, "*.whl")) + source_errors(the_one(dist, "*.tar.gz"))
+    if errors:
+        sys.exit("\n".join(errors))
+    print("the wheel holds the rooms, the source archive holds the checkout, and nothing else")
+
+
+if __name__ == "__main__":
+    main()

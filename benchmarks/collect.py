@@ -1,0 +1,94 @@
+"""How much of the bare emulator's speed is left while every row is stored, exactly.
+
+    python benchmarks/collect.py                     # Pong and Breakout, 8 and 32 envs
+    python benchmarks/collect.py --games Seaquest --num-envs 8 --rounds 3
+
+The limit is a loop of ``AtariVectorEnv.step`` with random actions that keeps nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import rounds
+from gymnasium import spaces
+
+import stepwell as sw
+
+
+def bare(game: str, num_envs: int, vector_steps: int) -> Callable[[], float]:
+    """Step the native envs and drop everything."""
+    envs = sw.make_atari(game, num_envs, backend="native")
+    envs.reset(seed=0)
+    rng = np.random.default_rng(0)
+    actions = int(cast("spaces.Discrete", envs.single_action_space).n)
+
+    def run() -> float:
+        for _ in range(vector_steps):
+            envs.step(rng.integers(actions, size=num_envs))
+        return vector_steps * num_envs
+
+    return run
+
+
+def collecting(
+    game: str,
+    num_envs: int,
+    vector_steps: int,
+    folder: Path | None,
+    backend: Literal["native", "python"] = "native",
+) -> Callable[[], float]:
+    """Collect into a folder, or into RAM."""
+    envs = sw.make_atari(game, num_envs, backend=backend)
+    replay = sw.SequenceReplayBuffer(folder)
+    collector = sw.Collector(envs, sw.RandomPolicy(), replay, seed=0)
+    return lambda: collector.collect(steps=vector_steps * num_envs).steps
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or '').split("\n")[0])
+    parser.add_argument("--games", nargs="+", default=["Pong", "Breakout"])
+    parser.add_argument("--num-envs", nargs="+", type=int, default=[8, 32])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=6_000, help="env steps a round")
+    options = parser.parse_args()
+    print(rounds.machine("stepwell", "ale-py", "gymnasium", "numpy", "zstandard"))
+    lines: list[tuple[str, ...]] = []
+    for game in options.games:
+        for num_envs in options.num_envs:
+            lines += compare(game, num_envs, options.steps // num_envs, options.rounds)
+    head = ("game", "envs", "candidate", "steps/s", "ratio to bare: median", "min", "max")
+    print(rounds.table(head, lines))
+
+
+def compare(game: str, num_envs: int, vector_steps: int, count: int) -> list[tuple[str, ...]]:
+    """Measure all candidates in one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        candidates = {
+            "bare loop, nothing kept": bare(game, num_envs, vector_steps),
+            "native, stored on disk": collecting(
+                game, num_envs, vector_steps, Path(folder) / "native"
+            ),
+            "python, stored on disk": collecting(
+                game, num_envs, vector_steps, Path(folder) / "python", "python"
+            ),
+        }
+        measured = rounds.rates(candidates, count)
+    lines: list[tuple[str, ...]] = []
+    for name, values in measured.items():
+        low, middle, high = rounds.ratios(measured, name, "bare loop, nothing kept")
+        speed = f"{np.median(values):,.0f}"
+        lines.append(
+            (game, str(num_envs), name, speed, f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}")
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    main()

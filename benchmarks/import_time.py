@@ -1,0 +1,49 @@
+"""Cost of `import stepwell` as a ratio to `import gymnasium`: at most 1.3.
+
+Each import runs in an interpreter of its own, the two in turn, so that a change of the machine's
+speed meets both alike; printed are the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from importlib.metadata import version
+
+LIMIT = 1.3
+CODE = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+
+
+def import_seconds(module: str) -> float:
+    """Seconds that a new interpreter takes for the import."""
+    command = [sys.executable, "-c", CODE.format(module)]
+    # Compiled modules are kept, as they are for what pip installed.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    return float(run.stdout)
+
+
+def medians(modules: tuple[str, ...], rounds: int) -> list[float]:
+    """Median seconds of each module, measured in turn; the first round only warms the disk."""
+    measured = [[import_seconds(module) for module in modules] for _ in range(rounds + 1)]
+    return [statistics.median(column) for column in zip(*measured[1:], strict=True)]
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=21, help="imports of each (default: 21)")
+    rounds = parser.parse_args().rounds
+    gymnasium, stepwell = medians(("gymnasium", "stepwell"), rounds)
+    print(f"Python {platform.python_version()}, gymnasium {version('gymnasium')}, {rounds} rounds")
+    print(f"import gymnasium  {gymnasium * 1000:7.1f} ms")
+    print(f"import stepwell   {stepwell * 1000:7.1f} ms")
+    print(f"ratio             {stepwell / gymnasium:7.2f}     (limit {LIMIT})")
+
+
+if __name__ == "__main__":
+    main()

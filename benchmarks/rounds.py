@@ -1,0 +1,64 @@
+"""Interleaved measurement: every round times each candidate once, so that drift hits all alike."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["machine", "rates", "ratios", "table"]
+
+
+def rates(candidates: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Time each candidate once a round; the order turns round by round.
+
+    Args:
+        candidates: By name, a call that does some work and returns how much.
+        rounds: Number of rounds; one more is run first and not counted.
+
+    Returns:
+        Work a second, by name, one entry a round.
+    """
+    measured: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
+    for number in range(rounds + 1):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            began = time.perf_counter()
+            work = candidates[name]()
+            if number:
+                measured[name].append(work / (time.perf_counter() - began))
+    return measured
+
+
+def ratios(
+    measured: Mapping[str, list[float]], name: str, limit: str
+) -> tuple[float, float, float]:
+    """Lowest, median and highest ratio of one candidate to another, round by round."""
+    pairs = np.array(measured[name]) / np.array(measured[limit])
+    return float(pairs.min()), float(np.median(pairs)), float(pairs.max())
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Columns, padded, as GitHub shows them."""
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+
+    def line(cells: tuple[str, ...]) -> str:
+        return "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)) + " |"
+
+    return "\n".join([line(head), line(tuple("-" * width for width in widths)), *map(line, rows)])
+
+
+def machine(*packages: str) -> str:
+    """The machine and the versions that the figures belong to."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [row for row in cpuinfo.read_text().splitlines() if row.startswith("model name")]
+        if names:
+            model = f"{len(names)} x {names[0].split(':')[1].strip()}"
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    return f"{model}; Python {platform.python_version()}; {versions}"

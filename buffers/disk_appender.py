@@ -1,0 +1,222 @@
+"""The one writer of a store: brings it in order, appends, seals, evicts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from io import FileIO
+
+from stepwell.buffers.disk_folder import StoreFolder
+from stepwell.buffers.disk_format import Header, Manifest, align
+from stepwell.buffers.disk_segment import Loaded, Maps
+from stepwell.buffers.disk_view import View, load_all
+from stepwell.buffers.disk_writer import Encoded, SegmentWriter, Sizes, give_back, heal
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.errors import StoreFailed, StoreLocked
+from stepwell.buffers.memory_storage import check_piece_bytes, max_piece_rows
+from stepwell.buffers.piece_format import PieceWriter
+from stepwell.buffers.piece_table import Counters
+
+__all__ = ["SEGMENTS", "Appender"]
+
+SEGMENTS = 16
+"""Files that a budget in bytes is divided into: a whole one is evicted at a time."""
+
+
+class Appender:
+    """Changes a store, as its only writer.
+
+    Args:
+        folder: The store's folder.
+        lock: The lock, held.
+        maps: Where evicted segments must be forgotten.
+    """
+
+    def __init__(self, folder: StoreFolder, lock: FileIO, maps: Maps) -> None:
+        self._folder = folder
+        self._lock = lock
+        self._maps = maps
+        self._pid = os.getpid()
+        self._failure: str | None = None
+        self._writer: SegmentWriter | None = None
+        manifest = folder.read_manifest()
+        loaded = load_all(folder, manifest)
+        self.view = View(manifest, loaded)
+        self._recover(loaded)
+        self._spec_text = manifest.spec_text
+        self._encoder = PieceWriter(manifest.spec)
+        self._sizes = Sizes.first(manifest.segment_bytes)
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.view.manifest
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """See `DiskStorage.add`."""
+        self._check()
+        rest = self._encode(pieces)
+        max_rows = max_piece_rows(self._manifest.capacity)
+        with self._poisoning():
+            while rest:
+                writer = self._writer
+                if writer is None or not writer.count_fitting(rest[:1], max_rows):
+                    writer = self._open_segment(rest[0].nbytes)
+                count = writer.count_fitting(rest, max_rows)
+                writer.commit(rest[:count], self.view.table)
+                rest = rest[count:]
+                self._evict_steps()
+
+    def append_session(self, facts: Mapping[str, object]) -> None:
+        """See `DiskStorage.append_session`."""
+        self._check()
+        sessions = (*self._manifest.sessions, facts)
+        with self._poisoning():
+            self._write_manifest(replace(self._manifest, sessions=sessions))
+
+    def set_capacity(self, capacity: int | None, capacity_bytes: int | None) -> None:
+        """Keep at most so much from now on; None leaves a capacity as it was."""
+        before = self._manifest
+        changed = replace(
+            before,
+            capacity=before.capacity if capacity is None else capacity,
+            capacity_bytes=before.capacity_bytes if capacity_bytes is None else capacity_bytes,
+        )
+        if changed.capacity_bytes is not None:
+            segment_bytes = min(before.segment_bytes, changed.capacity_bytes // SEGMENTS)
+            changed = replace(changed, segment_bytes=segment_bytes)
+        if changed != before:
+            with self._poisoning():
+                self._write_manifest(changed)
+            self._sizes = Sizes.first(changed.segment_bytes)
+
+    def close(self) -> None:
+        """Seal the newest segment and free the lock."""
+        try:
+            if self._failure is None and self._pid == os.getpid():
+                with self._poisoning():
+                    self._seal()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+            self._lock.close()
+
+    def _recover(self, loaded: Sequence[Loaded]) -> None:
+        """Bring the folder in order: heal, seal, sweep."""
+        files, manifest = self._folder.files, self._manifest
+        for each in loaded:
+            is_open = each.entry.number == manifest.open
+            if is_open or len(each.verdict.heal_a) or len(each.verdict.heal_b):
+                heal(files, each, is_open=is_open)
+        if manifest.open is not None:
+            sealed = tuple(each.entry for each in loaded)
+            self._write_manifest(replace(manifest, sealed=sealed, open=None))
+        for each in loaded:
+            give_back(files, each)
+        self._folder.sweep(self._manifest)
+
+    def _encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
+        """The pieces' bytes, after all that can be wrong with them was checked."""
+        max_rows = max_piece_rows(self._manifest.capacity)
+        parts = [part for piece in pieces for part in piece.split(max_rows)]
+        steps = self.view.table.check(parts)
+        encoded: list[Encoded] = []
+        for piece, new_steps in zip(parts, steps, strict=True):
+            data = self._encoder.encode(piece)
+            encoded.append(Encoded(piece, data, sum(map(len, data)), new_steps))
+        budget = self._manifest.capacity_bytes
+        if budget is not None:
+            for each in encoded:
+                check_piece_bytes(each.piece, self._next_header(each.nbytes).file_bytes, budget)
+        return encoded
+
+    def _next_header(self, nbytes: int) -> Header:
+        """The header of a new segment that has room for a piece."""
+        following = self.view.next
+        return Header(
+            self._manifest.store,
+            following.segment,
+            self._sizes.slots,
+            align(max(self._sizes.data_bytes, nbytes)),
+            following.position,
+            Counters(*following[2:]),
+            self._spec_text,
+        )
+
+    def _open_segment(self, nbytes: int) -> SegmentWriter:
+        """Begin a new segment that has room for a piece."""
+        full = self._writer
+        self._seal()
+        if full is not None:
+            self._sizes = self._sizes.after(full, self._manifest.segment_bytes)
+        header = self._next_header(nbytes)
+        self._evict_bytes(header.file_bytes)
+        self._writer = SegmentWriter(self._folder.files, self._folder.path, header)
+        self._write_manifest(replace(self._manifest, open=header.number))
+        self.view.segments[header.number] = self._writer.segment
+        return self._writer
+
+    def _seal(self) -> None:
+        """Complete the newest segment."""
+        writer = self._writer
+        if writer is None:
+            return
+        entry = writer.seal()
+        sealed = (*self._manifest.sealed, entry)
+        self._write_manifest(replace(self._manifest, sealed=sealed, open=None))
+        writer.give_back(entry)
+        self._writer = None
+
+    def _evict_steps(self) -> None:
+        most = self._manifest.capacity
+        while most is not None and self._manifest.sealed and self.view.table.steps > most:
+            self._evict()
+
+    def _evict_bytes(self, needed: int) -> None:
+        most = self._manifest.capacity_bytes
+        while most is not None and self._manifest.sealed and self.view.nbytes + needed > most:
+            self._evict()
+
+    def _evict(self) -> None:
+        """Forget the oldest segment; those who have it mapped can still read it."""
+        entry, *rest = self._manifest.sealed
+        self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
+        if entry.slots:
+            self.view.table.drop_segment()
+        self._maps.forget(entry.number)
+        self._folder.files.unlink(self.view.segments.pop(entry.number).path)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        complete = replace(manifest, next=self.view.next)
+        self._folder.write_manifest(complete)
+        self.view.manifest = complete
+
+    def _check(self) -> None:
+        path = self._folder.path
+        if self._pid != os.getpid():
+            raise StoreLocked(
+                f"{path} is written by pid {self._pid}, this is its fork {os.getpid()}, expected "
+                f"one writer: open the store with read_only=True here"
+            )
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
+
+    @contextlib.contextmanager
+    def _poisoning(self) -> Generator[None]:
+        """Write nothing more after a call that failed: it is unknown what it left."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = (
+                f"writing into {self._folder.path} failed ({_describe(error)}); what was stored "
+                f"before is kept: cure the cause, then open the store again"
+            )
+            if isinstance(error, OSError):
+                raise StoreFailed(self._failure) from error
+            raise
+
+
+def _describe(error: BaseException) -> str:
+    """What went wrong, in a few words."""
+    return (error.strerror if isinstance(error, OSError) else None) or repr(error)

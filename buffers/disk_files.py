@@ -1,0 +1,173 @@
+"""The few system calls of the disk store, and nothing else: tests put their faults here."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import mmap
+import os
+import shutil
+import sys
+import weakref
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import numpy as np
+
+__all__ = ["Files", "as_bytes", "check_platform", "replace_file", "write_at"]
+
+# A parent that is killed must not leave its lock to the workers that it forked.
+_LOCKS: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
+
+
+class Files:
+    """The system calls that a disk store makes, one method each.
+
+    Only `pwrite` may do less than asked, as the system call may; all others raise OSError.
+    """
+
+    def open(self, path: Path) -> io.FileIO:
+        """Open an existing file for reading."""
+        return io.FileIO(path, "rb")
+
+    def open_to_write(self, path: Path) -> io.FileIO:
+        """Open a file for reading and writing; an empty one is made where there is none."""
+        return io.FileIO(path, "rb+", opener=_create)
+
+    def pread(self, file: io.FileIO, nbytes: int, offset: int) -> bytes:
+        """Read up to ``nbytes`` bytes; fewer only at the end of the file."""
+        parts: list[bytes] = []
+        while nbytes > 0 and (part := os.pread(file.fileno(), nbytes, offset)):
+            parts.append(part)
+            nbytes, offset = nbytes - len(part), offset + len(part)
+        return b"".join(parts)
+
+    def pwrite(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+        """Write some of the bytes and return how many."""
+        return os.pwrite(file.fileno(), data, offset)
+
+    def allocate(self, file: io.FileIO, nbytes: int) -> None:
+        """Make a file of zeros whose room on the disk is taken."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+            return
+        if shutil.disk_usage(Path(os.fsdecode(file.name)).parent).free < nbytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(file.fileno(), nbytes)
+
+    def truncate(self, file: io.FileIO, nbytes: int) -> None:
+        """Cut a file off."""
+        os.ftruncate(file.fileno(), nbytes)
+
+    def size(self, file: io.FileIO) -> int:
+        """Length of a file."""
+        return os.fstat(file.fileno()).st_size
+
+    def fdatasync(self, file: io.FileIO) -> None:
+        """Wait until a file's bytes, and what is needed to find them, are on the medium."""
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(file.fileno())
+        else:  # macOS: fsync alone leaves the bytes in the drive's own memory
+            self.fsync(file)
+
+    def fsync(self, file: io.FileIO) -> None:
+        """Wait until a file is on the medium."""
+        full_sync = getattr(_fcntl(), "F_FULLFSYNC", None)
+        if full_sync is not None:
+            _fcntl().fcntl(file.fileno(), full_sync)
+        else:
+            os.fsync(file.fileno())
+
+    def fsync_folder(self, path: Path) -> None:
+        """Wait until the names in a folder are on the medium."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_folder(self, path: Path) -> None:
+        """Make one folder, in a parent that exists."""
+        path.mkdir()
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name, in place of the file that has it."""
+        os.replace(old, new)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; its bytes stay for those who have it mapped."""
+        path.unlink()
+
+    def map(self, file: io.FileIO, nbytes: int) -> np.ndarray:
+        """The first bytes of a file as memory that cannot be written; freed with the last view."""
+        return np.frombuffer(
+            mmap.mmap(file.fileno(), nbytes, mmap.MAP_SHARED, mmap.PROT_READ), np.uint8
+        )
+
+    def lock(self, file: io.FileIO) -> bool:
+        """Take the lock of a file, or return False where somebody holds it.
+
+        The kernel frees it when the file is closed, and when the process ends in any way.
+        """
+        try:
+            _fcntl().flock(file.fileno(), _fcntl().LOCK_EX | _fcntl().LOCK_NB)
+        except BlockingIOError:
+            return False
+        _LOCKS.add(file)
+        return True
+
+
+def write_at(files: Files, file: io.FileIO, data: bytes | memoryview, offset: int) -> None:
+    """Write all bytes."""
+    rest = memoryview(data)
+    while len(rest):
+        written = files.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def replace_file(files: Files, path: Path, data: bytes) -> None:
+    """Give a file new contents, so that after a crash it holds either the old or the new."""
+    temporary = path.with_name(path.name + ".tmp")
+    with files.open_to_write(temporary) as file:
+        files.truncate(file, 0)
+        write_at(files, file, data, 0)
+        files.fsync(file)
+    files.rename(temporary, path)
+    files.fsync_folder(path.parent)
+
+
+def as_bytes(memory: np.ndarray) -> memoryview:
+    """A view of an array of bytes."""
+    return memoryview(cast("bytes", memory))
+
+
+def check_platform() -> None:
+    """Refuse the one system that cannot hold what the store promises."""
+    if sys.platform == "win32":
+        raise OSError(
+            "a store in a folder needs Linux or macOS, for Windows has no flock and no sync of "
+            "folders: keep the replay in memory (path=None)"
+        )
+
+
+def _create(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o666)
+
+
+def _fcntl() -> ModuleType:
+    """The module that Windows lacks."""
+    import fcntl
+
+    return fcntl
+
+
+def _close_locks_in_child() -> None:
+    for file in list(_LOCKS):
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_locks_in_child)

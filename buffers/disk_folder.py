@@ -1,0 +1,164 @@
+"""The folder of a store: its manifest, its lock, and what does not belong to it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import os
+import socket
+from io import FileIO
+from pathlib import Path
+
+from stepwell.buffers.disk_files import Files, check_platform, replace_file, write_at
+from stepwell.buffers.disk_format import Copy, Header, Manifest
+from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
+
+__all__ = ["StoreFolder"]
+
+_MANIFEST = "manifest.json"
+_LOCK = "LOCK"
+_NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class StoreFolder:
+    """Reads and writes what a store's folder holds beside its pieces.
+
+    Args:
+        path: The folder.
+        files: The system calls.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], files: Files) -> None:
+        check_platform()
+        self.path = Path(path).absolute()
+        self.files = files
+
+    def make(self) -> None:
+        """Make the folder, or take an empty one.
+
+        Raises:
+            ValueError: Something else is there.
+        """
+        if self.is_store:
+            raise ValueError(
+                f"{self.path} holds a store already, expected a new or empty folder: "
+                f"open it with DiskStorage.open, or choose another folder"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file, expected a folder: choose another folder")
+        # A crash while a store was made may have left these two.
+        if self.path.is_dir() and set(os.listdir(self.path)) - {_LOCK, f"{_MANIFEST}.tmp"}:
+            raise ValueError(
+                f"{self.path} is not empty, expected a new or empty folder: choose another folder"
+            )
+        self._make_with_parents(self.path)
+
+    @property
+    def is_store(self) -> bool:
+        """There is a manifest."""
+        return (self.path / _MANIFEST).exists()
+
+    def check(self) -> None:
+        """Refuse a folder without a store.
+
+        Raises:
+            StoreNotFound: There is none.
+        """
+        if not self.is_store:
+            raise StoreNotFound(
+                f"{self.path} holds no store, expected a folder with a {_MANIFEST}: "
+                f"give the folder of a store, or make one"
+            )
+
+    def lock(self) -> FileIO:
+        """Become the only writer, until the file is closed or the process ends.
+
+        Raises:
+            StoreLocked: Another one writes.
+            PermissionError: Nobody may write here.
+        """
+        try:
+            file = self.files.open_to_write(self.path / _LOCK)
+        except OSError as error:
+            if error.errno not in _NO_WRITING:
+                raise
+            raise PermissionError(
+                f"{self.path} cannot be written, expected a folder that can: "
+                f"open the store with read_only=True"
+            ) from error
+        try:
+            self._take(file)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def read_manifest(self) -> Manifest:
+        """What the store is.
+
+        Raises:
+            StoreNotFound: There is none.
+            StoreCorrupt: The manifest is damaged.
+            StoreTooNew: A later version wrote it.
+        """
+        self.check()
+        with self.files.open(self.path / _MANIFEST) as file:
+            data = self.files.pread(file, self.files.size(file), 0)
+        return Manifest.unpack(data, str(self.path / _MANIFEST))
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Replace the manifest; when it returns the new one is durable."""
+        replace_file(self.files, self.path / _MANIFEST, manifest.pack())
+
+    def sweep(self, manifest: Manifest) -> None:
+        """Remove what a crash left: temporary files, and segments that the manifest does not list.
+
+        Raises:
+            StoreCorrupt: The manifest is older than a segment.
+        """
+        live = {f"segment-{number:08}.bin" for number in manifest.numbers}
+        for path in sorted(self.path.iterdir()):
+            is_segment = path.match("segment-????????.bin") and path.name not in live
+            if is_segment:
+                self._check_stray(path, manifest)
+            if is_segment or path.match("segment-*.bin.tmp") or path.name == f"{_MANIFEST}.tmp":
+                self.files.unlink(path)
+
+    def _check_stray(self, path: Path, manifest: Manifest) -> None:
+        """An evicted segment may go, and one that was never used; any other one is data."""
+        if int(path.stem.partition("-")[2]) < manifest.next.segment:
+            return
+        with self.files.open(path) as file:
+            start = self.files.pread(file, 4096, 0)
+            length = Header.length(start, str(path))
+            header = Header.unpack(self.files.pread(file, length, 0), str(path))
+            tables = [
+                Copy.parse(self.files.pread(file, header.table_bytes, offset), header)
+                for offset in header.table_offsets
+            ]
+        if any(table.is_valid.any() for table in tables):
+            raise StoreCorrupt(
+                f"{path} holds pieces, but {_MANIFEST} does not list it, expected a manifest as "
+                f"new as the segment: restore both from one copy"
+            )
+
+    def _take(self, file: FileIO) -> None:
+        if not self.files.lock(file):
+            holder = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
+            raise StoreLocked(
+                f"{self.path} is written by {holder or 'another process'}, expected no other "
+                f"writer: wait for its end, or open the store with read_only=True"
+            )
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.files.truncate(file, 0)
+        text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n"
+        write_at(self.files, file, text.encode(), 0)
+
+    def _make_with_parents(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self._make_with_parents(path.parent)
+        with contextlib.suppress(FileExistsError):
+            self.files.make_folder(path)
+        self.files.fsync_folder(path.parent)

@@ -1,0 +1,327 @@
+"""Bytes <-> records of the disk store, version 1. Pure: no files, no clock.
+
+`docs/disk-format.md` tells every byte; the bytes of a piece are in `piece_format`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+from zlib import crc32
+
+import numpy as np
+
+from stepwell.buffers.errors import StoreCorrupt, StoreTooNew
+from stepwell.buffers.piece_table import Counters
+from stepwell.buffers.spec import Spec
+
+__all__ = [
+    "FORMAT",
+    "SLOT",
+    "Copy",
+    "Header",
+    "Manifest",
+    "Next",
+    "Sealed",
+    "align",
+    "json_text",
+    "pack_slots",
+]
+
+FORMAT = 1
+"""The version that is written, and the newest that is read."""
+
+_ALIGNMENT = 4096
+_MAGIC = b"\x93SWELL\r\n"
+_HEADER = struct.Struct("<8sHHIIIQ16sqqqqI")
+_CRC = struct.Struct("<I")
+_SLOT_MAGIC = int.from_bytes(b"SLOT", "little")
+
+SLOT = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("segment", "<u4"),
+        ("number", "<u4"),
+        ("group", "<u4"),  # number of the first slot of the same flush
+        ("group_slots", "<u4"),  # slots of that flush
+        ("end", "<u4"),
+        ("store", "<u8"),
+        ("position", "<i8"),
+        ("episode", "<i8"),
+        ("stream", "<i8"),
+        ("first_row", "<i8"),
+        ("rows", "<i8"),
+        ("row_id", "<i8"),
+        ("total_steps", "<i8"),  # of the store, after this piece
+        ("offset", "<i8"),  # from the file's first byte
+        ("nbytes", "<i8"),
+        ("reserved", "V16"),
+        ("data_crc", "<u4"),
+        ("crc", "<u4"),  # of the 124 bytes before
+    ]
+)
+"""The commit record of one piece: 128 bytes."""
+
+
+def align(nbytes: int) -> int:
+    """The next multiple of 4096."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first part of a segment: what it is, and where its parts lie.
+
+    Args:
+        store: The store's 16 random bytes.
+        number: The segment's own number.
+        slots: Places in each slot table.
+        data_bytes: Room for pieces, a multiple of 4096.
+        position: Position of its first piece.
+        counters: The table's counters when the segment was opened.
+        spec_text: The Spec, as JSON: a segment can be read without the manifest.
+    """
+
+    store: bytes
+    number: int
+    slots: int
+    data_bytes: int
+    position: int
+    counters: Counters
+    spec_text: bytes = field(repr=False)
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        return Spec.from_json(cast("dict[str, object]", json.loads(self.spec_text)))
+
+    @property
+    def header_bytes(self) -> int:
+        """Length of the header, and so the offset of slot table A."""
+        return align(_HEADER.size + len(self.spec_text) + _CRC.size)
+
+    @property
+    def table_bytes(self) -> int:
+        """Length of one slot table."""
+        return align(self.slots * SLOT.itemsize)
+
+    @property
+    def table_offsets(self) -> tuple[int, int]:
+        """Where slot tables A and B begin."""
+        return self.header_bytes, self.header_bytes + self.table_bytes
+
+    @property
+    def data_offset(self) -> int:
+        """Where the pieces begin."""
+        return self.header_bytes + 2 * self.table_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of the file while it is written."""
+        return self.data_offset + self.data_bytes
+
+    @property
+    def store_tag(self) -> int:
+        """The part of the store's name that every slot carries."""
+        return int.from_bytes(self.store[:8], "little")
+
+    def pack(self) -> bytes:
+        """The header's bytes; the last four are their checksum."""
+        fixed = _HEADER.pack(
+            *(_MAGIC, FORMAT, FORMAT, self.header_bytes, self.number, self.slots, self.data_bytes),
+            *(self.store, self.position, *self.counters, len(self.spec_text)),
+        )
+        body = (fixed + self.spec_text).ljust(self.header_bytes - _CRC.size, b"\0")
+        return body + _CRC.pack(crc32(body))
+
+    @staticmethod
+    def length(start: bytes, where: str) -> int:
+        """The length of a header whose first bytes are given.
+
+        Raises:
+            StoreCorrupt: This is no header.
+            StoreTooNew: A later version wrote it.
+        """
+        if len(start) < _HEADER.size or not start.startswith(_MAGIC):
+            raise StoreCorrupt(f"{where} does not begin like a segment; restore it from a copy")
+        _, _, least_reader, header_bytes, *_ = _HEADER.unpack_from(start)
+        if least_reader > FORMAT:
+            raise too_new(where, least_reader)
+        return int(header_bytes)
+
+    @classmethod
+    def unpack(cls, data: bytes, where: str) -> Header:
+        """The header in ``data``, which is as long as `length` says.
+
+        Raises:
+            StoreCorrupt: The checksum is wrong.
+        """
+        body, crc = data[: -_CRC.size], data[-_CRC.size :]
+        if len(data) < _HEADER.size + _CRC.size or crc != _CRC.pack(crc32(body)):
+            raise StoreCorrupt(f"{where}: its header is damaged; restore the file from a copy")
+        _, _, _, _, number, slots, data_bytes, store, *rest = _HEADER.unpack_from(body)
+        position, next_row_id, next_episode, total_steps, spec_bytes = rest
+        spec_text = body[_HEADER.size : _HEADER.size + spec_bytes]
+        counters = Counters(next_row_id, next_episode, total_steps)
+        return cls(store, number, slots, data_bytes, position, counters, spec_text)
+
+
+def too_new(where: object, version: int) -> StoreTooNew:
+    """The error for what a later version wrote."""
+    return StoreTooNew(
+        f"{where} is format {version}, this stepwell reads up to {FORMAT}; upgrade stepwell"
+    )
+
+
+def pack_slots(header: Header, slots: np.ndarray) -> bytes:
+    """Finish slots [n], dtype `SLOT`, and return their bytes."""
+    slots["magic"], slots["segment"], slots["store"] = _SLOT_MAGIC, header.number, header.store_tag
+    data = bytearray(slots.tobytes())
+    for start in range(0, len(data), SLOT.itemsize):
+        end = start + SLOT.itemsize - _CRC.size
+        _CRC.pack_into(data, end, crc32(memoryview(data)[start:end]))
+    return bytes(data)
+
+
+class Copy(NamedTuple):
+    """One copy of a slot table, as found: its slots [n] and which of them are whole."""
+
+    slots: np.ndarray
+    is_valid: np.ndarray
+
+    @classmethod
+    def parse(cls, data: bytes, header: Header) -> Copy:
+        """Find the whole slots of a table's bytes."""
+        slots = np.frombuffer(data, SLOT, len(data) // SLOT.itemsize)
+        numbers = np.arange(len(slots), dtype="<u4")
+        is_valid = (slots["magic"] == _SLOT_MAGIC) & (slots["number"] == numbers)
+        is_valid &= (slots["segment"] == header.number) & (slots["store"] == header.store_tag)
+        view = memoryview(data)
+        crcs = slots["crc"].tolist()
+        for number in np.flatnonzero(is_valid).tolist():
+            start = number * SLOT.itemsize
+            is_valid[number] = crc32(view[start : start + 124]) == crcs[number]
+        return cls(slots, is_valid)
+
+
+class Sealed(NamedTuple):
+    """What the manifest says of a segment that is not written any more."""
+
+    number: int
+    nbytes: int
+    slots: int
+
+
+class Next(NamedTuple):
+    """Numbers that are not used yet."""
+
+    segment: int = 0
+    position: int = 0
+    row_id: int = 0
+    episode: int = 0
+    total_steps: int = 0
+
+
+NOTHING_USED = Next()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a store is, and which segments are live.
+
+    Args:
+        store: The store's 16 random bytes.
+        spec: The fields of every row.
+        capacity: Steps to keep at most.
+        capacity_bytes: Bytes to take at most.
+        segment_bytes: Largest file, unless a single piece needs more.
+        provenance: JSON-able facts about the data.
+        sessions: JSON-able facts about each run that wrote, the oldest first.
+        sealed: The segments that are complete, the oldest first.
+        open: Number of the segment that is being written, after all sealed ones.
+        next: What the next segment gets, at the latest: it counts where no segment is live.
+    """
+
+    store: bytes
+    spec: Spec
+    capacity: int | None
+    capacity_bytes: int | None
+    segment_bytes: int
+    provenance: Mapping[str, object]
+    sessions: Sequence[Mapping[str, object]] = ()
+    sealed: tuple[Sealed, ...] = ()
+    open: int | None = None
+    next: Next = NOTHING_USED
+
+    @property
+    def spec_text(self) -> bytes:
+        """The Spec as every segment of this store has it in its header."""
+        return json_text(self.spec.to_json())
+
+    @property
+    def numbers(self) -> list[int]:
+        """The live segments, the oldest first."""
+        return [entry.number for entry in self.sealed] + ([] if self.open is None else [self.open])
+
+    def pack(self) -> bytes:
+        """The manifest's file: a JSON object of the body and its checksum."""
+        body = json_text(
+            {
+                "format": FORMAT,
+                "least_reader": FORMAT,
+                "store": self.store.hex(),
+                "spec": self.spec.to_json(),
+                "capacity": self.capacity,
+                "capacity_bytes": self.capacity_bytes,
+                "segment_bytes": self.segment_bytes,
+                "provenance": dict(self.provenance),
+                "sessions": [dict(session) for session in self.sessions],
+                "sealed": [list(entry) for entry in self.sealed],
+                "open": self.open,
+                "next": list(self.next),
+            }
+        )
+        return b'{"body":%b,"crc":"%08x"}\n' % (body, crc32(body))
+
+    @classmethod
+    def unpack(cls, data: bytes, where: str) -> Manifest:
+        """The manifest in a file.
+
+        Raises:
+            StoreCorrupt: The checksum is wrong.
+            StoreTooNew: A later version wrote it.
+        """
+        text = data[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
+        if data != b'{"body":%b,"crc":"%08x"}\n' % (text, crc32(text)):
+            raise StoreCorrupt(f"{where} is damaged: wrong checksum; restore the file from a copy")
+        body = cast("dict[str, object]", json.loads(text))
+        least_reader = cast("int", body["least_reader"])
+        if least_reader > FORMAT:
+            raise too_new(where.rpartition("/")[0], least_reader)
+        return cls(
+            store=bytes.fromhex(cast("str", body["store"])),
+            spec=Spec.from_json(cast("dict[str, object]", body["spec"])),
+            capacity=cast("int | None", body["capacity"]),
+            capacity_bytes=cast("int | None", body["capacity_bytes"]),
+            segment_bytes=cast("int", body["segment_bytes"]),
+            provenance=cast("dict[str, object]", body["provenance"]),
+            sessions=tuple(cast("list[dict[str, object]]", body["sessions"])),
+            sealed=tuple(Sealed(*entry) for entry in cast("list[list[int]]", body["sealed"])),
+            open=cast("int | None", body["open"]),
+            next=Next(*cast("list[int]", body["next"])),
+        )
+
+
+def json_text(value: object) -> bytes:
+    """Compact JSON.
+
+    Raises:
+        TypeError: The value is not made of dicts, lists, strings, numbers, booleans and None.
+    """
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"expected plain JSON values: {error}; convert them first") from error

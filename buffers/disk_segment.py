@@ -1,0 +1,248 @@
+"""One segment: read its slots, and give out its bytes once they are proved right."""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from stepwell.buffers.disk_files import Files, as_bytes
+from stepwell.buffers.disk_format import SLOT, Copy, Header, Manifest, Sealed, align
+from stepwell.buffers.disk_recovery import Verdict, judge_open, judge_sealed
+from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.piece_table import PIECE, Counters, Record
+
+__all__ = ["Loaded", "Maps", "Segment", "load", "segment_path"]
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """The file of a segment."""
+    return folder / f"segment-{number:08}.bin"
+
+
+class Segment:
+    """What is kept in RAM of one file: four bytes and a flag for each piece.
+
+    Args:
+        path: The file.
+        header: Its header.
+        nbytes: Its length.
+    """
+
+    def __init__(self, path: Path, header: Header, nbytes: int) -> None:
+        self.path = path
+        self.header = header
+        self.nbytes = nbytes
+        self._crcs = array("I")
+        self._is_proved = bytearray()
+        self.used_bytes = header.data_offset
+
+    @property
+    def pieces(self) -> int:
+        """Number of committed pieces."""
+        return len(self._crcs)
+
+    def extend(self, slots: np.ndarray) -> None:
+        """Take up committed slots."""
+        if len(slots):
+            self.used_bytes = int(slots["offset"][-1] + slots["nbytes"][-1])
+        self._crcs.extend(slots["data_crc"].tolist())
+        self._is_proved.extend(bytes(len(slots)))
+
+    def prove(self, memory: np.ndarray, position: int, record: Record) -> None:
+        """Check a piece's bytes at their first touch.
+
+        Raises:
+            StoreCorrupt: They are not what was written.
+        """
+        number = position - self.header.position
+        if self._is_proved[number]:
+            return
+        end = record.offset + record.nbytes
+        if crc32(as_bytes(memory[record.offset : end])) != self._crcs[number]:
+            raise StoreCorrupt(_damage(self.path, record))
+        self._is_proved[number] = True
+
+
+class Loaded(NamedTuple):
+    """A segment as found in its file.
+
+    Args:
+        segment: What is kept of it.
+        entry: What the manifest says, or would say if the segment were complete.
+        verdict: What its slot tables say.
+        records: The table's records of its pieces.
+    """
+
+    segment: Segment
+    entry: Sealed
+    verdict: Verdict
+    records: np.ndarray
+
+    @property
+    def counters(self) -> Counters:
+        """The table's counters after its last piece."""
+        slots, before = self.verdict.slots, self.segment.header.counters
+        if not len(slots):
+            return before
+        return Counters(
+            int(slots["row_id"][-1] + slots["rows"][-1]),
+            max(before.next_episode, int(slots["episode"].max()) + 1),
+            int(slots["total_steps"][-1]),
+        )
+
+
+def load(files: Files, folder: Path, manifest: Manifest, number: int) -> Loaded:
+    """Read header and slots of a live segment.
+
+    Raises:
+        StoreCorrupt: The file is missing, too short or too long, another one, or damaged.
+    """
+    sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
+    path = segment_path(folder, number)
+    with open_segment(files, path) as file:
+        nbytes = files.size(file)
+        start = files.pread(file, 4096, 0)
+        header_bytes = Header.length(start, str(path))
+        rest = files.pread(file, header_bytes - len(start), len(start))
+        header = Header.unpack(start + rest, str(path))
+        _check_identity(header, manifest, number, path)
+        _check_size(header, sealed, nbytes, path)
+        slots = header.slots if sealed is None else sealed.slots
+        # B first: a flush that goes on meanwhile is then seen in A at least as far as in B.
+        b, a = (
+            Copy.parse(files.pread(file, slots * SLOT.itemsize, offset), header)
+            for offset in reversed(header.table_offsets)
+        )
+        if sealed is not None:
+            verdict = judge_sealed(a, b, str(path))
+        else:
+            verdict = judge_open(
+                a,
+                b,
+                str(path),
+                lambda slot: (
+                    crc32(files.pread(file, int(slot["nbytes"]), int(slot["offset"])))
+                    == slot["data_crc"]
+                ),
+            )
+    segment = Segment(path, header, nbytes)
+    segment.extend(verdict.slots)
+    entry = sealed or Sealed(number, align(segment.used_bytes), len(verdict.slots))
+    return Loaded(segment, entry, verdict, _records(verdict.slots, number))
+
+
+def open_segment(files: Files, path: Path) -> FileIO:
+    """Open a segment that should be there."""
+    try:
+        return files.open(path)
+    except FileNotFoundError as error:
+        raise StoreCorrupt(
+            f"{path} is missing: it was removed, or evicted by the writer of the store since the "
+            f"store was opened; open it again, or restore the file from a copy"
+        ) from error
+
+
+class Maps:
+    """Segments mapped into memory at their first touch, a bounded number at a time.
+
+    What was given out stays valid however many come after it, also when the file is evicted.
+
+    Args:
+        files: The system calls.
+        limit: Most maps to hold: each one holds a file descriptor.
+    """
+
+    def __init__(self, files: Files, limit: int = 256) -> None:
+        self._files = files
+        self._limit = limit
+        self._maps: dict[int, np.ndarray] = {}
+
+    def of(self, segment: Segment) -> np.ndarray:
+        """The bytes of a segment's file.
+
+        Raises:
+            StoreCorrupt: The file became shorter than it was.
+        """
+        memory = self._maps.get(segment.header.number)
+        return self._map(segment) if memory is None else memory
+
+    @property
+    def numbers(self) -> set[int]:
+        """The segments that are mapped."""
+        return set(self._maps)
+
+    def forget(self, number: int) -> None:
+        """Drop the map of a segment that is evicted."""
+        self._maps.pop(number, None)
+
+    def clear(self) -> None:
+        """Drop all maps."""
+        self._maps.clear()
+
+    def _map(self, segment: Segment) -> np.ndarray:
+        while len(self._maps) >= self._limit:
+            self._maps.pop(next(iter(self._maps)))
+        try:
+            memory = self._open(segment)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            self._maps.clear()
+            memory = self._open(segment)
+        self._maps[segment.header.number] = memory
+        return memory
+
+    def _open(self, segment: Segment) -> np.ndarray:
+        with open_segment(self._files, segment.path) as file:
+            nbytes = self._files.size(file)
+            # Touching a map beyond the end of its file would kill the process.
+            if nbytes < segment.used_bytes:
+                raise StoreCorrupt(_wrong_size(segment.path, nbytes, str(segment.nbytes)))
+            return self._files.map(file, nbytes)
+
+
+def _check_identity(header: Header, manifest: Manifest, number: int, path: Path) -> None:
+    if header.store != manifest.store or header.number != number:
+        raise StoreCorrupt(
+            f"{path} is segment {header.number} of store {header.store.hex()}, expected segment "
+            f"{number} of store {manifest.store.hex()}; put the right file there"
+        )
+    if header.spec_text != manifest.spec_text and header.spec != manifest.spec:
+        raise StoreCorrupt(
+            f"{path} holds other fields than the manifest says: "
+            f"{manifest.spec.difference(header.spec)}; restore both from one copy"
+        )
+
+
+def _check_size(header: Header, sealed: Sealed | None, nbytes: int, path: Path) -> None:
+    """A sealed file may still have the length that it had while it was written."""
+    expected = header.file_bytes if sealed is None else sealed.nbytes
+    if nbytes not in (expected, header.file_bytes):
+        raise StoreCorrupt(_wrong_size(path, nbytes, str(expected)))
+
+
+def _wrong_size(path: Path, nbytes: int, expected: str) -> str:
+    return f"{path} has {nbytes} bytes, expected {expected}; restore the file from a copy"
+
+
+def _damage(path: Path, record: Record) -> str:
+    last_row = record.first_row + record.stored_rows - 1
+    return (
+        f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
+        f"{last_row} of episode {record.episode}, are not what was written; restore it from a copy"
+    )
+
+
+def _records(slots: np.ndarray, number: int) -> np.ndarray:
+    records = np.zeros(len(slots), PIECE)
+    for name in ("episode", "stream", "first_row", "end", "row_id", "offset", "nbytes"):
+        records[name] = slots[name]
+    records["stored_rows"] = slots["rows"]
+    records["segment"] = number
+    return records

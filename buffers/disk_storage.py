@@ -1,0 +1,313 @@
+"""Episodes in a folder: one process writes, many read, and what `add` returned from is durable."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Generator, Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+
+from stepwell.buffers.disk_appender import SEGMENTS, Appender
+from stepwell.buffers.disk_files import Files
+from stepwell.buffers.disk_folder import StoreFolder
+from stepwell.buffers.disk_format import Manifest, json_text
+from stepwell.buffers.disk_segment import Loaded, Maps
+from stepwell.buffers.disk_view import Recovery, View, look
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.memory_storage import check_capacity
+from stepwell.buffers.piece_format import Buffer, PieceWriter
+from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.spec import Spec
+
+__all__ = ["DiskStorage", "Recovery"]
+
+_SEGMENT_BYTES = 64 << 20
+_MIN_CAPACITY_BYTES = 1 << 20
+
+
+class DiskStorage:
+    """Keeps pieces in a folder of a local filesystem. Make one by `create` or `open`.
+
+    One process at a time may write; any number may read with ``read_only=True``, also meanwhile:
+    they see what was stored when they opened it, or last called `refresh`. After any crash the
+    store opens with every piece that `add` returned from. Every byte is under a checksum.
+
+    Example:
+        >>> import tempfile
+        >>> import gymnasium as gym
+        >>> from stepwell.buffers import Spec
+        >>> env = gym.make("CartPole-v1")
+        >>> spec = Spec.from_spaces(env.observation_space, env.action_space)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with DiskStorage.create(f"{folder}/a", spec, provenance={"source": "doc"}):
+        ...         pass
+        ...     with DiskStorage.open(f"{folder}/a", read_only=True) as storage:
+        ...         storage.spec == spec, storage.provenance, len(storage.table)
+        (True, {'source': 'doc'}, 0)
+    """
+
+    def __init__(self, folder: StoreFolder, lock: FileIO | None) -> None:
+        self._folder = folder
+        self._is_closed = False
+        self._maps = Maps(folder.files)
+        self._known: dict[int, Loaded] = {}
+        self._appender = None if lock is None else Appender(folder, lock, self._maps)
+        self._view = self._look() if self._appender is None else self._appender.view
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        spec: Spec,
+        *,
+        capacity: int | None = None,
+        capacity_bytes: int | None = None,
+        segment_bytes: int = _SEGMENT_BYTES,
+        provenance: Mapping[str, object] | None = None,
+        files: Files | None = None,
+    ) -> DiskStorage:
+        """Make a store in a new or empty folder and open it for writing.
+
+        Args:
+            path: The folder, on a local filesystem.
+            spec: The fields of every row.
+            capacity: Steps to keep at most; the oldest files go first, about a sixteenth of the
+                steps at a time. None keeps everything.
+            capacity_bytes: Bytes of disk to take at most, 1 MiB or more; the oldest files go first.
+            segment_bytes: Largest file, unless a single piece needs more.
+            provenance: JSON-able facts about the data.
+            files: The system calls; tests put faults here.
+
+        Raises:
+            ValueError: The folder is not empty, or a number is out of range.
+            TypeError: The provenance is not JSON-able.
+            StoreLocked: Another process makes a store in this folder.
+        """
+        check_limits(capacity, capacity_bytes)
+        if capacity_bytes is not None:
+            segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
+        manifest = Manifest(
+            *(uuid.uuid4().bytes, spec, capacity, capacity_bytes, segment_bytes),
+            provenance=plain_json(provenance or {}),
+        )
+        PieceWriter(spec)  # refuses fields that cannot be stored
+        folder = StoreFolder(path, files or Files())
+        folder.make()
+        lock = folder.lock()
+        with closing_on_error(lock):
+            folder.write_manifest(manifest)
+            return cls(folder, lock)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        capacity: int | None = None,
+        capacity_bytes: int | None = None,
+        files: Files | None = None,
+    ) -> DiskStorage:
+        """Open the store in a folder, for writing unless ``read_only``.
+
+        Args:
+            path: The folder.
+            read_only: Take no lock and write nothing.
+            capacity: Steps to keep at most from now on; None leaves it as it was.
+            capacity_bytes: Bytes of disk to take at most from now on; None leaves it as it was.
+            files: The system calls; tests put faults here.
+
+        Raises:
+            StoreNotFound: There is no store in the folder.
+            StoreLocked: Another process writes into it.
+            StoreCorrupt: Something in it is not what was written.
+            StoreTooNew: A later version wrote it.
+        """
+        check_limits(capacity, capacity_bytes)
+        folder = StoreFolder(path, files or Files())
+        folder.check()
+        if read_only:
+            return cls(folder, None)
+        lock = folder.lock()
+        with closing_on_error(lock):
+            storage = cls(folder, lock)
+            if storage._appender is not None:
+                storage._appender.set_capacity(capacity, capacity_bytes)
+            return storage
+
+    @staticmethod
+    def exists(path: str | os.PathLike[str]) -> bool:
+        """There is a store in the folder."""
+        return StoreFolder(path, Files()).is_store
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        return self._view.manifest.spec
+
+    @property
+    def table(self) -> PieceTable:
+        """The index of what is stored; `refresh` makes a new one."""
+        return self._view.table
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of disk that the segments take, room for what is to come included."""
+        return self._view.nbytes
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps to keep at most."""
+        return self._view.manifest.capacity
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Bytes of disk to take at most."""
+        return self._view.manifest.capacity_bytes
+
+    @property
+    def provenance(self) -> Mapping[str, object]:
+        """JSON-able facts about the data, as given to `create`."""
+        return self._view.manifest.provenance
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """JSON-able facts about the runs that wrote here, the oldest first."""
+        return self._view.manifest.sessions
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening the store found amiss."""
+        return self._view.recovery
+
+    @property
+    def is_read_only(self) -> bool:
+        """Nothing can be added."""
+        return self._appender is None
+
+    def append_session(self, facts: Mapping[str, object]) -> None:
+        """Note, for good, that a new run writes here.
+
+        Raises:
+            TypeError: The facts are not JSON-able.
+        """
+        self._appender_in_force().append_session(plain_json(facts))
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Store pieces; when it returns they are durable.
+
+        After a crash all pieces of a call are there or none, unless they did not fit in one file.
+
+        Raises:
+            ValueError: A piece does not continue its episode, or is larger than the capacity;
+                nothing was stored.
+            SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
+            StoreFailed: The disk is full or failed, now or before; open the store again.
+        """
+        self._appender_in_force().add(pieces)
+
+    def payload(self, position: int) -> tuple[Buffer, int]:
+        """Memory that holds the piece at a position of the table, and where it begins in it.
+
+        Raises:
+            StoreCorrupt: The bytes are not what was written.
+        """
+        self._check_open()
+        record = self.table.record(position)
+        segment = self._view.segments[record.segment]
+        memory = self._maps.of(segment)
+        segment.prove(memory, position, record)
+        return memory, record.offset
+
+    def refresh(self) -> bool:
+        """Take up what the writer has stored since; only for a store that was opened to read.
+
+        Returns:
+            Whether the table changed. The one from before stays as it is.
+
+        Raises:
+            StoreCorrupt: Something new is not what was written.
+        """
+        self._check_open()
+        if not self.is_read_only:
+            raise ValueError(f"{self.path} is open for writing, expected read_only=True: leave it")
+        before, self._view = self._view, self._look()
+        return before.extent != self._view.extent
+
+    def close(self) -> None:
+        """Seal the newest segment and release files and lock; closing twice is harmless."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._maps.clear()
+        if self._appender is not None:
+            self._appender.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _look(self) -> View:
+        """The store as it is now."""
+        view = look(self._folder, self._known)
+        for number in self._maps.numbers - set(view.segments):
+            self._maps.forget(number)
+        if view.manifest.capacity is not None or view.manifest.capacity_bytes is not None:
+            for segment in view.segments.values():
+                self._maps.of(segment)  # from now on it stays readable when it is evicted
+        return view
+
+    def _appender_in_force(self) -> Appender:
+        self._check_open()
+        if self._appender is None:
+            raise ValueError(
+                f"{self.path} was opened with read_only=True, expected a store to write into: "
+                f"open it without"
+            )
+        return self._appender
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"{self.path} is closed, expected an open store: open it again")
+
+
+def check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
+    """Refuse capacities that no folder can keep."""
+    check_capacity(capacity, capacity_bytes)
+    if capacity_bytes is not None and capacity_bytes < _MIN_CAPACITY_BYTES:
+        raise ValueError(
+            f"capacity_bytes: expected at least {_MIN_CAPACITY_BYTES} for a folder, got "
+            f"{capacity_bytes}; raise it, or keep the replay in memory"
+        )
+
+
+def plain_json(value: Mapping[str, object]) -> dict[str, object]:
+    """The value as it comes back from a file."""
+    return cast("dict[str, object]", json.loads(json_text(dict(value))))
+
+
+@contextlib.contextmanager
+def closing_on_error(file: FileIO) -> Generator[None]:
+    """Close a file when what follows fails."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise

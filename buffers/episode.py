@@ -1,0 +1,164 @@
+"""Episodes, and the pieces of them that are stored."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepwell.buffers.spec import Spec, unflatten
+
+__all__ = ["End", "Episode", "Piece"]
+
+
+class End(enum.IntFlag):
+    """What the last row of a piece is.
+
+    An episode whose last piece has neither TERMINATED nor TRUNCATED is ended by a *cut*: only its
+    recording stopped. That needs no flag, so that a crash writes it too.
+    """
+
+    NONE = 0
+    TERMINATED = 1
+    TRUNCATED = 2
+    PENDING = 4
+    """No action was chosen yet: the next piece of the episode begins with this row again."""
+
+    @property
+    def is_final(self) -> bool:
+        """The environment ended the episode here."""
+        return bool(self & (End.TERMINATED | End.TRUNCATED))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive rows of one episode: what one flush stores.
+
+    Args:
+        episode: Id of the episode, never reused within a store.
+        stream: Index of the env that played it.
+        first_row: Place of the first row in the episode, 0 for the row of the reset.
+        end: What the last row is.
+        fields: Arrays ``[rows, ...]``, one per field of the Spec.
+        metadata: JSON-able facts about the episode; given with its first piece.
+    """
+
+    episode: int
+    stream: int
+    first_row: int
+    end: End
+    fields: Mapping[str, np.ndarray]
+    metadata: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.fields.values())))
+
+    def split(self, max_rows: int) -> list[Piece]:
+        """The same rows in pieces of at most ``max_rows`` each."""
+        if self.rows <= max_rows:
+            return [self]
+        pieces: list[Piece] = []
+        for start in range(0, self.rows, max_rows):
+            stop = min(start + max_rows, self.rows)
+            pieces.append(
+                Piece(
+                    self.episode,
+                    self.stream,
+                    self.first_row + start,
+                    self.end if stop == self.rows else End.NONE,
+                    {name: rows[start:stop] for name, rows in self.fields.items()},
+                    self.metadata if start == 0 else {},
+                )
+            )
+        return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An immutable run of rows from a reset to its end.
+
+    Row ``t`` holds what arrived with ``observation[t]`` and the action chosen from it, so L env
+    steps make L + 1 rows and the true final observation is the last one.
+
+    Args:
+        spec: What the fields are.
+        id: Id of the episode, never reused within a store.
+        stream: Index of the env that played it.
+        first_row: 0, or the number of leading rows that a full replay has evicted.
+        end: What the last row is; neither terminated nor truncated means a cut.
+        fields: Arrays ``[T, ...]``, one per field of the Spec.
+        metadata: JSON-able facts: seed, number within the stream, ...
+    """
+
+    spec: Spec
+    id: int
+    stream: int
+    first_row: int
+    end: End
+    fields: Mapping[str, np.ndarray]
+    metadata: Mapping[str, object]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows T: one more than the steps."""
+        return len(self.reward)
+
+    @property
+    def steps(self) -> int:
+        """Number of env steps."""
+        return self.rows - 1
+
+    @property
+    def observation(self) -> Any:
+        """Observations [T, ...]; single frames under frame stacking."""
+        return unflatten(self.spec.observation, self.fields)
+
+    @property
+    def action(self) -> Any:
+        """Actions [T, ...]; zeros in a final row, from which none was chosen."""
+        return unflatten(self.spec.action, self.fields)
+
+    @property
+    def reward(self) -> np.ndarray:
+        """Rewards [T], float64; that of the reset's row is 0."""
+        return self.fields["reward"]
+
+    @property
+    def is_first(self) -> np.ndarray:
+        """[T] bool: the row of the reset."""
+        return self._mark(0, self.first_row == 0)
+
+    @property
+    def is_last(self) -> np.ndarray:
+        """[T] bool: terminated, truncated or cut."""
+        return self._mark(-1, True)
+
+    @property
+    def terminated(self) -> np.ndarray:
+        """[T] bool: the MDP ended here."""
+        return self._mark(-1, bool(self.end & End.TERMINATED))
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """[T] bool: the env's clock ended the episode here."""
+        return self._mark(-1, bool(self.end & End.TRUNCATED))
+
+    @property
+    def cut(self) -> np.ndarray:
+        """[T] bool: only the recording stopped here."""
+        return self._mark(-1, not self.end.is_final)
+
+    @property
+    def total_reward(self) -> float:
+        """The undiscounted return: the sum of all rewards."""
+        return float(self.reward.sum())
+
+    def _mark(self, place: int, value: bool) -> np.ndarray:
+        flags = np.zeros(self.rows, np.bool_)
+        flags[place] = value
+        return flags

@@ -1,0 +1,54 @@
+"""Everything that Stepwell raises beyond ValueError and TypeError.
+
+StepwellError
+├── SpecMismatch       the data does not fit what the store was made for
+├── NotEnoughData      nothing stored is long enough for what was asked
+├── StoreNotFound      the folder holds no store
+├── StoreLocked        another process writes into this store
+├── StoreCorrupt       stored bytes are not what was written
+├── StoreTooNew        a later Stepwell wrote this store
+└── StoreFailed        an earlier write failed: reopen the store to go on
+"""
+
+__all__ = [
+    "NotEnoughData",
+    "SpecMismatch",
+    "StepwellError",
+    "StoreCorrupt",
+    "StoreFailed",
+    "StoreLocked",
+    "StoreNotFound",
+    "StoreTooNew",
+]
+
+
+class StepwellError(Exception):
+    """Base of all errors that are Stepwell's own."""
+
+
+class SpecMismatch(StepwellError):
+    """The data does not fit the Spec that the store was made for."""
+
+
+class NotEnoughData(StepwellError):
+    """No stored episode is long enough for what was asked."""
+
+
+class StoreNotFound(StepwellError):
+    """The folder does not exist or holds no Stepwell store."""
+
+
+class StoreLocked(StepwellError):
+    """Another process holds the store open for writing."""
+
+
+class StoreCorrupt(StepwellError):
+    """Stored bytes are not what was written; the message names the place."""
+
+
+class StoreTooNew(StepwellError):
+    """The store was written by a later version of Stepwell."""
+
+
+class StoreFailed(StepwellError):
+    """An earlier write failed, so the writer refuses to go on; reopen the store."""

@@ -1,0 +1,365 @@
+"""The index of a storage: one record for each stored piece, and the windows that can be drawn.
+
+Only the newest pieces change, so everything here is kept up to date at a cost that follows the new
+pieces, whatever the number of stored rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stepwell.buffers.episode import End, Piece
+
+__all__ = ["PIECE", "Counters", "PieceTable", "Record"]
+
+
+class Record(NamedTuple):
+    """What is known of one stored piece."""
+
+    episode: int
+    """Id of the episode."""
+    stream: int
+    """Index of the env that played it."""
+    first_row: int
+    """Place of the piece's first row in the episode."""
+    rows: int
+    """Rows that count: one less than stored once a pending last row is superseded."""
+    end: int
+    """End of the last row."""
+    is_tail: int
+    """1 when no later piece of this episode is stored."""
+    previous: int
+    """Position of the episode's piece before, or -1."""
+    head: int
+    """First row of the episode that is still stored."""
+    row_id: int
+    """Id of the first row, never reused."""
+    stored_rows: int
+    """Rows in the bytes."""
+    segment: int
+    """Which slab or file."""
+    offset: int
+    """Where in it."""
+    nbytes: int
+    """How long."""
+
+
+PIECE = np.dtype([(name, np.int64) for name in Record._fields])
+
+
+class Counters(NamedTuple):
+    """Numbers that only ever grow: they outlive the pieces that raised them.
+
+    Args:
+        next_row_id: Id that the next stored row gets.
+        next_episode: Lowest episode id from which on none was used.
+        total_steps: Env steps ever stored.
+    """
+
+    next_row_id: int = 0
+    next_episode: int = 0
+    total_steps: int = 0
+
+
+class PieceTable:
+    """Records of stored pieces, oldest first, addressed by *position*.
+
+    A position counts all pieces ever stored, so that it stays valid when older pieces are evicted.
+    """
+
+    def __init__(self) -> None:
+        self._records: np.ndarray = np.empty(64, PIECE)
+        self._length = 0
+        self._base = 0
+        self._open: dict[int, _Open] = {}
+        self._windows: dict[tuple[int, int], _Windows] = {}
+        self._oldest_new_episode = 0
+        self.next_row_id = 0
+        self.next_episode = 0
+        self.steps = 0
+        self.episodes = 0
+        self.total_steps = 0
+        self.total_bytes = 0
+
+    @classmethod
+    def restore(cls, stored: np.ndarray, counters: Counters, base: int) -> PieceTable:
+        """The table of pieces that an earlier process stored, all at once.
+
+        Episodes that were not ended by their env stay as they are: no piece continues them.
+
+        Args:
+            stored: Records [pieces], dtype `PIECE`; of every piece its episode, stream, first row,
+                end, row id, stored rows, segment, offset and length. The rest is found here.
+            counters: What the next piece would have got.
+            base: Position of the first piece.
+        """
+        table = cls()
+        records = stored.copy()
+        _link(records, base)
+        table._records = np.concatenate([records, np.empty(64, PIECE)])
+        table._length, table._base = len(records), base
+        table.steps = int(_steps_of(records).sum())
+        table.episodes = int(records["is_tail"].sum())
+        table.next_row_id, table.next_episode, table.total_steps = counters
+        table._oldest_new_episode = counters.next_episode
+        return table
+
+    @property
+    def counters(self) -> Counters:
+        """The numbers that only ever grow."""
+        return Counters(self.next_row_id, self.next_episode, self.total_steps)
+
+    @property
+    def records(self) -> np.ndarray:
+        """The live records [pieces], dtype `PIECE`; a view that must not be changed."""
+        return self._records[: self._length]
+
+    @property
+    def base(self) -> int:
+        """Position of the oldest live record."""
+        return self._base
+
+    @property
+    def rows(self) -> int:
+        """Rows that are stored and count."""
+        return int(self.records["rows"].sum())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def record(self, position: int) -> Record:
+        """The record at a position."""
+        return Record._make(self._records[position - self._base].tolist())
+
+    def check(self, pieces: Sequence[Piece]) -> list[int]:
+        """Refuse pieces that could not be appended, one after the other.
+
+        Returns:
+            The env steps that each piece adds to `total_steps`.
+
+        Raises:
+            ValueError: A piece has no rows, does not continue its episode, or uses an old id again.
+        """
+        newest = dict(self._open)
+        fresh: set[int] = set()
+        steps: list[int] = []
+        for piece in pieces:
+            before = newest.pop(piece.stream, None)
+            if before is None or before.episode != piece.episode:
+                self._check_first(piece, fresh)
+                fresh.add(piece.episode)
+                before = None
+            elif piece.first_row != before.next_row:
+                raise ValueError(_misplaced(piece, before.next_row))
+            if piece.rows < 1:
+                raise ValueError(f"piece of episode {piece.episode} has no rows, expected some")
+            if not piece.end.is_final:
+                newest[piece.stream] = _open_after(piece, 0)
+            steps.append(_new_steps(piece, before))
+        return steps
+
+    def append(self, piece: Piece, segment: int, offset: int, nbytes: int) -> int:
+        """Take up a stored piece, which `check` has let through, and return its position."""
+        position = self._base + self._length
+        newest = self._open.pop(piece.stream, None)
+        before = newest if newest and newest.episode == piece.episode else None
+        head, previous = piece.first_row, -1
+        if before and before.position >= self._base:
+            previous = before.position
+            head = self._continue(previous)
+        else:
+            self.episodes += 1
+        if self._length == len(self._records):
+            self._records = np.concatenate([self._records, np.empty_like(self._records)])
+        self._records[self._length] = (
+            *(piece.episode, piece.stream, piece.first_row, piece.rows, int(piece.end)),
+            *(1, previous, head, self.next_row_id, piece.rows, segment, offset, nbytes),
+        )
+        self._length += 1
+        if not piece.end.is_final:
+            self._open[piece.stream] = _open_after(piece, position)
+        self.steps += piece.rows - (piece.first_row == 0)
+        self.total_steps += _new_steps(piece, before)
+        self.next_row_id += piece.rows
+        self.next_episode = max(self.next_episode, piece.episode + 1)
+        return position
+
+    def drop_segment(self) -> int:
+        """Forget the pieces of the oldest segment and return its number."""
+        records = self.records
+        segment = int(records["segment"][0])
+        count = int(np.searchsorted(records["segment"], segment, side="right"))
+        dropped, kept = records[:count], records[count:].copy()
+        self.steps -= int(_steps_of(dropped).sum())
+        self.episodes -= int(dropped["is_tail"].sum())
+        for episode in np.unique(dropped["episode"][dropped["is_tail"] == 0]).tolist():
+            rest = np.flatnonzero(kept["episode"] == episode)
+            if len(rest):  # none where the episode's later pieces were dropped with these
+                kept["head"][rest] = kept["first_row"][rest[0]]
+                kept["previous"][rest[0]] = -1
+        self._records = np.concatenate([kept, np.empty(max(64, len(kept)), PIECE)])
+        self._length = len(kept)
+        self._base += count
+        self._windows.clear()
+        return segment
+
+    def count_windows(self, length: int, context: int = 0) -> int:
+        """How many windows of ``length`` rows lie inside one episode.
+
+        Args:
+            length: Rows of a window.
+            context: Rows before it that must still be stored, or lie before the episode's reset.
+        """
+        return self._windows_of(length, context).total
+
+    def draw_windows(
+        self, batch_size: int, length: int, rng: np.random.Generator, context: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw windows uniformly over all of them, with replacement.
+
+        Returns:
+            Positions of the pieces that hold the windows' last rows ``[B]``, and the windows' first
+            rows ``[B]``, counted in their episodes.
+        """
+        windows = self._windows_of(length, context)
+        index, place = windows.locate(rng.integers(windows.total, size=batch_size))
+        last_rows = windows.lowest(self.records[index]) + place
+        return index + self._base, last_rows - (length - 1)
+
+    def _check_first(self, piece: Piece, fresh: set[int]) -> None:
+        """Refuse a first piece that does not begin an episode of its own."""
+        if piece.first_row != 0:
+            raise ValueError(_misplaced(piece, 0))
+        number = piece.episode
+        is_old = number < self._oldest_new_episode or number in fresh
+        if is_old or (number < self.next_episode and (self.records["episode"] == number).any()):
+            raise ValueError(
+                f"episode {number} is stored already, expected an id that was never used: "
+                f"ids from {self.next_episode} on are free"
+            )
+
+    def _continue(self, position: int) -> int:
+        """Make room for the next piece of an episode and return the episode's first stored row."""
+        record = self._records[position - self._base]
+        record["is_tail"] = 0
+        if int(record["end"]) & End.PENDING:
+            # The pending last row does not count any more: the piece that follows has it again.
+            record["rows"] -= 1
+            # The reset's row is no step, so a piece of that row alone held none.
+            self.steps -= bool(record["rows"] or record["first_row"])
+            for windows in self._windows.values():
+                windows.forget_from(position - self._base)
+        return int(record["head"])
+
+    def _windows_of(self, length: int, context: int) -> _Windows:
+        key = (length, context)
+        if key not in self._windows:
+            if len(self._windows) >= 8:
+                self._windows.pop(next(iter(self._windows)))
+            self._windows[key] = _Windows(length, context)
+        windows = self._windows[key]
+        windows.update(self.records)
+        return windows
+
+
+class _Open(NamedTuple):
+    """The newest episode of a stream, while its environment has not ended it."""
+
+    episode: int
+    position: int
+    next_row: int
+    is_pending: bool
+
+
+def _open_after(piece: Piece, position: int) -> _Open:
+    is_pending = bool(piece.end & End.PENDING)
+    return _Open(piece.episode, position, piece.first_row + piece.rows - is_pending, is_pending)
+
+
+def _new_steps(piece: Piece, before: _Open | None) -> int:
+    """Env steps of a piece: neither the reset's row nor a superseding row is a new one."""
+    return piece.rows - (piece.first_row == 0 or (before is not None and before.is_pending))
+
+
+def _steps_of(records: np.ndarray) -> np.ndarray:
+    """Env steps [pieces] that count: the reset's row is none."""
+    steps: np.ndarray = np.maximum(0, records["rows"] - (records["first_row"] == 0))
+    return steps
+
+
+def _link(records: np.ndarray, base: int) -> None:
+    """Fill in what follows from the order of the pieces, as `append` would have done."""
+    order = np.argsort(records["stream"], kind="stable")
+    of_stream = records[order]
+    is_pending = of_stream["end"] & End.PENDING != 0
+    is_final = of_stream["end"] & (End.TERMINATED | End.TRUNCATED) != 0
+    next_row = of_stream["first_row"] + of_stream["stored_rows"] - is_pending
+    continues = np.zeros(len(order), np.bool_)
+    continues[1:] = (
+        (of_stream["stream"][1:] == of_stream["stream"][:-1])
+        & (of_stream["episode"][1:] == of_stream["episode"][:-1])
+        & (of_stream["first_row"][1:] == next_row[:-1])
+        & ~is_final[:-1]
+    )
+    is_continued = np.append(continues[1:], False)[: len(order)]
+    begin = np.maximum.accumulate(np.where(continues, 0, np.arange(len(order))))
+    records["rows"][order] = of_stream["stored_rows"] - (is_pending & is_continued)
+    records["is_tail"][order] = ~is_continued
+    records["previous"][order] = np.where(continues, base + np.roll(order, 1), -1)
+    records["head"][order] = of_stream["first_row"][begin]
+
+
+def _misplaced(piece: Piece, expected: int) -> str:
+    return (
+        f"piece of episode {piece.episode} begins with row {piece.first_row}, "
+        f"expected row {expected}: pieces must be added in order"
+    )
+
+
+class _Windows:
+    """Running count of the windows of one length.
+
+    A window belongs to the piece that holds its *last* row: then the number of a piece's windows
+    does not change while its episode grows, and the running count is only ever continued.
+    """
+
+    def __init__(self, length: int, context: int) -> None:
+        self._length = length
+        self._context = context
+        self._running = np.zeros(64, np.int64)
+        self._known = 0
+
+    @property
+    def total(self) -> int:
+        return int(self._running[self._known - 1]) if self._known else 0
+
+    def forget_from(self, index: int) -> None:
+        self._known = min(self._known, index)
+
+    def update(self, records: np.ndarray) -> None:
+        new = records[self._known :]
+        if not len(new):
+            return
+        if len(records) > len(self._running):
+            grown = np.zeros(2 * len(records), np.int64)
+            grown[: self._known] = self._running[: self._known]
+            self._running = grown
+        counts = np.maximum(0, new["first_row"] + new["rows"] - self.lowest(new))
+        self._running[self._known : len(records)] = self.total + np.cumsum(counts)
+        self._known = len(records)
+
+    def lowest(self, records: np.ndarray) -> np.ndarray:
+        """The first row of each piece that can be a window's last."""
+        first_start = records["head"] + np.where(records["head"] > 0, self._context, 0)
+        lowest: np.ndarray = np.maximum(records["first_row"], first_start + self._length - 1)
+        return lowest
+
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Index of the record that owns each numbered window, and its place among that one's."""
+        running = self._running[: self._known]
+        index = np.searchsorted(running, numbers, side="right")
+        before = np.where(index > 0, running[index - 1], 0)
+        return index, numbers - before

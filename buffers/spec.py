@@ -1,0 +1,331 @@
+"""Names, dtypes, shapes and codecs of the fields of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, cast
+
+import numpy as np
+from gymnasium import spaces
+
+__all__ = ["Codec", "Field", "Layout", "Spec", "Tree"]
+
+Codec = Literal["zstd", "narrow", "raw"]
+"""How a field is kept: zstd = compressed blocks of rows; narrow = the smallest dtype that holds
+the values exactly; raw = the rows as they are."""
+
+Layout: TypeAlias = "str | Mapping[str, Layout] | Sequence[Layout]"
+"""How flat fields form a nested value: a field's name, a mapping (Dict) or a sequence (Tuple)."""
+
+Tree: TypeAlias = "np.ndarray | Mapping[str, Tree] | tuple[Tree, ...]"
+"""A nested value: an array, or arrays under the keys of a Dict or the places of a Tuple space."""
+
+_CODECS: tuple[Codec, ...] = ("zstd", "narrow", "raw")
+_IMAGE_BYTES = 64  # from here on a row of bytes is worth compressing
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One named column of a row.
+
+    Args:
+        name: ``observation``, ``action``, ``reward``, ``info/lives``, ``extra/log_prob``, ...; the
+            parts of Dict and Tuple spaces are joined by ``/``.
+        dtype: numpy's name of the dtype, for example ``"uint8"``.
+        shape: Shape of one row. Under frame stacking the shape of one *frame*.
+        codec: How the rows are kept; all three are exact.
+        stack: Frames in the env's observation, k >= 1. With k > 1 the env hands out ``[k, *shape]``
+            and one frame a row is stored.
+        stack_padding: What the env puts before an episode's first frame, ``"zero"`` or
+            ``"repeat"``.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: Codec
+    stack: int = 1
+    stack_padding: Literal["zero", "repeat"] = "zero"
+
+    def __post_init__(self) -> None:
+        if self.codec not in _CODECS:
+            raise ValueError(
+                f"codec of field {self.name!r}: expected one of {', '.join(_CODECS)}, "
+                f"got {self.codec!r}"
+            )
+        if np.dtype(self.dtype).hasobject:
+            raise TypeError(f"field {self.name!r}: expected a plain dtype, got {self.dtype}")
+
+    @property
+    def numpy_dtype(self) -> np.dtype[np.generic]:
+        """The dtype, in this machine's byte order."""
+        return np.dtype(self.dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one stored row, uncompressed."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.numpy_dtype.itemsize
+
+    @property
+    def source_shape(self) -> tuple[int, ...]:
+        """Shape of one row as the env hands it out: ``[stack, *shape]`` under frame stacking."""
+        return (self.stack, *self.shape) if self.stack > 1 else self.shape
+
+    def __str__(self) -> str:
+        stack = f", stack of {self.stack} padded by {self.stack_padding}" if self.stack > 1 else ""
+        return f"{self.name}: {self.dtype} {self.shape}, {self.codec}{stack}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The fields of one row and how they form observation and action.
+
+    Two stores are compatible when their Specs are equal.
+
+    Args:
+        fields: All fields in their stored order; names are unique.
+        observation: Which fields form the observation.
+        action: Which fields form the action.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> env = gym.make("CartPole-v1")
+        >>> spec = Spec.from_spaces(env.observation_space, env.action_space)
+        >>> [field.name for field in spec.fields]
+        ['observation', 'action', 'reward']
+        >>> print(spec["action"])
+        action: int64 (), narrow
+    """
+
+    fields: tuple[Field, ...]
+    observation: Layout
+    action: Layout
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in self.fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"field names must be unique, {twice[0]!r} stands twice: rename a key")
+
+    @classmethod
+    def from_spaces(
+        cls,
+        observation_space: spaces.Space[object],
+        action_space: spaces.Space[object],
+        *,
+        frame_stack: int = 1,
+        stack_padding: Literal["zero", "repeat"] = "zero",
+        more: Sequence[Field] = (),
+    ) -> Spec:
+        """Describe the rows of an env by its single (unbatched) spaces.
+
+        Args:
+            observation_space: One env's observation space.
+            action_space: One env's action space.
+            frame_stack: Frames that the env stacks on the first axis of a Box observation.
+            stack_padding: What stands before an episode's first frame.
+            more: Further fields: ``info/...`` and ``extra/...``.
+
+        Raises:
+            TypeError: A space holds something without a fixed dtype and shape (Text, Graph, ...).
+            ValueError: ``frame_stack`` does not fit the observation space.
+        """
+        fields: list[Field] = []
+        observation = _layout_of("observation", observation_space, fields)
+        if frame_stack > 1:
+            fields[0] = _unstack(fields, frame_stack, stack_padding)
+        action = _layout_of("action", action_space, fields)
+        # Stored as the env gives it, exactly; learners get float32 (see Batch).
+        fields.append(Field("reward", "float64", (), "narrow"))
+        return cls((*fields, *more), observation, action)
+
+    def __getitem__(self, name: str) -> Field:
+        """The field of that name; KeyError when there is none."""
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise KeyError(name)
+
+    @property
+    def names(self) -> list[str]:
+        """The fields' names in their stored order."""
+        return [field.name for field in self.fields]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one stored row, uncompressed."""
+        return sum(field.row_bytes for field in self.fields)
+
+    def with_more(self, fields: Sequence[Field]) -> Spec:
+        """The same fields and further ones: ``info/...`` and ``extra/...``."""
+        return replace(self, fields=(*self.fields, *fields))
+
+    def with_codecs(self, codecs: Mapping[str, Codec]) -> Spec:
+        """The same fields, some of them kept in another way.
+
+        Args:
+            codecs: Field name (or the first part of it, as in ``"observation"``) to codec.
+
+        Raises:
+            ValueError: No field has that name.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> env = gym.make("CartPole-v1")
+            >>> spec = Spec.from_spaces(env.observation_space, env.action_space)
+            >>> spec.with_codecs({"observation": "zstd"})["observation"].codec
+            'zstd'
+        """
+        parts = {part for field in self.fields for part in _prefixes(field.name)}
+        for name in codecs:
+            if name not in parts:
+                raise ValueError(
+                    f"codecs names {name!r}, expected one of {', '.join(sorted(parts))}"
+                )
+
+        def codec_of(field: Field) -> Codec:
+            chosen: list[Codec] = [codecs[part] for part in _prefixes(field.name) if part in codecs]
+            return chosen[-1] if chosen else field.codec
+
+        return replace(
+            self, fields=tuple(replace(field, codec=codec_of(field)) for field in self.fields)
+        )
+
+    def difference(self, other: Spec) -> str | None:
+        """The first thing in which ``other`` differs, in words; None when the two are equal."""
+        mine = {field.name: field for field in self.fields}
+        theirs = {field.name: field for field in other.fields}
+        for name in [*mine, *theirs]:
+            if name not in theirs:
+                return f"field {name!r} is missing"
+            if name not in mine:
+                return f"field {name!r} is not in the store"
+            if mine[name] != theirs[name]:
+                return f"field {name!r} was ({mine[name]}), is ({theirs[name]})"
+        return None if self == other else "the fields stand in another order"
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data for a JSON file; `from_json` reads it."""
+        return {
+            "fields": [
+                {
+                    "name": field.name,
+                    "dtype": field.dtype,
+                    "shape": list(field.shape),
+                    "codec": field.codec,
+                    "stack": field.stack,
+                    "stack_padding": field.stack_padding,
+                }
+                for field in self.fields
+            ],
+            "observation": self.observation,
+            "action": self.action,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> Spec:
+        """The Spec that `to_json` described.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> env = gym.make("CartPole-v1")
+            >>> spec = Spec.from_spaces(env.observation_space, env.action_space)
+            >>> Spec.from_json(spec.to_json()) == spec
+            True
+        """
+        fields = tuple(
+            Field(
+                name=str(entry["name"]),
+                dtype=str(entry["dtype"]),
+                shape=tuple(cast("list[int]", entry["shape"])),
+                codec=cast("Codec", entry["codec"]),
+                stack=cast("int", entry["stack"]),
+                stack_padding=cast("Literal['zero', 'repeat']", entry["stack_padding"]),
+            )
+            for entry in cast("list[dict[str, object]]", data["fields"])
+        )
+        return cls(fields, cast("Layout", data["observation"]), cast("Layout", data["action"]))
+
+
+def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
+    """Pairs of field name and leaf of a nested value, in the layout's order.
+
+    Raises:
+        ValueError: The value lacks a part, or has one that the layout does not know.
+    """
+    if isinstance(layout, str):
+        yield layout, value
+    elif isinstance(layout, Mapping):
+        if not isinstance(value, Mapping) or set(value) != set(layout):
+            raise ValueError(f"expected a dict with the keys {sorted(layout)}, got {_shape(value)}")
+        for key, part in layout.items():
+            yield from flatten(part, value[key])
+    else:
+        if not isinstance(value, (tuple, list)) or len(value) != len(layout):
+            raise ValueError(f"expected a tuple of {len(layout)}, got {_shape(value)}")
+        for part, item in zip(layout, value, strict=True):
+            yield from flatten(part, item)
+
+
+def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:
+    """The nested value whose leaves are given by field name."""
+    if isinstance(layout, str):
+        return leaves[layout]
+    if isinstance(layout, Mapping):
+        return {key: unflatten(part, leaves) for key, part in layout.items()}
+    return tuple(unflatten(part, leaves) for part in layout)
+
+
+def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
+    """Bytes are compressed, other integers narrowed, floats kept as they are."""
+    row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if dtype.itemsize == 1 and row_bytes >= _IMAGE_BYTES:
+        return "zstd"
+    return "narrow" if dtype.kind in "iub" else "raw"
+
+
+def _layout_of(name: str, space: spaces.Space[object], fields: list[Field]) -> Layout:
+    """Append the fields of a space and return how they form its values."""
+    if isinstance(space, spaces.Dict):
+        return {
+            key: _layout_of(f"{name}/{key}", part, fields) for key, part in space.spaces.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        return [
+            _layout_of(f"{name}/{place}", part, fields) for place, part in enumerate(space.spaces)
+        ]
+    known = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if not isinstance(space, known):
+        raise TypeError(
+            f"{name} space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict "
+            f"and Tuple of them, got {type(space).__name__}; flatten it with a gymnasium wrapper"
+        )
+    dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
+    fields.append(Field(name, dtype.name, shape, default_codec(dtype, shape)))
+    return name
+
+
+def _unstack(fields: list[Field], k: int, padding: Literal["zero", "repeat"]) -> Field:
+    """The field of one frame of a stacked observation."""
+    stacked = fields[0]
+    if len(fields) != 1 or len(stacked.shape) < 2 or stacked.shape[0] != k:
+        raise ValueError(
+            f"frame_stack={k}: expected an observation of shape ({k}, ...), got {stacked.shape}"
+        )
+    shape = stacked.shape[1:]
+    codec = default_codec(stacked.numpy_dtype, shape)
+    return replace(stacked, shape=shape, codec=codec, stack=k, stack_padding=padding)
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _shape(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {sorted(map(str, value))}"
+    return f"a {type(value).__name__}" + (
+        f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
+    )

@@ -1,0 +1,60 @@
+"""What a storage is: a place that keeps pieces in order under a capacity, in RAM or in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.piece_format import Buffer
+from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.spec import Spec
+
+__all__ = ["Storage"]
+
+
+class Storage(Protocol):
+    """Keeps pieces in order; the oldest ones go when the capacity is reached.
+
+    `tests/storage_contract.py` runs one list of rules on every Storage.
+    """
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        ...
+
+    @property
+    def table(self) -> PieceTable:
+        """The index of what is stored."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of RAM or disk that the stored pieces take."""
+        ...
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """JSON-able facts about the runs that wrote here, the oldest first."""
+        ...
+
+    def append_session(self, facts: Mapping[str, object]) -> None:
+        """Note, for good, that a new run writes here."""
+        ...
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Store pieces; when it returns they are kept for good.
+
+        Raises:
+            ValueError: A piece does not continue its episode; nothing was stored.
+        """
+        ...
+
+    def payload(self, position: int) -> tuple[Buffer, int]:
+        """Memory that holds the piece at a position of the table, and where it begins in it."""
+        ...
+
+    def close(self) -> None:
+        """Release memory, files and locks; closing twice is harmless."""
+        ...

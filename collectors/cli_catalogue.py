@@ -1,0 +1,140 @@
+"""What there is to collect from on this machine."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from dataclasses import dataclass
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from stepwell.wrappers.atari_games import find_game, game_ids
+
+__all__ = ["Catalogue", "atari_name", "catalogue", "nearest", "unknown_env"]
+
+# Where gymnasium keeps envs that need more than itself: the module to look for, what to install.
+_NEEDS = {
+    "gymnasium.envs.box2d": ("Box2D", "gymnasium[box2d]"),
+    "gymnasium.envs.mujoco": ("mujoco", "gymnasium[mujoco]"),
+    "gymnasium.envs.phys2d": ("jax", "gymnasium[jax]"),
+    "gymnasium.envs.tabular": ("jax", "gymnasium[jax]"),
+}
+# Instead of the env gymnasium registers a function that says what to install.
+_MOVED = {"_raise_mujoco_py_error": "gymnasium-robotics", "_raise_shimmy_error": "shimmy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Names of envs.
+
+    Args:
+        atari: Atari games by the name that `make_atari` takes: "ALE/Pong-v5".
+        ready: Other ids that can be made here.
+        old_atari: Ids of other presets of the same games: gymnasium makes them as they are.
+        missing: Ids that need a package, by what to install.
+    """
+
+    atari: tuple[str, ...]
+    ready: tuple[str, ...]
+    old_atari: tuple[str, ...]
+    missing: dict[str, tuple[str, ...]]
+
+
+def catalogue() -> Catalogue:
+    """Look at everything that is registered with gymnasium.
+
+    Example:
+        >>> found = catalogue()
+        >>> "ALE/Pong-v5" in found.atari, "CartPole-v1" in found.ready
+        (True, True)
+    """
+    atari = tuple(sorted(game_ids().values()))
+    ready: list[str] = []
+    old: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for name, spec in sorted(gymnasium.registry.items()):
+        package = _missing_package(spec)
+        if name in atari:
+            continue
+        if package is not None:
+            missing.setdefault(package, []).append(name)
+        elif str(spec.entry_point).startswith("ale_py"):
+            old.append(name)
+        else:
+            ready.append(name)
+    lacking = {package: tuple(names) for package, names in sorted(missing.items())}
+    return Catalogue(atari, tuple(ready), tuple(old), lacking)
+
+
+def atari_name(env: str) -> str | None:
+    """The game that a name means for `make_atari`; None when it is another env's name.
+
+    Example:
+        >>> atari_name("ALE/Pong-v5"), atari_name("Pong"), atari_name("CartPole-v1")
+        ('ALE/Pong-v5', 'Pong', None)
+    """
+    if env.startswith("ALE/"):
+        find_game(env)  # says which games there are
+        return env
+    if ":" in env or env in gymnasium.registry:
+        return None
+    try:
+        find_game(env)
+    except ValueError:
+        return None
+    return env
+
+
+def unknown_env(env: str) -> str | None:
+    """What is wrong with an id, in a sentence with the nearest names; None when it exists."""
+    try:
+        gymnasium.spec(env)
+    except gymnasium.error.Error:
+        pass
+    else:
+        return None
+    if any(name.rpartition("-v")[0] == env for name in gymnasium.registry):
+        return None  # without a version: the newest
+    near = nearest(env)
+    hint = f"did you mean {' or '.join(near)}?" if near else "see what there is with: stepwell envs"
+    return (
+        f"unknown env: expected an Atari game, an id of gymnasium's or module:callable, "
+        f"got {env!r}; {hint}"
+    )
+
+
+def nearest(text: str, count: int = 3) -> list[str]:
+    """Names of envs that look like the text, the likeliest first."""
+    found = catalogue()
+    lacking = [name for names in found.missing.values() for name in names]
+    by_key: dict[str, str] = {}
+    # Of names that look the same one that can be made counts, of several versions the newest.
+    for names in (lacking, found.ready, found.atari):
+        by_key |= {_key(name): name for name in sorted(names, key=_version)}
+    keys = difflib.get_close_matches(_key(text), by_key, n=count, cutoff=0.6)
+    return [by_key[key] for key in keys]
+
+
+def _key(name: str) -> str:
+    """What people remember of a name."""
+    bare = name.rpartition("/")[2]
+    stem, _, version = bare.rpartition("-v")
+    return (stem if stem and version.isdigit() else bare).replace("_", "").lower()
+
+
+def _version(name: str) -> int:
+    version = name.rpartition("-v")[2]
+    return int(version) if version.isdigit() else 0
+
+
+def _missing_package(spec: EnvSpec) -> str | None:
+    """What must be installed before an env can be made."""
+    entry = spec.entry_point
+    if callable(entry):
+        return _MOVED.get(getattr(entry, "__name__", ""))
+    for prefix, (module, package) in _NEEDS.items():
+        if entry is not None and entry.startswith(prefix):
+            return None if importlib.util.find_spec(module) else package
+    module = (entry or "").partition(":")[0].partition(".")[0]
+    return None if not module or importlib.util.find_spec(module) else module

@@ -1,0 +1,135 @@
+"""`stepwell collect`: from arguments that were read to a store on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import shutil
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import rich.console
+
+from stepwell.buffers import SequenceReplayBuffer
+from stepwell.buffers.disk_storage import DiskStorage
+from stepwell.collectors.cli_fields import missing_values
+from stepwell.collectors.cli_make import EnvWish, make_envs
+from stepwell.collectors.cli_policy import load_policy
+from stepwell.collectors.cli_progress import Goal, ProgressLine, packed, summary
+from stepwell.collectors.collector import Collector
+from stepwell.collectors.report import CollectReport
+
+__all__ = ["DEFAULT_NUM_ENVS", "CollectJob", "collect_into"]
+
+# The same on every machine, since the data depends on it.
+DEFAULT_NUM_ENVS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectJob:
+    """All that was said on the command line.
+
+    Args:
+        envs: What to collect from; ``num_envs`` 0 stands for "not said".
+        out: Folder of the store.
+        goal: When to stop.
+        policy: "random", or "module:callable".
+        seed: None goes on with the store's seed, or draws one.
+        info: Info fields to store, each with its value for "not there", None to look it up.
+        resume: Continue a store that exists.
+        capacity: Steps to keep at most.
+        capacity_bytes: Bytes to keep at most.
+        is_quiet: Show neither progress nor summary.
+        as_json: Print one JSON object instead of the summary.
+    """
+
+    envs: EnvWish
+    out: Path
+    goal: Goal
+    policy: str
+    seed: int | None
+    info: dict[str, int | float | bool | None]
+    resume: bool
+    capacity: int | None
+    capacity_bytes: int | None
+    is_quiet: bool
+    as_json: bool
+
+
+def collect_into(job: CollectJob) -> None:
+    """Collect, and say what came of it.
+
+    Raises:
+        ValueError: Something in the job makes no sense; nothing was written.
+        StepwellError: The store cannot take these rows.
+    """
+    _refuse_nonsense(job)
+    policy = load_policy(job.policy)
+    screen = rich.console.Console(stderr=True, quiet=job.is_quiet or job.as_json)
+    with contextlib.ExitStack() as stack:
+        replay = stack.enter_context(_replay_of(job))
+        job, seed = _as_before(job, replay)
+        progress = stack.enter_context(ProgressLine(screen, job.goal))
+        progress.say(f"making {job.envs.num_envs} envs of {job.envs.env} ...")
+        info = missing_values(job.info, job.envs)
+        envs = make_envs(job.envs)
+        stack.callback(envs.close)  # the Collector closes them too, once there is one
+        collector = stack.enter_context(Collector(envs, policy, replay, seed=seed, info=info))
+        steps, episodes = job.goal
+        report = collector.collect(steps=steps, episodes=episodes, progress=progress)
+        facts = replay.sessions[-1]
+    _tell(job, report, seed, facts)
+
+
+def _refuse_nonsense(job: CollectJob) -> None:
+    """Refuse what can be refused without making anything."""
+    if (job.goal.steps is None) == (job.goal.episodes is None):
+        got = "neither" if job.goal.steps is None else "both"
+        raise ValueError(f"expected either --steps or --episodes, got {got}; give one of them")
+    if not job.resume and DiskStorage.exists(job.out):
+        raise ValueError(
+            f"--out {job.out} holds a store already: expected a new or empty folder; add to it "
+            f"with --resume, or choose another folder"
+        )
+
+
+@contextlib.contextmanager
+def _replay_of(job: CollectJob) -> Generator[SequenceReplayBuffer]:
+    """The store; a new one that got no step is taken away again."""
+    was_there, was_store = job.out.exists(), DiskStorage.exists(job.out)
+    replay = SequenceReplayBuffer(job.out, capacity=job.capacity, capacity_bytes=job.capacity_bytes)
+    try:
+        with replay:
+            yield replay
+    finally:
+        is_ours = replay.is_bound and not was_store
+        if is_ours and replay.steps == 0:
+            shutil.rmtree(job.out)
+            if was_there:
+                job.out.mkdir()
+
+
+def _as_before(job: CollectJob, replay: SequenceReplayBuffer) -> tuple[CollectJob, int]:
+    """Fill in what was not said, from the store's last run where there is one."""
+    before = dict(replay.sessions[-1]) if replay.sessions else {}
+    num_envs = job.envs.num_envs or cast("int", before.get("num_envs", DEFAULT_NUM_ENVS))
+    drawn = cast("str", before.get("seed", secrets.randbits(32)))
+    seed = int(drawn) if job.seed is None else job.seed
+    return replace(job, envs=replace(job.envs, num_envs=num_envs)), seed
+
+
+def _tell(job: CollectJob, report: CollectReport, seed: int, facts: Any) -> None:
+    if job.as_json:
+        said = {"env": job.envs.env, "num_envs": job.envs.num_envs, "seed": seed}
+        rich.console.Console(soft_wrap=True).out(
+            json.dumps({**report.to_json(), **said, "session": facts}), highlight=False
+        )
+    elif not job.is_quiet:
+        console = rich.console.Console(emoji=False, highlight=False, soft_wrap=True)
+        width = console.width if console.is_terminal else 1000
+        for parts in summary(report, seed):
+            for line in packed(parts, width):
+                console.print(line)

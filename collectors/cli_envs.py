@@ -1,0 +1,90 @@
+"""`stepwell envs`: what can be collected from here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import rich.columns
+import rich.console
+import rich.text
+
+from stepwell.collectors.cli_catalogue import Catalogue, catalogue, nearest
+
+__all__ = ["show_envs"]
+
+
+def show_envs(pattern: str | None, *, as_json: bool) -> None:
+    """Print the envs whose name contains a pattern.
+
+    Args:
+        pattern: Part of a name, in any case; None shows all.
+        as_json: Print one JSON object instead.
+
+    Raises:
+        ValueError: No name contains it.
+    """
+    found = catalogue() if pattern is None else matching(catalogue(), pattern)
+    if pattern is not None and not any((found.atari, found.ready, found.old_atari, found.missing)):
+        near = nearest(pattern)
+        hint = f"did you mean {' or '.join(near)}?" if near else "leave it out to see them all"
+        raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
+    if as_json:
+        text = json.dumps(dataclasses.asdict(found))
+        rich.console.Console(soft_wrap=True).out(text, highlight=False)
+    else:
+        _show(found, everything=pattern is not None)
+
+
+def matching(found: Catalogue, pattern: str) -> Catalogue:
+    """The part of a catalogue whose names contain a pattern.
+
+    Example:
+        >>> matching(Catalogue(("ALE/Pong-v5",), ("Taxi-v4",), (), {}), "PONG").atari
+        ('ALE/Pong-v5',)
+    """
+    key = _key(pattern)
+
+    def chosen(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if key in _key(name))
+
+    missing = {package: chosen(names) for package, names in found.missing.items()}
+    return Catalogue(
+        chosen(found.atari),
+        chosen(found.ready),
+        chosen(found.old_atari),
+        {package: names for package, names in missing.items() if names},
+    )
+
+
+def _show(found: Catalogue, *, everything: bool) -> None:
+    console = rich.console.Console(emoji=False, highlight=False)
+    games = [name.removeprefix("ALE/").removesuffix("-v5") for name in found.atari]
+    old = found.old_atari if everything else ()
+    if not console.is_terminal:
+        for name in (*games, *found.ready, *old):
+            console.out(name)  # one a line, for other programs
+        return
+    _group(console, "Atari games", games, "'Pong' is short for 'ALE/Pong-v5'")
+    _group(console, "Gymnasium's", found.ready)
+    _group(console, "Older Atari ids", old, "made as gymnasium makes them, with whole screens")
+    for package, names in found.missing.items():
+        _group(console, f"After pip install '{package}'", names)
+    if len(old) < len(found.old_atari):
+        hidden = f"{len(found.old_atari)} older Atari ids are not shown: stepwell envs NoFrameskip"
+        console.print(rich.text.Text(f"\n{hidden}", style="dim"))
+
+
+def _group(
+    console: rich.console.Console, title: str, names: Sequence[str], remark: str = ""
+) -> None:
+    if names:
+        head = f"  {len(names)}{', ' if remark else ''}{remark}"
+        console.print()
+        console.print(rich.text.Text.assemble((title, "bold"), (head, "dim")))
+        console.print(rich.columns.Columns(names, padding=(0, 2), column_first=True))
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").lower()

@@ -1,0 +1,171 @@
+"""Who is at fault: the user gets one sentence, a bug in Stepwell gets its traceback.
+
+An error is shown as one sentence, with exit code 2, when it is one of these:
+
+1.  It tells of the world: a StepwellError, an OSError, an error of gymnasium's, no memory.
+2.  Stepwell raised it on purpose: a ValueError, TypeError, ImportError or RuntimeError, and the
+    innermost line is a ``raise`` of Stepwell's own. (A ValueError that numpy raises in one of
+    Stepwell's lines is no such thing.)
+3.  It comes out of code that Stepwell was given to run: the first line after Stepwell's last one
+    belongs neither to the standard library nor to a library that only Stepwell uses. That is
+    the policy, or the env with all that it calls.
+
+Everything else is a bug in Stepwell. It keeps its traceback and Python's exit code 1.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+import traceback
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium
+import rich.console
+import typer
+
+import stepwell.buffers
+from stepwell.buffers import StepwellError
+
+__all__ = ["BAD_INPUT", "INTERRUPTED", "reported", "sentence_of", "show_error"]
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+_ON_PURPOSE = (ValueError, TypeError, ImportError, RuntimeError)
+_OF_THE_WORLD = (StepwellError, OSError, gymnasium.error.Error)
+_OWN = Path(stepwell.buffers.__file__).resolve().parents[1]
+_OWN_ROOMS = tuple(str(_OWN / room) for room in ("wrappers", "collectors", "buffers"))
+_STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen ")
+_SERVING = re.compile(r"[/\\](numpy|zstandard|cv2|rich|typer|click)[/\\]")
+_LIBRARIES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_NOTED_LINE = re.compile(r'^  File "(.+)", line ([0-9]+), in .*\n(?:    (.*)\n)?', re.MULTILINE)
+_NOTE_OF_WORKER = "raised in env "
+_NOTE_OF_KEPT = "kept: "
+
+
+class _Line(NamedTuple):
+    """A line of a traceback."""
+
+    file: str
+    number: int
+    code: str
+
+    @property
+    def is_own(self) -> bool:
+        return self.file.startswith(_OWN_ROOMS)
+
+    @property
+    def is_serving(self) -> bool:
+        """It belongs to what only Stepwell uses, so what fails there was used wrongly."""
+        if _LIBRARIES.search(self.file):
+            return _SERVING.search(self.file) is not None
+        return self.file.startswith(_STANDARD)
+
+    def __str__(self) -> str:
+        path = _LIBRARIES.split(self.file)[-1] if _LIBRARIES.search(self.file) else None
+        return f"{path or Path(self.file).name}:{self.number}"
+
+
+@contextmanager
+def reported(debug: bool) -> Generator[None]:
+    """Turn errors of the user's into a sentence and an exit code.
+
+    Args:
+        debug: Let every error through as it is.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        kept = _kept(stop)
+        show_error(
+            f"interrupted; {kept}; --resume goes on" if kept else "interrupted; nothing kept"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        raise  # nobody reads our output any more: there is nobody to tell
+    except Exception as error:
+        sentence = None if debug else sentence_of(error)
+        if sentence is None:
+            raise
+        kept = _kept(error)
+        show_error(f"{sentence}; {kept}" if kept else sentence)
+        raise typer.Exit(BAD_INPUT) from None
+
+
+def show_error(sentence: str) -> None:
+    """Write a sentence to the terminal's error stream."""
+    console = rich.console.Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    console.print("[bold red]stepwell:[/] ", end="")
+    console.print(sentence, markup=False)
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """What to tell the user; None when the error is a bug in Stepwell."""
+    lines, env = _lines_of(error)
+    if isinstance(error, MemoryError):
+        return "out of memory; use fewer envs (--num-envs)"
+    if isinstance(error, OSError) and error.strerror:
+        return _of_system(error)
+    if isinstance(error, _OF_THE_WORLD):
+        return _flat(error)
+    innermost = lines[-1] if lines else None
+    if innermost is None:
+        return None
+    if innermost.is_own:
+        is_meant = isinstance(error, _ON_PURPOSE) and innermost.code.startswith("raise ")
+        return _flat(error) if is_meant else None
+    culprit = _first_outside(lines)
+    if culprit is None or culprit.is_serving:
+        return None
+    place = _last_of_user(lines)
+    what = f"{type(error).__name__}: {_flat(error)}" if str(error) else type(error).__name__
+    return f"{env}{place} raised {what}; --debug shows the traceback"
+
+
+def _lines_of(error: BaseException) -> tuple[list[_Line], str]:
+    """The lines of the traceback, of the worker's where it comes from one, and which env it was."""
+    for note in getattr(error, "__notes__", []):
+        if note.startswith(_NOTE_OF_WORKER):
+            env = note.removeprefix("raised in ").partition(",")[0]
+            found = _NOTED_LINE.findall(note)
+            return [_Line(file, int(number), code) for file, number, code in found], f"{env}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    return [_Line(frame.filename, frame.lineno or 0, frame.line or "") for frame in frames], ""
+
+
+def _first_outside(lines: Sequence[_Line]) -> _Line | None:
+    """The line after Stepwell's last one; the first of all where Stepwell has none."""
+    own = [place for place, line in enumerate(lines) if line.is_own]
+    after = lines[own[-1] + 1 :] if own else lines
+    return after[0] if after else None
+
+
+def _last_of_user(lines: Sequence[_Line]) -> _Line:
+    """The innermost line that is in no installed library, else the innermost of all."""
+    users = [
+        line
+        for line in lines
+        if not (line.is_own or line.file.startswith(_STANDARD) or _LIBRARIES.search(line.file))
+    ]
+    return users[-1] if users else lines[-1]
+
+
+def _of_system(error: OSError) -> str:
+    """What the system said, without its number."""
+    named = f" ({error.filename})" if error.filename is not None else ""
+    return f"{error.strerror}{named}"
+
+
+def _kept(error: BaseException) -> str:
+    """What the Collector noted about what is stored; nothing where that is nothing."""
+    notes = [note for note in getattr(error, "__notes__", []) if note.startswith(_NOTE_OF_KEPT)]
+    return str(notes[-1]) if notes and not notes[-1].startswith(f"{_NOTE_OF_KEPT}0 steps") else ""
+
+
+def _flat(error: BaseException) -> str:
+    """The message in one line."""
+    return " ".join(str(error).split())

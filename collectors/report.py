@@ -1,0 +1,116 @@
+"""What one collect did."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+__all__ = ["CollectReport", "format_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectReport:
+    """What one `Collector.collect` did.
+
+    Args:
+        steps: Env steps taken, over all envs.
+        frames: Emulator frames behind them: steps times the frame skip.
+        returns: Sum of rewards of each episode that ended, in the order of their ends.
+        lengths: Env steps of each of these episodes.
+        cut: Episodes whose recording stopped before they ended (a worker died, or another call
+            began from a reset).
+        restarts: Envs that were begun anew because their worker process died.
+        seconds: Wall-clock time.
+        env_seconds: Part of it spent waiting for the envs.
+        policy_seconds: Part of it spent in the policy.
+        write_seconds: Part of it spent writing, not counting what envs did meanwhile.
+        raw_bytes: Bytes of the new rows uncompressed, each frame counted once.
+        stored_bytes: Bytes by which the storage grew.
+        total_steps: Env steps the replay has ever taken up.
+        digest: Fingerprint of all rows this Collector recorded: equal seeds, equal digest.
+        path: Folder of the store; None in RAM, or when nothing is stored.
+    """
+
+    steps: int
+    frames: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    cut: int
+    restarts: int
+    seconds: float
+    env_seconds: float
+    policy_seconds: float
+    write_seconds: float
+    raw_bytes: int
+    stored_bytes: int
+    total_steps: int
+    digest: str
+    path: str | None
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that ended."""
+        return len(self.returns)
+
+    @property
+    def steps_per_second(self) -> float:
+        """Env steps a second, over all envs."""
+        return self.steps / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def compression(self) -> float:
+        """How many times smaller the stored rows are than uncompressed ones."""
+        return self.raw_bytes / self.stored_bytes if self.stored_bytes > 0 else 0.0
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data, the derived numbers included."""
+        return {
+            **asdict(self),
+            "episodes": self.episodes,
+            "steps_per_second": self.steps_per_second,
+            "compression": self.compression,
+        }
+
+    def __str__(self) -> str:
+        """Two lines for people."""
+        skip = self.frames // self.steps if self.steps else 1
+        rate = self.steps_per_second
+        parts = [f"{self.steps:,} steps", f"{rate:,.0f}/s"]
+        if skip > 1:
+            parts.append(f"{rate * skip:,.0f} frames/s")
+        parts.append(f"{self.episodes:,} episodes{_spread(self.returns)}")
+        if self.stored_bytes:
+            smaller = f" ({self.compression:.0f}x smaller)" if self.compression >= 1.5 else ""
+            parts.append(f"{format_bytes(self.stored_bytes)}{smaller}")
+        lost = [f"{self.cut} cut"] if self.cut else []
+        lost += [f"{self.restarts} restarted"] if self.restarts else []
+        total = max(self.seconds, 1e-9)
+        shares = (
+            f"env {self.env_seconds / total:.0%}  policy {self.policy_seconds / total:.0%}  "
+            f"write {self.write_seconds / total:.0%}"
+        )
+        where = [self.path] if self.path else []
+        return "\n".join(
+            ("  ".join([*parts, *lost]), "  ".join([shares, f"digest {self.digest}", *where]))
+        )
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes for people.
+
+    Example:
+        >>> format_bytes(5_100_000)
+        '5.1 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _spread(returns: tuple[float, ...]) -> str:
+    if not returns:
+        return ""
+    return f"  return {np.mean(returns):.1f} ± {np.std(returns):.1f}"

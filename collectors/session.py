@@ -1,0 +1,116 @@
+"""Seeds and facts of one Collector's run, kept with the data."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, cast
+
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+from stepwell.collectors.policy import Policy
+from stepwell.collectors.stepper import Vector
+
+__all__ = ["Seeds", "describe", "frame_skip", "frame_stack_of", "recipe_of"]
+
+_ENVS, _POLICY = 0, 1
+
+
+class Seeds:
+    """All seeds of a Collector, derived from one.
+
+    Args:
+        seed: The user's seed; None draws one.
+        session: Number of the run within its store, so that a resumed run gets other seeds.
+    """
+
+    def __init__(self, seed: int | None, session: int) -> None:
+        if seed is not None and seed < 0:
+            raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed}")
+        self.seed = int(cast("int", np.random.SeedSequence(seed).entropy))
+        self.session = session
+        self._resets = 0
+
+    def policy_rng(self) -> np.random.Generator:
+        """A generator for the policy."""
+        return np.random.default_rng(self._sequence(_POLICY))
+
+    def next_envs_seed(self, num_envs: int) -> int:
+        """A seed for the next reset of all envs; env i gets this plus i, below 2**31."""
+        words = self._sequence(_ENVS, self._resets).generate_state(1, np.uint64)
+        self._resets += 1
+        return int(words[0] % np.uint64(2**31 - num_envs))
+
+    def _sequence(self, *key: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self.seed, spawn_key=(self.session, *key))
+
+
+def describe(envs: Vector, policy: Policy, seeds: Seeds) -> dict[str, object]:
+    """JSON-able facts about a run: what made this data?"""
+    recipe = recipe_of(envs)
+    return {
+        # As a file would give it back, so that the two can be compared.
+        "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
+        "num_envs": envs.num_envs,
+        "seed": str(seeds.seed),
+        "session": seeds.session,
+        "policy": _name(policy),
+        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {**_versions(), **cast("dict[str, str]", recipe.get("versions", {}))},
+    }
+
+
+def recipe_of(envs: Vector) -> dict[str, object]:
+    """What the envs are: as `make_atari` and `make_vec` say, else what can be seen from outside."""
+    declared = envs.metadata.get("stepwell")
+    if isinstance(declared, dict):
+        return cast("dict[str, object]", declared)
+    return {
+        "maker": "given",
+        "env": _env_name(envs),
+        "observation_space": str(envs.single_observation_space),
+        "action_space": str(envs.single_action_space),
+    }
+
+
+def frame_skip(envs: Vector) -> int:
+    """Emulator frames in one step, 1 where nothing is declared."""
+    return int(cast("int", recipe_of(envs).get("frame_skip", 1)))
+
+
+def frame_stack_of(envs: Vector, asked: int | None) -> tuple[int, Literal["zero", "repeat"]]:
+    """How many frames the envs stack, and how they pad the first ones."""
+    recipe = recipe_of(envs)
+    # Under wrappers too, as long as they leave the observations as they are.
+    is_same = envs.single_observation_space == envs.unwrapped.single_observation_space
+    is_ale = is_same and type(envs.unwrapped).__name__ == "AtariVectorEnv"
+    padding = recipe.get("stack_padding", "zero" if is_ale else "repeat")
+    stack = recipe.get("frame_stack", 1) if asked is None else asked
+    if asked is None and is_ale and "frame_stack" not in recipe:
+        stack = cast("tuple[int, ...]", envs.single_observation_space.shape)[0]
+    return cast("int", stack), cast("Literal['zero', 'repeat']", padding)
+
+
+def _env_name(envs: Vector) -> str:
+    """What the env is registered as, or its class."""
+    inner = envs.unwrapped
+    single = inner.envs[0] if isinstance(inner, SyncVectorEnv) else inner
+    spec = envs.spec or single.spec
+    return spec.id if spec is not None else type(single.unwrapped).__qualname__
+
+
+def _name(policy: object) -> str:
+    kind = policy if hasattr(policy, "__qualname__") else type(policy)
+    return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', '?')}"
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for package in ("stepwell", "gymnasium", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found

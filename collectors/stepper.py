@@ -1,0 +1,330 @@
+"""Steps a vector env of any dialect and tells what arrived.
+
+=============  ===================================================================================
+autoreset      what the step brings in which an episode ends
+=============  ===================================================================================
+NEXT_STEP      its last row; the reset's row comes with the next step
+SAME_STEP      its last row, from info, and the reset's row at once
+DISABLED       its last row; then the env is reset here
+(none)         a row marked terminated, and the game goes on: ale-py's ``life_loss_info=True``,
+               known by its frame counters, which only a reset sets back
+=============  ===================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from stepwell.buffers import Layout, Tree
+from stepwell.buffers.spec import flatten, unflatten
+from stepwell.collectors.arrival import Arrival, InfoReader
+from stepwell.collectors.dialect import (
+    FrameClock,
+    Vector,
+    hands_out_copies,
+    is_ale,
+    mode_of,
+    refuse_bad_reset,
+    split_step,
+)
+
+__all__ = ["Stepper", "Vector"]
+
+_Info = Mapping[str, Any]
+
+
+class Stepper:
+    """Steps a vector env and keeps what a policy must see next.
+
+    Args:
+        envs: The vector env.
+        layout: How its observations are nested.
+        info: Reads the declared info fields.
+
+    Raises:
+        ValueError: The env does not say how it resets its sub-envs.
+    """
+
+    def __init__(self, envs: Vector, layout: Layout, info: InfoReader) -> None:
+        self.envs = envs
+        self.mode = mode_of(envs)
+        self._layout = layout
+        self._info = info
+        self._send, self._receive = split_step(envs)
+        self._is_ale = is_ale(envs)
+        self._copies = hands_out_copies(envs)
+        self._ended = np.zeros(envs.num_envs, np.bool_)
+        self._clock = FrameClock(envs.num_envs)
+        self._seeds: dict[int, Mapping[str, object]] = {}
+        self._is_waiting = False
+        self._was_reset = False
+        self.env_ids: np.ndarray | None = None
+        self.observation: Tree = np.empty(0)
+        self.is_first = np.zeros(envs.num_envs, np.bool_)
+        self.unsure: np.ndarray | None = None
+        """[n] bool: newest rows of which only the next step tells whether their episode ended."""
+
+    @property
+    def num_envs(self) -> int:
+        """Number of envs N."""
+        return self.envs.num_envs
+
+    def reset(self, seed: int) -> list[Arrival]:
+        """Reset all envs; env i gets the seed ``seed + i``.
+
+        Raises:
+            ValueError: These envs cannot be reset now.
+        """
+        self.drain()
+        refuse_bad_reset(self.envs, self._was_reset, bool(self._ended.any()))
+        observation, info = self.envs.reset(seed=seed)
+        self._was_reset = True
+        self._ended[:] = True
+        self.unsure = None
+        self._clock.forget()
+        self._seeds = {env: {"seed": seed + env} for env in range(self.num_envs)}
+        n = len(info["env_id"]) if self._is_ale else self.num_envs
+        flags = np.zeros(n, np.bool_)
+        return [self._newest(observation, np.zeros(n), flags, flags, info)]
+
+    def send(self, action: Tree) -> None:
+        """Begin a step; other work can be done before `receive`."""
+        self._send(action)
+        self._is_waiting = True
+
+    def receive(self) -> list[Arrival]:
+        """Finish the step: the rows that it brought, in the order in which they count."""
+        self._is_waiting = False
+        observation, reward, terminated, truncated, info = self._receive()
+        terminated = np.asarray(terminated, np.bool_)
+        truncated = np.asarray(truncated, np.bool_)
+        reward = _one_each(reward, len(terminated))
+        if self.mode is AutoresetMode.SAME_STEP:
+            return self._same_step(observation, reward, terminated, truncated, info)
+        arrived = self._newest(observation, reward, terminated, truncated, info)
+        if self.mode is AutoresetMode.DISABLED and self._ended.any():
+            return [arrived, self._reset_ended()]
+        return [arrived]
+
+    def drain(self) -> None:
+        """Wait for a step that was begun and never received, and forget what it brings."""
+        if self._is_waiting:
+            self._is_waiting = False
+            self._receive()
+
+    def went_on(self, unsure: np.ndarray) -> np.ndarray:
+        """Which of the rows before, marked as unsure [n], did not end their episode after all."""
+        return unsure & ~self.is_first
+
+    def _newest(
+        self,
+        observation: object,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        info: _Info,
+    ) -> Arrival:
+        """A row for each env; where an episode ended before, it is the first of the next one."""
+        env_ids = self._env_ids(info)
+        envs = slice(None) if env_ids is None else env_ids
+        restarted = _restarted(info)
+        first = self._ended[envs].copy() if restarted is None else self._ended[envs] | restarted
+        if self._is_ale:
+            seemed, first = first, self._really_reset(first, envs, info)
+            self.unsure = _unsure(terminated, info) if env_ids is None else None
+            if env_ids is not None and (seemed & ~first).any():
+                raise ValueError(
+                    "life_loss_info=True: expected batch_size equal to num_envs with it, got "
+                    f"{len(env_ids)} and {self.num_envs}; make the env without one of the two"
+                )
+        leaves = self._see(observation, first, env_ids)
+        ended = terminated | truncated
+        self._ended[envs] = ended
+        newest = self._arrival(env_ids, leaves, reward, first, info)
+        if np.count_nonzero(ended):
+            newest = replace(newest, terminated=terminated, truncated=truncated)
+        return newest
+
+    def _same_step(
+        self,
+        observation: object,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        info: _Info,
+    ) -> list[Arrival]:
+        """The last rows of the episodes that ended, then a row for each env."""
+        env_ids = self._env_ids(info)
+        envs = slice(None) if env_ids is None else env_ids
+        ended = terminated | truncated
+        restarted = _restarted(info)
+        # Rows of a reset that bring no last row: those of a worker begun anew, and, where the env
+        # answers for few envs at a time, those of the first reset that have waited until now.
+        fresh = self._ended[envs].copy() if restarted is None else self._ended[envs] | restarted
+        self._ended[envs] = False
+        if self._is_ale:
+            ended = self._really_reset(ended, envs, info) & ~fresh
+        first = ended | fresh
+        leaves = self._see(observation, first, env_ids)
+        arrivals: list[Arrival] = []
+        if ended.any():
+            arrivals.append(
+                self._last_rows(ended, env_ids, leaves, reward, terminated, truncated, info)
+            )
+        return [*arrivals, self._arrival(env_ids, leaves, reward, first, info)]
+
+    def _arrival(
+        self,
+        env_ids: np.ndarray | None,
+        leaves: Mapping[str, np.ndarray],
+        reward: np.ndarray,
+        first: np.ndarray,
+        info: _Info,
+    ) -> Arrival:
+        """A row for each env, of which those marked in ``first`` [n] begin an episode."""
+        begins = np.count_nonzero(first) > 0
+        restarted = _restarted(info)
+        return Arrival(
+            env_ids,
+            {**leaves, **self._info.read(info, len(reward))},
+            np.where(first, 0.0, reward) if begins else reward,
+            first if begins else None,
+            None,
+            None,
+            self._facts(first, env_ids) if begins else None,
+            0 if restarted is None else int(restarted.sum()),
+        )
+
+    def _last_rows(
+        self,
+        ended: np.ndarray,
+        env_ids: np.ndarray | None,
+        leaves: Mapping[str, np.ndarray],
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        info: _Info,
+    ) -> Arrival:
+        """The true last rows, which a SAME_STEP env hands out in its info."""
+        places = np.flatnonzero(ended)
+        last = self._final_leaves(places, leaves, info)
+        final_info = cast("_Info", info.get("final_info", {}))
+        declared = self._info.read(final_info, len(reward))
+        rows = {**last, **{name: column[places] for name, column in declared.items()}}
+        envs = places if env_ids is None else env_ids[places]
+        return Arrival(envs, rows, reward[places], None, terminated[places], truncated[places])
+
+    def _final_leaves(
+        self, places: np.ndarray, leaves: Mapping[str, np.ndarray], info: _Info
+    ) -> dict[str, np.ndarray]:
+        if "final_obs" not in info:
+            raise ValueError(
+                "an episode ended in SAME_STEP mode: expected its last observation in "
+                f"info['final_obs'], got the keys {sorted(info)}; use autoreset mode NEXT_STEP"
+            )
+        final = info["final_obs"]
+        if not (isinstance(final, np.ndarray) and final.dtype.hasobject):
+            return {name: rows[places] for name, rows in self._flat(final).items()}
+        single = [self._flat(final[place]) for place in places]
+        last = {
+            name: np.stack([one[name] for one in single]).astype(rows.dtype, copy=False)
+            for name, rows in leaves.items()
+        }
+        _refuse_live_buffer(places, last, leaves)
+        return last
+
+    def _reset_ended(self) -> Arrival:
+        """Reset the envs whose episode has ended: DISABLED envs do not do so themselves."""
+        envs = np.flatnonzero(self._ended)
+        observation, info = self.envs.reset(options={"reset_mask": self._ended.copy()})
+        leaves = self._see(observation, self._ended, None)
+        declared = self._info.read(info, self.num_envs)
+        self._ended[:] = False
+        rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
+        everyone = np.ones(len(envs), np.bool_)
+        return Arrival(envs, rows, np.zeros(len(envs)), everyone, None, None)
+
+    def _facts(
+        self, first: np.ndarray, env_ids: np.ndarray | None
+    ) -> dict[int, Mapping[str, object]] | None:
+        """The seeds of the episodes that begin with a reset of all envs, each told once."""
+        if not self._seeds:
+            return None
+        begun = np.flatnonzero(first) if env_ids is None else env_ids[first]
+        return {env: self._seeds.pop(env) for env in begun.tolist() if env in self._seeds}
+
+    def _see(
+        self, observation: object, first: np.ndarray, env_ids: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Take the observation over, as memory of our own, for the policy and the buffer."""
+        leaves = self._flat(observation)
+        if not self._copies:
+            leaves = {name: rows.copy() for name, rows in leaves.items()}
+        self.observation = unflatten(self._layout, leaves)
+        self.is_first = first.copy()
+        self.env_ids = env_ids
+        return leaves
+
+    def _flat(self, value: object) -> dict[str, np.ndarray]:
+        return {name: np.asarray(leaf) for name, leaf in flatten(self._layout, value)}
+
+    def _env_ids(self, info: _Info) -> np.ndarray | None:
+        """Whose rows these are, where the env answers for fewer than all (ale-py `batch_size`)."""
+        env_ids = info.get("env_id") if self._is_ale else None
+        return None if env_ids is None or len(env_ids) == self.num_envs else np.asarray(env_ids)
+
+    def _really_reset(self, ended: np.ndarray, envs: np.ndarray | slice, info: _Info) -> np.ndarray:
+        """Of the episodes that seemed to have ended those that did, by the frame counters."""
+        if np.count_nonzero(ended):
+            ended = ended & ~self._clock.moved_on(info, envs)
+        self._clock.set(info, envs)
+        return ended
+
+
+def _restarted(info: _Info) -> np.ndarray | None:
+    """[n] bool: first rows of episodes that begin because their worker process died."""
+    restarted = info.get("worker_restarted")
+    return None if restarted is None else np.asarray(restarted, np.bool_)
+
+
+def _one_each(reward: object, n: int) -> np.ndarray:
+    """Rewards [n] float64, whatever scalars the envs gave."""
+    rewards = np.asarray(reward, np.float64)
+    if rewards.size != n or len(rewards) != n:
+        raise ValueError(
+            f"rewards: expected one number for each of {n} envs, got shape {rewards.shape}; wrap "
+            f"the envs so that they give one number"
+        )
+    return rewards.reshape(n)
+
+
+def _unsure(terminated: np.ndarray, info: _Info) -> np.ndarray | None:
+    """Rows marked terminated while lives are left: the episode may go on."""
+    if not np.count_nonzero(terminated):
+        return None
+    unsure = terminated & (np.asarray(info["lives"]) > 0)
+    return unsure if unsure.any() else None
+
+
+def _refuse_live_buffer(
+    places: np.ndarray, last: Mapping[str, np.ndarray], leaves: Mapping[str, np.ndarray]
+) -> None:
+    """A last observation that equals the reset's was overwritten by it before it got here."""
+    arrays = [name for name, rows in last.items() if rows.ndim > 1]
+    if not arrays:  # plain numbers cannot be written into
+        return
+    same = np.ones(len(places), np.bool_)
+    for name in arrays:
+        equal = last[name] == leaves[name][places]
+        same &= equal.reshape(len(places), -1).all(axis=1)
+    if same.any():
+        raise ValueError(
+            f"env {int(places[same][0])} ended an episode in SAME_STEP mode: expected its last "
+            "observation in info['final_obs'], got that of the reset, so the env hands out an "
+            "array that it writes again; use autoreset mode NEXT_STEP"
+        )

@@ -1,0 +1,177 @@
+"""What is stored equals what single envs give, stepped one by one: in every mode and split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import stepwell as sw
+from fakes import TraceEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model import Model, assert_stored
+from stepwell.buffers import episode_buffer
+from stepwell.collectors.session import Seeds
+
+ENDS = st.sampled_from(["terminated", "truncated", "both"])
+PLANS = st.lists(
+    st.lists(st.tuples(st.integers(1, 9), ENDS), min_size=1, max_size=3), min_size=1, max_size=4
+)
+MODES = st.sampled_from(list(AutoresetMode))
+CALLS = st.lists(
+    st.one_of(
+        st.tuples(st.just("steps"), st.integers(1, 25)),
+        st.tuples(st.just("episodes"), st.integers(1, 5)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+PIECE_ROWS = st.integers(1, 12)
+FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
+
+Plan = Sequence[tuple[int, str]]
+Call = tuple[str, int]
+
+
+def policy(observation: Any, is_first: Any) -> Any:
+    return TraceEnv.choose(observation)
+
+
+def small_pieces(rows: int) -> Any:
+    return mock.patch.object(episode_buffer, "_rows_by_size", lambda spec, num_envs: rows)
+
+
+def run(envs: Any, plans: Sequence[Plan], calls: Sequence[Call], flush_seconds: float) -> None:
+    """Collect from vector envs and play the model beside them; compare after each call."""
+    mode = envs.metadata["autoreset_mode"] if hasattr(envs, "num_envs") else AutoresetMode.NEXT_STEP
+    model = Model(
+        [TraceEnv(plan, tag) for tag, plan in enumerate(plans)],
+        TraceEnv.choose,
+        reset_takes_a_turn=mode is AutoresetMode.NEXT_STEP,
+    )
+    replay, seeds = sw.SequenceReplayBuffer(), Seeds(5, 0)
+    needs_reset = True
+    with sw.Collector(envs, policy, replay, seed=5, flush_seconds=flush_seconds) as collector:
+        for kind, number in calls:
+            if needs_reset or kind == "episodes":
+                limit = float("inf") if kind == "steps" else number
+                model.reset(seeds.next_envs_seed(len(plans)), limit)
+            before = {id(e): (e.steps, e.has_ended) for e in model.chosen}
+            if kind == "steps":
+                report, steps = collector.collect(steps=number), model.collect(number)
+            else:
+                report, steps = collector.collect(episodes=number), model.collect_episodes()
+            needs_reset = kind == "episodes"
+            assert_stored(replay, model.episodes)
+            assert report.steps == steps
+            assert report.total_steps == sum(e.steps for e in model.episodes)
+            ended = [
+                e for e in model.chosen if e.has_ended and not before.get(id(e), (0, False))[1]
+            ]
+            assert sorted(report.lengths) == sorted(e.steps for e in ended)
+            assert sorted(report.returns) == sorted(sum(e.rewards) for e in ended)
+            assert report.episodes == len(ended)
+            assert report.digest == replay.digest()
+    assert_stored(replay, model.episodes)
+
+
+@given(PLANS, MODES, CALLS, PIECE_ROWS, FLUSH_SECONDS)
+@settings(max_examples=150)
+def test_stored_rows_equal_those_of_single_envs(
+    plans: list[Plan],
+    mode: AutoresetMode,
+    calls: list[Call],
+    piece_rows: int,
+    flush_seconds: float,
+) -> None:
+    envs = SyncVectorEnv(
+        [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)], autoreset_mode=mode
+    )
+    with small_pieces(piece_rows):
+        run(envs, plans, calls, flush_seconds)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_stored_rows_equal_those_of_single_envs_in_worker_processes(
+    mode: AutoresetMode, shared_memory: bool
+) -> None:
+    plans = [[(3, "terminated"), (1, "truncated")], [(5, "both")], [(2, "truncated")]]
+    envs = AsyncVectorEnv(
+        [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)],
+        autoreset_mode=mode,
+        shared_memory=shared_memory,
+    )
+    calls = [("steps", 7), ("steps", 20)]
+    if shared_memory or mode is not AutoresetMode.NEXT_STEP:
+        calls += [("episodes", 4), ("episodes", 2), ("steps", 9)]
+    with small_pieces(4):
+        run(envs, plans, calls, 1e9)
+
+
+@given(PLANS.map(lambda plans: plans[:1]), CALLS, PIECE_ROWS)
+@settings(max_examples=30)
+def test_stored_rows_of_a_single_env_equal_its_own(
+    plans: list[Plan], calls: list[Call], piece_rows: int
+) -> None:
+    with small_pieces(piece_rows):
+        run(TraceEnv(plans[0], 0), plans, calls, 1e9)
+
+
+@given(PLANS, st.lists(st.integers(1, 12), min_size=1, max_size=4), PIECE_ROWS, PIECE_ROWS)
+@settings(max_examples=40)
+def test_calls_add_up_to_one_call_and_one_digest(
+    plans: list[Plan], splits: list[int], piece_rows: int, other_piece_rows: int
+) -> None:
+    """Trap 14: collecting 7 steps, then 13, equals collecting 20."""
+
+    def digest(calls: Sequence[int], rows: int, flush_seconds: float) -> tuple[str, int]:
+        envs = SyncVectorEnv([partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)])
+        replay = sw.SequenceReplayBuffer()
+        with (
+            small_pieces(rows),
+            sw.Collector(
+                envs, sw.RandomPolicy(), replay, seed=1, flush_seconds=flush_seconds
+            ) as collector,
+        ):
+            reports = [collector.collect(steps=steps) for steps in calls]
+        assert replay.digest() == reports[-1].digest
+        return reports[-1].digest, replay.steps
+
+    digest_in_parts, steps = digest(splits, piece_rows, 0.0)
+    assert digest([steps], other_piece_rows, 1e9) == (digest_in_parts, steps)
+
+
+def test_the_comparison_finds_one_wrong_number() -> None:
+    plans = [[(3, "terminated")]]
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(TraceEnv(plans[0]), policy, replay, seed=0) as collector:
+        collector.collect(steps=3)
+    model = Model([TraceEnv(plans[0])], TraceEnv.choose, reset_takes_a_turn=True)
+    model.reset(Seeds(0, 0).next_envs_seed(1))
+    model.collect(3)
+    assert_stored(replay, model.episodes)
+    model.episodes[0].actions[1] += 1
+    with pytest.raises(AssertionError, match="action of stream 0, episode 0, row 1"):
+        assert_stored(replay, model.episodes)
+
+
+def test_seven_then_thirteen_steps_equal_twenty() -> None:
+    plans = [[(6, "terminated"), (2, "truncated")], [(3, "both")]]
+    envs = SyncVectorEnv([partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)])
+    run(envs, plans, [("steps", 7), ("steps", 13)], 1e9)
+
+
+def test_numbers_of_a_report_are_those_of_the_call_alone() -> None:
+    envs = SyncVectorEnv([partial(TraceEnv, [(4, "terminated")], 0)])
+    with sw.Collector(envs, policy, sw.SequenceReplayBuffer(), seed=0) as collector:
+        first, second = collector.collect(steps=6), collector.collect(steps=2)
+    assert (first.steps, first.lengths) == (6, (4,))
+    assert (second.steps, second.lengths) == (2, (4,))
+    assert second.total_steps == 8
+    assert np.isclose(first.frames, first.steps)

@@ -1,0 +1,106 @@
+"""What holds for every test: deterministic, in its own folder, leaving no process behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile(
+    "default-run", derandomize=True, deadline=None, max_examples=40, database=None, print_blob=True
+)
+hypothesis.settings.register_profile("full-run", deadline=None, max_examples=400, print_blob=True)
+
+# Helpers of the standard library that live as long as the interpreter.
+SERVICE_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+GRACE_SECONDS = 2.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also run the long and heavy tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[CHILDREN] = {}
+    if not config.getoption("--hypothesis-profile"):
+        hypothesis.settings.load_profile(
+            "full-run" if config.getoption("--full") else "default-run"
+        )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="long or heavy: run with --full"))
+
+
+@pytest.fixture(autouse=True)
+def own_working_folder(  # pyright: ignore[reportUnusedFunction]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a test writes to a relative path lands in its own temporary folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+# Child processes: {pid: test after which it was first seen}. They must be gone by the end of the
+# module, not of the test, because a module-wide fixture may own an env with workers.
+CHILDREN = pytest.StashKey[dict[int, str]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    yield
+    seen = item.config.stash[CHILDREN]
+    for pid in child_processes() - seen.keys():
+        seen[pid] = item.nodeid
+    if nextitem is None or nextitem.path != item.path:
+        left = {pid: seen[pid] for pid in after_grace(child_processes()) if pid in seen}
+        seen.clear()
+        if left:
+            lines = [f"pid {pid} ({command(pid)}), left by {test}" for pid, test in left.items()]
+            pytest.fail("child processes still run: " + "; ".join(lines), pytrace=False)
+
+
+def after_grace(pids: set[int]) -> set[int]:
+    """Those of the processes that are still there after a moment in which they may end."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while pids and time.monotonic() < deadline:
+        time.sleep(0.05)
+        pids &= child_processes()
+    return pids
+
+
+def child_processes() -> set[int]:
+    """Living child processes, less the standard library's own; empty where /proc is missing."""
+    multiprocessing.active_children()  # reaps those that have ended
+    own = {
+        int(pid)
+        for task in Path("/proc/self/task").glob("*/children")
+        for pid in read(task).split()
+    }
+    return {pid for pid in own if not is_service(command(pid))}
+
+
+def is_service(command_line: str) -> bool:
+    return not command_line or any(name in command_line for name in SERVICE_PROCESSES)
+
+
+def command(pid: int) -> str:
+    """The command line of a process; empty for a zombie or a process that is gone."""
+    return read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ").strip()
+
+
+def read(path: Path) -> str:
+    try:
+        return os.fsdecode(path.read_bytes())
+    except OSError:
+        return ""

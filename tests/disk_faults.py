@@ -1,0 +1,101 @@
+"""System calls of the disk store that are fast, fail, or end the process' life at the n-th call."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from stepwell.buffers.disk_files import Files
+
+Result = TypeVar("Result")
+
+
+class NoSyncFiles(Files):
+    """Leaves out the waiting for the medium, which takes most of the time of a test."""
+
+    def fdatasync(self, file: io.FileIO) -> None:
+        pass
+
+    def fsync(self, file: io.FileIO) -> None:
+        pass
+
+    def fsync_folder(self, path: Path) -> None:
+        pass
+
+
+class Killed(BaseException):
+    """The process is gone: whatever was written stays, nothing else happens."""
+
+
+class FaultyFiles(NoSyncFiles):
+    """At its n-th changing call, and at all later ones, raises what it is told.
+
+    Args:
+        fatal_call: Number of that call, from 0 on; None never.
+        error: What is raised.
+        seed: How much of an interrupted write is done.
+    """
+
+    def __init__(
+        self, fatal_call: int | None = None, error: type[BaseException] = Killed, seed: int = 0
+    ) -> None:
+        self.calls: list[str] = []
+        self._fatal_call = fatal_call
+        self._error = error
+        self._random = random.Random(seed)
+
+    @property
+    def is_dead(self) -> bool:
+        return self._fatal_call is not None and len(self.calls) > self._fatal_call
+
+    def open_to_write(self, path: Path) -> io.FileIO:
+        return self._count("open", lambda: super(FaultyFiles, self).open_to_write(path))
+
+    def pwrite(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+        self.calls.append("pwrite")
+        if self.is_dead:
+            if len(self.calls) - 1 == self._fatal_call:
+                part = self._random.randint(0, len(data))
+                super().pwrite(file, data[:part], offset)
+            self._fail()
+        return super().pwrite(file, data, offset)
+
+    def allocate(self, file: io.FileIO, nbytes: int) -> None:
+        self._count("allocate", lambda: super(FaultyFiles, self).allocate(file, nbytes))
+
+    def truncate(self, file: io.FileIO, nbytes: int) -> None:
+        self._count("truncate", lambda: super(FaultyFiles, self).truncate(file, nbytes))
+
+    def fdatasync(self, file: io.FileIO) -> None:
+        self._count("fdatasync", lambda: None)
+
+    def fsync(self, file: io.FileIO) -> None:
+        self._count("fsync", lambda: None)
+
+    def fsync_folder(self, path: Path) -> None:
+        self._count("fsync_folder", lambda: None)
+
+    def make_folder(self, path: Path) -> None:
+        self._count("make_folder", lambda: super(FaultyFiles, self).make_folder(path))
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._count("rename", lambda: super(FaultyFiles, self).rename(old, new))
+
+    def unlink(self, path: Path) -> None:
+        self._count("unlink", lambda: super(FaultyFiles, self).unlink(path))
+
+    def _count(self, name: str, call: Callable[[], Result]) -> Result:
+        self.calls.append(name)
+        if self.is_dead:
+            self._fail()
+        return call()
+
+    def _fail(self) -> None:
+        if issubclass(self._error, OSError):
+            raise self._error(errno.EIO, os.strerror(errno.EIO))
+        raise self._error

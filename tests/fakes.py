@@ -1,0 +1,280 @@
+"""Small Gymnasium envs, each of which shows one trap; shared by all tests."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+Info = dict[str, Any]
+IntArray = npt.NDArray[np.int64]
+RewardKind = Literal["float", "0-d", "(1,)", "int32"]
+
+
+def length_of(lengths: int | Sequence[int], episode: int) -> int:
+    """Length of the given episode; a sequence of lengths is gone through again and again."""
+    return lengths if isinstance(lengths, int) else lengths[episode % len(lengths)]
+
+
+class CounterEnv(gym.Env[IntArray, np.int64]):
+    """Observation (episode, t, tag), reward t, ends at `length` (one, or a sequence of them)."""
+
+    def __init__(
+        self,
+        length: int | Sequence[int] = 5,
+        tag: int = 0,
+        ends: Literal["terminated", "truncated", "both"] = "terminated",
+    ) -> None:
+        self.length, self.tag, self.ends = length, tag, ends
+        self.observation_space = spaces.Box(0, 2**40, (3,), np.int64)
+        self.action_space = spaces.Discrete(4)
+        self.episode, self.t = -1, 0
+
+    def observation(self) -> IntArray:
+        return np.array([self.episode, self.t, self.tag], np.int64)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[IntArray, Info]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self.observation(), {}
+
+    def step(self, action: np.int64) -> tuple[IntArray, float, bool, bool, Info]:
+        self.t += 1
+        over = self.t >= length_of(self.length, self.episode)
+        terminated = over and self.ends != "truncated"
+        truncated = over and self.ends != "terminated"
+        return self.observation(), float(self.t), terminated, truncated, {}
+
+
+class LiveBufferEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
+    """Writes its step count into one reused uint8 array and hands that array out (trap 1)."""
+
+    def __init__(self, length: int | Sequence[int] = 3, shape: tuple[int, ...] = (2, 2)) -> None:
+        self.length = length
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.buffer = np.zeros(shape, np.uint8)
+        self.episode, self.t = -1, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], Info]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        self.buffer[...] = 0
+        return self.buffer, {}
+
+    def step(self, action: np.int64) -> tuple[npt.NDArray[np.uint8], float, bool, bool, Info]:
+        self.t += 1
+        self.buffer[...] = self.t % 256
+        return self.buffer, 1.0, self.t >= length_of(self.length, self.episode), False, {}
+
+
+class DictEnv(gym.Env[dict[str, Any], dict[str, Any]]):
+    """Observations and actions mix Dict, Tuple, Box, Discrete, MultiDiscrete and MultiBinary.
+
+    Every part of an observation says (seed-dependent `base` + t); `actions_seen` keeps the actions.
+    """
+
+    def __init__(self, length: int | Sequence[int] = 5) -> None:
+        self.length = length
+        self.observation_space = spaces.Dict(
+            {
+                "image": spaces.Box(0, 255, (3, 4), np.uint8),
+                "pair": spaces.Tuple((spaces.Discrete(1000), spaces.Box(-1e6, 1e6, (2,)))),
+                "many": spaces.MultiDiscrete([1000, 7]),
+                "bits": spaces.MultiBinary(5),
+            }
+        )
+        self.action_space = spaces.Dict(
+            {
+                "button": spaces.Discrete(3),
+                "stick": spaces.Tuple((spaces.Box(-1, 1, (2,)), spaces.MultiBinary(3))),
+                "dial": spaces.MultiDiscrete([3, 4]),
+            }
+        )
+        self.episode, self.t, self.base = -1, 0, 0
+        self.actions_seen: list[dict[str, Any]] = []
+
+    def observation(self) -> dict[str, Any]:
+        value = self.base + self.t
+        return {
+            "image": np.full((3, 4), value % 256, np.uint8),
+            "pair": (np.int64(value % 1000), np.full(2, value, np.float32)),
+            "many": np.array([value % 1000, value % 7]),
+            "bits": np.array([value >> bit & 1 for bit in range(5)], np.int8),
+        }
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], Info]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        self.base = int(self.np_random.integers(100))
+        return self.observation(), {}
+
+    def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, Info]:
+        self.t += 1
+        self.actions_seen.append(action)
+        # The reward depends on every part of the action, so a part that is lost on the way shows.
+        stick, bits = action["stick"]
+        total = float(action["button"]) + float(np.sum(stick)) + float(np.sum(bits))
+        total += float(np.sum(action["dial"]))
+        return self.observation(), total, self.t >= length_of(self.length, self.episode), False, {}
+
+
+class InfoEnv(CounterEnv):
+    """Info keys change each step: `t`, `even` or `odd`, nested, an array, a text (trap 28)."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[IntArray, Info]:
+        observation, _ = super().reset(seed=seed, options=options)
+        return observation, {"only_reset": self.episode}
+
+    def step(self, action: np.int64) -> tuple[IntArray, float, bool, bool, Info]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        parity = "even" if self.t % 2 == 0 else "odd"
+        info: Info = {
+            "t": self.t,
+            parity: self.t * 1.5,
+            "nested": {parity: self.t, "flag": self.t > 2},
+            "array": np.full(2, self.t, np.int16),
+            "text": f"step {self.t}",
+        }
+        return observation, reward, terminated, truncated, info
+
+
+class RewardKindEnv(CounterEnv):
+    """Gives the reward t as a float, a 0-d array, an array of shape (1,) or np.int32 (trap 29)."""
+
+    def __init__(self, kind: RewardKind = "float", length: int | Sequence[int] = 5) -> None:
+        super().__init__(length)
+        self.kind = kind
+
+    def step(self, action: np.int64) -> tuple[IntArray, Any, bool, bool, Info]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        kinds: dict[str, Any] = {
+            "float": float(reward),
+            "0-d": np.array(reward, np.float32),
+            "(1,)": np.array([reward], np.float32),
+            "int32": np.int32(reward),
+        }
+        return observation, kinds[self.kind], terminated, truncated, info
+
+
+class CrashEnv(CounterEnv):
+    """Raises ZeroDivisionError at step `at_step` of its life (resets do not count)."""
+
+    def __init__(self, at_step: int = 3, length: int | Sequence[int] = 100, tag: int = 0) -> None:
+        super().__init__(length, tag)
+        self.at_step, self.life_steps = at_step, 0
+
+    def step(self, action: np.int64) -> tuple[IntArray, float, bool, bool, Info]:
+        self.life_steps += 1
+        if self.life_steps == self.at_step:
+            raise ZeroDivisionError(f"planted at step {self.at_step}")
+        return super().step(action)
+
+
+class DieEnv(CrashEnv):
+    """Ends its process with os._exit(7) at step `at_step` of its life; so does a rebuilt one."""
+
+    def step(self, action: np.int64) -> tuple[IntArray, float, bool, bool, Info]:
+        if self.life_steps + 1 == self.at_step:
+            os._exit(7)
+        return super().step(action)
+
+
+class SeededEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
+    """First observation comes from the reset seed, later ones add the action and a draw."""
+
+    def __init__(self, length: int | Sequence[int] = 5) -> None:
+        self.length = length
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = spaces.Discrete(4)
+        self.episode, self.t = -1, 0
+        self.state = np.zeros(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.float64], Info]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        self.state = self.np_random.random(2)
+        return self.state.copy(), {}
+
+    def step(self, action: np.int64) -> tuple[npt.NDArray[np.float64], float, bool, bool, Info]:
+        self.t += 1
+        self.state = self.state + float(action) + self.np_random.random(2)
+        over = self.t >= length_of(self.length, self.episode)
+        return self.state.copy(), float(self.state[0]), over, False, {}
+
+
+class FrameEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
+    """Gives a (4, 4) uint8 frame with a new value each step of its life: for frame stacks."""
+
+    def __init__(self, length: int | Sequence[int] = 6) -> None:
+        self.length = length
+        self.observation_space = spaces.Box(0, 255, (4, 4), np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.episode, self.t, self.frames = -1, 0, 0
+
+    def frame(self) -> npt.NDArray[np.uint8]:
+        self.frames += 1
+        return np.full((4, 4), 1 + self.frames % 255, np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], Info]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self.frame(), {}
+
+    def step(self, action: np.int64) -> tuple[npt.NDArray[np.uint8], float, bool, bool, Info]:
+        self.t += 1
+        return self.frame(), 1.0, self.t >= length_of(self.length, self.episode), False, {}
+
+
+class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
+    """Observation (tag, episode, t, last action, a seeded draw); episodes as `plan` says.
+
+    `plan` lists length and end of one episode after the other, gone through again and again.
+    """
+
+    def __init__(
+        self, plan: Sequence[tuple[int, str]] = ((5, "terminated"),), tag: int = 0
+    ) -> None:
+        self.plan, self.tag = plan, tag
+        self.observation_space = spaces.Box(-np.inf, np.inf, (5,), np.float64)
+        self.action_space = spaces.Discrete(4)
+        self.episode, self.t = -1, 0
+
+    def observation(self, action: int) -> npt.NDArray[np.float64]:
+        draw = float(self.np_random.integers(1000))
+        return np.array([self.tag, self.episode, self.t, action, draw], np.float64)
+
+    @staticmethod
+    def choose(observation: npt.NDArray[np.float64]) -> Any:
+        """The action that the tests choose from one observation or from many."""
+        return (observation @ np.array([3, 5, 7, 11, 1])).astype(np.int64) % 4
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.float64], Info]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self.observation(-1), {}
+
+    def step(self, action: np.int64) -> tuple[npt.NDArray[np.float64], float, bool, bool, Info]:
+        self.t += 1
+        length, end = self.plan[self.episode % len(self.plan)]
+        over = self.t >= length
+        observation = self.observation(int(action))
+        terminated, truncated = over and end != "truncated", over and end != "terminated"
+        return observation, float(observation[4] - 500), terminated, truncated, {}

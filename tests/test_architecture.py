@@ -1,0 +1,193 @@
+"""The rules of the code that can be read off the source: who imports whom, and what must not be."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from source_tree import CHECKOUT, PACKAGE, ROOMS, label, library_files, room_of, tree_of
+
+LINE_LIMIT = 400
+# The room of the key may import the rooms of the value, and nothing else of stepwell.
+ALLOWED = {
+    "": {"wrappers", "collectors", "buffers"},
+    "wrappers": {"wrappers"},
+    "buffers": {"buffers"},
+    "collectors": {"wrappers", "collectors", "buffers"},
+}
+NOT_AT_IMPORT = {"cv2", "ale_py", "torch", "rich", "typer"}
+PICKLERS = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+CATCH_ALL_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
+NodeT = TypeVar("NodeT", bound=ast.AST)
+
+
+def places(found: Iterable[tuple[Path, int, str]]) -> list[str]:
+    """Where a rule is broken, as a reader would look it up."""
+    return [f"{label(file)}:{line}: {what}" for file, line, what in found]
+
+
+def nodes(kind: type[NodeT]) -> Iterator[tuple[Path, NodeT]]:
+    """(file, node) for all syntax nodes of the kind in the library."""
+    for file in library_files():
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, kind):
+                yield file, node
+
+
+def imports() -> Iterator[tuple[Path, int, str]]:
+    """(file, line, dotted name) of everything that the library imports, at any depth."""
+    for file, node in nodes(ast.Import):
+        yield from ((file, node.lineno, alias.name) for alias in node.names)
+    for file, source in nodes(ast.ImportFrom):
+        base = "." * source.level + (source.module or "")
+        yield from ((file, source.lineno, f"{base}.{alias.name}") for alias in source.names)
+
+
+def is_command_line(file: Path) -> bool:
+    return room_of(file) == "collectors" and file.stem.split("_")[0] in {"cli", "__main__"}
+
+
+def may_import(room: str, name: str) -> bool:
+    if name == "stepwell.__version__" and room == "collectors":
+        return True
+    package, _, rest = name.partition(".")
+    return package != "stepwell" or rest.split(".")[0] in ALLOWED[room]
+
+
+def test_a_room_imports_only_the_rooms_that_it_may_know() -> None:
+    assert not places(found for found in imports() if not may_import(room_of(found[0]), found[2]))
+
+
+def test_imports_are_absolute_and_never_by_the_bare_name_of_a_room() -> None:
+    assert not places(found for found in imports() if found[2].split(".")[0] in ("", *ROOMS))
+
+
+def test_the_package_root_holds_one_python_file() -> None:
+    assert [file.name for file in PACKAGE.glob("*.py")] == ["__init__.py"]
+
+
+def test_the_installer_maps_every_package_of_the_rooms() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = {file.parent.relative_to(PACKAGE) for file in library_files()}
+    packages = {".".join(("stepwell", *folder.parts)) for folder in folders}
+    assert set(project["tool"]["setuptools"]["packages"]) == packages
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    folders = {file.parent for file in library_files()}
+    assert [label(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """Names in `sys.modules` after a new interpreter imported the rooms."""
+    code = "import json, sys, {}; print(json.dumps(list(sys.modules)))".format(
+        ", ".join(f"stepwell.{room}" for room in ROOMS)
+    )
+    # In the package's own folder the bare names could be imported too, as second classes.
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=PACKAGE, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(run.stdout))
+
+
+def test_importing_stepwell_loads_no_room_a_second_time(loaded: set[str]) -> None:
+    assert sorted(loaded & set(ROOMS)) == []
+    assert loaded >= {f"stepwell.{room}" for room in ROOMS}
+
+
+def test_importing_stepwell_loads_nothing_heavy(loaded: set[str]) -> None:
+    assert sorted(loaded & NOT_AT_IMPORT) == []
+
+
+def test_the_library_does_not_print() -> None:
+    assert not places(
+        (file, call.lineno, ast.unparse(call))
+        for file, call in nodes(ast.Call)
+        if isinstance(call.func, ast.Name) and call.func.id == "print"
+        if not is_command_line(file)
+    )
+
+
+def passed_through(function: ast.FunctionDef) -> Iterator[ast.Call]:
+    """Calls that hand on the function's own `**kwargs`."""
+    name = function.args.kwarg.arg if function.args.kwarg else None
+    for call in ast.walk(function):
+        if name and isinstance(call, ast.Call):
+            handed_on = [keyword.value for keyword in call.keywords if keyword.arg is None]
+            if any(isinstance(value, ast.Name) and value.id == name for value in handed_on):
+                yield call
+
+
+def test_keyword_arguments_are_not_passed_through() -> None:
+    assert not places(
+        (file, call.lineno, ast.unparse(call))
+        for file, function in nodes(ast.FunctionDef)
+        for call in passed_through(function)
+    )
+
+
+def test_there_is_no_global_statement() -> None:
+    assert not places((file, node.lineno, "global") for file, node in nodes(ast.Global))
+
+
+def test_no_module_has_a_name_that_takes_anything() -> None:
+    vague = [file for file in library_files() if CATCH_ALL_NAMES & set(file.stem.split("_"))]
+    assert not [label(file) for file in vague]
+
+
+def test_buffers_pickle_nothing() -> None:
+    assert not places(
+        found
+        for found in imports()
+        if room_of(found[0]) == "buffers" and found[2].split(".")[0] in PICKLERS
+    )
+
+
+def test_numpy_is_never_allowed_to_unpickle() -> None:
+    assert not places(
+        (file, keyword.value.lineno, ast.unparse(keyword))
+        for file, keyword in nodes(ast.keyword)
+        if keyword.arg == "allow_pickle"
+        and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+    )
+
+
+def test_a_file_has_one_purpose_and_so_few_lines() -> None:
+    lengths = [(file, len(file.read_text("utf-8").splitlines())) for file in library_files()]
+    assert not places((file, n, "is too long") for file, n in lengths if n >= LINE_LIMIT)
+
+
+def decorators(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
+
+
+def undocumented(file: Path, node: ast.AST) -> Iterator[tuple[Path, int, str]]:
+    """Public classes, functions and methods below a node that have no docstring."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if child.name.startswith("_") or decorators(child) & {"overload", "override", "setter"}:
+            continue
+        if not ast.get_docstring(child):
+            yield file, child.lineno, child.name
+        if isinstance(child, ast.ClassDef):
+            yield from undocumented(file, child)
+
+
+def test_every_public_thing_has_a_docstring() -> None:
+    assert not places(
+        found for file in library_files() for found in undocumented(file, tree_of(file))
+    )
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not [label(file) for file in library_files() if not ast.get_docstring(tree_of(file))]

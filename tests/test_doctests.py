@@ -1,0 +1,33 @@
+"""Every example in a docstring runs and prints what it says."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+from source_tree import ROOMS, module_names
+
+MODULES = ["stepwell", *(name for room in ROOMS for name in module_names(room))]
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def doctests_of(name: str) -> list[doctest.DocTest]:
+    # By name: collecting the files would load each class a second time under a bare name.
+    tests = doctest.DocTestFinder().find(importlib.import_module(name), name)
+    return [test for test in tests if test.examples]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_print_what_they_say(name: str) -> None:
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=OPTIONS, verbose=False)
+    for test in doctests_of(name):
+        runner.run(test, out=report.append)
+    assert runner.failures == 0, "".join(report)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_shows_examples(room: str) -> None:
+    assert sum(len(doctests_of(name)) for name in module_names(room)) > 0

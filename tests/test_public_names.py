@@ -1,0 +1,85 @@
+"""What a room's `__all__` lists is what the room offers: sorted, importable, documented."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+from types import FunctionType, ModuleType
+
+import pytest
+
+import stepwell
+from source_tree import ROOMS
+
+each_room = pytest.mark.parametrize("room", ROOMS)
+
+
+def load(room: str) -> ModuleType:
+    return importlib.import_module(f"stepwell.{room}")
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """What a reader of the module's namespace would take for public."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    ]
+
+
+def classes_and_functions(module: ModuleType) -> dict[str, type | FunctionType]:
+    """The public names of a module, less constants and names of types."""
+    named = {name: getattr(module, name) for name in module.__all__}
+    kinds = (type, FunctionType)
+    return {name: value for name, value in named.items() if isinstance(value, kinds)}
+
+
+def reading_order(name: str) -> tuple[int, str]:
+    """Constants, then classes, then functions, each by name."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+@each_room
+def test_a_room_offers_at_least_one_name(room: str) -> None:
+    assert load(room).__all__
+
+
+@pytest.mark.parametrize("module", ["stepwell", *(f"stepwell.{room}" for room in ROOMS)])
+def test_the_list_of_names_is_sorted_and_has_no_duplicates(module: str) -> None:
+    names = importlib.import_module(module).__all__
+    assert names == sorted(set(names), key=reading_order)
+
+
+@each_room
+def test_the_list_of_names_is_what_can_be_imported(room: str) -> None:
+    assert sorted(load(room).__all__) == sorted(public_names(load(room)))
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert stepwell.__version__ == importlib.metadata.version("stepwell")
+
+
+def test_the_top_level_offers_what_its_list_says() -> None:
+    offered = set(stepwell.__all__) - {"__version__"}
+    assert offered == set(public_names(stepwell))
+
+
+@each_room
+def test_each_public_name_is_defined_in_its_own_room(room: str) -> None:
+    module = load(room)
+    homes = {name: value.__module__ for name, value in classes_and_functions(module).items()}
+    assert not {name: home for name, home in homes.items() if not home.startswith(module.__name__)}
+
+
+@each_room
+def test_each_public_class_and_function_says_what_it_is(room: str) -> None:
+    offered = classes_and_functions(load(room))
+    assert not [name for name, value in offered.items() if not inspect.getdoc(value)]
+
+
+def test_the_top_level_hands_out_the_rooms_own_objects() -> None:
+    for name in public_names(stepwell):
+        owners = [room for room in map(load, ROOMS) if name in room.__all__]
+        assert len(owners) == 1, f"{name} is offered by {len(owners)} rooms"
+        assert getattr(stepwell, name) is getattr(owners[0], name)

@@ -1,0 +1,87 @@
+"""What README.md and docs/ tell a reader to run does run, word for word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import documents
+from source_tree import CHECKOUT
+
+DOCUMENTS = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+RUN_BY_CI = ["main job", "tests"]
+
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: path.relative_to(CHECKOUT).as_posix()
+)
+
+
+@each_document
+def test_a_document_runs_as_written(document: Path, tmp_path: Path) -> None:
+    program = tmp_path / f"{document.stem}.py"
+    program.write_text(documents.script(document.read_text("utf-8")), encoding="utf-8")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_readme_marks_the_commands_that_ci_takes_from_it() -> None:
+    found = documents.blocks((CHECKOUT / "README.md").read_text("utf-8"))
+    marked = [block for block in found if block.mark and block.mark["kind"] == "run by .ci/run"]
+    assert [block.mark["reason"] for block in marked if block.mark] == RUN_BY_CI
+    assert [len(block.lines) for block in marked] == [1, 1]
+
+
+def test_a_script_keeps_each_block_on_its_lines() -> None:
+    text = "# Title\n```python\na = 1\n```\ntext\n```python\nb = a\n```\n"
+    assert documents.script(text) == "\n\na = 1\n\n\n\nb = a\n\n"
+
+
+def test_a_console_block_runs_its_prompted_lines_and_not_what_they_printed() -> None:
+    text = "```console\n$ stepwell info runs/pong\nspec observation\n$ stepwell envs\n```\n"
+    lines = documents.script(text).splitlines()
+    assert "'info', 'runs/pong'" in lines[1]
+    assert lines[2] == ""
+    assert "'envs'" in lines[3]
+
+
+def test_a_command_may_go_on_over_lines() -> None:
+    text = "```bash\n# collect\nstepwell collect ALE/Pong-v5 \\\n    --out runs\n```\n"
+    lines = documents.script(text).splitlines()
+    assert lines[1] == lines[2] == ""
+    assert "'collect', 'ALE/Pong-v5', '--out', 'runs'" in lines[3]
+
+
+def test_a_block_is_left_out_only_with_a_reason() -> None:
+    marked = "<!-- not run: needs a trained net -->\n```python\nlearn(batch)\n```\n"
+    assert documents.script(marked).strip() == ""
+    for mark in ("<!-- not run: -->", "<!-- not run -->"):
+        assert "learn" in documents.script(f"{mark}\n```python\nlearn(batch)\n```\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```\nx\n```", "line 1: the block's language is ''"),
+        ("```Python\nx\n```", "the block's language is 'Python'"),
+        ("```python\nx = 1\n", "line 1: the block is never closed"),
+        ("- item\n\n  ```python\n  x\n  ```", "line 3: an indented block cannot be run"),
+        ("```bash\npip install x\n```", r"line 2: only a plain `stepwell \.\.\.` command"),
+        ("```console\n$ stepwell envs | head\n```", "line 2: only a plain"),
+    ],
+    ids=["no language", "capital", "open", "indented", "other command", "pipe"],
+)
+def test_what_cannot_be_run_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        documents.script(text)

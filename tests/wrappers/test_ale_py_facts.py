@@ -1,0 +1,150 @@
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+"""What was found out about ale-py 0.12.1's vector env: why `make_atari` departs from it."""
+
+from collections.abc import Generator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from atari_reference import Image, bare, screen, settings
+from stepwell.wrappers.atari_native import NativeAtari
+
+
+@pytest.fixture(autouse=True)
+def shared_metadata() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
+    """ale-py writes into the dict that all vector envs share: put it back."""
+    before = dict(VectorEnv.metadata)
+    yield
+    VectorEnv.metadata.clear()
+    VectorEnv.metadata.update(before)
+
+
+def plain(**changes: Any) -> AtariVectorEnv:
+    """Breakout as ale-py makes it: the whole screen, no stack, no luck."""
+    defaults: dict[str, Any] = {
+        "img_height": 210,
+        "img_width": 160,
+        "stack_num": 1,
+        "noop_max": 0,
+        "use_fire_reset": False,
+        "reward_clipping": False,
+        "num_threads": 1,
+    }
+    return AtariVectorEnv("breakout", 1, **(defaults | changes))
+
+
+def last_step(seed: int, skip: int = 4, **changes: Any) -> tuple[list[Image], Image, Image]:
+    """Play to the end of an episode with ale-py's vector env and frame by frame.
+
+    Returns the true screens of the last step, and the vector env's last two observations.
+    """
+    envs, frames = plain(frameskip=skip, **changes), bare()
+    observation, _ = envs.reset(seed=0)
+    frames.reset(seed=0)
+    rng, over, count = np.random.default_rng(seed), np.zeros(1, np.bool_), 0
+    screens: list[Image] = []
+    while not over[0]:
+        action, before, start, screens = rng.integers(4, size=1), observation, count, []
+        observation, _, terminated, truncated, info = envs.step(action)
+        over, count = terminated | truncated, int(info["episode_frame_number"][0])
+        for _ in range(count - start):
+            frames.step(action[0])
+            screens.append(screen(frames))
+    return screens, before[0, 0], observation[0, 0]
+
+
+@pytest.mark.parametrize("played", [1, 2, 3, 4])
+def test_an_episode_ends_with_the_observation_before_or_a_mixture(played: int) -> None:
+    """The frame on which it ends is never read; what was read before stays in the buffers."""
+    screens, before, last = last_step(0, max_num_frames_per_episode=200 + played)
+    assert len(screens) == played
+    np.testing.assert_array_equal(last, np.maximum.reduce([before, *screens[2:-1]]))
+    assert (last != np.maximum.reduce(screens[-2:])).any()
+
+
+def test_a_game_that_is_over_shows_the_observation_before_or_a_mixture() -> None:
+    screens, before, last = last_step(0)
+    np.testing.assert_array_equal(last, np.maximum.reduce([before, *screens[2:-1]]))
+    assert (last != np.maximum.reduce(screens[-2:])).any()
+
+
+def test_without_pooling_the_last_observation_is_the_one_before() -> None:
+    _, before, last = last_step(0, maxpool=False)
+    np.testing.assert_array_equal(last, before)
+
+
+def test_noop_max_leaves_the_greatest_number_out() -> None:
+    def numbers(envs: VectorEnv[Any, Any, Any]) -> set[int]:
+        return {int(envs.reset()[1]["episode_frame_number"][0]) for _ in range(40)}
+
+    assert numbers(plain(noop_max=2)) == {0, 1}
+    assert numbers(NativeAtari(settings(noop_max=2), 1, 1)) == {0, 1, 2}
+    assert numbers(NativeAtari(settings(noop_max=0), 1, 1)) == {0}
+
+
+def test_without_a_seed_all_envs_draw_the_same_sticky_actions() -> None:
+    """They are seeded with the clock's seconds; ours are given entropy of their own."""
+
+    def twins(envs: VectorEnv[Any, Any, Any]) -> bool:
+        envs.reset()
+        steps = [envs.step(np.full(2, t % 4))[0] for t in range(60)]
+        return all(np.array_equal(*pair) for pair in steps)
+
+    def sticky() -> AtariVectorEnv:
+        return AtariVectorEnv(
+            "breakout", 2, noop_max=0, use_fire_reset=False, repeat_action_probability=0.5
+        )
+
+    # A new second may begin while the two are made, but not four times.
+    assert any(twins(sticky()) for _ in range(4))
+    assert not twins(NativeAtari(settings(sticky=0.5), 2, 1))
+
+
+def test_episodic_life_resets_the_whole_game() -> None:
+    envs = plain(episodic_life=True)
+    envs.reset(seed=0)
+    rng, terminated = np.random.default_rng(0), np.zeros(1, np.bool_)
+    while not terminated[0]:
+        _, _, terminated, _, info = envs.step(rng.integers(4, size=1))
+    assert info["lives"][0] == 4
+    *_, info = envs.step(np.zeros(1, np.int64))
+    assert (info["lives"][0], info["episode_frame_number"][0]) == (5, 0)
+
+
+def test_life_loss_info_says_terminated_and_goes_on_without_a_reset() -> None:
+    envs = plain(life_loss_info=True)
+    envs.reset(seed=0)
+    rng, terminated = np.random.default_rng(0), np.zeros(1, np.bool_)
+    while not terminated[0]:
+        _, _, terminated, _, info = envs.step(rng.integers(4, size=1))
+    *_, after = envs.step(np.zeros(1, np.int64))
+    assert after["episode_frame_number"][0] == info["episode_frame_number"][0] + 4
+    assert after["lives"][0] == 4
+
+
+def test_metadata_is_one_dict_for_all_vector_envs() -> None:
+    first = plain()
+    plain(autoreset_mode=AutoresetMode.SAME_STEP)
+    assert first.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    assert VectorEnv.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    VectorEnv.metadata.clear()
+    ours = NativeAtari(settings(), 1, 1)
+    assert ours.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    assert not VectorEnv.metadata
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [np.array([4]), np.array([-1]), np.array([0, 0]), np.array([0.0]), np.array(0)],
+)
+def test_an_action_that_would_hang_or_crash_ale_py_is_an_error(actions: Any) -> None:
+    """On an action out of range ale-py's `recv` waits for ever."""
+    envs = NativeAtari(settings(), 1, 1)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"actions: expected 1 integers from 0 to 3, got"):
+        envs.step(actions)
+    envs.step(cast(Any, np.array([3], np.int32)))

@@ -1,0 +1,223 @@
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+import inspect
+import json
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from atari_reference import bare
+from stepwell.wrappers import make_atari
+
+DOCS = Path(__file__).parents[2] / "docs" / "atari.md"
+
+
+def make(backend: Any, **changes: Any) -> VectorEnv[Any, Any, Any]:
+    """Two envs of a short Breakout, in this process or in one thread."""
+    workers = {"native": 1, "python": 0}[backend]
+    return make_atari("Breakout", 2, backend=backend, num_workers=workers, **changes)
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_the_defaults_are_the_same_on_both_backends(backend: Any) -> None:
+    envs = make(backend)
+    observation, _ = envs.reset(seed=0)
+    assert observation.shape == (2, 4, 84, 84)
+    assert observation.dtype == np.uint8
+    assert not observation[:, :3].any()
+    assert envs.observation_space.contains(observation)
+    assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    reward = envs.step(np.zeros(2, np.int64))[1]
+    assert reward.shape == (2,)
+    envs.close()
+
+
+def test_the_recipes_differ_in_the_backend_alone() -> None:
+    native, python = (make(backend).metadata["stepwell"] for backend in ("native", "python"))
+    assert json.loads(json.dumps(native)) == native
+    differing = {key for key in native if native[key] != python[key]}
+    assert differing == {"backend", "final_observation"}
+    assert (native["final_observation"], python["final_observation"]) == ("stale", "true")
+    assert (native["maker"], native["game"], native["sticky"]) == ("make_atari", "breakout", 0.25)
+    assert (native["frame_stack"], native["stack_padding"]) == (4, "zero")
+    assert set(native["versions"]) == {"gymnasium", "ale-py"}
+
+
+def test_every_setting_is_in_the_recipe() -> None:
+    recipe = make("native").metadata["stepwell"]
+    settings = set(inspect.signature(make_atari).parameters)
+    assert settings - set(recipe) == {"num_envs", "num_workers"}
+
+
+def test_metadata_belongs_to_the_object() -> None:
+    first = make("native", sticky=0.0)
+    make("native", sticky=0.5)
+    assert first.metadata["stepwell"]["sticky"] == 0.0
+    assert "stepwell" not in type(first).metadata
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"life_loss": "end"}, "only by resetting the whole game; use backend='python'"),
+        ({"mode": 0}, "mode=0: expected None on the native backend.*use backend='python'"),
+        ({"difficulty": 1}, "difficulty=1: expected None on the native backend"),
+        ({"num_workers": 0}, "num_workers: expected at least 1 thread on the native backend"),
+    ],
+)
+def test_what_the_native_backend_cannot_honour_is_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_atari("Breakout", 1, **changes)
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"frame_skip": 0}, "frame_skip: expected a whole number from 1 to .*, got 0"),
+        ({"pool": "mean"}, "pool: expected 'max' or 'none', got 'mean'"),
+        ({"noop_max": -1}, "noop_max: expected a whole number from 0 to"),
+        ({"size": (84,)}, r"size: expected \(rows, columns\), each at least 1, got \(84,\)"),
+        ({"size": (0, 84)}, r"size: expected \(rows, columns\), each at least 1, got \(0, 84\)"),
+        ({"frame_stack": 0}, "frame_stack: expected a whole number from 1 to"),
+        ({"sticky": 1.0}, "sticky: expected a probability from 0 to below 1, got 1.0"),
+        ({"max_frames": 0}, "max_frames: expected a whole number from 1 to .*, got 0"),
+        ({"max_frames": 2**31}, "max_frames: expected a whole number from 1 to"),
+        ({"life_loss": "yes"}, "life_loss: expected 'ignore' or 'end', got 'yes'"),
+    ],
+)
+def test_values_out_of_range_are_refused(
+    backend: Any, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_atari("Breakout", 1, backend=backend, **changes)
+
+
+def test_other_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="backend: expected 'native' or 'python', got 'envpool'"):
+        make_atari("Breakout", backend=cast(Any, "envpool"))
+    with pytest.raises(ValueError, match="num_envs: expected at least 1 env, got 0"):
+        make_atari("Breakout", 0)
+    with pytest.raises(ValueError, match=r"unknown Atari game: .* did you mean breakout"):
+        make_atari("Braekout")
+    with pytest.raises(ValueError, match=r"mode: expected one of \[0, .*\] or None .*, got 77"):
+        make_atari("Breakout", backend="python", mode=77)
+    with pytest.raises(ValueError, match=r"difficulty: expected one of \[0, 1\] .*, got 9"):
+        make_atari("Breakout", backend="python", difficulty=9)
+
+
+def test_another_mode_is_another_game() -> None:
+    plain, other = make("python", noop_max=0), make("python", noop_max=0, mode=12)
+    assert (plain.reset(seed=0)[0] != other.reset(seed=0)[0]).any()
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_clipped_rewards_keep_the_raw_ones(backend: Any) -> None:
+    clipped, plain = make(backend, clip_rewards=True), make(backend)
+    clipped.reset(seed=3)
+    plain.reset(seed=3)
+    rng, total = np.random.default_rng(0), 0
+    for _ in range(120):
+        actions = rng.integers(4, size=2)
+        _, sign, *_, info = clipped.step(actions)
+        raw = plain.step(actions)[1]
+        np.testing.assert_array_equal(sign, np.sign(raw))
+        if "raw_reward" in info:  # gymnasium leaves it out where all envs were just reset
+            np.testing.assert_array_equal(info["raw_reward"], raw)
+        total += raw.sum()
+    assert total > 0
+
+
+def test_episodic_life_keeps_the_game_going_under_the_python_backend() -> None:
+    envs = make("python", life_loss="end")
+    _, info = envs.reset(seed=0)
+    rng, ends = np.random.default_rng(0), list[tuple[int, bool]]()
+    terminated = np.zeros(2, np.bool_)
+    while len(ends) < 6:
+        was, frame = terminated, info["episode_frame_number"]
+        _, _, terminated, _, info = envs.step(rng.integers(4, size=2))
+        if was[0] and not ends[-1][1]:
+            assert info["episode_frame_number"][0] == frame[0]
+        if terminated[0]:
+            ends.append((int(info["lives"][0]), bool(info["game_over"][0])))
+    assert ends == [(4, False), (3, False), (2, False), (1, False), (0, True), (4, False)]
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_unseeded_envs_differ(backend: Any) -> None:
+    envs = make(backend, sticky=0.5, noop_max=0)
+    envs.reset()
+    steps = [envs.step(np.full(2, t % 4))[0] for t in range(60)]
+    assert any((one != other).any() for one, other in steps)
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_the_same_seed_gives_the_same_data_and_envs_differ_from_each_other(backend: Any) -> None:
+    def play(seed: Any) -> np.ndarray:
+        envs = make(backend, sticky=0.5)
+        first, _ = envs.reset(seed=seed)
+        return np.stack([first, *(envs.step(np.full(2, t % 4))[0] for t in range(60))])
+
+    data = play(5)
+    np.testing.assert_array_equal(data, play([5, 6]))
+    assert (data[:, 0] != data[:, 1]).any()
+    assert (data != play(6)).any()
+
+
+def test_workers_and_threads_change_nothing() -> None:
+    def play(backend: Any, workers: int) -> list[Any]:
+        envs = make_atari("Breakout", 3, backend=backend, num_workers=workers, max_frames=60)
+        rows = [envs.reset(seed=5)[0]]
+        rng = np.random.default_rng(0)
+        rows += [part for _ in range(40) for part in envs.step(rng.integers(3, size=3))[:4]]
+        envs.close()
+        return rows
+
+    for backend, few, many in (("native", 1, 3), ("python", 0, 2)):
+        for one, other in zip(play(backend, few), play(backend, many), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_python_backends_last_observation_is_the_emulators_screen() -> None:
+    envs = make("python", size=None, frame_stack=1, max_frames=402, noop_max=0, sticky=0.0)
+    envs.reset(seed=0)
+    frames = bare()
+    frames.reset(seed=0)
+    truncated = np.zeros(2, np.bool_)
+    while not truncated.any():
+        observation, _, _, truncated, info = envs.step(np.ones(2, np.int64))
+    screens = [frames.step(1)[0] for _ in range(402)]
+    assert info["episode_frame_number"][0] == 402
+    np.testing.assert_array_equal(observation[0, 0], np.maximum(*screens[-2:]))
+
+
+def table(text: str) -> list[str]:
+    """The rows of the text's first table."""
+    lines = [line.strip() for line in text.partition("| setting |")[2].splitlines()]
+    return list(takewhile(lambda line: line.startswith("|"), lines[1:]))
+
+
+def test_the_docs_show_the_docstrings_table() -> None:
+    assert table(DOCS.read_text()) == table(inspect.getdoc(make_atari) or "")
+
+
+def test_the_table_has_every_setting_and_its_default() -> None:
+    rows = {
+        name.strip(" `"): cells.split("|")[0].strip()
+        for line in table(inspect.getdoc(make_atari) or "")[1:]
+        for names, cells in [line.strip("|").split("|", 1)]
+        for name in names.split(",")
+    }
+    for name, parameter in inspect.signature(make_atari).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "backend":
+            assert rows[name].replace(",", "") == json_like(parameter.default), name
+
+
+def json_like(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).replace(",", "")

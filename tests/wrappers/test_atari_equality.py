@@ -1,0 +1,129 @@
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+"""The two backends of make_atari, side by side."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from atari_reference import settings
+from stepwell.wrappers.atari_env import atari_env
+from stepwell.wrappers.atari_native import NativeAtari
+from stepwell.wrappers.atari_settings import AtariSettings
+from stepwell.wrappers.emulator import action_meanings
+
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+
+INFOS = ("lives", "frame_number", "episode_frame_number")
+
+# Games of every screen height that ale-py has, with and without lives, sparse and busy.
+GAMES = [
+    "air_raid", "asteroids", "battle_zone", "beam_rider", "boxing", "breakout", "carnival",
+    "enduro", "freeway", "frostbite", "journey_escape", "laser_gates", "montezuma_revenge",
+    "ms_pacman", "pacman", "phoenix", "pong", "pooyan", "qbert", "riverraid", "seaquest",
+    "skiing", "space_invaders", "star_gunner", "tennis", "turmoil", "video_pinball",
+    "yars_revenge",
+]  # fmt: skip
+
+CHANGES: list[dict[str, Any]] = [
+    {"frame_skip": 1, "frame_stack": 1, "max_frames": 90},
+    {"frame_skip": 3, "pool": "none", "max_frames": 301},
+    {"fire_reset": True, "max_frames": 400},
+    {"grayscale": False, "size": (96, 64), "frame_stack": 2, "max_frames": 250},
+    {"size": None, "full_actions": True, "sticky": 0.0, "max_frames": 402},
+    {"clip_rewards": True},
+]
+
+
+def compare(chosen: AtariSettings, steps: int, num_envs: int = 2) -> tuple[int, int]:
+    """Step both with the same seeds and actions; all but the last observations must be equal.
+
+    Returns the number of episodes that ended, and at how many of them the observations differed.
+    """
+    native: AnyVectorEnv = NativeAtari(chosen, num_envs, 1)
+    python: AnyVectorEnv = SyncVectorEnv([functools.partial(atari_env, chosen)] * num_envs)
+    assert native.single_observation_space == python.single_observation_space
+    assert native.single_action_space == python.single_action_space
+    left, right = native.reset(seed=7), python.reset(seed=7)
+    np.testing.assert_array_equal(left[0], right[0])
+    rng, ends, differ = np.random.default_rng(5), 0, 0
+    count = len(action_meanings(atari_env(chosen)))
+    for _ in range(steps):
+        actions = rng.integers(count, size=num_envs)
+        observation, *flags, info = native.step(actions)
+        other, *other_flags, other_info = python.step(actions)
+        for flag, other_flag in zip(flags, other_flags, strict=True):
+            np.testing.assert_array_equal(flag, other_flag)
+        for key in INFOS:
+            np.testing.assert_array_equal(info[key], other_info[key], err_msg=key)
+        over = np.logical_or(flags[1], flags[2])
+        np.testing.assert_array_equal(observation[~over], other[~over])
+        np.testing.assert_array_equal(observation[over, :-1], other[over, :-1])
+        ends += over.sum()
+        differ += (observation[over] != other[over]).any(axis=tuple(range(1, other.ndim))).sum()
+    return ends, differ
+
+
+@pytest.mark.parametrize("game", ["pong", "breakout", "pacman"])
+def test_both_backends_give_the_same_frames_rewards_and_ends(game: str) -> None:
+    compare(settings(game=game), steps=250)
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: ",".join(changes))
+def test_both_backends_mean_the_same_by_each_setting(changes: dict[str, Any]) -> None:
+    ends, _ = compare(settings(**changes), steps=250, num_envs=1)
+    assert ends >= 1
+
+
+def test_only_the_native_backends_last_observations_are_stale() -> None:
+    ends, differ = compare(settings(max_frames=404), steps=300)
+    assert ends >= 4
+    assert differ >= 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("game", GAMES)
+def test_both_backends_agree_on_many_games(game: str) -> None:
+    assert len(GAMES) >= 20
+    ends, _ = compare(settings(game=game, max_frames=4000), steps=1200)
+    assert ends >= 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("game", ["pong", "breakout", "seaquest", "ms_pacman"])
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: ",".join(changes))
+def test_each_setting_agrees_on_more_games(game: str, changes: dict[str, Any]) -> None:
+    compare(settings(game=game, **changes), steps=800)
+
+
+@pytest.mark.parametrize("fire_reset", [False, True])
+def test_the_recorded_noops_lead_to_the_first_observation(fire_reset: bool) -> None:
+    chosen = settings(noop_max=30, fire_reset=fire_reset, frame_stack=1, sticky=0.0, size=None)
+    native = NativeAtari(chosen, 2, 1)
+    python = SyncVectorEnv([functools.partial(atari_env, chosen)] * 2)
+    emulator = atari_env(settings(frame_skip=1, frame_stack=1, sticky=0.0, size=None))
+    emulator.reset(seed=0)
+    for envs in (native, python):
+        observation, info = envs.reset(seed=1)
+        for first, noops in zip(observation, info["noops"], strict=True):
+            again, _ = emulator.reset()
+            for action in [1] * fire_reset + [0] * noops:
+                again = emulator.step(action)[0]
+            np.testing.assert_array_equal(first, again)
+        assert info["_noops"].all()
+
+
+def test_noops_are_recorded_at_each_reset_and_only_there() -> None:
+    chosen = settings(noop_max=30, max_frames=20)
+    native = NativeAtari(chosen, 2, 1)
+    python = SyncVectorEnv([functools.partial(atari_env, chosen)] * 2)
+    for envs in (native, python):
+        envs.reset(seed=1)
+        for step in range(1, 19):
+            *_, info = envs.step(np.zeros(2, np.int64))
+            assert ("noops" in info) == (step % 6 == 0)
+            if "noops" in info:
+                np.testing.assert_array_equal(info["noops"], info["episode_frame_number"])

@@ -1,0 +1,138 @@
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+from itertools import pairwise
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atari_reference import Recorder, Script, bare, screen
+from stepwell.wrappers import FrameSkip
+
+
+def expected_steps(levels: list[int], skip: int, pool: str) -> list[tuple[int, float, bool]]:
+    """What FrameSkip must give for an episode that shows these levels, by the definition."""
+    steps: list[tuple[int, float, bool]] = []
+    for start in range(1, len(levels), skip):
+        seen = levels[start : start + skip]
+        level = max(seen[-2:]) if pool == "max" else seen[-1]
+        reward = float(sum(2**k for k in range(start, start + len(seen))))
+        steps.append((level, reward, start + len(seen) == len(levels)))
+    return steps
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 255), min_size=2, max_size=14), min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.sampled_from(["max", "none"]),
+    st.booleans(),
+    st.sampled_from(["term", "trunc"]),
+)
+def test_frames_rewards_and_ends_are_those_of_the_definition(
+    episodes: list[list[int]], skip: int, pool: Any, live: bool, ends: str
+) -> None:
+    env = FrameSkip(Script(episodes, live, ends), skip, pool=pool)
+    for levels in episodes:
+        first, _ = env.reset()
+        assert first.max() == levels[0]
+        for level, reward, over in expected_steps(levels, skip, pool):
+            observation, total, terminated, truncated, info = env.step(1)
+            assert (observation == level).all()
+            assert (total, terminated or truncated) == (reward, over)
+            assert terminated == (over and ends == "term")
+        assert info["t"] == len(levels) - 1
+
+
+def test_a_bright_frame_does_not_leak_over_a_reset() -> None:
+    env = FrameSkip(Script([[0, 255, 255, 255, 255, 255], [0, 7, 7]]), 4)
+    env.reset()
+    assert env.step(0)[0].max() == 255
+    assert env.step(0)[2]
+    env.reset()
+    assert env.step(0)[0].max() == 7
+
+
+def test_what_was_returned_does_not_change_with_the_next_step() -> None:
+    env = FrameSkip(Script([[0, 1, 2, 3, 4, 5, 6, 7, 8]], live=True), 4)
+    env.reset()
+    first = env.step(0)[0]
+    env.step(0)
+    assert (first == 4).all()
+
+
+def test_pong_shows_the_maximum_of_the_last_two_screens() -> None:
+    frames = Recorder(bare("Pong"))
+    env = FrameSkip(frames, 4)
+    env.reset(seed=0)
+    for action in np.random.default_rng(0).integers(6, size=100):
+        frames.clear()
+        observation, reward, *_ = env.step(action)
+        assert len(frames.screens) == 4
+        np.testing.assert_array_equal(observation, np.maximum(*frames.screens[-2:]))
+        assert reward == sum(frames.rewards)
+
+
+def test_the_observation_that_ends_a_game_shows_the_emulators_last_screen() -> None:
+    frames = Recorder(bare("Breakout"))
+    env = FrameSkip(frames, 4)
+    rng, lengths = np.random.default_rng(0), set[int]()
+    for _ in range(4):
+        env.reset()
+        over = False
+        while not over:
+            frames.clear()
+            observation, _, over, _, _ = env.step(rng.integers(4))
+        lengths.add(len(frames.screens))
+        true = np.maximum.reduce(frames.screens[-2:])
+        np.testing.assert_array_equal(observation, true)
+        np.testing.assert_array_equal(np.maximum(observation, screen(env)), observation)
+    assert min(lengths) < 4, "no game ended inside a step: play more games"
+
+
+def test_the_action_is_repeated_and_an_ended_game_is_left_alone() -> None:
+    script = Script([[0, 1, 2, 3, 4, 5, 6]])
+    env = FrameSkip(script, 4)
+    env.reset()
+    env.step(2)
+    env.step(1)
+    assert script.actions == [2, 2, 2, 2, 1, 1]
+
+
+def test_a_reward_of_shape_1_is_summed() -> None:
+    class Odd(Script):
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            observation, _, terminated, truncated, info = super().step(action)
+            return observation, np.ones(1, np.float32), terminated, truncated, info
+
+    env = FrameSkip(Odd([[0] * 9]), 4)
+    env.reset()
+    assert env.step(0)[1] == 4.0
+
+
+def test_observations_that_are_no_arrays_pass_when_nothing_is_pooled() -> None:
+    env = FrameSkip(gymnasium.make("Blackjack-v1"), 1, pool="none")
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+    with pytest.raises(ValueError, match=r"expected a Box observation space, got .*pool='none'"):
+        FrameSkip(gymnasium.make("Blackjack-v1"), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"skip": 0}, "skip: expected at least 1 frame a step, got 0"),
+        ({"pool": "mean"}, "pool: expected 'max' or 'none', got 'mean'"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FrameSkip(Script([[0]]), **arguments)
+
+
+def test_expected_steps_covers_every_frame_once() -> None:
+    rewards = [reward for _, reward, _ in expected_steps([0] * 11, 4, "max")]
+    assert sum(rewards) == sum(2.0**k for k in range(1, 11))
+    assert all(a < b for a, b in pairwise(rewards))

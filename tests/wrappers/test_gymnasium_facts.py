@@ -1,0 +1,131 @@
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+"""What was found out about gymnasium 1.4.0's wrappers: why some are used and some are not."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import (
+    AtariPreprocessing,
+    GrayscaleObservation,
+    MaxAndSkipObservation,
+    StickyAction,
+    TimeLimit,
+)
+
+from atari_reference import Env, Recorder, Script, bare, screen
+from stepwell.wrappers import AleFrameSkip, FrameSkip, Resize
+
+
+def end_of_game(env: Env, seed: int) -> tuple[Any, Any]:
+    """Play at random until the game is over; the last two observations."""
+    rng = np.random.default_rng(seed)
+    observation, _ = env.reset()
+    over = False
+    while not over:
+        before = observation
+        observation, _, over, _, _ = env.step(rng.integers(4))
+    return before, observation
+
+
+def test_atari_preprocessing_ends_a_game_with_the_screen_before() -> None:
+    theirs = AtariPreprocessing(bare(), noop_max=0)
+    ours = Resize(AleFrameSkip(bare(), 4), (84, 84))
+    stale = true = 0
+    for seed in range(3):
+        (before, last), (our_before, our_last) = end_of_game(theirs, seed), end_of_game(ours, seed)
+        np.testing.assert_array_equal(before, our_before)
+        stale += np.array_equal(last, before)
+        true += not np.array_equal(our_last, our_before)
+    assert stale > 0
+    assert true == 3
+
+
+def test_max_and_skip_ends_an_episode_with_older_frames() -> None:
+    episode = [0, 10, 20, 30, 40, 50, 200]  # the second step ends at its second frame
+    shown: list[int] = []
+    for make in (MaxAndSkipObservation, FrameSkip):
+        env = make(Script([episode]), 4)
+        env.reset()
+        env.step(0)
+        observation, _, terminated, _, _ = env.step(0)
+        assert terminated
+        shown.append(int(observation.max()))
+    assert shown == [40, 200]
+
+
+def test_max_and_skip_leaks_frames_over_a_reset() -> None:
+    shown: list[int] = []
+    for make in (MaxAndSkipObservation, FrameSkip):
+        env = make(Script([[0, 255, 255, 255, 255], [0, 1, 2]]), 4)
+        env.reset()
+        env.step(0)
+        env.reset()
+        shown.append(int(env.step(0)[0].max()))
+    assert shown == [255, 2]
+
+
+def test_gray_levels_of_rgb_are_not_the_emulators() -> None:
+    """They are off by a few levels, so obs_type="grayscale" is used."""
+    env = GrayscaleObservation(bare("Pong", obs_type="rgb"))
+    observation, _ = env.reset(seed=0)
+    difference = np.abs(observation.astype(int) - screen(env))
+    assert 0 < difference.max() <= 16
+
+
+def test_obs_type_grayscale_is_the_emulators_screen() -> None:
+    env = bare("Pong")
+    observation, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(observation, screen(env))
+
+
+def test_the_emulators_sticky_actions_repeat_the_last_one_frame_by_frame() -> None:
+    """After FIRE, NOOP: with probability p the emulator still fires, which starts the ball."""
+
+    def starts(sticky: float, games: int) -> int:
+        env = bare("Breakout", repeat_action_probability=sticky)
+        env.reset(seed=0)
+        count = 0
+        for _ in range(games):
+            env.reset()
+            frames = [env.step(action)[0] for action in [0, 1, *[0] * 40]]
+            count += bool((frames[1][100:180] != frames[-1][100:180]).any())
+        return count
+
+    assert starts(0.0, games=2) == 2
+    assert 0 < starts(0.8, games=12) < 12
+
+
+def test_sticky_action_of_gymnasium_repeats_with_its_probability() -> None:
+    script = Script([[0] * 1002])
+    env = StickyAction(script, 0.25)
+    env.reset(seed=0)
+    wanted = np.arange(1000) % 3
+    for action in wanted:
+        env.step(action)
+    repeated = np.mean(np.array(script.actions) != wanted)
+    assert abs(repeated - 0.25) < 0.06
+
+
+@pytest.mark.parametrize("limit", [1, 7])
+def test_time_limit_truncates_at_its_last_step(limit: int) -> None:
+    frames = Recorder(bare("Pong"))
+    env = TimeLimit(frames, limit)
+    for _ in range(2):
+        env.reset(seed=0)
+        frames.clear()
+        truncated = [env.step(0)[3] for _ in range(limit)]
+        assert truncated == [False] * (limit - 1) + [True]
+        np.testing.assert_array_equal(env.step(0)[0], screen(env))
+
+
+def test_a_wrapped_env_can_be_rebuilt_from_its_spec() -> None:
+    env = Resize(AleFrameSkip(bare(), 4, max_frames=100), (84, 84))
+    assert env.spec is not None
+    again = gymnasium.make(env.spec)
+    np.testing.assert_array_equal(env.reset(seed=0)[0], again.reset(seed=0)[0])
+    for _ in range(10):
+        np.testing.assert_array_equal(env.step(1)[0], again.step(1)[0])
+    assert str(again) == str(env)

@@ -1,0 +1,228 @@
+"""make_vec and vectorize: what may be given, what comes back, what the recipe says."""
+
+import json
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TransformObservation
+from numpy.testing import assert_equal
+
+from fakes import CounterEnv, FrameEnv
+from stepwell.wrappers.env_recipe import jsonable
+from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.make_vec import make_vec, vectorize
+from stepwell.wrappers.worker_checks import available_cores
+from stepwell.wrappers.workers import WorkerVectorEnv
+
+
+def recipe(env: Any, **arguments: Any) -> dict[str, Any]:
+    """The recipe of a vector env that is made and closed."""
+    envs = make_vec(env, **{"num_workers": 0, **arguments})
+    envs.close()
+    found: dict[str, Any] = envs.metadata["stepwell"]
+    return found
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    "env",
+    [
+        "CartPole-v1",
+        "CartPole",
+        "gymnasium:CartPole-v1",
+        gym.spec("CartPole-v1"),
+        partial(gym.make, "CartPole-v1"),
+    ],
+    ids=["id", "newest", "module", "spec", "factory"],
+)
+def test_an_env_may_be_given_in_any_form(env: Any, num_workers: int) -> None:
+    envs = make_vec(env, 3, num_workers=num_workers)
+    theirs = gym.make_vec("CartPole-v1", 3, vectorization_mode="sync")
+    assert_equal(envs.reset(seed=1), theirs.reset(seed=1))
+    assert_equal(envs.step(np.zeros(3, np.int64)), theirs.step(np.zeros(3, np.int64)))
+    assert envs.metadata["stepwell"]["id"] == "CartPole-v1"
+    assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    envs.close()
+    theirs.close()
+
+
+def test_a_built_env_becomes_a_vector_of_one() -> None:
+    env = CounterEnv(4, tag=8)
+    envs = make_vec(env)
+    assert_equal(envs.reset()[0], [[0, 0, 8]])
+    assert "stepwell" not in CounterEnv.metadata
+    envs.close()
+    with pytest.raises(ValueError, match="one built env cannot be multiplied"):
+        make_vec(env, 2)
+    with pytest.raises(ValueError, match="one built env cannot be multiplied"):
+        make_vec(env, num_workers=1)
+
+
+def test_a_vector_env_comes_back_as_it_is() -> None:
+    envs = SyncVectorEnv([CounterEnv] * 3)
+    assert make_vec(envs) is envs
+    assert make_vec(envs, 3) is envs
+    assert envs.metadata["stepwell"]["num_envs"] == 3
+    with pytest.raises(ValueError, match="expected 3, got 2"):
+        make_vec(envs, 2)
+    with pytest.raises(ValueError, match="wrappers and num_workers cannot be used"):
+        make_vec(envs, num_workers=2)
+    envs.close()
+
+
+def test_the_recipe_of_another_maker_is_kept() -> None:
+    envs = SyncVectorEnv([CounterEnv])
+    envs.metadata = {**envs.metadata, "stepwell": {"maker": "make_atari"}}
+    assert make_vec(envs).metadata["stepwell"] == {"maker": "make_atari"}
+    envs.close()
+
+
+def test_ale_py_vector_envs_get_their_own_metadata_back() -> None:
+    """ale-py 0.12.1 writes the autoreset mode into a dict that all its vector envs share."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    first = AtariVectorEnv("pong", 1, autoreset_mode=AutoresetMode.SAME_STEP)
+    second = AtariVectorEnv("pong", 1)
+    assert make_vec(first).metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    assert make_vec(second).metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    first.close()
+    second.close()
+
+
+def test_an_atari_id_gives_what_gymnasium_make_gives() -> None:
+    """Trap 7: gymnasium's own make_vec of this id gives (4, 84, 84)."""
+    envs = make_vec("ALE/Pong-v5", 2, num_workers=0)
+    assert envs.single_observation_space == gym.make("ALE/Pong-v5").observation_space
+    assert envs.single_observation_space.shape == (210, 160, 3)
+    assert envs.metadata["stepwell"]["frame_skip"] == 4
+    assert "ale-py" in envs.metadata["stepwell"]["versions"]
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("CartPole-v9", "unknown env id 'CartPole-v9': .* did you mean CartPole-v1 or CartPole-v0"),
+        ("cartpole-v1", "did you mean CartPole-v1"),
+        ("Pong-v5", "did you mean ALE/Pong-v5"),
+        ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
+        ("zzzzzz", "`stepwell envs` lists what there is"),
+        ("not an id!", "unknown env id 'not an id!'"),
+        (
+            "no_such_module:X-v0",
+            "names a module that cannot be imported: expected 'no_such_module'",
+        ),
+    ],
+)
+def test_an_unknown_id_is_one_sentence_with_the_nearest_names(env_id: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        make_vec(env_id)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (
+            {"env": "CartPole-v1", "num_envs": 0},
+            ValueError,
+            "num_envs is wrong: expected 1 or more",
+        ),
+        ({"env": CounterEnv, "num_workers": -1}, ValueError, "num_workers is wrong: expected 0 or"),
+        ({"env": CounterEnv, "env_kwargs": {"length": 1}}, ValueError, "env_kwargs cannot be used"),
+        ({"env": 3}, TypeError, "env is of the wrong kind: .* got int"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        make_vec(**arguments)
+
+
+def test_one_env_runs_here_and_several_in_one_worker_for_each_core() -> None:
+    one, several = make_vec(CounterEnv), make_vec(CounterEnv, 3)
+    assert isinstance(one, SyncVectorEnv)
+    assert isinstance(several, WorkerVectorEnv)
+    assert several.num_workers == min(3, available_cores())
+    one.close()
+    several.close()
+
+
+def test_vectorize_refuses_to_make_nothing() -> None:
+    with pytest.raises(ValueError, match="env_fns is empty"):
+        vectorize([])
+
+
+# The recipe
+
+
+def test_the_recipe_is_json_and_the_same_with_and_without_workers() -> None:
+    arguments: dict[str, Any] = {
+        "num_envs": 2,
+        "env_kwargs": {"sutton_barto_reward": True},
+        "wrappers": [lambda env: FrameStackObservation(env, 3)],  # pyright: ignore
+    }
+    here, there = (recipe("CartPole-v1", num_workers=w, **arguments) for w in (0, 1))
+    assert here == there == json.loads(json.dumps(here))
+    assert here.pop("versions")["gymnasium"] == gym.__version__
+    assert here == {
+        "maker": "make_vec",
+        "id": "CartPole-v1",
+        "kwargs": {"sutton_barto_reward": True},
+        "wrappers": [
+            {"name": "TimeLimit", "kwargs": {"max_episode_steps": 500}},
+            {
+                "name": "FrameStackObservation",
+                "kwargs": {"stack_size": 3, "padding_type": "reset"},
+            },
+        ],
+        "frame_skip": 1,
+        "frame_stack": 3,
+        "stack_padding": "repeat",
+    }
+
+
+def stacked(padding: Any) -> Any:
+    return lambda env: FrameStackObservation(env, 2, padding_type=padding)  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "expected"),
+    [
+        ([], (None, None)),
+        ([stacked("reset")], (2, "repeat")),
+        ([stacked("zero")], (2, "zero")),
+        ([stacked(np.full((4, 4), 9, np.uint8))], (None, None)),
+        ([partial(FrameStack, size=3, padding="zero")], (3, "zero")),
+        ([stacked("zero"), RecordEpisodeStatistics], (2, "zero")),
+        (
+            [stacked("zero"), lambda e: TransformObservation(e, abs, e.observation_space)],
+            (None,) * 2,
+        ),
+    ],
+    ids=["none", "repeat", "zero", "custom", "ours", "below statistics", "below a transform"],
+)
+def test_a_known_stack_is_in_the_recipe_and_an_unknown_one_is_not(
+    wrappers: Any, expected: tuple[Any, Any]
+) -> None:
+    found = recipe(FrameEnv, wrappers=wrappers)
+    assert (found.get("frame_stack"), found.get("stack_padding")) == expected
+
+
+def test_two_vector_envs_do_not_share_a_recipe() -> None:
+    one, two = recipe(CounterEnv), recipe(partial(CounterEnv, 3))
+    assert one["id"] == "fakes:CounterEnv"
+    assert two["id"] == ["fakes:CounterEnv", [3], {}]
+
+
+def test_no_recipe_holds_an_address() -> None:
+    odd = {1: {np.int64(3).dtype, 4}, "a": (lambda: 0, object(), np.arange(2)), "b": np.float32}
+    text = json.dumps(jsonable(odd))
+    assert "0x" not in text
+    assert json.loads(text)["a"][2] == [0, 1]

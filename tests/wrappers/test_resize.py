@@ -1,0 +1,136 @@
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import ResizeObservation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atari_reference import Image, bare, screen
+from stepwell.wrappers import FrameStack, Resize
+from stepwell.wrappers.band_resize import BandResize
+
+
+def whole(image: Image, size: tuple[int, int]) -> Image:
+    """OpenCV's own result for the whole image."""
+    small = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA)
+    return np.asarray(small, np.uint8).reshape((*size, *image.shape[2:]))
+
+
+@pytest.mark.parametrize("game", ["Pong", "Breakout", "Seaquest", "JourneyEscape"])
+def test_it_shows_the_emulators_screen_resized_by_area(game: str) -> None:
+    env = Resize(bare(game, frameskip=4), (84, 84))
+    observation, _ = env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        np.testing.assert_array_equal(observation, whole(screen(env), (84, 84)))
+        assert env.observation_space.contains(observation)
+        observation = env.step(rng.integers(3))[0]
+
+
+def test_it_equals_gymnasiums_resize_observation() -> None:
+    ours = Resize(bare("Pong", obs_type="rgb", frameskip=4), (64, 96))
+    theirs = ResizeObservation(bare("Pong", obs_type="rgb", frameskip=4), (64, 96))
+    assert ours.observation_space == theirs.observation_space
+    np.testing.assert_array_equal(ours.reset(seed=0)[0], theirs.reset(seed=0)[0])
+    for _ in range(20):
+        np.testing.assert_array_equal(ours.step(2)[0], theirs.step(2)[0])
+
+
+SHAPES = [
+    ((210, 160), (84, 84)),  # 42 bands of 5 rows
+    ((210, 160, 3), (84, 84)),
+    ((250, 160), (84, 84)),  # one band: 2.976... is not exact
+    ((210, 160), (105, 40)),
+    ((210, 160), (64, 64)),
+    ((240, 256, 3), (96, 96)),
+    ((210, 160), (210, 80)),
+    ((210, 160), (84, 320)),  # wider: interpolated, so one band
+    ((84, 84), (210, 160)),
+    ((20, 6), (8, 3)),  # a band is no whole number of 8-byte words
+]
+
+
+@given(st.sampled_from(SHAPES), st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_resizing_what_changed_equals_resizing_the_whole(
+    shapes: tuple[tuple[int, ...], tuple[int, int]], seed: int, changes: int
+) -> None:
+    shape, size = shapes
+    rng = np.random.default_rng(seed)
+    resize = BandResize(shape, size)
+    image = rng.integers(256, size=shape, dtype=np.uint8)
+    for _ in range(4):
+        np.testing.assert_array_equal(resize(image), whole(image, size))
+        rows = rng.integers(shape[0], size=changes)
+        image = image.copy()
+        image[rows] = rng.integers(256, size=(changes, *shape[1:]), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "bands"),
+    [
+        ((210, 160), (84, 84), 42),
+        ((250, 160), (84, 84), 1),
+        ((84, 84), (210, 160), 1),
+        ((210, 160), (84, 320), 1),
+    ],
+)
+def test_only_exact_bands_are_resized_one_by_one(
+    shape: tuple[int, int], size: tuple[int, int], bands: int
+) -> None:
+    assert BandResize(shape, size).bands == bands
+
+
+def test_a_result_does_not_change_with_the_next_image() -> None:
+    resize = BandResize((210, 160), (84, 84))
+    first = resize(np.full((210, 160), 9, np.uint8))
+    assert not resize(np.zeros((210, 160), np.uint8)).any()
+    assert (first == 9).all()
+
+
+def test_an_image_that_is_a_view_is_resized_right() -> None:
+    image = np.random.default_rng(0).integers(256, size=(210, 320), dtype=np.uint8)[:, ::2]
+    resize = BandResize((210, 160), (84, 84))
+    np.testing.assert_array_equal(resize(image), whole(np.ascontiguousarray(image), (84, 84)))
+
+
+@pytest.mark.parametrize("size", [(0, 84), (84,), (84, 84, 3)])
+def test_a_bad_size_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"size: expected \(rows, columns\), each at least 1, got"):
+        Resize(bare(), size)
+
+
+def test_an_env_without_images_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Resize: expected a uint8 image \[H, W\]"):
+        Resize(gymnasium.make("CartPole-v1"), (84, 84))
+
+
+@pytest.fixture
+def broken_cv2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """cv2 is installed, but the system library that it needs is not."""
+    complaint = "libGL.so.1: cannot open shared object file: No such file or directory"
+    (tmp_path / "cv2.py").write_text(f"raise ImportError({complaint!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cv2")
+
+
+@pytest.mark.usefixtures("broken_cv2")
+def test_without_libgl_the_error_names_both_cures() -> None:
+    with pytest.raises(
+        ImportError,
+        match=r"cv2 cannot be imported \(libGL.so.1: cannot open .*\): either install "
+        r"opencv-python-headless instead of opencv-python, or .*apt install libgl1",
+    ):
+        Resize(bare(), (84, 84))
+
+
+@pytest.mark.usefixtures("broken_cv2")
+def test_without_libgl_what_does_not_resize_still_works() -> None:
+    observation, _ = FrameStack(bare(), 4).reset(seed=0)
+    assert observation.shape == (4, 210, 160)

@@ -1,0 +1,36 @@
+"""Environment wrappers, one behaviour each, and the makers that put them together."""
+
+from stepwell.wrappers.ale_frame_skip import AleFrameSkip
+from stepwell.wrappers.atari import make_atari
+from stepwell.wrappers.atari_games import atari_games
+from stepwell.wrappers.check import check_vector_env
+from stepwell.wrappers.crop import Crop
+from stepwell.wrappers.emulator_seed import EmulatorSeed
+from stepwell.wrappers.episodic_life import EpisodicLife
+from stepwell.wrappers.fire_reset import FireReset
+from stepwell.wrappers.frame_skip import FrameSkip
+from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.make_vec import make_vec, vectorize
+from stepwell.wrappers.noop_start import NoopStart
+from stepwell.wrappers.resize import Resize
+from stepwell.wrappers.sign_reward import SignReward
+from stepwell.wrappers.workers import WorkerVectorEnv
+
+__all__ = [
+    "AleFrameSkip",
+    "Crop",
+    "EmulatorSeed",
+    "EpisodicLife",
+    "FireReset",
+    "FrameSkip",
+    "FrameStack",
+    "NoopStart",
+    "Resize",
+    "SignReward",
+    "WorkerVectorEnv",
+    "atari_games",
+    "check_vector_env",
+    "make_atari",
+    "make_vec",
+    "vectorize",
+]

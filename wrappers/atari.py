@@ -1,0 +1,146 @@
+"""Make vector envs of Atari games."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
+
+from stepwell.wrappers.atari_env import atari_env, check_buildable
+from stepwell.wrappers.atari_games import find_game
+from stepwell.wrappers.atari_settings import AtariSettings, Backend, LifeLoss, Pool
+from stepwell.wrappers.make_vec import vectorize
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+__all__ = ["make_atari"]
+
+
+def make_atari(
+    game: str,
+    num_envs: int = 1,
+    *,
+    backend: Backend = "native",
+    frame_skip: int = 4,
+    pool: Pool = "max",
+    noop_max: int = 30,
+    fire_reset: bool = False,
+    size: tuple[int, int] | None = (84, 84),
+    grayscale: bool = True,
+    frame_stack: int = 4,
+    sticky: float = 0.25,
+    max_frames: int = 108_000,
+    clip_rewards: bool = False,
+    life_loss: LifeLoss = "ignore",
+    full_actions: bool = False,
+    mode: int | None = None,
+    difficulty: int | None = None,
+    num_workers: int | None = None,
+) -> VectorEnv[Any, Any, Any]:
+    """Make a vector env of an Atari game, preprocessed as usual.
+
+    Two backends stand behind one set of settings, with the same defaults. "native" is ale-py's
+    `AtariVectorEnv`, in threads; "python" is Stepwell's wrappers over ale-py's `AtariEnv`, in
+    worker processes. Equal settings and seeds give equal frames, rewards and ends, but for two
+    things: the numbers of no-ops are drawn by different generators (and are recorded in
+    `info["noops"]`), and where an episode ends the native backend shows an older screen than the
+    one it ended on.
+
+    | setting | default | native | python | meaning |
+    |---|---|---|---|---|
+    | `frame_skip` | 4 | yes | yes | emulator frames per step; the reward is their sum |
+    | `pool` | "max" | yes | yes | "max" of a step's last two frames, or "none": the last |
+    | `noop_max` | 30 | yes | yes | no-op frames after a reset: 0 to this many, uniform |
+    | `fire_reset` | False | yes | yes | press FIRE for a frame after a reset, where there is one |
+    | `size` | (84, 84) | yes | yes | rows, columns, by area averaging; None keeps the screen's |
+    | `grayscale` | True | yes | yes | the emulator's gray levels, else RGB as a last axis |
+    | `frame_stack` | 4 | yes | yes | newest frames in an observation; zeros before the first |
+    | `sticky` | 0.25 | yes | yes | probability, per frame, that the last action is repeated |
+    | `max_frames` | 108,000 | yes | yes | truncation, in frames since the first observation |
+    | `clip_rewards` | False | yes | yes | the reward's sign; the raw one in `info["raw_reward"]` |
+    | `life_loss` | "ignore" | "ignore" | yes | "end": a lost life ends the episode, not the game |
+    | `full_actions` | False | yes | yes | all 18 actions instead of the game's own |
+    | `mode`, `difficulty` | None | None | yes | the game's flavours; None is the game's default |
+    | `num_workers` | None | yes | yes | threads or processes; None: as many as pay |
+    | last observation | | stale | true | `metadata["stepwell"]["final_observation"]` |
+
+    With `fire_reset` the native backend counts the FIRE as one of the no-ops that it drew.
+
+    Sticky actions are on, as in the v5 ids that name the games and as Machado et al. 2018,
+    "Revisiting the Arcade Learning Environment", recommend; `AtariVectorEnv` itself has them off.
+
+    Args:
+        game: "pong", "Pong" or "ALE/Pong-v5"; `atari_games()` names them all.
+        num_envs: Number of envs, N >= 1.
+        backend: "native" for speed, "python" for true last observations, lives and flavours.
+        frame_skip: See the table.
+        pool: See the table.
+        noop_max: See the table.
+        fire_reset: See the table.
+        size: See the table.
+        grayscale: See the table.
+        frame_stack: See the table.
+        sticky: See the table.
+        max_frames: See the table.
+        clip_rewards: See the table.
+        life_loss: See the table.
+        full_actions: See the table.
+        mode: See the table.
+        difficulty: See the table.
+        num_workers: Threads ("native", at least 1) or processes ("python"; 0 steps in this one).
+
+    Returns:
+        A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
+        (RGB: one more axis of 3). `metadata["stepwell"]` tells how it was made.
+
+    Raises:
+        ValueError: An unknown game, a value out of range, or one that the backend cannot honour.
+        ImportError: backend="python" is to resize and OpenCV cannot be imported.
+
+    Example:
+        >>> envs = make_atari("Pong", num_envs=2)
+        >>> observation, info = envs.reset(seed=0)
+        >>> observation.shape, observation.dtype
+        ((2, 4, 84, 84), dtype('uint8'))
+        >>> envs.close()
+    """
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend: expected 'native' or 'python', got {backend!r}")
+    if num_envs < 1:
+        raise ValueError(f"num_envs: expected at least 1 env, got {num_envs}")
+    settings = AtariSettings(
+        game=find_game(game),
+        frame_skip=frame_skip,
+        pool=pool,
+        noop_max=noop_max,
+        fire_reset=fire_reset,
+        size=size,
+        grayscale=grayscale,
+        frame_stack=frame_stack,
+        sticky=sticky,
+        max_frames=max_frames,
+        clip_rewards=clip_rewards,
+        life_loss=life_loss,
+        full_actions=full_actions,
+        mode=mode,
+        difficulty=difficulty,
+    )
+    envs = _make(settings, num_envs, backend, num_workers)
+    envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend)}
+    return envs
+
+
+def _make(
+    settings: AtariSettings, num_envs: int, backend: Backend, num_workers: int | None
+) -> VectorEnv[Any, Any, Any]:
+    if backend == "python":
+        check_buildable(settings)
+        return vectorize([partial(atari_env, settings)] * num_envs, num_workers=num_workers)
+    from stepwell.wrappers.atari_native import NativeAtari  # loads ale-py
+
+    if num_workers is not None and num_workers < 1:
+        raise ValueError(
+            f"num_workers: expected at least 1 thread on the native backend, got {num_workers}; "
+            "use backend='python' to step in this process"
+        )
+    return NativeAtari(settings, num_envs, num_workers or 0)

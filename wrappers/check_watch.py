@@ -1,0 +1,256 @@
+"""Watchers that look at each step of a vector env and remember what tells its ways."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+Array = npt.NDArray[Any]
+Leaves = list[Array]
+Vote = Literal[
+    "next_step", "same_step", "same_step_ale", "same_step_lost", "goes_on", "unproven", "disabled"
+]
+MAX_RESETS = 64  # first observations that are remembered to compare with
+
+
+def leaves_of(value: Any) -> Leaves:
+    """The arrays of a batched observation, in a fixed order; not copied."""
+    if isinstance(value, Mapping):
+        keyed = cast("Mapping[str, Any]", value)
+        return [leaf for key in sorted(keyed) for leaf in leaves_of(keyed[key])]
+    parts: Any = value
+    if isinstance(value, tuple):
+        return [leaf for part in parts for leaf in leaves_of(part)]
+    return [np.asarray(value)]
+
+
+def copied(leaves: Leaves) -> Leaves:
+    """Copies of the arrays."""
+    return [leaf.copy() for leaf in leaves]
+
+
+def rows_equal(left: Leaves, right: Leaves) -> npt.NDArray[np.bool_]:
+    """Which rows are equal in all leaves, [N]."""
+    same = np.ones(len(left[0]), np.bool_)
+    for a, b in zip(left, right, strict=True):
+        same &= (a == b).reshape(len(a), -1).all(axis=1)
+    return same
+
+
+class Seen(NamedTuple):
+    """One step: the observation's leaves (copies), reward, flags and info."""
+
+    leaves: Leaves
+    reward: Array
+    terminated: Array
+    truncated: Array
+    info: Mapping[str, Any]
+
+    @property
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """Which envs said that their episode ended, [N]."""
+        return np.asarray(self.terminated | self.truncated, np.bool_)
+
+
+class MemoryWatch:
+    """Whether arrays that were returned are returned again, or written into."""
+
+    def __init__(self) -> None:
+        self.same_memory = self.changes_later = False
+        self._held: Leaves = []
+        self._copies: Leaves = []
+
+    def see(self, returned: Leaves) -> None:
+        """Look at the arrays that a call returned, before anything else is done with them."""
+        if len(returned) == len(self._held):
+            pairs = zip(self._held, returned, strict=True)
+            self.same_memory |= any(np.may_share_memory(a, b) for a, b in pairs)
+            held = zip(self._held, self._copies, strict=True)
+            self.changes_later |= any(not np.array_equal(a, b) for a, b in held)
+        self._held, self._copies = list(returned), copied(returned)
+
+
+class StackWatch:
+    """Whether a new observation is the one before, shifted by a frame on its first axis."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        shape = space.shape if isinstance(space, spaces.Box) else None
+        self._size = shape[0] if shape else 1
+        self._is_stack = 1 < self._size <= 16
+        self._moved = False
+        self._padding: set[str] = set()
+
+    def see_first(self, leaf: Array) -> None:
+        """Look at first observations [n, ...]."""
+        if not self._is_stack:
+            return
+        before, newest = leaf[:, :-1], leaf[:, -1:]
+        if not newest.any():
+            return  # an empty frame tells nothing
+        if not before.any():
+            self._padding.add("zero")
+        elif (before == newest).all():
+            self._padding.add("repeat")
+        else:
+            self._padding.add("other")
+
+    def see(self, before: Array, after: Array) -> None:
+        """Look at observations [n, ...] of two steps inside episodes."""
+        if self._is_stack and len(after):
+            self._is_stack = bool((after[:, :-1] == before[:, 1:]).all())
+            self._moved |= bool((after[:, -1] != after[:, -2]).any())
+
+    def newest(self, leaves: Leaves) -> Leaves:
+        """Of stacks the newest frame, as far as is known by now; else all there is."""
+        return leaves if self.frame_stack == 1 else [leaf[:, -1] for leaf in leaves]
+
+    @property
+    def frame_stack(self) -> int:
+        """Frames in a stack; 1 for none."""
+        return self._size if self._is_stack and self._moved else 1
+
+    @property
+    def padding(self) -> Literal["zero", "repeat"] | None:
+        """How a stack begins; None if it is neither way, or unknown."""
+        if self.frame_stack == 1:
+            return None
+        if self._padding == {"zero"}:
+            return "zero"
+        return "repeat" if self._padding == {"repeat"} else None
+
+
+class ResetWatch:
+    """What happens at and after the ends of episodes: a vote for each.
+
+    Args:
+        newest: Takes the newest frames out of stacks of them.
+    """
+
+    def __init__(self, newest: Callable[[Leaves], Leaves]) -> None:
+        self._newest = newest
+        self.has_frame_counters = False
+        self.votes: Counter[Vote] = Counter()
+        self.finals: Counter[str] = Counter()
+        self._firsts: list[Leaves] = []  # one row each
+        self._scales: list[float] = []
+        self._before: Seen | None = None
+        self._last: Seen | None = None
+        self._rewarded = self._inner = self._repeated = 0
+
+    def see_first(self, leaves: Leaves, rows: npt.NDArray[np.bool_] | None = None) -> None:
+        """Learn what first observations look like."""
+        indices = range(len(leaves[0])) if rows is None else np.flatnonzero(rows)
+        for row in indices:
+            self._firsts.append([leaf[row].copy() for leaf in leaves])
+        del self._firsts[:-MAX_RESETS]
+        self._scale(leaves)
+
+    def forget(self, leaves: Leaves) -> None:
+        """All envs were reset by the caller, which gave these observations."""
+        nothing = np.zeros(len(leaves[0]), np.bool_)
+        self._before = None
+        self._last = Seen(leaves, nothing.astype(np.float64), nothing, nothing, {})
+
+    def see(self, now: Seen) -> None:
+        """Look at a step."""
+        self._scale(now.leaves)
+        last = self._last
+        if last is not None:
+            self._judge_last_ends(last, now)
+            self._count_inner(last, now)
+        self._judge_same_step(now)
+        self._before, self._last = last, now
+
+    def _scale(self, leaves: Leaves) -> None:
+        largest = [float(np.max(np.abs(leaf.astype(np.float64)))) for leaf in leaves]
+        old = self._scales or [1e-9] * len(leaves)
+        self._scales = [max(a, b) for a, b in zip(old, largest, strict=True)]
+
+    def _count_inner(self, last: Seen, now: Seen) -> None:
+        inner = ~last.ended & ~now.ended
+        self._inner += int(inner.sum())
+        self._rewarded += int((now.reward[inner] != 0).sum())
+        self._repeated += int((self._repeats(last, now) & inner).sum())
+
+    def _repeats(self, before: Seen, after: Seen) -> npt.NDArray[np.bool_]:
+        return rows_equal(self._newest(before.leaves), self._newest(after.leaves))
+
+    def _judge_same_step(self, now: Seen) -> None:
+        """An end whose step brought a final observation beside the reset's."""
+        if "final_obs" not in now.info:
+            return
+        is_masked = "_final_obs" in now.info
+        for env in np.flatnonzero(now.ended):
+            self.votes["same_step" if is_masked else "same_step_ale"] += 1
+            final = leaves_of(now.info["final_obs"][env])
+            first = [leaf[env] for leaf in now.leaves]
+            is_first = all(np.array_equal(a, b) for a, b in zip(final, first, strict=True))
+            if is_first:
+                self.finals["overwritten"] += 1
+            elif self._last is not None:
+                whole = [leaf.copy() for leaf in now.leaves]
+                for leaf, part in zip(whole, final, strict=True):
+                    leaf[env] = part
+                self._judge_final(int(env), self._last, now._replace(leaves=whole))
+
+    def _judge_last_ends(self, last: Seen, now: Seen) -> None:
+        """Ends of the step before, by what came after them."""
+        if "final_obs" in last.info:
+            return
+        self.has_frame_counters |= "frame_number" in now.info
+        for env in np.flatnonzero(last.ended):
+            vote = self._vote(int(env), last, now)
+            self.votes[vote] += 1
+            if vote == "next_step":
+                self.see_first(now.leaves, np.arange(len(last.ended)) == env)
+            if vote == "same_step_lost":
+                self.finals["lost"] += 1
+            elif self._before is not None and not self._before.ended[env]:
+                self._judge_final(int(env), self._before, last)
+
+    def judge_finals(self, envs: npt.NDArray[np.int64]) -> None:
+        """The newest step brought the last observations of these envs, and nothing beside."""
+        if self._before is not None and self._last is not None:
+            for env in envs:
+                self._judge_final(int(env), self._before, self._last)
+
+    def _judge_final(self, env: int, before: Seen, last: Seen) -> None:
+        self.finals["repeats" if self._repeats(before, last)[env] else "true"] += 1
+
+    def _vote(self, env: int, last: Seen, now: Seen) -> Vote:
+        if "episode_frame_number" in now.info and "frame_number" in last.info:
+            return "goes_on" if _clocks_moved_alike(env, last.info, now.info) else "next_step"
+        is_quiet = not (now.ended[env] or now.reward[env] != 0)
+        begins_now = self._begins(env, last, now)
+        if self._before is not None and not begins_now and self._begins(env, self._before, last):
+            return "same_step_lost"
+        if not is_quiet:
+            return "goes_on"
+        is_telling = self._rewarded > 0.9 * max(self._inner, 1)
+        return "next_step" if begins_now or is_telling else "unproven"
+
+    def _begins(self, env: int, before: Seen, after: Seen) -> bool:
+        """Whether an observation is much more like a first one than like the one before it."""
+        row = [leaf[env] for leaf in after.leaves]
+        step = self._distance(row, [leaf[env] for leaf in before.leaves])
+        return any(self._distance(row, first) < 0.5 * step for first in self._firsts)
+
+    def _distance(self, left: Leaves, right: Leaves) -> float:
+        parts = zip(left, right, self._scales, strict=True)
+        return sum(float(np.abs(a.astype(np.float64) - b).mean()) / scale for a, b, scale in parts)
+
+    @property
+    def finals_repeat(self) -> bool:
+        """Whether final observations mostly repeat the one before, and others seldom do."""
+        repeats, others = self.finals["repeats"], self.finals["true"]
+        is_usual = self._repeated > 0.2 * max(self._inner, 1)
+        return repeats >= max(2, others) and not is_usual
+
+
+def _clocks_moved_alike(env: int, last: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """ale-py counts frames of the emulator's life and of the episode; a reset parts the two."""
+    moves = [now[key][env] - last[key][env] for key in ("frame_number", "episode_frame_number")]
+    return bool(moves[0] == moves[1])

@@ -1,0 +1,133 @@
+"""Say in plain data how an env was made, so that two stores of data can be compared."""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import wrappers
+
+from stepwell.wrappers.frame_stack import FrameStack
+
+# They change neither the data nor the ends of episodes.
+CHECKERS = (wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
+# They leave observations alone, so a frame stack may be looked for below them.
+SHOW_AS_IT_IS = (
+    *CHECKERS,
+    gym.ActionWrapper,
+    gym.RewardWrapper,
+    wrappers.Autoreset,
+    wrappers.RecordEpisodeStatistics,
+    wrappers.TimeLimit,
+)
+PADDINGS = {"reset": "repeat", "zero": "zero"}
+
+AnyEnv = gym.Env[Any, Any]
+
+
+def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
+    """The recipe of an env that `make_vec` built.
+
+    Args:
+        env: One env with all its wrappers.
+        source: What it was built from, for an env without a spec.
+
+    Returns:
+        JSON-able data: maker, id, kwargs, wrappers (outermost last), frame_skip,
+        versions, and for a stack of frames `frame_stack` and `stack_padding`.
+
+    Example:
+        >>> recipe = recipe_of(gym.make("CartPole-v1"), None)
+        >>> recipe["id"], recipe["wrappers"]
+        ('CartPole-v1', [{'name': 'TimeLimit', 'kwargs': {'max_episode_steps': 500}}])
+    """
+    spec = env.unwrapped.spec
+    chain = [one for one in _wrappers_of(env) if not isinstance(one, CHECKERS)]
+    return {
+        "maker": "make_vec",
+        "id": jsonable(source) if spec is None else spec.id,
+        "kwargs": {} if spec is None else jsonable(spec.kwargs),
+        "wrappers": [_wrapper_recipe(one) for one in reversed(chain)],
+        "frame_skip": _frame_skip(env),
+        **_stack_recipe(env),
+        "versions": _versions(env),
+    }
+
+
+def _wrappers_of(env: AnyEnv) -> list[gym.Wrapper[Any, Any, Any, Any]]:
+    """The wrappers, outermost first."""
+    found: list[gym.Wrapper[Any, Any, Any, Any]] = []
+    inner: Any = env
+    while isinstance(inner, gym.Wrapper):
+        found.append(inner)  # pyright: ignore[reportUnknownArgumentType]
+        inner = found[-1].env
+    return found
+
+
+def _wrapper_recipe(wrapper: gym.Wrapper[Any, Any, Any, Any]) -> dict[str, Any]:
+    kwargs = getattr(wrapper, "_saved_kwargs", None)  # None: it does not record its arguments
+    return {"name": wrapper.class_name(), "kwargs": None if kwargs is None else jsonable(kwargs)}
+
+
+def _stack_recipe(env: AnyEnv) -> dict[str, Any]:
+    shape = env.observation_space.shape
+    if not isinstance(env.observation_space, gym.spaces.Box) or not shape:
+        return {}
+    for wrapper in _wrappers_of(env):
+        if isinstance(wrapper, FrameStack):
+            return {"frame_stack": shape[0], "stack_padding": wrapper.padding}
+        if isinstance(wrapper, wrappers.FrameStackObservation):
+            padding = PADDINGS.get(str(wrapper.padding_type))
+            if padding is None:  # a frame of the user's
+                return {}
+            return {"frame_stack": shape[0], "stack_padding": padding}
+        if not isinstance(wrapper, SHOW_AS_IT_IS):
+            return {}
+    return {}
+
+
+def _frame_skip(env: AnyEnv) -> int:
+    """Frames of the emulator in one step: ale-py's own `frameskip` times those of wrappers."""
+    spec = env.unwrapped.spec
+    skips = [spec.kwargs.get("frameskip", 1) if spec is not None else 1]
+    for wrapper in _wrappers_of(env):
+        kwargs: dict[str, Any] = getattr(wrapper, "_saved_kwargs", None) or {}
+        skips.append(kwargs.get("frame_skip", kwargs.get("skip", 1)))
+    return math.prod(skip for skip in skips if isinstance(skip, int))
+
+
+def _versions(env: AnyEnv) -> dict[str, str]:
+    packages = ("gymnasium", type(env.unwrapped).__module__.partition(".")[0])
+    found: dict[str, str] = {}
+    for package in packages:
+        try:
+            found[package.replace("_", "-")] = version(package)
+        except PackageNotFoundError:
+            pass  # a module that no package brought
+    return found
+
+
+def jsonable(value: object) -> Any:
+    """The value as JSON can hold it, the same in every run: no addresses, no order of sets.
+
+    Example:
+        >>> jsonable({"size": (84, 84), "kind": np.uint8, "f": jsonable})
+        {'size': [84, 84], 'kind': 'numpy:uint8', 'f': 'stepwell.wrappers.env_recipe:jsonable'}
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return cast("Any", value).tolist()
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value)
+        return {str(key): jsonable(one) for key, one in pairs.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(one) for one in cast("list[object]", value)]
+    if isinstance(value, partial):
+        made = cast("partial[object]", value)
+        return [jsonable(made.func), jsonable(made.args), jsonable(made.keywords)]
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}:{getattr(named, '__qualname__', '?')}"

@@ -1,0 +1,249 @@
+"""Make a vector env of any Gymnasium env."""
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from stepwell.wrappers.env_recipe import recipe_of
+from stepwell.wrappers.worker_checks import available_cores, checked_start_method
+from stepwell.wrappers.worker_process import EnvFn
+from stepwell.wrappers.workers import WorkerVectorEnv
+
+AnyEnv = gym.Env[Any, Any]
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+WrapperFn = Callable[[Any], AnyEnv]
+
+
+def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> AnyVectorEnv:
+    """Put envs side by side, in this process or in worker processes.
+
+    With None a single env runs in this process, and several run in worker processes, one for each
+    core at most. Measured on 2 cores with 8 envs: workers are as fast as this process for envs of
+    10 us a step and win from about 20 us on (600 us: 1.8 times as fast), and only workers let the
+    caller work meanwhile. Where processes cannot be forked None means this process, since
+    workers then need a script with a main guard.
+
+    Args:
+        env_fns: Factories, one for each env; zero arguments.
+        num_workers: Number of worker processes, 0 for this process, None as said above.
+
+    Returns:
+        A `WorkerVectorEnv`, or gymnasium's `SyncVectorEnv`; both in NEXT_STEP autoreset mode.
+
+    Raises:
+        ValueError: No factory, or a negative number of workers.
+
+    Example:
+        >>> envs = vectorize([lambda: gym.make("CartPole-v1")] * 3, num_workers=0)
+        >>> envs.num_envs
+        3
+        >>> envs.close()
+    """
+    if not env_fns:
+        raise ValueError("env_fns is empty: expected at least one factory, got none")
+    if num_workers is not None and num_workers < 0:
+        raise ValueError(f"num_workers is wrong: expected 0 or more, got {num_workers}")
+    if num_workers is None:
+        num_workers = _default_num_workers(len(env_fns))
+    if num_workers == 0:
+        return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return WorkerVectorEnv(env_fns, num_workers=num_workers)
+
+
+def _default_num_workers(num_envs: int) -> int:
+    if num_envs == 1 or checked_start_method(None) != "fork":
+        return 0
+    return min(available_cores(), num_envs)
+
+
+def make_vec(
+    env: str | EnvSpec | EnvFn | AnyEnv | AnyVectorEnv,
+    num_envs: int | None = None,
+    *,
+    num_workers: int | None = None,
+    wrappers: Sequence[WrapperFn] = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> AnyVectorEnv:
+    """Make a vector env whose `metadata["stepwell"]` says how it was made.
+
+    An id gives exactly what `gymnasium.make` gives: "ALE/Pong-v5" shows (210, 160, 3) RGB
+    screens, whereas `make_atari("Pong")` shows stacks of small gray frames and gymnasium's own
+    `make_vec` of that id yet another env.
+
+    Args:
+        env: An id ("CartPole-v1", or "module:Id-v0" to import `module` first), an `EnvSpec`, a
+            factory without arguments, one env that is already built, or a vector env, which
+            comes back as it is.
+        num_envs: Number of envs, 1 by default; of a vector env, as many as it has.
+        num_workers: Number of worker processes; see `vectorize`.
+        wrappers: Functions that wrap each env, the first one innermost.
+        env_kwargs: Arguments for the env's constructor; for an id or a spec only.
+
+    Returns:
+        A vector env; unless one was given, in NEXT_STEP autoreset mode.
+
+    Raises:
+        ValueError: An unknown id, a number of envs that does not fit, or arguments that do not
+            apply to what was given.
+        TypeError: `env` is none of these.
+
+    Example:
+        >>> envs = make_vec("CartPole-v1", 2, num_workers=0)
+        >>> envs.single_observation_space.shape, envs.metadata["stepwell"]["id"]
+        ((4,), 'CartPole-v1')
+        >>> envs.close()
+    """
+    if num_envs is not None and num_envs < 1:
+        raise ValueError(f"num_envs is wrong: expected 1 or more, got {num_envs}")
+    if env_kwargs and not isinstance(env, str | EnvSpec):
+        raise ValueError(
+            f"env_kwargs cannot be used: expected an id or a spec, got {env!r}; "
+            f"give the arguments where the env is built"
+        )
+    built: Any = env
+    if isinstance(env, VectorEnv):
+        return _checked_vector_env(built, num_envs, num_workers, wrappers)
+    if isinstance(env, gym.Env):
+        return _one_built(built, num_envs, num_workers, wrappers)
+    build = _Build(_factory(env, dict(env_kwargs or {})), tuple(wrappers), env)
+    return vectorize([build] * (num_envs or 1), num_workers=num_workers)
+
+
+@dataclass(frozen=True)
+class _Build:
+    """A factory whose envs carry their recipe in their metadata, which vector envs hand on."""
+
+    env_fn: EnvFn
+    wrappers: tuple[WrapperFn, ...]
+    source: object
+
+    def __call__(self) -> AnyEnv:
+        env = self.env_fn()
+        for wrap in self.wrappers:
+            env = wrap(env)
+        env.metadata = {**env.metadata, "stepwell": recipe_of(env, self.source)}
+        return env
+
+
+@dataclass(frozen=True)
+class _Make:
+    """A factory for an `EnvSpec`: it also works where the id is not registered."""
+
+    spec: EnvSpec
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> AnyEnv:
+        return gym.make(self.spec, **self.kwargs)
+
+
+def _factory(env: str | EnvSpec | EnvFn, env_kwargs: dict[str, Any]) -> EnvFn:
+    if isinstance(env, EnvSpec):
+        return _Make(env, env_kwargs)
+    if isinstance(env, str):
+        return _Make(find_spec(env), env_kwargs)
+    if callable(env):
+        return env
+    raise TypeError(
+        f"env is of the wrong kind: expected an id, a spec, a factory, an env or a vector env, "
+        f"got {type(env).__name__}"
+    )
+
+
+def _checked_vector_env(
+    envs: AnyVectorEnv,
+    num_envs: int | None,
+    num_workers: int | None,
+    wrappers: Sequence[WrapperFn],
+) -> AnyVectorEnv:
+    if num_envs not in (None, envs.num_envs):
+        raise ValueError(
+            f"num_envs does not fit the vector env: expected {envs.num_envs}, got {num_envs}; "
+            f"leave it out"
+        )
+    if wrappers or num_workers is not None:
+        raise ValueError(
+            "wrappers and num_workers cannot be used: expected an id or a factory, got a vector "
+            "env that is already built; wrap it with gymnasium.wrappers.vector"
+        )
+    if "stepwell" not in envs.metadata:
+        # A copy for this object: ale-py's vector env writes into its class's dict, where the
+        # autoreset mode of another one may have overwritten this one's.
+        mode = getattr(envs.unwrapped, "autoreset_mode", envs.metadata.get("autoreset_mode"))
+        recipe = {"maker": "make_vec", "id": _vector_id(envs), "num_envs": envs.num_envs}
+        envs.metadata = {**envs.metadata, "autoreset_mode": mode, "stepwell": recipe}
+    return envs
+
+
+def _vector_id(envs: AnyVectorEnv) -> str:
+    kind = type(envs.unwrapped)
+    return f"{kind.__module__}:{kind.__qualname__}" if envs.spec is None else envs.spec.id
+
+
+def _one_built(
+    env: AnyEnv, num_envs: int | None, num_workers: int | None, wrappers: Sequence[WrapperFn]
+) -> AnyVectorEnv:
+    if num_envs not in (None, 1) or num_workers not in (None, 0):
+        raise ValueError(
+            f"one built env cannot be multiplied: expected num_envs=1 in this process, got "
+            f"num_envs={num_envs} and num_workers={num_workers}; give its id or a factory"
+        )
+    return vectorize([_Build(lambda: env, tuple(wrappers), type(env.unwrapped))], num_workers=0)
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Look an id up in gymnasium's registry, importing what it needs.
+
+    Args:
+        env_id: "Name-v0", "namespace/Name-v0" or "module:Name-v0"; without "-v0" the newest.
+
+    Raises:
+        ValueError: There is no such env; the message has the nearest names.
+
+    Example:
+        >>> find_spec("CartPole-v1").max_episode_steps
+        500
+    """
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        if name.startswith("ALE/"):
+            _register_ale()
+        return gym.spec(_with_version(name))
+    except ImportError as error:
+        raise ValueError(
+            f"env id {env_id!r} names a module that cannot be imported: expected {module!r} to be "
+            f"one, got {error}; install it, or correct the part before the colon"
+        ) from None
+    except gym.error.Error:
+        raise ValueError(
+            f"unknown env id {env_id!r}: expected one in gymnasium's registry, got one that is "
+            f"not there; {_nearest(name)}"
+        ) from None
+
+
+def _with_version(name: str) -> str:
+    namespace, bare, version = parse_env_id(name)
+    if version is None and name not in gym.registry:
+        newest = find_highest_version(namespace, bare)
+        return name if newest is None else f"{name}-v{newest}"
+    return name
+
+
+def _register_ale() -> None:
+    gym.register_envs(importlib.import_module("ale_py"))
+
+
+def _nearest(name: str) -> str:
+    _register_ale()
+    by_key = {key.partition("/")[2].lower(): key for key in gym.registry if "/" in key}
+    by_key |= {key.lower(): key for key in gym.registry}
+    found = difflib.get_close_matches(name.lower(), by_key, n=6, cutoff=0.6)
+    names = list(dict.fromkeys(by_key[key] for key in found))[:3]
+    return f"did you mean {' or '.join(names)}?" if names else "`stepwell envs` lists what there is"

@@ -1,0 +1,29 @@
+"""OpenCV, imported only by what resizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["area_resize", "require_opencv"]
+
+
+def require_opencv() -> None:
+    """Raise an ImportError that names the cures when OpenCV cannot be imported."""
+    try:
+        import cv2  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError as error:
+        raise ImportError(
+            f"resizing needs OpenCV, and cv2 cannot be imported ({error}): either install "
+            "opencv-python-headless instead of opencv-python, or install the system library that "
+            "it lacks (on Debian and Ubuntu: apt install libgl1)"
+        ) from error
+
+
+def area_resize(image: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Resize a C-contiguous image [H, W] or [H, W, C] into `out` by averaging areas."""
+    import cv2
+
+    height, width = out.shape[:2]
+    cv2.resize(image, (width, height), dst=out, interpolation=cv2.INTER_AREA)
+    return out

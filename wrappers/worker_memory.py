@@ -1,0 +1,187 @@
+"""Rows of a vector env in memory that several processes share.
+
+The memory is one anonymous block (an unlinked file), so nothing is left behind however a process
+ends. Each process sees it as numpy arrays with one row for each env.
+"""
+
+from multiprocessing.context import BaseContext
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+# The batched form of a space: an array [N, ...], or a dict or a tuple of such.
+Arrays: TypeAlias = "npt.NDArray[Any] | dict[str, Arrays] | tuple[Arrays, ...]"
+ALIGNMENT = 64  # bytes: each array begins on a cache line of its own
+
+
+class SharedRows:
+    """Observations, actions, rewards and flags of N envs, and the workers' control words.
+
+    Args:
+        observation_space: Space of one env's observation.
+        action_space: Space of one env's action.
+        num_envs: Number of envs, N.
+        num_workers: Number of worker processes.
+        context: The start method's context, which makes the memory fit to be handed over.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        num_envs: int,
+        num_workers: int,
+        context: BaseContext,
+    ) -> None:
+        self._plan = (observation_space, action_space, num_envs, num_workers)
+        measure = _Carver(None)
+        self._carve(measure)
+        self._memory: Any = context.RawArray("B", measure.offset)
+        self._carve(_Carver(self._memory))
+
+    def _carve(self, carver: "_Carver") -> None:
+        observation_space, action_space, num_envs, num_workers = self._plan
+        # number asked, number answered, command, status: a line of int64 for each worker
+        self.control: npt.NDArray[np.int64] = carver.array(np.int64, (num_workers, 8))
+        self.reward: npt.NDArray[np.float64] = carver.array(np.float64, (num_envs,))
+        self.terminated: npt.NDArray[np.bool_] = carver.array(np.bool_, (num_envs,))
+        self.truncated: npt.NDArray[np.bool_] = carver.array(np.bool_, (num_envs,))
+        self.observation: Arrays = carver.arrays(observation_space, num_envs)
+        self.action: Arrays = carver.arrays(action_space, num_envs)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """What another process needs; only allowed while a process is being started."""
+        return self._plan, self._memory
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """See the same memory in another process."""
+        self._plan, self._memory = state
+        self._carve(_Carver(self._memory))
+
+
+class _Carver:
+    """Cuts arrays from a block of memory, one after the other; without memory it only measures."""
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+        self.offset = 0
+
+    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        start, size = self.offset, int(np.prod(shape)) * np.dtype(dtype).itemsize
+        self.offset += -(-size // ALIGNMENT) * ALIGNMENT
+        if self._memory is None:
+            return np.empty(0, dtype)
+        return np.frombuffer(self._memory, np.uint8, size, start).view(dtype).reshape(shape)
+
+    def arrays(self, space: spaces.Space[Any], num_envs: int) -> Arrays:
+        if isinstance(space, spaces.Dict):
+            return {key: self.arrays(part, num_envs) for key, part in _dict_parts(space)}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self.arrays(part, num_envs) for part in _tuple_parts(space))
+        assert space.shape is not None
+        assert space.dtype is not None
+        return self.array(space.dtype, (num_envs, *space.shape))
+
+
+def _dict_parts(space: Any) -> list[tuple[str, spaces.Space[Any]]]:
+    return list(space.spaces.items())
+
+
+def _tuple_parts(space: Any) -> tuple[spaces.Space[Any], ...]:
+    return tuple(space.spaces)
+
+
+def check_space(space: spaces.Space[Any], what: str) -> None:
+    """Refuse a space whose values have no fixed shape.
+
+    Args:
+        space: Space of one env.
+        what: How to call it in the error, such as "observation space".
+
+    Raises:
+        ValueError: The space, or a part of it, cannot be batched.
+    """
+    if isinstance(space, spaces.Dict):
+        for key, part in _dict_parts(space):
+            check_space(part, f"{what}[{key!r}]")
+    elif isinstance(space, spaces.Tuple):
+        for index, part in enumerate(_tuple_parts(space)):
+            check_space(part, f"{what}[{index}]")
+    elif not isinstance(
+        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    ):
+        raise ValueError(
+            f"{what} cannot be kept in shared memory: expected Box, Discrete, MultiDiscrete, "
+            f"MultiBinary, or a Dict or Tuple of these, got {space}; change it with a wrapper, or "
+            f"step the envs in this process (num_workers=0)"
+        )
+
+
+def write_row(arrays: Arrays, index: int, value: Any, what: str = "observation") -> None:
+    """Copy one env's value into row `index`.
+
+    Args:
+        arrays: Arrays [N, ...].
+        index: The env's index.
+        value: A value of the single env's space; it is copied, so it may be a live buffer.
+        what: How to call it in an error.
+
+    Raises:
+        ValueError: A part has another shape than its space says.
+        TypeError: A part has a dtype that does not fit.
+    """
+    if isinstance(arrays, dict):
+        for key, part in arrays.items():
+            write_row(part, index, value[key], f"{what}[{key!r}]")
+    elif isinstance(arrays, tuple):
+        for place, part in enumerate(arrays):
+            write_row(part, index, value[place], f"{what}[{place}]")
+    else:
+        _copy(arrays[index, ...], value, what)
+
+
+def write_rows(arrays: Arrays, values: Any, what: str = "actions") -> None:
+    """Copy a batch `[N, ...]` into all rows; errors as for `write_row`."""
+    if isinstance(arrays, dict):
+        for key, part in arrays.items():
+            write_rows(part, values[key], f"{what}[{key!r}]")
+    elif isinstance(arrays, tuple):
+        for place, part in enumerate(arrays):
+            write_rows(part, values[place], f"{what}[{place}]")
+    else:
+        _copy(arrays, values, what)
+
+
+def _copy(target: npt.NDArray[Any], value: Any, what: str) -> None:
+    if np.shape(value) != target.shape:  # numpy alone would broadcast
+        raise ValueError(
+            f"{what} has the wrong shape: expected {target.shape}, got {np.shape(value)}; "
+            f"give values of the declared space"
+        )
+    try:
+        np.copyto(target, value, casting="same_kind")
+    except TypeError:
+        raise TypeError(
+            f"{what} has the wrong dtype: expected {target.dtype}, got "
+            f"{np.asarray(value).dtype}; give values of the declared space"
+        ) from None
+
+
+def read_row(arrays: Arrays, index: int) -> Any:
+    """Copy row `index` out, as a value of the single env's space."""
+    if isinstance(arrays, dict):
+        return {key: read_row(part, index) for key, part in arrays.items()}
+    if isinstance(arrays, tuple):
+        return tuple(read_row(part, index) for part in arrays)
+    return arrays[index] if arrays.ndim == 1 else arrays[index].copy()
+
+
+def copy_rows(arrays: Arrays) -> Any:
+    """Copy all rows out: arrays `[N, ...]` that the caller owns."""
+    if isinstance(arrays, dict):
+        return {key: copy_rows(part) for key, part in arrays.items()}
+    if isinstance(arrays, tuple):
+        return tuple(copy_rows(part) for part in arrays)
+    return arrays.copy()
