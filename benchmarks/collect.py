@@ -12,12 +12,16 @@ import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
+import ale_py
+import gymnasium
 import numpy as np
-import rounds
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
+import rounds
 import stepwell as sw
 
 
@@ -52,7 +56,7 @@ def collecting(
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or '').split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--games", nargs="+", default=["Pong", "Breakout"])
     parser.add_argument("--num-envs", nargs="+", type=int, default=[8, 32])
     parser.add_argument("--rounds", type=int, default=7)
@@ -67,6 +71,29 @@ def main() -> None:
     print(rounds.table(head, lines))
 
 
+def asynchronous(game: str, num_envs: int, vector_steps: int) -> Callable[[], float]:
+    """The peer that every user has: gymnasium's AsyncVectorEnv and wrappers, nothing kept."""
+
+    def one() -> gymnasium.Env[Any, Any]:
+        name = f"ALE/{game}-v5"
+        env = gymnasium.make(name, frameskip=1)
+        env = AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84)
+        return FrameStackObservation(env, 4)
+
+    gymnasium.register_envs(ale_py)
+    envs = AsyncVectorEnv([one] * num_envs)
+    envs.reset(seed=0)
+    rng = np.random.default_rng(0)
+    actions = int(cast("spaces.Discrete", envs.single_action_space).n)
+
+    def run() -> float:
+        for _ in range(vector_steps):
+            envs.step(rng.integers(actions, size=num_envs))
+        return vector_steps * num_envs
+
+    return run
+
+
 def compare(game: str, num_envs: int, vector_steps: int, count: int) -> list[tuple[str, ...]]:
     """Measure all candidates in one run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -78,6 +105,7 @@ def compare(game: str, num_envs: int, vector_steps: int, count: int) -> list[tup
             "python, stored on disk": collecting(
                 game, num_envs, vector_steps, Path(folder) / "python", "python"
             ),
+            "gymnasium Async, nothing kept": asynchronous(game, num_envs, vector_steps),
         }
         measured = rounds.rates(candidates, count)
     lines: list[tuple[str, ...]] = []

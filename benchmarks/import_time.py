@@ -27,22 +27,24 @@ def import_seconds(module: str) -> float:
     return float(run.stdout)
 
 
-def medians(modules: tuple[str, ...], rounds: int) -> list[float]:
-    """Median seconds of each module, measured in turn; the first round only warms the disk."""
-    measured = [[import_seconds(module) for module in modules] for _ in range(rounds + 1)]
-    return [statistics.median(column) for column in zip(*measured[1:], strict=True)]
+def measure(modules: tuple[str, ...], rounds: int) -> list[tuple[float, ...]]:
+    """Seconds of each module, a row for each round; the first round only warms the disk."""
+    measured = [tuple(import_seconds(module) for module in modules) for _ in range(rounds + 1)]
+    return measured[1:]
 
 
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21, help="imports of each (default: 21)")
-    rounds = parser.parse_args().rounds
-    gymnasium, stepwell = medians(("gymnasium", "stepwell"), rounds)
-    print(f"Python {platform.python_version()}, gymnasium {version('gymnasium')}, {rounds} rounds")
+    rounds = measure(("gymnasium", "stepwell"), parser.parse_args().rounds)
+    gymnasium, stepwell = (statistics.median(column) for column in zip(*rounds, strict=True))
+    ratio = statistics.median(ours / theirs for theirs, ours in rounds)
+    versions = f"Python {platform.python_version()}, gymnasium {version('gymnasium')}"
+    print(f"{versions}, medians of {len(rounds)} rounds")
     print(f"import gymnasium  {gymnasium * 1000:7.1f} ms")
     print(f"import stepwell   {stepwell * 1000:7.1f} ms")
-    print(f"ratio             {stepwell / gymnasium:7.2f}     (limit {LIMIT})")
+    print(f"ratio             {ratio:7.2f}     (limit {LIMIT})")
 
 
 if __name__ == "__main__":

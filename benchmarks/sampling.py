@@ -13,9 +13,9 @@ import argparse
 from collections.abc import Callable
 
 import numpy as np
-import rounds
 from gymnasium import spaces
 
+import rounds
 import stepwell as sw
 from stepwell.buffers import End, Piece, Spec
 
@@ -101,7 +101,7 @@ def measure(
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or '').split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", choices=["raw", "atari"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rows", type=int, default=200_000, help="raw rows of 12 kB each")

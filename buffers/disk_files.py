@@ -102,9 +102,12 @@ class Files:
 
     def map(self, file: io.FileIO, nbytes: int) -> np.ndarray:
         """The first bytes of a file as memory that cannot be written; freed with the last view."""
-        return np.frombuffer(
-            mmap.mmap(file.fileno(), nbytes, mmap.MAP_SHARED, mmap.PROT_READ), np.uint8
-        )
+        flags, protection = mmap.MAP_SHARED, mmap.PROT_READ
+        if sys.version_info >= (3, 13):  # before, every map holds a file descriptor
+            memory = mmap.mmap(file.fileno(), nbytes, flags, protection, trackfd=False)
+        else:
+            memory = mmap.mmap(file.fileno(), nbytes, flags, protection)
+        return np.frombuffer(memory, np.uint8)
 
     def lock(self, file: io.FileIO) -> bool:
         """Take the lock of a file, or return False where somebody holds it.

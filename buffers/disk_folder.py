@@ -40,6 +40,15 @@ class StoreFolder:
         Raises:
             ValueError: Something else is there.
         """
+        self.check_unused()
+        self._make_with_parents(self.path)
+
+    def check_unused(self) -> None:
+        """Refuse a path where something is.
+
+        Raises:
+            ValueError: A file, a store, or a folder that is not empty.
+        """
         if self.is_store:
             raise ValueError(
                 f"{self.path} holds a store already, expected a new or empty folder: "
@@ -52,7 +61,6 @@ class StoreFolder:
             raise ValueError(
                 f"{self.path} is not empty, expected a new or empty folder: choose another folder"
             )
-        self._make_with_parents(self.path)
 
     @property
     def is_store(self) -> bool:

@@ -77,24 +77,18 @@ class Loaded(NamedTuple):
         entry: What the manifest says, or would say if the segment were complete.
         verdict: What its slot tables say.
         records: The table's records of its pieces.
+        counters: The table's counters after its last piece.
     """
 
     segment: Segment
     entry: Sealed
     verdict: Verdict
     records: np.ndarray
+    counters: Counters
 
-    @property
-    def counters(self) -> Counters:
-        """The table's counters after its last piece."""
-        slots, before = self.verdict.slots, self.segment.header.counters
-        if not len(slots):
-            return before
-        return Counters(
-            int(slots["row_id"][-1] + slots["rows"][-1]),
-            max(before.next_episode, int(slots["episode"].max()) + 1),
-            int(slots["total_steps"][-1]),
-        )
+    def without_slots(self) -> Loaded:
+        """The same, less what is needed only to heal it."""
+        return self._replace(verdict=self.verdict._replace(slots=self.verdict.slots[:0].copy()))
 
 
 def load(files: Files, folder: Path, manifest: Manifest, number: int) -> Loaded:
@@ -107,34 +101,15 @@ def load(files: Files, folder: Path, manifest: Manifest, number: int) -> Loaded:
     path = segment_path(folder, number)
     with open_segment(files, path) as file:
         nbytes = files.size(file)
-        start = files.pread(file, 4096, 0)
-        header_bytes = Header.length(start, str(path))
-        rest = files.pread(file, header_bytes - len(start), len(start))
-        header = Header.unpack(start + rest, str(path))
+        header = _read_header(files, file, path)
         _check_identity(header, manifest, number, path)
         _check_size(header, sealed, nbytes, path)
-        slots = header.slots if sealed is None else sealed.slots
-        # B first: a flush that goes on meanwhile is then seen in A at least as far as in B.
-        b, a = (
-            Copy.parse(files.pread(file, slots * SLOT.itemsize, offset), header)
-            for offset in reversed(header.table_offsets)
-        )
-        if sealed is not None:
-            verdict = judge_sealed(a, b, str(path))
-        else:
-            verdict = judge_open(
-                a,
-                b,
-                str(path),
-                lambda slot: (
-                    crc32(files.pread(file, int(slot["nbytes"]), int(slot["offset"])))
-                    == slot["data_crc"]
-                ),
-            )
+        verdict = _judge(files, file, header, sealed, str(path))
     segment = Segment(path, header, nbytes)
     segment.extend(verdict.slots)
     entry = sealed or Sealed(number, align(segment.used_bytes), len(verdict.slots))
-    return Loaded(segment, entry, verdict, _records(verdict.slots, number))
+    records = _records(verdict.slots, number)
+    return Loaded(segment, entry, verdict, records, _counters(header, verdict.slots))
 
 
 def open_segment(files: Files, path: Path) -> FileIO:
@@ -207,6 +182,32 @@ class Maps:
             return self._files.map(file, nbytes)
 
 
+def _read_header(files: Files, file: FileIO, path: Path) -> Header:
+    start = files.pread(file, 4096, 0)
+    header_bytes = Header.length(start, str(path))
+    rest = files.pread(file, header_bytes - len(start), len(start))
+    return Header.unpack(start + rest, str(path))
+
+
+def _judge(
+    files: Files, file: FileIO, header: Header, sealed: Sealed | None, where: str
+) -> Verdict:
+    slots = header.slots if sealed is None else sealed.slots
+    # B first: a flush that goes on meanwhile is then seen in A at least as far as in B.
+    b, a = (
+        Copy.parse(files.pread(file, slots * SLOT.itemsize, offset), header)
+        for offset in reversed(header.table_offsets)
+    )
+    if sealed is not None:
+        return judge_sealed(a, b, where)
+
+    def is_data_right(slot: np.ndarray) -> bool:
+        data = files.pread(file, int(slot["nbytes"]), int(slot["offset"]))
+        return crc32(data) == int(slot["data_crc"])
+
+    return judge_open(a, b, where, is_data_right)
+
+
 def _check_identity(header: Header, manifest: Manifest, number: int, path: Path) -> None:
     if header.store != manifest.store or header.number != number:
         raise StoreCorrupt(
@@ -236,6 +237,17 @@ def _damage(path: Path, record: Record) -> str:
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
         f"{last_row} of episode {record.episode}, are not what was written; restore it from a copy"
+    )
+
+
+def _counters(header: Header, slots: np.ndarray) -> Counters:
+    """The table's counters after the given slots of a segment."""
+    if not len(slots):
+        return header.counters
+    return Counters(
+        int(slots["row_id"][-1] + slots["rows"][-1]),
+        max(header.counters.next_episode, int(slots["episode"].max()) + 1),
+        int(slots["total_steps"][-1]),
     )
 
 

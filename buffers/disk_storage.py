@@ -100,6 +100,7 @@ class DiskStorage:
         folder.make()
         lock = folder.lock()
         with closing_on_error(lock):
+            folder.check_unused()  # again: nobody else makes one from here on
             folder.write_manifest(manifest)
             return cls(folder, lock)
 

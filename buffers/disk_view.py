@@ -102,5 +102,6 @@ def look(folder: StoreFolder, known: dict[int, Loaded]) -> View:
             seen = str(error)
         else:
             known.clear()
-            known.update((each.entry.number, each) for each in loaded[: len(manifest.sealed)])
+            sealed = loaded[: len(manifest.sealed)]
+            known.update((each.entry.number, each.without_slots()) for each in sealed)
             return View(manifest, loaded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ __all__ = ["Encoded", "SegmentWriter", "Sizes", "heal"]
 _MIN_SLOTS = 256
 _MIN_DATA_BYTES = 1 << 20
 _MIN_BYTES_A_SLOT = 512
+_LONG_BYTES = 1 << 16
 
 
 class Encoded(NamedTuple):
@@ -114,10 +115,12 @@ class SegmentWriter:
     def commit(self, pieces: Sequence[Encoded], table: PieceTable) -> None:
         """Make pieces durable, all of them or none, and enter them in the table."""
         slots = self._new_slots(pieces, table)
-        data = b"".join(part for encoded in pieces for part in encoded.parts)
         packed = pack_slots(self._header, slots)
         in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._header.table_offsets)
-        write_at(self._files, self._file, data, self._data_end)
+        end = self._data_end
+        for data in _few(part for encoded in pieces for part in encoded.parts):
+            write_at(self._files, self._file, data, end)
+            end += len(data)
         write_at(self._files, self._file, packed, in_a)
         self._files.fdatasync(self._file)
         # Copy B says that all the rest is on the medium: it must come after the sync.
@@ -127,7 +130,7 @@ class SegmentWriter:
             table.append(encoded.piece, self._header.number, offset, encoded.nbytes)
             self.rows += encoded.piece.rows
         self._slots += len(pieces)
-        self._data_end += len(data)
+        self._data_end = end
 
     def seal(self) -> Sealed:
         """Make the last copies B durable and say what the manifest must note."""
@@ -164,6 +167,19 @@ class SegmentWriter:
         slots["nbytes"] = nbytes
         slots["data_crc"] = [encoded.crc for encoded in pieces]
         return slots
+
+
+def _few(parts: Iterable[Part]) -> Iterator[Part]:
+    """The same bytes in few parts, of which the long ones are not copied."""
+    short: list[Part] = []
+    for part in parts:
+        if len(part) < _LONG_BYTES:
+            short.append(part)
+            continue
+        yield b"".join(short)
+        yield part
+        short = []
+    yield b"".join(short)
 
 
 def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:

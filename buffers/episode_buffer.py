@@ -25,7 +25,7 @@ class EpisodeBuffer:
 
     Args:
         spec: The fields of every row.
-        num_envs: Number of envs N; env i writes stream ``first_stream + i``.
+        num_envs: Number of envs N; env i writes stream i.
         piece_rows: Rows of an env after which its piece is due; None chooses by size (at most 512).
         next_episode: Id of the first episode that begins here.
 
@@ -266,7 +266,8 @@ class EpisodeBuffer:
         """Where the next row of each env goes."""
         if envs is self._all:
             return self._base + self._cursor
-        return self._base[envs] + self._cursor[envs]
+        places: np.ndarray = self._base[envs] + self._cursor[envs]
+        return places
 
     def _blank(self, env: int) -> None:
         """Nothing was chosen from the newest row."""

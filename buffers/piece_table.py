@@ -299,8 +299,7 @@ def _link(records: np.ndarray, base: int) -> None:
     next_row = of_stream["first_row"] + of_stream["stored_rows"] - is_pending
     continues = np.zeros(len(order), np.bool_)
     continues[1:] = (
-        (of_stream["stream"][1:] == of_stream["stream"][:-1])
-        & (of_stream["episode"][1:] == of_stream["episode"][:-1])
+        (of_stream["episode"][1:] == of_stream["episode"][:-1])
         & (of_stream["first_row"][1:] == next_row[:-1])
         & ~is_final[:-1]
     )

@@ -215,7 +215,7 @@ class SequenceReplayBuffer:
             ValueError: A number is not positive, or ``stack`` is asked of unstacked data.
         """
         for name, value in (("batch_size", batch_size), ("length", length)):
-            if value < 1:
+            if int(value) != value or value < 1:
                 raise ValueError(f"{name}: expected a whole number >= 1, got {value}")
         reader = self._reader_in_force()
         return reader.draw(batch_size, length, stack, self._rng if rng is None else rng)
@@ -259,9 +259,7 @@ class SequenceReplayBuffer:
 
     def _new_storage(self, spec: Spec) -> Storage:
         if self._path is None:
-            return MemoryStorage(
-                spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes
-            )
+            return MemoryStorage(spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes)
         return DiskStorage.create(
             self._path, spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes
         )

@@ -131,6 +131,8 @@ class Spec:
             TypeError: A space holds something without a fixed dtype and shape (Text, Graph, ...).
             ValueError: ``frame_stack`` does not fit the observation space.
         """
+        if frame_stack < 1:
+            raise ValueError(f"frame_stack: expected a whole number >= 1, got {frame_stack}")
         fields: list[Field] = []
         observation = _layout_of("observation", observation_space, fields)
         if frame_stack > 1:
@@ -288,6 +290,9 @@ def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
 def _layout_of(name: str, space: spaces.Space[object], fields: list[Field]) -> Layout:
     """Append the fields of a space and return how they form its values."""
     if isinstance(space, spaces.Dict):
+        strange = [key for key in space.spaces if not isinstance(cast("object", key), str)]
+        if strange:
+            raise TypeError(f"{name} space: expected keys that are text, got {strange[0]!r}")
         return {
             key: _layout_of(f"{name}/{key}", part, fields) for key, part in space.spaces.items()
         }
@@ -308,11 +313,14 @@ def _layout_of(name: str, space: spaces.Space[object], fields: list[Field]) -> L
 
 def _unstack(fields: list[Field], k: int, padding: Literal["zero", "repeat"]) -> Field:
     """The field of one frame of a stacked observation."""
-    stacked = fields[0]
-    if len(fields) != 1 or len(stacked.shape) < 2 or stacked.shape[0] != k:
+    shapes = [field.shape for field in fields]
+    if len(fields) != 1 or len(shapes[0]) < 2 or shapes[0][0] != k:
+        got = ", ".join(map(str, shapes)) or "none"
         raise ValueError(
-            f"frame_stack={k}: expected an observation of shape ({k}, ...), got {stacked.shape}"
+            f"frame_stack={k}: expected one observation of shape ({k}, ...), got {got}; leave "
+            f"frame_stack out"
         )
+    stacked = fields[0]
     shape = stacked.shape[1:]
     codec = default_codec(stacked.numpy_dtype, shape)
     return replace(stacked, shape=shape, codec=codec, stack=k, stack_padding=padding)

@@ -31,7 +31,7 @@ class StoreFacts:
         truncated: Episodes that ended like that, and not terminated.
         cut: Episodes of which the end was not recorded.
         beheaded: Episodes whose beginning was evicted.
-        returns: [E] of the episodes that are there from beginning to end.
+        returns: [E] of the episodes that are there from beginning to end, by their ids.
         lengths: [E] env steps of the same.
         raw_bytes: Bytes of the stored rows uncompressed, each frame counted once.
         stored_bytes: Bytes of the same rows as they are stored.
@@ -97,7 +97,7 @@ def facts_of(path: Path) -> StoreFacts:
     """
     with DiskStorage.open(path, read_only=True) as storage:
         records = storage.table.records
-        tails = records[records["is_tail"] == 1]
+        tails = np.sort(records[records["is_tail"] == 1], order="episode")
         ends = tails["end"]
         is_terminated = (ends & End.TERMINATED) != 0
         is_truncated = ((ends & End.TRUNCATED) != 0) & ~is_terminated

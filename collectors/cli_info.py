@@ -20,6 +20,7 @@ __all__ = ["histogram", "show_store"]
 
 _BAR = "▏▎▍▌▋▊▉█"
 _BINS = 8
+_PLAIN_AT_ONE = ("frame_skip", "frame_stack")
 
 
 def show_store(folder: Path, *, with_digest: bool, as_json: bool) -> None:
@@ -124,8 +125,16 @@ def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str
             f"{format_bytes(facts.stored_bytes)}{smaller}"
         ),
     )
+    yield "made by", _versions(facts)
     if digest is not None:
         yield "digest", digest
+
+
+def _versions(facts: StoreFacts) -> str:
+    """What the newest run was made with."""
+    newest = facts.sessions[-1] if facts.sessions else {}
+    versions = cast("Mapping[str, object]", newest.get("versions") or {})
+    return ", ".join(f"{name} {number}" for name, number in versions.items()) or "unknown"
 
 
 def _limit(facts: StoreFacts) -> str:
@@ -157,7 +166,12 @@ def _recipe(facts: StoreFacts) -> str:
 
 def _setting(key: str, value: object) -> str:
     """One thing about the env; nothing where nothing was chosen."""
-    if value is None or value is False or value in ({}, []):
+    if (
+        value is None
+        or value is False
+        or value in ({}, [])
+        or (key in _PLAIN_AT_ONE and value == 1)
+    ):
         return ""
     if value is True:
         return key
@@ -186,16 +200,14 @@ def _fields(facts: StoreFacts) -> rich.table.Table:
 
 
 def _sessions(facts: StoreFacts) -> rich.table.Table:
-    table = _table("run", "began", "envs", "seed", "policy", "versions")
+    table = _table("run", "began", "envs", "seed", "policy")
     for number, session in enumerate(facts.sessions):
-        versions = cast("Mapping[str, object]", session.get("versions") or {})
         table.add_row(
             str(number),
             str(session.get("began", ""))[:16].replace("T", " "),
             str(session.get("num_envs", "")),
             str(session.get("seed", "")),
-            str(session.get("policy", "")),
-            ", ".join(f"{name} {number}" for name, number in versions.items()),
+            str(session.get("policy", "")).removeprefix("stepwell.collectors.policy."),
         )
     return table
 

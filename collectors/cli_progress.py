@@ -133,7 +133,7 @@ def fitted(parts: Sequence[Part], width: int) -> rich.text.Text:
     """
     kept = list(parts)
     while len(kept) > 1 and _length(kept) > width:
-        kept.remove(max(kept, key=lambda part: part.rank))
+        kept.remove(max(reversed(kept), key=lambda part: part.rank))
     line = _joined(kept)
     line.truncate(max(1, width))
     return line

@@ -155,8 +155,7 @@ class Collector:
             return
         self._is_closed = True
         try:
-            if not self._is_overtaken():
-                self._settle()
+            self._settle()
         finally:
             self._envs.close()
 
@@ -191,12 +190,12 @@ class Collector:
     def _begin(self, episodes: int | None) -> _Before:
         """Reset the envs where that is due, and start the count."""
         started = time.perf_counter()
-        if self._recorder is not None and self._is_overtaken():
+        if self._recorder is not None and self._recorder.is_overtaken:
+            # Another Collector has written into the replay since this one did.
             self._recorder.begin_anew()
             self._needs_reset = True
         if self._needs_reset or episodes is not None:
             self._settle()
-            self._needs_reset = True  # until it has succeeded
             cut = self._tally.forget()
             self._tally.begin(episodes)
             self._tally.cut = cut
@@ -287,10 +286,6 @@ class Collector:
                 error.add_note(f"then: {failure}")
         if self._recorder is not None:
             error.add_note(f"kept: {self._recorder.kept}")
-
-    def _is_overtaken(self) -> bool:
-        """Another Collector has written into the replay since this one did."""
-        return self._recorder is not None and self._recorder.is_overtaken
 
     def _report(self, before: _Before) -> CollectReport:
         replay, tally = self._replay, self._tally

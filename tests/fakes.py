@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 Info = dict[str, Any]
 IntArray = npt.NDArray[np.int64]
@@ -278,3 +279,21 @@ class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
         observation = self.observation(int(action))
         terminated, truncated = over and end != "truncated", over and end != "terminated"
         return observation, float(observation[4] - 500), terminated, truncated, {}
+
+
+class RestartVectorEnv(SyncVectorEnv):
+    """Says that env `env` was begun anew at vector step `at_step`, as if its worker had died."""
+
+    def __init__(self, env_fns: Sequence[Any], at_step: int, env: int = 0, **options: Any) -> None:
+        super().__init__(env_fns, **options)
+        self.at_step, self.env_that_dies, self.vector_steps = at_step, env, 0
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Info]:
+        self.vector_steps += 1
+        observation, reward, terminated, truncated, info = super().step(actions)
+        if self.vector_steps == self.at_step:
+            dead = self.env_that_dies
+            observation[dead], reward[dead] = self.envs[dead].reset()[0], 0.0
+            terminated[dead] = truncated[dead] = self._autoreset_envs[dead] = False
+            info = {**info, "worker_restarted": np.arange(self.num_envs) == dead}
+        return observation, reward, terminated, truncated, info

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+
 import stepwell as sw
 from stepwell.buffers.episode import Episode
 

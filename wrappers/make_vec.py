@@ -24,10 +24,10 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     """Put envs side by side, in this process or in worker processes.
 
     With None a single env runs in this process, and several run in worker processes, one for each
-    core at most. Measured on 2 cores with 8 envs: workers are as fast as this process for envs of
-    10 us a step and win from about 20 us on (600 us: 1.8 times as fast), and only workers let the
-    caller work meanwhile. Where processes cannot be forked None means this process, since
-    workers then need a script with a main guard.
+    core at most. Measured on 2 cores with 8 envs: CartPole is as fast in workers as in this
+    process, an env of 600 us a step is 1.8 times as fast, and only workers let the caller work
+    meanwhile. Where processes cannot be forked None means this process, since workers then need
+    a script with a main guard.
 
     Args:
         env_fns: Factories, one for each env; zero arguments.

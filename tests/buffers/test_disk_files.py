@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -105,11 +104,10 @@ from pathlib import Path
 from stepwell.buffers.disk_files import Files
 file = Files().open_to_write(Path(sys.argv[1]))
 assert Files().lock(file)
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # by now the child has closed what it must not hold
     time.sleep(60)
     os._exit(0)
-print(child, flush=True)
 time.sleep(60)
 """
 
@@ -133,4 +131,3 @@ def test_a_killed_writer_leaves_no_lock_to_the_workers_that_it_forked(tmp_path: 
             os.kill(worker, signal.SIGKILL)
             holder.kill()
             holder.wait()
-    time.sleep(0)

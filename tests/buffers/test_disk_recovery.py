@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,80 @@ def test_no_room_says_how_much_is_needed_and_free(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json"]
 
 
+class Watching(Files):
+    """Lists the calls by which something becomes durable."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pwrite(self, file: FileIO, data: memoryview, offset: int) -> int:
+        name = Path(str(file.name)).name
+        if name.endswith(".bin.tmp") and offset:
+            header = Header.unpack(self.pread(file, 4096, 0), "")
+            parts = [*header.table_offsets, header.data_offset]
+            name = ["A", "B", "data"][sum(part <= offset for part in parts) - 1]
+        self.calls.append(f"write {name}")
+        return super().pwrite(file, data, offset)
+
+    def fdatasync(self, file: FileIO) -> None:
+        self.calls.append("fdatasync")
+        super().fdatasync(file)
+
+    def fsync(self, file: FileIO) -> None:
+        self.calls.append("fsync")
+        super().fsync(file)
+
+    def fsync_folder(self, path: Path) -> None:
+        self.calls.append("fsync folder")
+        super().fsync_folder(path)
+
+    def allocate(self, file: FileIO, nbytes: int) -> None:
+        self.calls.append("allocate")
+        super().allocate(file, nbytes)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.calls.append(f"rename {new.name}")
+        super().rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        self.calls.append(f"unlink {path.name}")
+        super().unlink(path)
+
+    def truncate(self, file: FileIO, nbytes: int) -> None:
+        if nbytes:
+            self.calls.append("cut off")
+        super().truncate(file, nbytes)
+
+
+FLUSH = ["write data", "write A", "fdatasync", "write B"]
+NEW_MANIFEST = ["write manifest.json.tmp", "fsync", "rename manifest.json", "fsync folder"]
+NEW_SEGMENT = [
+    *("allocate", "write segment-00000000.bin.tmp", "fsync"),
+    *("rename segment-00000000.bin", "fsync folder"),
+]
+
+
+def test_the_calls_come_in_the_order_that_a_loss_of_power_demands(tmp_path: Path) -> None:
+    files = Watching()
+    storage = DiskStorage.create(tmp_path / "a", SPEC, capacity=160, files=files)
+    files.calls.clear()
+    storage.add([piece_of(0, 0, 2), piece_of(1, 0, 2, stream=1)])
+    assert files.calls == [*NEW_SEGMENT, *NEW_MANIFEST, *FLUSH]
+    files.calls.clear()
+    storage.add([piece_of(0, 2, 1)])
+    assert files.calls == FLUSH
+    files.calls.clear()
+    storage.close()
+    assert files.calls == ["fdatasync", *NEW_MANIFEST, "cut off"]
+    storage = DiskStorage.open(tmp_path / "a", files=files)
+    for episode in range(2, 9):
+        files.calls.clear()
+        storage.add([piece_of(episode, 0, 40, End.TERMINATED)])
+    unlink = next(at for at, call in enumerate(files.calls) if call.startswith("unlink"))
+    assert files.calls[unlink - 4 : unlink] == NEW_MANIFEST
+    storage.close()
+
+
 # --- the recovery table ---------------------------------------------------------------------------
 
 
@@ -170,7 +245,7 @@ def damage(path: Path, slot: int, *parts: int) -> None:
     """Break one copy of a slot, or the data that it vouches for."""
     file = segment_path(path, 0)
     data = bytearray(file.read_bytes())
-    header = Header.unpack(data[:4096], "")
+    header = Header.unpack(bytes(data[:4096]), "")
     for part in parts:
         if part == DATA:
             entry = slots_of(data, header, A)[slot]
@@ -184,7 +259,7 @@ def erase(path: Path, slot: int, *parts: int) -> None:
     """Take back the write of one copy of a slot."""
     file = segment_path(path, 0)
     data = bytearray(file.read_bytes())
-    header = Header.unpack(data[:4096], "")
+    header = Header.unpack(bytes(data[:4096]), "")
     for part in parts:
         start = header.table_offsets[part] + slot * SLOT.itemsize
         data[start : start + SLOT.itemsize] = bytes(SLOT.itemsize)
@@ -263,6 +338,12 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "both copies of the first damaged": (
         lambda path: damage(path, 0, A, B),
         r"both copies of slot 0 are damaged",
+    ),
+    "both copies damaged before a torn flush": (
+        both(
+            no_b_of_last_flush, lambda path: damage(path, 2, A, B), lambda path: erase(path, 6, A)
+        ),
+        r"both copies of slot 2 are damaged",
     ),
     "both copies damaged within the last flush": (
         lambda path: damage(path, 6, A, B),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -59,6 +60,10 @@ def copy_of(path: Path) -> Path:
     target = path.with_name(path.name + "-copy")
     shutil.rmtree(target, ignore_errors=True)
     return Path(shutil.copytree(path, target))
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
 def read_all(storage: DiskStorage) -> None:
@@ -146,7 +151,7 @@ def test_an_unfinished_episode_is_cut_by_reopening_and_never_continued(tmp_path:
 
 
 def test_ids_are_not_used_again_when_their_rows_are_gone(tmp_path: Path) -> None:
-    with create(tmp_path / "a", capacity=32) as storage:
+    with create(tmp_path / "a", capacity=160) as storage:
         for episode in range(30):
             storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
         counters, base = storage.table.counters, storage.table.base
@@ -323,13 +328,13 @@ def test_a_reader_changes_nothing_in_the_folder(tmp_path: Path) -> None:
     with create(tmp_path / "a") as storage:
         play(storage, 5)
         path = copy_of(tmp_path / "a")
-    before = {each.name: each.read_bytes() for each in path.iterdir()}
+    before = contents(path)
     for each in (path, *path.iterdir()):
         each.chmod(0o555 if each.is_dir() else 0o444)
     try:
         with reopen(path, read_only=True) as reader:
             read_all(reader)
-        assert before == {each.name: each.read_bytes() for each in path.iterdir()}
+        assert contents(path) == before
     finally:
         path.chmod(0o755)
 
@@ -374,6 +379,20 @@ def test_only_an_empty_folder_becomes_a_store(tmp_path: Path) -> None:
     assert DiskStorage.exists(tmp_path / "new" / "and" / "deep")
 
 
+def test_of_two_that_make_a_store_at_once_the_later_one_is_refused(tmp_path: Path) -> None:
+    class Late(NoSyncFiles):
+        """The other one makes and closes its store just before this one takes the lock."""
+
+        def lock(self, file: io.FileIO) -> bool:
+            filled(tmp_path / "a")
+            return super().lock(file)
+
+    with pytest.raises(ValueError, match=r"a holds a store already"):
+        DiskStorage.create(tmp_path / "a", SPEC, files=Late())
+    with reopen(tmp_path / "a") as storage:
+        assert len(storage.table) > 0
+
+
 def test_a_relative_path_survives_a_change_of_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,7 +417,11 @@ def test_what_is_read_only_or_closed_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"a was opened with read_only=True, expected a store"):
             write(reader)
     reader.close()
-    uses = [*writes, lambda one: one.payload(0), lambda one: one.refresh()]
+    uses: list[Callable[[DiskStorage], object]] = [
+        *writes,
+        lambda one: one.payload(0),
+        lambda one: one.refresh(),
+    ]
     for use in uses:
         for closed in (storage, reader):
             with pytest.raises(
@@ -410,6 +433,7 @@ def test_what_is_read_only_or_closed_is_not_written(tmp_path: Path) -> None:
 def test_a_forked_child_may_read_but_not_write(tmp_path: Path) -> None:
     with create(tmp_path / "a") as storage:
         storage.add([piece_of(0)])
+        before = contents(tmp_path / "a")
         child = os.fork()
         if child == 0:
             code = 1
@@ -422,6 +446,7 @@ def test_a_forked_child_may_read_but_not_write(tmp_path: Path) -> None:
                 storage.close()
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert contents(tmp_path / "a") == before
         with pytest.raises(StoreLocked):  # the child's close did not free the lock
             reopen(tmp_path / "a")
         storage.add([piece_of(1)])
@@ -433,9 +458,11 @@ def test_windows_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    for use in (lambda: create(tmp_path / "a"), lambda: reopen(tmp_path / "a")):
-        with pytest.raises(OSError, match=r"needs Linux or macOS.*keep the replay in memory"):
-            use()
+    message = r"needs Linux or macOS.*keep the replay in memory"
+    with pytest.raises(OSError, match=message):
+        create(tmp_path / "a")
+    with pytest.raises(OSError, match=message):
+        reopen(tmp_path / "a")
 
 
 def test_a_dtype_without_a_place_in_the_format_is_refused(tmp_path: Path) -> None:
@@ -576,6 +603,14 @@ def test_a_manifest_older_than_its_segments_is_refused_and_nothing_removed(tmp_p
     with pytest.raises(StoreCorrupt, match=r"holds pieces, but manifest\.json does not list it"):
         reopen(path)
     assert sorted(os.listdir(path)) == names
+
+
+def test_a_file_that_is_cut_off_under_a_reader_does_not_end_the_process(tmp_path: Path) -> None:
+    filled(tmp_path / "a")
+    with reopen(tmp_path / "a", read_only=True) as reader:
+        os.truncate(tmp_path / "a" / FIRST, 8192)
+        with pytest.raises(StoreCorrupt, match=r"bin has 8192 bytes, expected \d+; restore the f"):
+            reader.payload(0)
 
 
 def test_damaged_rows_name_file_episode_and_offset(tmp_path: Path) -> None:

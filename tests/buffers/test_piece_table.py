@@ -36,7 +36,8 @@ class Model:
     def run(self, program: list[str | tuple[int, int, End]]) -> None:
         for call in program:
             if call == "count":  # so that counts are continued, not only made anew
-                self.table.count_windows(3)
+                for length in range(1, 8):
+                    self.table.count_windows(length)
             elif call == "new segment":
                 self.segment += 1
             elif call == "evict":

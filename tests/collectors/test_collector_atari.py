@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stepwell as sw
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
 from stepwell.collectors.session import Seeds
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 
 
-def atari(num_envs: int, mode: AutoresetMode = NEXT_STEP, **knobs: Any) -> AtariVectorEnv:
+def atari(num_envs: int, mode: Any = NEXT_STEP, **knobs: Any) -> AtariVectorEnv:
     """Small frames, none skipped, games of at most 60 frames: resets come often."""
     defaults = {"img_height": 12, "img_width": 10, "frameskip": 1}
     defaults |= {"max_num_frames_per_episode": 60, "noop_max": 10}
@@ -38,7 +39,11 @@ class Actions:
 
 
 # Breakout loses a life about every 90 frames, from 5.
-LIFE_LOSS = {"life_loss_info": True, "max_num_frames_per_episode": 200, "noop_max": 0}
+LIFE_LOSS: dict[str, Any] = {
+    "life_loss_info": True,
+    "max_num_frames_per_episode": 200,
+    "noop_max": 0,
+}
 
 
 def choose(observation: np.ndarray) -> np.ndarray:
@@ -111,9 +116,7 @@ def assert_game(episode: Episode, game: Game, is_over: bool) -> None:
         assert np.asarray(episode.action)[-1] == 0
 
 
-def assert_games(
-    replay: sw.SequenceReplayBuffer, games: list[list[Game]], least_over: int
-) -> None:
+def assert_games(replay: sw.SequenceReplayBuffer, games: list[list[Game]], least_over: int) -> None:
     """Every stored episode is one of the loop's games, whole where that one is over."""
     # The loop stops where it likes: of its last games only the beginning is known.
     compared = 0
@@ -214,7 +217,9 @@ def test_a_second_reset_of_a_partial_batch_is_refused() -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(atari(3, batch_size=2), sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=10)
-        with pytest.raises(ValueError, match=r"batch_size=2 of 3: expected one reset in all, got a"):
+        with pytest.raises(
+            ValueError, match=r"batch_size=2 of 3: expected one reset in all, got a"
+        ):
             collector.collect(episodes=1)
     assert replay.steps >= 10
 

@@ -9,11 +9,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import stepwell as sw
-from fakes import TraceEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import stepwell as sw
+from fakes import TraceEnv
 from model import Model, assert_stored
 from stepwell.buffers import episode_buffer
 from stepwell.collectors.session import Seeds
@@ -43,7 +44,7 @@ def policy(observation: Any, is_first: Any) -> Any:
 
 
 def small_pieces(rows: int) -> Any:
-    return mock.patch.object(episode_buffer, "_rows_by_size", lambda spec, num_envs: rows)
+    return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
 
 
 def run(envs: Any, plans: Sequence[Plan], calls: Sequence[Call], flush_seconds: float) -> None:

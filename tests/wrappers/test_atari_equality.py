@@ -34,7 +34,7 @@ CHANGES: list[dict[str, Any]] = [
     {"fire_reset": True, "max_frames": 400},
     {"grayscale": False, "size": (96, 64), "frame_stack": 2, "max_frames": 250},
     {"size": None, "full_actions": True, "sticky": 0.0, "max_frames": 402},
-    {"clip_rewards": True},
+    {"clip_rewards": True, "max_frames": 800},
 ]
 
 

@@ -1,0 +1,132 @@
+"""Equal data, equal digest, however it was flushed; any other data, another digest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import Digest, End, Piece
+
+TERMINATED, TRUNCATED, PENDING, NONE = End.TERMINATED, End.TRUNCATED, End.PENDING, End.NONE
+Episodes = list[tuple[int, int, End]]
+EPISODES = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.integers(2, 8),
+        st.sampled_from([TERMINATED, TRUNCATED, End(3), NONE]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def rows_of(length: int, begin: float = 0.0) -> dict[str, np.ndarray]:
+    numbers = np.arange(length) + begin
+    return {"observation": numbers[:, None].repeat(2, 1), "reward": numbers}
+
+
+def whole(episodes: Episodes, first_id: int = 0) -> list[Piece]:
+    return [
+        Piece(first_id + number, stream, 0, end, rows_of(length, number))
+        for number, (stream, length, end) in enumerate(episodes)
+    ]
+
+
+def digest_of(pieces: list[Piece]) -> str:
+    digest = Digest()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def in_parts(piece: Piece, data: st.DataObject) -> list[Piece]:
+    """The same rows in several flushes, some of which end with a row that has no action yet."""
+    parts: list[Piece] = []
+    start = 0
+    while start < piece.rows:
+        stop = data.draw(st.integers(start + 1, piece.rows))
+        is_last = stop == piece.rows
+        can_pend = not is_last or not piece.end.is_final
+        pends = can_pend and stop - start > 1 and data.draw(st.booleans())
+        rows = {name: rows[start:stop].copy() for name, rows in piece.fields.items()}
+        if pends and not is_last:
+            rows["reward"][-1] = -1.0  # as blank as an action that was not chosen yet
+        end = PENDING if pends else piece.end if is_last else NONE
+        parts.append(Piece(piece.episode, piece.stream, piece.first_row + start, end, rows))
+        start = stop - (pends and not is_last)
+    return parts
+
+
+@given(EPISODES, st.data(), st.integers(0, 100))
+def test_pieces_and_ids_do_not_count(
+    episodes: Episodes, data: st.DataObject, first_id: int
+) -> None:
+    parts = [part for piece in whole(episodes, first_id) for part in in_parts(piece, data)]
+    assert digest_of(parts) == digest_of(whole(episodes))
+
+
+def test_the_order_in_which_streams_come_does_not_count() -> None:
+    one, other = Piece(0, 0, 0, TERMINATED, rows_of(3)), Piece(1, 1, 0, NONE, rows_of(4))
+    assert digest_of([one, other]) == digest_of([other, one])
+
+
+def changed(**change: Any) -> list[Piece]:
+    base: dict[str, Any] = {"episode": 1, "stream": 0, "first_row": 0, "end": TERMINATED}
+    return [
+        Piece(0, 0, 0, TERMINATED, rows_of(3)),
+        Piece(**{**base, "fields": rows_of(3), **change}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stream": 1},
+        {"end": TRUNCATED},
+        {"end": End(3)},
+        {"end": NONE},
+        {"fields": rows_of(4)},
+        {"fields": rows_of(3, 1.0)},
+        {"fields": {**rows_of(3), "reward": np.array([0.0, 1.0, -2.0])}},
+        {"fields": {"observation": rows_of(3)["observation"], "other": rows_of(3)["reward"]}},
+    ],
+)
+def test_any_change_gives_another_digest(change: dict[str, Any]) -> None:
+    assert digest_of(changed(**change)) != digest_of(changed())
+
+
+def test_where_episodes_begin_counts() -> None:
+    """The same rows, cut elsewhere."""
+
+    def pieces(*lengths: int) -> list[Piece]:
+        ends = [Piece(n, 0, 0, TERMINATED, blank(length)) for n, length in enumerate(lengths)]
+        return ends
+
+    def blank(length: int) -> dict[str, np.ndarray]:
+        return {"reward": np.zeros(length)}
+
+    assert len({digest_of(pieces(*lengths)) for lengths in [(3, 5), (5, 3), (4, 4), (8,)]}) == 4
+
+
+def test_a_cut_between_two_episodes_counts() -> None:
+    rows = {"reward": np.zeros(4)}
+    joined = [Piece(0, 0, 0, NONE, rows), Piece(0, 0, 4, NONE, rows)]
+    apart = [Piece(0, 0, 0, NONE, rows), Piece(1, 0, 0, NONE, rows)]
+    assert digest_of(joined) != digest_of(apart)
+
+
+def test_a_pending_row_counts_where_nothing_followed() -> None:
+    rows = {"reward": np.arange(4.0)}
+    cut = [Piece(0, 0, 0, PENDING, rows), Piece(1, 0, 0, NONE, rows)]
+    other = {"reward": np.array([0.0, 1.0, 2.0, 9.0])}
+    assert digest_of(cut) != digest_of([Piece(0, 0, 0, PENDING, other), cut[1]])
+    assert digest_of(cut) == digest_of([Piece(0, 0, 0, NONE, rows), cut[1]])
+
+
+def test_nothing_has_a_digest_too() -> None:
+    assert len(Digest().hexdigest()) == 16
+    assert Digest().hexdigest() != digest_of(changed())

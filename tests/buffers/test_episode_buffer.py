@@ -1,0 +1,385 @@
+"""The open episodes of N envs, against lists; driven directly, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.buffers import End, EpisodeBuffer, Field, Piece, Spec, SpecMismatch
+from stepwell.buffers import episode_buffer as module
+
+SPEC = Spec.from_spaces(
+    spaces.Box(0, 1000, (2,), np.int64),
+    spaces.Discrete(100),
+    more=[Field("extra/value", "float32", (), "raw"), Field("info/lives", "int64", (), "narrow")],
+)
+
+
+@dataclass(eq=False)
+class Run:
+    """The rows of one episode, as given."""
+
+    stream: int
+    observations: list[int] = field(default_factory=list)
+    actions: list[int] = field(default_factory=list)
+    end: End = End.NONE
+
+
+class Driver:
+    """Writes numbered rows and keeps what it wrote in lists."""
+
+    def __init__(self, num_envs: int, piece_rows: int | None, spec: Spec = SPEC) -> None:
+        self.buffer = EpisodeBuffer(spec, num_envs, piece_rows=piece_rows)
+        self.number = 0
+        self.open: dict[int, Run] = {}
+        self.runs: list[Run] = []
+        self.pieces: list[Piece] = []
+
+    def observe(self, envs: list[int], first: list[bool], ends: list[End]) -> None:
+        rows = []
+        for env, is_first, end in zip(envs, first, ends, strict=True):
+            if is_first:
+                self.open[env] = Run(env)
+                self.runs.append(self.open[env])
+            self.number += 1
+            run = self.open[env]
+            run.observations.append(self.number)
+            run.actions.append(0)
+            run.end = end
+            rows.append(self.number)
+        numbers = np.array(rows, np.int64)
+        self.buffer.observe(
+            {
+                "observation": np.stack([numbers, numbers], 1),
+                "reward": numbers * 0.5,
+                "info/lives": numbers + 1,
+            },
+            is_first=np.array(first),
+            terminated=np.array([bool(end & End.TERMINATED) for end in ends]),
+            truncated=np.array([bool(end & End.TRUNCATED) for end in ends]),
+            env_ids=np.array(envs),
+            metadata={env: {"stream": env} for env in envs},
+        )
+        for env, end in zip(envs, ends, strict=True):
+            if end:
+                del self.open[env]
+
+    def act(self, envs: list[int]) -> None:
+        action = np.array([self.number % 100 + env for env in envs], np.int64)
+        for env, one in zip(envs, action.tolist(), strict=True):
+            if env in self.open:
+                self.open[env].actions[-1] = one
+        values: dict[str, np.ndarray] = {"action": action, "extra/value": action.astype(np.float32)}
+        self.buffer.act(values, env_ids=np.array(envs))
+
+    def take(self, *, everything: bool) -> None:
+        for piece in self.buffer.take(everything=everything):
+            rows = {name: rows.copy() for name, rows in piece.fields.items()}
+            place = piece.episode, piece.stream, piece.first_row, piece.end
+            self.pieces.append(Piece(*place, rows, piece.metadata))
+
+    def joined(self) -> list[Run]:
+        """The episodes that the pieces make up, pending rows superseded."""
+        found: dict[int, Run] = {}
+        for piece in self.pieces:
+            if piece.first_row == 0:
+                assert piece.episode not in found
+                found[piece.episode] = Run(piece.stream)
+                assert piece.metadata["stream"] == piece.stream
+            else:
+                assert piece.metadata == {}
+            run = found[piece.episode]
+            assert run.stream == piece.stream
+            if run.end & End.PENDING:
+                run.observations.pop()
+                run.actions.pop()
+            assert not run.end.is_final
+            assert len(run.observations) == piece.first_row
+            values = {name: rows.tolist() for name, rows in piece.fields.items()}
+            numbers = [first for first, _ in values["observation"]]
+            assert values["observation"] == [[n, n] for n in numbers]
+            assert values["reward"] == [n * 0.5 for n in numbers]
+            assert values["info/lives"] == [n + 1 for n in numbers]
+            assert values["extra/value"] == values["action"]
+            run.observations += numbers
+            run.actions += values["action"]
+            run.end = piece.end
+        return [found[episode] for episode in sorted(found)]
+
+
+def known(runs: list[Run]) -> list[tuple[Any, ...]]:
+    return [
+        (run.stream, run.observations, run.actions, run.end & ~End.PENDING)
+        for run in runs
+        if len(run.observations) > 1
+    ]
+
+
+ENDS = st.sampled_from([End.NONE] * 8 + [End.TERMINATED, End.TRUNCATED, End(3)])
+
+
+@given(st.data(), st.integers(1, 4), st.integers(1, 9))
+@settings(max_examples=80)
+def test_pieces_make_up_exactly_the_rows_that_were_given(
+    data: st.DataObject, num_envs: int, piece_rows: int
+) -> None:
+    """Any groups of envs, any flushes, any ends, cuts and restarts: nothing lost, nothing twice."""
+    driver = Driver(num_envs, piece_rows)
+    for _ in range(data.draw(st.integers(1, 40))):
+        envs = data.draw(
+            st.lists(st.integers(0, num_envs - 1), min_size=1, max_size=num_envs, unique=True)
+        )
+        restart = st.sampled_from([False] * 9 + [True])
+        first = [env not in driver.open or data.draw(restart) for env in envs]
+        ends = [End.NONE if one else data.draw(ENDS) for one in first]
+        driver.observe(envs, first, ends)
+        if data.draw(st.booleans()):
+            driver.take(everything=True)
+        driver.act(envs)
+        if driver.buffer.is_due:
+            driver.take(everything=False)
+        if data.draw(st.sampled_from([False] * 9 + [True])):
+            driver.buffer.cut()
+            driver.open.clear()
+    driver.take(everything=True)
+    taken = known(driver.joined())
+    assert taken == known(driver.runs)
+
+
+def test_a_row_that_awaits_its_action_is_handed_out_and_superseded() -> None:
+    driver = Driver(1, 8)
+    driver.observe([0], [True], [End.NONE])
+    driver.act([0])
+    driver.observe([0], [False], [End.NONE])
+    driver.take(everything=True)
+    assert [(p.rows, p.end) for p in driver.pieces] == [(2, End.PENDING)]
+    driver.take(everything=True)
+    assert len(driver.pieces) == 1
+    driver.act([0])
+    driver.observe([0], [False], [End.TERMINATED])
+    driver.take(everything=True)
+    assert [(p.first_row, p.rows, p.end) for p in driver.pieces[1:]] == [(1, 2, End.TERMINATED)]
+    assert driver.joined()[0].actions == [1, 2, 0]
+
+
+def test_a_row_that_came_after_its_env_was_taken_is_handed_out_alone() -> None:
+    driver = Driver(1, 2)
+    for first in (True, False):
+        driver.observe([0], [first], [End.NONE])
+        driver.act([0])
+    driver.take(everything=False)
+    driver.observe([0], [False], [End.NONE])
+    driver.take(everything=True)
+    assert [(p.first_row, p.rows, p.end) for p in driver.pieces] == [
+        (0, 2, End.NONE),
+        (2, 1, End.PENDING),
+    ]
+
+
+def test_a_reset_from_which_nothing_followed_is_no_episode() -> None:
+    driver = Driver(2, 8)
+    driver.observe([0, 1], [True, True], [End.NONE, End.NONE])
+    driver.take(everything=True)
+    driver.buffer.cut()
+    driver.take(everything=True)
+    assert driver.pieces == []
+
+
+def test_pieces_of_many_envs_fall_due_one_after_the_other() -> None:
+    """Each is then compressed behind one env step instead of all behind the same."""
+    driver = Driver(4, 8)
+    due: list[list[int]] = []
+    for row in range(24):
+        driver.observe([0, 1, 2, 3], [row == 0] * 4, [End.NONE] * 4)
+        driver.act([0, 1, 2, 3])
+        if driver.buffer.is_due:
+            before = len(driver.pieces)
+            driver.take(everything=False)
+            due.append([piece.stream for piece in driver.pieces[before:]])
+    assert due == [[3], [2], [1], [0]] * 2 + [[3], [2], [1], [0]]
+    assert max(piece.rows for piece in driver.pieces) == 8
+
+
+def test_rows_that_nobody_takes_are_refused_before_they_overwrite_others() -> None:
+    driver = Driver(2, 3)
+    for row in range(4):
+        driver.observe([0, 1], [row == 0] * 2, [End.NONE] * 2)
+        driver.act([0, 1])
+    with pytest.raises(ValueError, match="that were not taken") as caught:
+        driver.observe([0, 1], [False] * 2, [End.NONE] * 2)
+    assert str(caught.value) == (
+        "expected at most 3 rows of an env that were not taken, got 4: call take() whenever is_due"
+    )
+    driver.take(everything=True)
+    assert [run.observations for run in driver.joined()] == [[1, 3, 5, 7], [2, 4, 6, 8]]
+
+
+def test_a_row_without_a_beginning_is_refused() -> None:
+    buffer = EpisodeBuffer(SPEC, 2)
+    with pytest.raises(ValueError, match="env 1 has no open episode: expected a row with is_first"):
+        buffer.observe(row_of(2), is_first=np.array([True, False]))
+    buffer.observe(row_of(2), is_first=np.array([True, True]), terminated=np.array([True, False]))
+    with pytest.raises(ValueError, match="env 0 has no open episode"):
+        buffer.observe(row_of(2))
+
+
+def row_of(n: int) -> dict[str, np.ndarray]:
+    numbers = np.arange(n, dtype=np.int64)
+    return {
+        "observation": np.stack([numbers, numbers], 1),
+        "reward": numbers * 1.0,
+        "info/lives": numbers,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"reward": np.zeros(2, np.float32)},
+            r"'reward': expected float64 \(2,\), got float32 \(2",
+        ),
+        (
+            {"reward": np.zeros(3)},
+            r"'reward': expected float64 \(2,\), got float64 \(3,\); convert",
+        ),
+        (
+            {"observation": np.zeros((2, 1), np.int64)},
+            r"expected int64 \(2, 2\), got int64 \(2, 1\)",
+        ),
+        (
+            {"more": np.zeros(2)},
+            r"expected the fields \['info/lives', 'observation', 'reward'\], g",
+        ),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_and_change_nothing(
+    change: dict[str, np.ndarray], message: str
+) -> None:
+    buffer = EpisodeBuffer(SPEC, 2)
+    with pytest.raises(SpecMismatch, match=message):
+        buffer.observe({**row_of(2), **change}, is_first=np.array([True, True]))
+    assert buffer.take(everything=True) == []
+    assert buffer.next_episode == 0
+
+
+def test_actions_that_do_not_fit_are_refused() -> None:
+    buffer = EpisodeBuffer(SPEC, 2)
+    buffer.observe(row_of(2), is_first=np.array([True, True]))
+    with pytest.raises(SpecMismatch, match=r"'action': expected int64 \(2,\), got float64 \(2,\)"):
+        buffer.act({"action": np.zeros(2), "extra/value": np.zeros(2, np.float32)})
+    with pytest.raises(SpecMismatch, match=r"expected the fields \['action', 'extra/value'\], got"):
+        buffer.act({"action": np.zeros(2, np.int64)})
+
+
+@pytest.mark.parametrize(("num_envs", "piece_rows"), [(0, None), (1, 0)])
+def test_numbers_below_one_are_refused(num_envs: int, piece_rows: int | None) -> None:
+    with pytest.raises(ValueError, match="expected a whole number >= 1, got 0"):
+        EpisodeBuffer(SPEC, num_envs, piece_rows=piece_rows)
+
+
+def test_the_size_of_pieces_follows_the_size_of_rows() -> None:
+    def rows(shape: tuple[int, ...], num_envs: int) -> int:
+        spec = Spec.from_spaces(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2))
+        return module._rows_by_size(spec, num_envs)
+
+    assert rows((4,), 8) == 512
+    assert rows((84, 84), 8) == 512
+    assert rows((84, 84), 64) == 144
+    assert rows((1000, 1000, 3), 64) == 16
+
+
+# Frame stacks
+
+K = 3
+
+
+def stacked(padding: str) -> EpisodeBuffer:
+    spec = Spec.from_spaces(
+        spaces.Box(0, 255, (K, 2, 4), np.uint8),
+        spaces.Discrete(2),
+        frame_stack=K,
+        stack_padding=padding,  # type: ignore[arg-type]
+    )
+    return EpisodeBuffer(spec, 2)
+
+
+def stacks_of(frames: list[list[int]]) -> dict[str, np.ndarray]:
+    full = [[np.full((2, 4), frame, np.uint8) for frame in stack] for stack in frames]
+    return {"observation": np.array(full), "reward": np.zeros(len(frames))}
+
+
+BOTH = np.array([True, True])
+
+
+@pytest.mark.parametrize(("padding", "pad"), [("zero", 0), ("repeat", 5)])
+def test_one_frame_a_row_is_kept_of_a_stack(padding: str, pad: int) -> None:
+    buffer = stacked(padding)
+    other = 7 if padding == "repeat" else 0
+    buffer.observe(stacks_of([[pad, pad, 5], [other, other, 7]]), is_first=BOTH)
+    buffer.act({"action": np.array([1, 0])})
+    buffer.observe(stacks_of([[pad, 5, 6], [other, 7, 8]]))
+    pieces = buffer.take(everything=True)
+    frames = [piece.fields["observation"][:, 0, 0].tolist() for piece in pieces]
+    assert frames == [[5, 6], [7, 8]]
+
+
+@pytest.mark.parametrize(
+    "second", [[[9, 5, 6], [0, 7, 8]], [[0, 5, 6], [0, 9, 8]], [[0, 0, 6], [0, 7, 8]]]
+)
+def test_a_stack_that_did_not_move_on_by_one_frame_is_refused(second: list[list[int]]) -> None:
+    buffer = stacked("zero")
+    buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)
+    buffer.act({"action": np.array([1, 0])})
+    with pytest.raises(SpecMismatch) as caught:
+        buffer.observe(stacks_of(second))
+    assert str(caught.value) == (
+        "field 'observation': expected each stack of 3 frames to be the one before, moved on by "
+        "one frame, and padded by zero at a reset, got other frames; collect with frame_stack=1 "
+        "to store whole observations"
+    )
+    buffer.observe(stacks_of([[0, 5, 6], [0, 7, 8]]))  # nothing was remembered of the wrong one
+
+
+@pytest.mark.parametrize("padding", ["zero", "repeat"])
+def test_a_stack_that_reaches_over_a_reset_is_refused(padding: str) -> None:
+    buffer = stacked(padding)
+    pad = 0 if padding == "zero" else 5
+    begin = stacks_of([[pad, pad, 5], [pad, pad, 5]])
+    buffer.observe(begin, is_first=BOTH)
+    buffer.act({"action": np.array([1, 0])})
+    leak = stacks_of([[pad, 5, 6], [pad, 5, 6]])
+    with pytest.raises(SpecMismatch, match=f"padded by {padding} at a reset"):
+        buffer.observe(leak, is_first=np.array([True, False]))
+
+
+def test_stacks_are_compared_within_their_env_in_any_grouping() -> None:
+    buffer = stacked("zero")
+    buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)
+    buffer.observe(stacks_of([[0, 7, 8]]), env_ids=np.array([1]))
+    buffer.observe(stacks_of([[0, 5, 6], [7, 8, 9]]))
+    with pytest.raises(SpecMismatch):
+        buffer.observe(stacks_of([[7, 8, 9]]), env_ids=np.array([0]))
+
+
+def test_an_array_that_is_not_owned_is_copied() -> None:
+    buffer = stacked("zero")
+    rows = stacks_of([[0, 0, 5], [0, 0, 7]])
+    buffer.observe(rows, is_first=BOTH)
+    rows["observation"][...] = 99
+    buffer.observe(stacks_of([[0, 5, 6], [0, 7, 8]]))
+
+
+def test_an_owned_array_is_not_written_into() -> None:
+    buffer = stacked("zero")
+    rows = stacks_of([[0, 0, 5], [0, 0, 7]])
+    before = rows["observation"].copy()
+    buffer.observe(rows, is_first=BOTH, owned=True)
+    buffer.observe(stacks_of([[0, 7, 8]]), env_ids=np.array([1]), owned=True)
+    assert np.array_equal(rows["observation"], before)

@@ -1,0 +1,207 @@
+"""What a row is, said once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import Field, Spec
+from stepwell.buffers.spec import default_codec, flatten, unflatten
+
+BOX = spaces.Box(0, 255, (84, 84), np.uint8)
+NESTED = spaces.Dict(
+    {
+        "image": BOX,
+        "pair": spaces.Tuple((spaces.Discrete(5, start=2), spaces.Box(-1, 1, (2,), np.float32))),
+        "many": spaces.MultiDiscrete(np.array([[3, 4], [5, 6]])),
+        "bits": spaces.MultiBinary([2, 3]),
+        "deep": spaces.Dict({"er": spaces.Tuple((spaces.Box(0, 1, (), np.float64),))}),
+    }
+)
+
+
+FOUR = spaces.Discrete(4)
+
+
+def spec_of(observation: Any = BOX, action: Any = FOUR, **more: Any) -> Spec:
+    return Spec.from_spaces(observation, action, **more)
+
+
+def test_every_kind_of_space_becomes_fields() -> None:
+    spec = spec_of(NESTED)
+    found = {field.name: (field.dtype, field.shape, field.codec) for field in spec.fields}
+    assert found == {
+        "observation/bits": ("int8", (2, 3), "narrow"),
+        "observation/deep/er/0": ("float64", (), "raw"),
+        "observation/image": ("uint8", (84, 84), "zstd"),
+        "observation/many": ("int64", (2, 2), "narrow"),
+        "observation/pair/0": ("int64", (), "narrow"),
+        "observation/pair/1": ("float32", (2,), "raw"),
+        "action": ("int64", (), "narrow"),
+        "reward": ("float64", (), "narrow"),
+    }
+
+
+SPACES: st.SearchStrategy[Any] = st.deferred(
+    lambda: st.one_of(
+        st.builds(spaces.Discrete, st.integers(1, 9)),
+        st.builds(lambda n: spaces.MultiBinary(n), st.integers(1, 4)),
+        st.builds(lambda n: spaces.MultiDiscrete([3] * n), st.integers(1, 4)),
+        st.builds(
+            lambda shape, dtype: spaces.Box(0, 1, tuple(shape), dtype),
+            st.lists(st.integers(1, 3), max_size=3),
+            st.sampled_from([np.uint8, np.float32, np.float64, np.int16]),
+        ),
+        st.lists(SPACES, max_size=3).map(lambda parts: spaces.Tuple(tuple(parts))),
+        st.dictionaries(st.sampled_from("abc"), SPACES, max_size=3).map(spaces.Dict),
+    )
+)
+
+
+@given(SPACES, SPACES)
+def test_any_nested_value_comes_back_from_its_fields(observation: Any, action: Any) -> None:
+    spec = spec_of(observation, action)
+    value = observation.sample()
+    leaves = {name: np.asarray(leaf) for name, leaf in flatten(spec.observation, value)}
+    names = [field.name for field in spec.fields]
+    assert list(leaves) == [name for name in names if name.startswith("observation")]
+    for name, leaf in leaves.items():
+        assert (leaf.dtype.name, leaf.shape) == (spec[name].dtype, spec[name].shape)
+    back = unflatten(spec.observation, leaves)
+    assert dict(flatten(spec.observation, back)).keys() == leaves.keys()
+    assert str(back) == str(unflatten(spec.observation, dict(flatten(spec.observation, back))))  # type: ignore[arg-type]
+    assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(5),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Graph(spaces.Discrete(2), None),
+        spaces.OneOf((spaces.Discrete(2), spaces.Discrete(3))),
+    ],
+)
+def test_spaces_without_a_fixed_shape_are_refused_by_name(space: Any) -> None:
+    kind = type(space).__name__
+    with pytest.raises(TypeError) as caught:
+        spec_of(spaces.Dict({"part": space}))
+    message = str(caught.value)
+    assert message.startswith("observation/part space ")
+    assert message.endswith(
+        "expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them, got "
+        f"{kind}; flatten it with a gymnasium wrapper"
+    )
+    with pytest.raises(TypeError, match="action space "):
+        spec_of(BOX, space)
+
+
+def test_keys_that_are_no_text_are_refused() -> None:
+    with pytest.raises(TypeError, match="observation space: expected keys that are text, got 1"):
+        spec_of(spaces.Dict({1: BOX}))  # type: ignore[dict-item]
+
+
+def test_keys_that_make_one_name_are_refused() -> None:
+    space = spaces.Dict({"a/b": BOX, "a": spaces.Dict({"b": BOX})})
+    with pytest.raises(ValueError, match="field names must be unique, 'observation/a/b' stands tw"):
+        spec_of(space)
+
+
+def test_a_stack_is_described_by_one_frame() -> None:
+    spec = spec_of(spaces.Box(0, 255, (4, 84, 84), np.uint8), frame_stack=4, stack_padding="repeat")
+    field = spec["observation"]
+    assert (field.shape, field.stack, field.stack_padding) == ((84, 84), 4, "repeat")
+    assert field.source_shape == (4, 84, 84)
+    assert str(field) == "observation: uint8 (84, 84), zstd, stack of 4 padded by repeat"
+    assert spec.row_bytes == 84 * 84 + 8 + 8
+
+
+@pytest.mark.parametrize(
+    ("space", "got"),
+    [
+        (BOX, r"\(84, 84\)"),
+        (spaces.Discrete(4), r"\(\)"),
+        (spaces.Dict({"a": BOX, "b": BOX}), r"\(84, 84\), \(84, 84\)"),
+        (spaces.Dict({}), "none"),
+        (spaces.Box(0, 1, (4,)), r"\(4,\)"),
+    ],
+)
+def test_a_stack_that_does_not_fit_the_space_is_refused(space: Any, got: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"frame_stack=4: expected one obs.*\(4, ...\), got {got};"
+    ):
+        spec_of(space, frame_stack=4)
+
+
+def test_a_stack_of_no_frames_is_refused() -> None:
+    with pytest.raises(ValueError, match="frame_stack: expected a whole number >= 1, got 0"):
+        spec_of(frame_stack=0)
+
+
+def test_codecs_follow_the_kind_of_data_and_may_be_chosen() -> None:
+    assert default_codec(np.dtype("uint8"), (64,)) == "zstd"
+    assert default_codec(np.dtype("uint8"), (63,)) == "narrow"
+    assert default_codec(np.dtype("bool"), ()) == "narrow"
+    assert default_codec(np.dtype("int64"), (1000,)) == "narrow"
+    assert default_codec(np.dtype("float32"), (1000,)) == "raw"
+    spec = spec_of(NESTED).with_codecs({"observation": "zstd", "observation/pair/1": "narrow"})
+    codecs = {field.name: field.codec for field in spec.fields}
+    assert codecs["observation/many"] == codecs["observation/image"] == "zstd"
+    assert codecs["observation/pair/1"] == "narrow"
+    assert codecs["reward"] == "narrow"
+
+
+def test_codecs_of_unknown_names_or_kinds_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^codecs names") as caught:
+        spec_of().with_codecs({"image": "raw"})
+    assert str(caught.value) == (
+        "codecs names 'image', expected one of action, observation, reward"
+    )
+    with pytest.raises(ValueError, match="codec of field 'observation': expected one of zstd, na"):
+        spec_of().with_codecs({"observation": "lzma"})  # type: ignore[dict-item]
+
+
+def test_a_field_of_objects_is_refused() -> None:
+    with pytest.raises(TypeError, match="field 'x': expected a plain dtype, got object"):
+        Field("x", "object", (), "raw")
+
+
+def test_differences_are_told_in_words() -> None:
+    base = spec_of()
+    extra = Field("extra/value", "float32", (), "raw")
+    assert base.difference(base) is None
+    assert base.difference(base.with_more([extra])) == "field 'extra/value' is not in the store"
+    assert base.with_more([extra]).difference(base) == "field 'extra/value' is missing"
+    other = spec_of(spaces.Box(0, 1, (3,)))
+    assert base.difference(other) == (
+        "field 'observation' was (observation: uint8 (84, 84), zstd), is (observation: float32 "
+        "(3,), raw)"
+    )
+    turned = Spec(base.fields[::-1], base.observation, base.action)
+    assert base.difference(turned) == "the fields stand in another order"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": 1}, r"expected a dict with the keys \['a', 'b'\], got a dict with the keys \['a'\]"),
+        ([1, 2], r"expected a dict with the keys \['a', 'b'\], got a list of 2"),
+        ({"a": 1, "b": {"c": 1}}, "expected a tuple of 2, got a dict with the keys"),
+        ({"a": 1, "b": (1, 2, 3)}, "expected a tuple of 2, got a tuple of 3"),
+    ],
+)
+def test_a_value_of_another_structure_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(flatten({"a": "x", "b": ["y", "z"]}, value))
+
+
+def test_a_field_is_found_by_name() -> None:
+    assert spec_of()["reward"].dtype == "float64"
+    with pytest.raises(KeyError):
+        spec_of()["nothing"]

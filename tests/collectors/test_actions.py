@@ -1,0 +1,247 @@
+"""What a policy returns is checked before an env sees it, and before anything is stored."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+import stepwell as sw
+from fakes import CounterEnv
+from stepwell.buffers import Spec
+from stepwell.collectors.actions import PolicyCaller
+
+OBSERVATION = spaces.Box(0, 1, (2,))
+FIRST = np.array([True, False, False])
+PAIR = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)))
+WITH_DICT = spaces.Tuple((spaces.Discrete(3), spaces.Dict({"a": spaces.Discrete(3)})))
+
+
+def call(space: Any, *results: Any) -> Any:
+    """What comes of the last of the results that a policy returns one after the other."""
+    queue, found = list(results), None
+    spec = Spec.from_spaces(OBSERVATION, space)
+    caller = PolicyCaller(lambda observation, is_first: queue.pop(0), space, spec)
+    for _ in results:
+        found = caller(np.zeros((3, 2)), FIRST)
+    return found
+
+
+def numbers(*values: Any, dtype: Any = np.int64) -> np.ndarray:
+    return np.array(values, dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "result", "fields"),
+    [
+        (spaces.Discrete(3), [0, 1, 2], {"action": [0, 1, 2]}),
+        (spaces.Discrete(3, start=-1), numbers(-1, 0, 1, dtype=np.int8), {"action": [-1, 0, 1]}),
+        (spaces.MultiDiscrete([2, 3]), numbers((0, 2), (1, 1), (1, 0)), None),
+        (spaces.MultiBinary(2), numbers((0, 1), (1, 1), (1, 0), dtype=bool), None),
+        (spaces.Box(-1, 1, (1,), np.float32), np.full((3, 1), 7, np.float32), None),
+        (PAIR, (numbers(0, 1, 2), np.zeros((3, 2), np.float32)), None),
+        (WITH_DICT, (numbers(0, 1, 2), {"a": numbers(0, 1, 2)}), None),
+    ],
+)
+def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fields: Any) -> None:
+    action, chosen = call(space, result)
+    spec = Spec.from_spaces(OBSERVATION, space)
+    for field in spec.fields:
+        if field.name.startswith("action"):
+            assert chosen[field.name].dtype == field.numpy_dtype
+            assert chosen[field.name].shape == (3, *field.shape)
+    if fields is not None:
+        assert {name: rows.tolist() for name, rows in chosen.items()} == fields
+        assert action is chosen["action"]
+
+
+@pytest.mark.parametrize(
+    ("space", "result", "message"),
+    [
+        (
+            spaces.Discrete(3),
+            numbers(0, 1),
+            "policy returned action of shape (2,) and dtype int64, expected (3,) and int64 for 3 "
+            "envs with Discrete(3); convert it in the policy",
+        ),
+        (
+            spaces.Discrete(3),
+            numbers(0, 1, 2, dtype=np.float64),
+            "policy returned action of shape (3,) and dtype float64, expected (3,) and int64 for 3 "
+            "envs with Discrete(3); convert it in the policy",
+        ),
+        (
+            spaces.Discrete(3),
+            numbers((0,), (1,), (2,)),
+            "policy returned action of shape (3, 1) and dtype int64, expected (3,) and int64 for 3 "
+            "envs with Discrete(3); convert it in the policy",
+        ),
+        (
+            spaces.Box(-1, 1, (2,), np.float32),
+            np.zeros((3, 2)),
+            "policy returned action of shape (3, 2) and dtype float64, expected (3, 2) and float32 "
+            "for 3 envs with Box(-1.0, 1.0, (2,), float32); convert it in the policy",
+        ),
+        (
+            spaces.Discrete(3),
+            None,
+            "policy returned action of shape () and dtype object, expected (3,) and int64 for 3 "
+            "envs with Discrete(3); convert it in the policy",
+        ),
+        (
+            spaces.Discrete(3),
+            numbers(0, 3, 1),
+            "policy returned action 3, expected one of Discrete(3); mend the policy",
+        ),
+        (
+            spaces.Discrete(3, start=1),
+            numbers(1, 0, 3),
+            "policy returned action 0, expected one of Discrete(3, start=1); mend the policy",
+        ),
+        (
+            spaces.MultiDiscrete([2, 3]),
+            numbers((0, 0), (0, 3), (1, 1)),
+            "policy returned action 3, expected one of MultiDiscrete([2 3]); mend the policy",
+        ),
+        (
+            spaces.MultiBinary(2),
+            numbers((0, 1), (0, 2), (1, 1), dtype=np.int8),
+            "policy returned action 2, expected one of MultiBinary(2); mend the policy",
+        ),
+        (
+            PAIR,
+            (numbers(0, 1, 2),),
+            "policy returned another structure of actions: expected a tuple of 2, got a tuple of 1",
+        ),
+        (
+            PAIR,
+            (numbers(0, 1, 3), np.zeros((3, 2), np.float32)),
+            "policy returned action/0 3, expected one of Discrete(3); mend the policy",
+        ),
+        (
+            spaces.Dict({"a": spaces.Discrete(3)}),
+            {"b": numbers(0, 1, 2)},
+            "policy returned another structure of actions: expected a dict with the keys ['a'], "
+            "got a dict with the keys ['b']",
+        ),
+    ],
+)
+def test_wrong_actions_are_refused_in_one_sentence(space: Any, result: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call(space, result)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(3), PAIR, WITH_DICT, spaces.Tuple(PAIR[:1])])
+def test_extras_are_told_from_parts_of_the_action(space: Any) -> None:
+    batch = {
+        "Discrete(3)": numbers(0, 1, 2),
+        str(PAIR): (numbers(0, 1, 2), np.zeros((3, 2), np.float32)),
+        str(WITH_DICT): (numbers(0, 1, 2), {"a": numbers(0, 1, 2)}),
+    }.get(str(space), (numbers(0, 1, 2),))
+    _, chosen = call(space, (batch, {"value": np.arange(3.0)}))
+    assert chosen["extra/value"].tolist() == [0, 1, 2]
+    assert "extra/a" not in chosen
+    _, without = call(space, batch)
+    assert not any(name.startswith("extra") for name in without)
+
+
+@pytest.mark.parametrize(
+    ("extras", "message"),
+    [
+        (
+            {},
+            "policy returned the extras [], expected ['logits', 'value'] as in its first call; "
+            "return the same names each time",
+        ),
+        (
+            {"value": np.zeros(2), "logits": np.zeros((3, 4), np.float32)},
+            "policy returned extra 'value' of shape (2,) and dtype float64, expected numbers of "
+            "shape (3, ...): one entry for each env",
+        ),
+        (
+            {"value": np.zeros(3, np.float32), "logits": np.zeros((3, 4), np.float32)},
+            "policy returned extra 'value' of shape (3,) and dtype float32, expected (3,) and "
+            "float64 as in its first call; convert it in the policy",
+        ),
+        (
+            {"value": np.zeros(3), "logits": np.zeros((3, 5), np.float32)},
+            "policy returned extra 'logits' of shape (3, 5) and dtype float32, expected (3, 4) and "
+            "float32 as in its first call; convert it in the policy",
+        ),
+        (
+            {"value": np.array(["a", "b", "c"]), "logits": np.zeros((3, 4), np.float32)},
+            "policy returned extra 'value' of shape (3,) and dtype <U1, expected numbers of shape "
+            "(3, ...): one entry for each env",
+        ),
+    ],
+)
+def test_extras_keep_the_names_dtypes_and_shapes_of_the_first_call(
+    extras: dict[str, Any], message: str
+) -> None:
+    first = {"value": np.zeros(3), "logits": np.zeros((3, 4), np.float32)}
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call(spaces.Discrete(3), (numbers(0, 1, 2), first), (numbers(0, 1, 2), extras))
+
+
+class Changing:
+    """Returns what is right for some calls, then something else."""
+
+    def __init__(self, *results: Any, right: int = 4) -> None:
+        self.results, self.right, self.calls = results, right, 0
+
+    def __call__(self, observation: Any, is_first: Any) -> Any:
+        self.calls += 1
+        value = observation[:, 1].astype(np.float32)
+        extras = {"value": value, "logits": np.stack([value, -value], 1)}
+        if self.calls <= self.right:
+            return np.ones(len(is_first), np.int64), extras
+        return self.results[0]
+
+
+def test_extras_are_stored_with_their_rows() -> None:
+    replay = sw.SequenceReplayBuffer(seed=0)
+    envs = SyncVectorEnv([CounterEnv] * 2)
+    with sw.Collector(envs, Changing(right=10**6), replay, seed=0) as collector:
+        collector.collect(steps=33)
+    for episode in replay.iter_episodes():
+        times = list(range(episode.rows))
+        expected = [*times[:-1], 0]  # from the newest row nothing was chosen
+        assert episode.fields["extra/value"].tolist() == expected
+        assert episode.fields["extra/logits"].tolist() == [[t, -t] for t in expected]
+    batch = replay.sample_sequences(4, 3)
+    assert batch.extras["logits"].shape == (4, 3, 2)
+    assert batch.extras["value"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (np.full(2, 4), "policy returned action 4, expected one of Discrete"),
+        (np.zeros(2), "dtype float64, expected"),
+        (np.zeros(2, np.int64), "policy returned the extras"),
+        ((np.zeros(2, np.int64), {"value": np.zeros(2), "logits": np.zeros((2, 2))}), "float32 as"),
+    ],
+)
+def test_a_policy_that_goes_wrong_leaves_whole_rows(result: Any, message: str) -> None:
+    replay, envs = sw.SequenceReplayBuffer(), SyncVectorEnv([CounterEnv] * 2)
+    with pytest.raises(ValueError, match=message) as caught:  # noqa: SIM117, RUF100
+        with sw.Collector(envs, Changing(result), replay, seed=0) as collector:
+            collector.collect(steps=100)
+    assert caught.value.__notes__ == ["kept: 8 steps, 0 ended episodes, in RAM"]
+    assert [e.steps for e in replay.iter_episodes()] == [4, 4]
+
+
+def test_a_policy_that_is_wrong_from_the_start_leaves_nothing() -> None:
+    replay = sw.SequenceReplayBuffer()
+    policy = lambda observation, is_first: np.full(1, 9)  # noqa: E731
+    with (
+        pytest.raises(ValueError, match="policy returned action 9"),
+        sw.Collector(gym.make("CartPole-v1"), policy, replay, seed=0) as collector,
+    ):
+        collector.collect(steps=5)
+    assert not replay.is_bound

@@ -1,0 +1,226 @@
+"""`stepwell collect`: what it stores, what it says, how it goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import stepwell as sw
+from command_line import CommandLine
+from fakes import CounterEnv
+from stepwell.buffers import Spec
+from stepwell.buffers.disk_storage import DiskStorage
+
+CARTPOLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 200"
+
+
+@pytest.fixture
+def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+def collected(stepwell: CommandLine, command: str) -> dict[str, Any]:
+    """What a collect says to a script."""
+    result = stepwell(f"{command} --json")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("\n") == 1
+    return cast("dict[str, Any]", json.loads(result.out))
+
+
+def test_collect_fills_a_store_that_python_opens(stepwell: CommandLine) -> None:
+    result = stepwell(f"{CARTPOLE} --out runs/pole --seed 7")
+    assert result.code == 0
+    with sw.SequenceReplayBuffer.open("runs/pole", read_only=True) as replay:
+        assert 200 <= replay.steps < 204
+        assert replay.sample_sequences(2, 3).observation.shape == (2, 3, 4)
+
+
+def test_without_a_terminal_it_shows_the_summary_and_no_progress(stepwell: CommandLine) -> None:
+    result = stepwell(f"{CARTPOLE} --out a --seed 7")
+    assert result.err == ""
+    first, second = result.out.splitlines()
+    assert re.match("20[0-3] steps  ", first)
+    assert " env " in first
+    assert "  in a  digest " in second
+    assert second.endswith("  seed 7")
+
+
+def test_json_is_one_object_with_what_makes_the_data_again(stepwell: CommandLine) -> None:
+    said = collected(stepwell, f"{CARTPOLE} --out a --seed 7")
+    assert (said["seed"], said["num_envs"], said["env"], said["path"]) == (7, 4, "CartPole-v1", "a")
+    assert said["episodes"] == len(said["returns"]) > 0
+    assert said["session"]["recipe"]["id"] == "CartPole-v1"
+
+
+def test_quiet_says_nothing(stepwell: CommandLine) -> None:
+    result = stepwell(f"{CARTPOLE} --out a --quiet")
+    assert (result.code, result.out, result.err) == (0, "", "")
+
+
+def test_the_seed_that_was_drawn_makes_the_same_data(stepwell: CommandLine) -> None:
+    drawn = collected(stepwell, f"{CARTPOLE} --out a")
+    again = collected(stepwell, f"{CARTPOLE} --out b --seed {drawn['seed']}")
+    assert again["digest"] == drawn["digest"]
+    other = collected(stepwell, f"{CARTPOLE} --out c --seed {drawn['seed'] + 1}")
+    assert other["digest"] != drawn["digest"]
+
+
+def test_the_number_of_workers_does_not_change_the_data(stepwell: CommandLine) -> None:
+    digests = {
+        collected(stepwell, f"{CARTPOLE} --out {n} --seed 1 --workers {n}")["digest"]
+        for n in (0, 1, 2)
+    }
+    assert len(digests) == 1
+
+
+def test_the_number_of_threads_does_not_change_the_data_of_a_game(stepwell: CommandLine) -> None:
+    digests = {
+        collected(
+            stepwell, f"collect Pong --num-envs 2 --steps 80 --seed 1 --workers {n} --out {n}"
+        )["digest"]
+        for n in (1, 2)
+    }
+    assert len(digests) == 1
+
+
+def test_episodes_are_counted_exactly(stepwell: CommandLine) -> None:
+    said = collected(stepwell, "collect CartPole-v1 --workers 0 --episodes 5 --out a --seed 0")
+    assert said["episodes"] == 5
+
+
+def test_resume_goes_on_with_ids_seeds_and_number_of_envs(stepwell: CommandLine) -> None:
+    first = collected(stepwell, f"{CARTPOLE} --out a --seed 7")
+    resumed = "collect CartPole-v1 --workers 0 --steps 100 --out a --resume"
+    second = collected(stepwell, resumed)
+    assert (second["num_envs"], second["seed"]) == (4, 7)
+    assert second["total_steps"] == first["steps"] + second["steps"]
+    assert second["digest"] != first["digest"]
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        episodes = list(replay.iter_episodes())
+        assert len({episode.id for episode in episodes}) == len(episodes)
+        begins = [
+            tuple(np.asarray(episode.observation)[0])
+            for episode in episodes
+            if episode.metadata.get("seed") is not None
+        ]
+        assert len(begins) == len(set(begins)) == 8
+        assert [session["seed"] for session in replay.sessions] == ["7", "7"]
+
+
+def test_a_run_in_two_parts_can_be_made_again(stepwell: CommandLine) -> None:
+    digests: list[str] = []
+    for folder in ("a", "b"):
+        stepwell(f"{CARTPOLE} --out {folder} --seed 7")
+        digests.append(collected(stepwell, f"{CARTPOLE} --out {folder} --resume")["digest"])
+    assert digests[0] == digests[1]
+
+
+def test_resume_of_nothing_begins(stepwell: CommandLine) -> None:
+    # So that a job's one command can be run again and again, whether or not it was killed before.
+    assert collected(stepwell, f"{CARTPOLE} --out a --resume")["steps"] >= 200
+
+
+def test_a_store_is_not_added_to_by_accident(stepwell: CommandLine) -> None:
+    stepwell(f"{CARTPOLE} --out a")
+    result = stepwell(f"{CARTPOLE} --out a")
+    assert result.code == 2
+    assert "a holds a store already" in result.err
+    assert "--resume" in result.err
+
+
+def test_a_policy_of_the_current_folder_is_used_and_its_extras_are_stored(
+    stepwell: CommandLine,
+) -> None:
+    said = collected(stepwell, f"{CARTPOLE} --out a --policy mine:Agent")
+    assert said["session"]["policy"] == "mine.Agent"
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        episode = next(replay.iter_episodes())
+        assert episode.fields["extra/calls"][:3].tolist() == [1, 2, 3]
+        assert not np.any(episode.fields["action"])
+
+
+def test_an_env_of_the_current_folder_can_be_collected_from(stepwell: CommandLine) -> None:
+    said = collected(stepwell, "collect mine:counter --workers 0 --steps 40 --out a")
+    assert set(said["lengths"]) == {5}
+
+
+def test_an_id_without_version_means_the_newest(stepwell: CommandLine) -> None:
+    said = collected(stepwell, "collect CartPole --workers 0 --steps 8 --out a")
+    assert said["session"]["recipe"]["id"] == "CartPole-v1"
+
+
+@pytest.mark.parametrize("name", ["Pong", "ALE/Pong-v5"])
+def test_a_game_is_made_with_the_knobs_that_were_given(stepwell: CommandLine, name: str) -> None:
+    knobs = "--size 42x36 --frame-stack 2 --frame-skip 3 --sticky 0 --rgb --noop-max 0 --pool none"
+    said = collected(stepwell, f"collect {name} --num-envs 1 --steps 3 --out a {knobs}")
+    recipe = said["session"]["recipe"]
+    assert (recipe["game"], recipe["backend"]) == ("pong", "native")
+    assert (recipe["size"], recipe["frame_stack"], recipe["frame_skip"]) == ([42, 36], 2, 3)
+    assert (recipe["grayscale"], recipe["sticky"], recipe["pool"]) == (False, 0.0, "none")
+    assert said["frames"] == 9
+
+
+def test_a_knob_that_needs_the_python_backend_chooses_it(stepwell: CommandLine) -> None:
+    command = "collect Breakout --num-envs 1 --workers 0 --steps 3 --out a --life-loss end"
+    assert collected(stepwell, command)["session"]["recipe"]["backend"] == "python"
+
+
+def test_info_fields_are_stored_in_the_kind_that_they_have(stepwell: CommandLine) -> None:
+    collected(stepwell, "collect Breakout --num-envs 1 --steps 3 --out a --info lives --info x=nan")
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        episode = next(replay.iter_episodes())
+        assert episode.fields["info/lives"].tolist() == [5, 5, 5, 5]
+        assert episode.fields["info/lives"].dtype == np.int32
+        assert np.isnan(episode.fields["info/x"]).all()
+
+
+def test_the_capacity_is_kept(stepwell: CommandLine) -> None:
+    stepwell("collect CartPole-v1 --workers 0 --steps 100 --out a --capacity 5k --quiet")
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert getattr(replay.storage, "capacity", None) == 5000
+
+
+def test_a_failure_after_the_first_steps_keeps_them_and_says_so(stepwell: CommandLine) -> None:
+    result = stepwell(f"{CARTPOLE} --out a --policy mine:Tired")
+    assert result.code == 2
+    assert "mine.py:" in result.err
+    assert "raised KeyError: 'tired'" in result.err
+    assert "kept: 7" in result.err
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert 70 <= replay.steps < 80
+
+
+def test_a_failure_before_the_first_step_leaves_no_store(stepwell: CommandLine) -> None:
+    Path("b").mkdir()
+    for folder, is_there in (("a", False), ("b", True)):
+        result = stepwell(f"collect mine:crash_at_once --workers 0 --steps 9 --out {folder}")
+        assert result.code == 2
+        assert "raised ZeroDivisionError: planted at step 1" in result.err
+        assert "kept" not in result.err
+        assert Path(folder).exists() == is_there
+    assert not list(Path("b").iterdir())
+
+
+def test_a_store_that_was_there_stays_even_if_it_is_empty(stepwell: CommandLine) -> None:
+    with DiskStorage.create("a", Spec.from_spaces(*spaces_of(CounterEnv()))):
+        pass
+    result = stepwell("collect mine:crash_at_once --workers 0 --steps 9 --out a --resume")
+    assert result.code == 2
+    assert DiskStorage.exists("a")
+
+
+def spaces_of(env: gym.Env[Any, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    return env.observation_space, env.action_space
+
+
+def test_a_failed_resume_takes_nothing_away(stepwell: CommandLine) -> None:
+    steps = collected(stepwell, f"{CARTPOLE} --out a --policy mine:zeros")["steps"]
+    assert stepwell(f"{CARTPOLE} --out a --resume --policy mine:wide").code == 2
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert replay.steps == steps

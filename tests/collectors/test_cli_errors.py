@@ -1,0 +1,128 @@
+"""Whose fault an error is: one sentence for the user's, the traceback for a bug in Stepwell."""
+
+from __future__ import annotations
+
+import errno
+import linecache
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import typer
+
+import stepwell.collectors
+from fakes import CrashEnv
+from stepwell.buffers import StoreNotFound
+from stepwell.collectors.cli_errors import reported, sentence_of
+from stepwell.wrappers.make_vec import vectorize
+
+ROOM = Path(stepwell.collectors.__file__).parent
+
+
+def function(file: Path, source: str) -> Callable[[Callable[[], object]], object]:
+    """The function `run` of a source that claims to stand in a file."""
+    linecache.cache[str(file)] = (len(source), None, source.splitlines(keepends=True), str(file))
+    names: dict[str, Callable[[Callable[[], object]], object]] = {}
+    exec(compile(source, str(file), "exec"), {"np": np}, names)
+    return names["run"]
+
+
+def raised_by(call: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # whatever it is
+        call()
+    return caught.value
+
+
+def in_stepwell(source: str, call: Callable[[], object] = lambda: None) -> BaseException:
+    """What code of Stepwell's raises; it may call what was given to it."""
+    run = function(ROOM / "planted.py", f"def run(call):\n    {source}\n")
+    return raised_by(lambda: run(call))
+
+
+def in_users(source: str) -> Callable[[], object]:
+    run = function(Path("/home/user/agent.py"), f"def run(call):\n    {source}\n")
+    return lambda: run(lambda: None)
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "TypeError", "ImportError", "RuntimeError"])
+def test_what_stepwell_raises_on_purpose_is_a_sentence(kind: str) -> None:
+    assert sentence_of(in_stepwell(f"raise {kind}('x: expected 1,\\n got 2')")) == (
+        "x: expected 1, got 2"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "np.zeros(3) + np.zeros(4)",  # a ValueError, but numpy's
+        "np.stack([np.zeros(3), np.zeros(4)])",  # raised by a line of numpy's own
+        "int('x')",
+        "{}['x']",
+        "assert False, 'this cannot be'",
+        "raise KeyError('x')",
+    ],
+)
+def test_a_bug_in_stepwell_is_no_sentence(source: str) -> None:
+    assert sentence_of(in_stepwell(source)) is None
+
+
+def test_an_error_of_the_code_that_stepwell_runs_is_a_sentence_with_its_place() -> None:
+    for source in ("[1][5]", "np.zeros(3) + np.zeros(4)", "np.stack([np.zeros(3), np.zeros(4)])"):
+        sentence = sentence_of(in_stepwell("call()", in_users(source)))
+        assert sentence is not None
+        assert sentence.startswith("agent.py:2 raised ")
+        assert sentence.endswith("--debug shows the traceback")
+
+
+def test_errors_that_tell_of_the_world_are_sentences_wherever_they_come_from() -> None:
+    assert sentence_of(StoreNotFound("a holds no store")) == "a holds no store"
+    no_room = OSError(errno.ENOSPC, "No space left on device", "/tmp/a")
+    assert sentence_of(no_room) == "No space left on device (/tmp/a)"
+    missing = gymnasium.error.DependencyNotInstalled("Box2D is not installed")
+    assert sentence_of(missing) == "Box2D is not installed"
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_crash_of_an_env_is_a_sentence_in_this_process_and_in_a_worker(num_workers: int) -> None:
+    envs = vectorize([lambda: CrashEnv(1)] * 2, num_workers=num_workers)
+    try:
+        envs.reset(seed=0)
+        error = raised_by(lambda: in_stepwell_step(envs.step))
+    finally:
+        envs.close()
+    sentence = sentence_of(error)
+    assert sentence is not None
+    assert "raised ZeroDivisionError: planted at step 1" in sentence
+    assert "fakes.py:" in sentence
+    assert ("env 0: " in sentence) == (num_workers > 0)
+
+
+def in_stepwell_step(step: Callable[[np.ndarray], object]) -> None:
+    run = function(ROOM / "planted_step.py", "def run(call):\n    call(np.zeros(2, np.int64))\n")
+    run(step)  # type: ignore[arg-type]
+
+
+def test_the_sentence_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    error = StoreNotFound("gone")
+    error.add_note("kept: 12 steps, 3 ended episodes, in runs/a")
+    with pytest.raises(typer.Exit) as caught, reported(debug=False):
+        raise error
+    assert caught.value.exit_code == 2
+    assert capsys.readouterr().err == (
+        "stepwell: gone; kept: 12 steps, 3 ended episodes, in runs/a\n"
+    )
+
+
+def test_debug_lets_every_error_through() -> None:
+    with pytest.raises(StoreNotFound, match="gone"), reported(debug=True):
+        raise StoreNotFound("gone")
+
+
+def test_square_brackets_and_colons_are_shown_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(typer.Exit), reported(debug=False):
+        raise StoreNotFound("pip install 'gymnasium[box2d]' mine:one:")
+    assert "gymnasium[box2d]' mine:one:" in capsys.readouterr().err

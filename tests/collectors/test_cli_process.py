@@ -1,0 +1,137 @@
+"""The command as the shell sees it: exit codes, streams, signals, a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+import stepwell as sw
+
+STEPWELL = [sys.executable, "-m", "stepwell.collectors.cli"]
+FOREVER = ["collect", "CartPole-v1", "--workers", "1", "--steps", "100M", "--out", "a"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*STEPWELL, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_bad_input_goes_to_stderr_with_exit_code_2() -> None:
+    done = run("collect", "Pnog", "--steps", "9", "--out", "a")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("stepwell: unknown env")
+    assert done.stderr.count("\n") == 1
+
+
+def test_debug_shows_the_traceback_of_bad_input() -> None:
+    done = run("collect", "Pnog", "--steps", "9", "--out", "a", "--debug")
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+
+
+def test_a_bug_in_stepwell_shows_its_traceback() -> None:
+    # What a Tally that lost its list would do.
+    code = (
+        "import sys; from stepwell.collectors import tally, cli\n"
+        "tally.Tally._finish = lambda self, env: self._add(None, None)\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = ["collect", "CartPole-v1", "--workers", "0", "--steps", "500", "--out", "a"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert "TypeError: object of type 'NoneType' has no len()" in done.stderr
+
+
+def test_ctrl_c_keeps_what_there_is_says_so_and_exits_with_130() -> None:
+    process = subprocess.Popen(
+        [*STEPWELL, *FOREVER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(Path("a").glob("segment*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # to the workers too, as a terminal does
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    kept = re.fullmatch(
+        r"stepwell: interrupted; kept: ([\d,]+) steps, [\d,]+ ended episodes, in a; "
+        r"--resume goes on\n",
+        err,
+    )
+    assert kept, err
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert replay.steps == int(kept[1].replace(",", ""))
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    with subprocess.Popen(
+        [*STEPWELL, "envs", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("columns", [50, 80])
+def test_in_a_terminal_no_line_is_wider_than_it(columns: int) -> None:
+    shown = in_terminal(
+        columns, "collect", "CartPole-v1", "--workers", "0", "--steps", "20k", "--out", "a"
+    )
+    frames = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", shown)]
+    assert any("/ 20,000 steps" in frame and frame.endswith(" left") for frame in frames)
+    assert any("digest" in frame for frame in frames)
+    assert max(map(len, frames)) <= columns
+
+
+@pytest.mark.parametrize("option", ["--json", "--quiet"])
+def test_for_scripts_there_is_no_progress_in_a_terminal_either(option: str) -> None:
+    shown = in_terminal(
+        80, "collect", "CartPole-v1", "--workers", "0", "--steps", "8k", "--out", "a", option
+    )
+    assert "\x1b" not in shown
+    assert shown.count("\n") == (option == "--json")
+
+
+def in_terminal(columns: int, *arguments: str) -> str:
+    """What a command writes to a terminal of that width."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [*STEPWELL, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment
+    )
+    os.close(slave)
+    shown = b""
+    try:
+        while data := os.read(master, 65536):
+            shown += data
+    except OSError:  # the terminal's other end was closed
+        pass
+    os.close(master)
+    assert process.wait(timeout=60) == 0, shown
+    return shown.decode()

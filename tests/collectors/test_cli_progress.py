@@ -1,0 +1,122 @@
+"""The live line and the summary."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import rich.console
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.collectors.cli_progress import (
+    Goal,
+    Part,
+    ProgressLine,
+    fitted,
+    packed,
+    progress_parts,
+    summary,
+)
+from stepwell.collectors.report import CollectReport
+
+parts = st.lists(
+    st.builds(Part, st.text("abc", min_size=1, max_size=30), st.integers(0, 6)), min_size=1
+)
+
+
+STEPS = Goal(100_000, None)
+
+
+def report(steps: int = 50_000, episodes: int = 61, skip: int = 4) -> CollectReport:
+    return CollectReport(
+        steps=steps,
+        frames=steps * skip,
+        returns=(-20.0,) * episodes,
+        lengths=(800,) * episodes,
+        cut=0,
+        restarts=0,
+        seconds=10.0,
+        env_seconds=9.0,
+        policy_seconds=0.5,
+        write_seconds=0.5,
+        raw_bytes=352_800_000,
+        stored_bytes=2_500_000,
+        total_steps=steps,
+        digest="7c1e7c1e7c1e7c1e",
+        path="runs/pong",
+    )
+
+
+def line(*, goal: Goal = STEPS, width: int = 300, **facts: int) -> str:
+    return fitted(progress_parts(report(**facts), goal), width).plain
+
+
+def test_the_live_line_tells_how_far_how_fast_how_good_how_large_and_how_long() -> None:
+    assert line().strip() == (
+        "50%  50,000 / 100,000 steps  5,000 steps/s  20,000 frames/s  61 episodes  return -20.0  "
+        "2.5 MB  141x smaller  0:10 left"
+    )
+
+
+def test_frames_are_shown_only_where_frames_are_skipped() -> None:
+    assert "frames/s" not in line(skip=1)
+
+
+def test_progress_towards_episodes_counts_episodes() -> None:
+    text = line(goal=Goal(None, 122))
+    assert text.startswith(" 50%  61 / 122 episodes  50,000 steps")
+    assert text.endswith("0:10 left")
+
+
+def test_before_the_first_step_there_is_no_time_to_tell() -> None:
+    assert "left" not in line(steps=0, episodes=0)
+    assert "return" not in line(steps=0, episodes=0)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 119])
+def test_a_narrow_terminal_keeps_how_far_and_drops_whole_parts(width: int) -> None:
+    text = line(width=width)
+    assert len(text) <= width
+    assert "50,000 / 100,000"[: width - 3] in text
+    assert width < 70 or "left" in text
+
+
+@given(parts, st.integers(1, 120))
+def test_a_fitted_line_is_never_longer_than_the_terminal(some: list[Part], width: int) -> None:
+    assert fitted(some, width).cell_len <= width
+
+
+@given(parts, st.integers(30, 120))
+def test_packed_lines_hold_every_part_and_break_between_parts(some: list[Part], width: int) -> None:
+    lines = [one.plain for one in packed(some, width)]
+    assert "  ".join(lines) == "  ".join(part.text for part in some)
+    assert all(len(one) <= width for one in lines)
+
+
+def test_the_summary_says_where_the_time_went_and_how_to_get_the_same_data_again() -> None:
+    text = " | ".join("  ".join(part.text for part in some) for some in summary(report(), seed=7))
+    assert text == (
+        "50,000 steps  5,000 steps/s  20,000 frames/s  61 episodes  return -20.0 ± 0.0  env 90%  "
+        "policy 5%  write 5%  of 0:10 | 2.5 MB  141x smaller  in runs/pong  "
+        "digest 7c1e7c1e7c1e7c1e  seed 7"
+    )
+
+
+def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
+    file = io.StringIO()
+    with ProgressLine(rich.console.Console(file=file), Goal(100_000, None)) as progress:
+        progress.say("making envs ...")
+        progress(report())
+    assert file.getvalue() == ""
+
+
+def test_a_terminal_gets_a_line_that_goes_away_again() -> None:
+    file = io.StringIO()
+    console = rich.console.Console(
+        file=file, force_terminal=True, width=79, legacy_windows=False, _environ={"TERM": "xterm"}
+    )
+    with ProgressLine(console, Goal(100_000, None)) as progress:
+        progress(report())
+    assert "50,000 / 100,000 steps" in file.getvalue()
+    assert "\x1b[2K" in file.getvalue()  # the line was cleared

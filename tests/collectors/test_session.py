@@ -1,0 +1,79 @@
+"""Seeds and facts of a run."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium as gym
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from fakes import CounterEnv
+from stepwell.collectors import RandomPolicy
+from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of, recipe_of
+
+
+def test_all_seeds_follow_from_one() -> None:
+    one, same, other = Seeds(3, 0), Seeds(3, 0), Seeds(4, 0)
+    resets = [one.next_envs_seed(8) for _ in range(5)]
+    assert resets == [same.next_envs_seed(8) for _ in range(5)]
+    assert one.policy_rng().integers(2**60) == same.policy_rng().integers(2**60)
+    assert one.policy_rng().integers(2**60) != other.policy_rng().integers(2**60)
+    # Env i gets the seed plus i: no env of any reset meets another one's.
+    used = {seed + env for seed in resets for env in range(8)}
+    assert len(used) == 40
+    assert max(used) < 2**31
+
+
+def test_a_later_session_has_seeds_of_its_own() -> None:
+    assert Seeds(3, 0).next_envs_seed(1) != Seeds(3, 1).next_envs_seed(1)
+    draws = {int(Seeds(3, session).policy_rng().integers(2**60)) for session in range(5)}
+    assert len(draws) == 5
+
+
+def test_without_a_seed_one_is_drawn_and_can_be_used_again() -> None:
+    drawn = Seeds(None, 0)
+    assert drawn.seed != Seeds(None, 0).seed
+    assert Seeds(drawn.seed, 0).next_envs_seed(2) == Seeds(drawn.seed, 0).next_envs_seed(2)
+
+
+def test_what_is_told_of_a_run_fits_into_json() -> None:
+    envs = SyncVectorEnv([CounterEnv] * 3)
+    recipe = {"size": (84, 84), "frame_skip": 4, "versions": {"ale-py": "0.12"}}
+    envs.metadata = {**envs.metadata, "stepwell": recipe}
+    facts = describe(envs, RandomPolicy(), Seeds(None, 2))
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["recipe"] == {"size": [84, 84], "frame_skip": 4}
+    assert facts["versions"]["ale-py"] == "0.12"  # type: ignore[index]
+    assert (facts["num_envs"], facts["session"]) == (3, 2)
+    assert frame_skip(envs) == 4
+
+
+def test_envs_without_a_recipe_are_described_from_outside() -> None:
+    envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")])
+    assert recipe_of(envs)["env"] == "CartPole-v1"
+    assert recipe_of(gym.make_vec("CartPole-v1", 2))["env"] == "CartPole-v1"
+    assert recipe_of(SyncVectorEnv([CounterEnv]))["env"] == "CounterEnv"
+    assert frame_skip(envs) == 1
+    assert frame_stack_of(envs, None) == (1, "repeat")
+    assert frame_stack_of(envs, 4) == (4, "repeat")
+
+
+def test_the_stack_of_ale_py_is_known_under_wrappers_too() -> None:
+    envs = AtariVectorEnv("pong", 1, stack_num=3)
+    assert frame_stack_of(envs, None) == (3, "zero")
+    assert frame_stack_of(RecordEpisodeStatistics(envs), None) == (3, "zero")
+    assert frame_stack_of(envs, 1) == (1, "zero")
+    envs.close()
+
+
+def test_policies_are_named_by_where_they_come_from() -> None:
+    def mine(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        return np.zeros(len(is_first))
+
+    facts = describe(SyncVectorEnv([CounterEnv]), mine, Seeds(0, 0))
+    assert str(facts["policy"]).endswith(
+        "test_session.test_policies_are_named_by_where_they_come_from.<locals>.mine"
+    )
