@@ -82,7 +82,6 @@ class PieceTable:
         self.steps = 0
         self.episodes = 0
         self.total_steps = 0
-        self.total_bytes = 0
 
     @classmethod
     def restore(cls, stored: np.ndarray, counters: Counters, base: int) -> PieceTable:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["ThreadShare"]
 
@@ -48,6 +51,8 @@ class ThreadShare:
         if parts < 2 or nbytes < _WORTHWHILE_BYTES:
             work(range(count))
             return
+        from concurrent.futures import wait  # loads in milliseconds, which few callers need
+
         borders = [count * part // parts for part in range(parts + 1)]
         ranges = [range(low, high) for low, high in pairwise(borders)]
         others = [self._executor().submit(work, part) for part in ranges[1:]]
@@ -67,6 +72,8 @@ class ThreadShare:
     def _executor(self) -> ThreadPoolExecutor:
         # A forked child inherits the pool but not its threads.
         if self._pool is None or self._process != os.getpid():
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(self._threads - 1, "stepwell-batch")
             self._process = os.getpid()
         return self._pool

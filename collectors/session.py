@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, cast
 
 import numpy as np
@@ -107,6 +106,9 @@ def _name(policy: object) -> str:
 
 
 def _versions() -> dict[str, str]:
+    # Loads in some 10 ms, which `import stepwell` need not take.
+    from importlib.metadata import PackageNotFoundError, version
+
     found: dict[str, str] = {}
     for package in ("stepwell", "gymnasium", "numpy"):
         try:

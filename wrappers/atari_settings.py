@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib.metadata import version
 from typing import Literal, get_args
 
 __all__ = ["AtariSettings", "Backend", "LifeLoss", "Pool"]
@@ -56,6 +55,9 @@ class AtariSettings:
 
     def recipe(self, backend: Backend) -> dict[str, object]:
         """Everything that identifies the env, as JSON has it, plus the versions that made it."""
+        # Loads in some 10 ms, which `import stepwell` need not take.
+        from importlib.metadata import version
+
         return {
             "maker": "make_atari",
             "backend": backend,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 import gymnasium as gym
@@ -100,6 +99,9 @@ def _frame_skip(env: AnyEnv) -> int:
 
 
 def _versions(env: AnyEnv) -> dict[str, str]:
+    # Loads in some 10 ms, which `import stepwell` need not take.
+    from importlib.metadata import PackageNotFoundError, version
+
     packages = ("gymnasium", type(env.unwrapped).__module__.partition(".")[0])
     found: dict[str, str] = {}
     for package in packages:

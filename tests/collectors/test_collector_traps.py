@@ -460,7 +460,10 @@ def test_an_episode_that_was_cut_by_a_dead_worker_is_made_up_for() -> None:
 
 def test_a_worker_that_really_dies_is_counted_and_its_episode_cut() -> None:
     """The second env ends its process at the 8th step of its life, in its second episode."""
-    make = [partial(CounterEnv, 5, 0), partial(DieEnv, 8, 5, 1)]
+    make: list[Callable[[], gym.Env[Any, Any]]] = [
+        partial(CounterEnv, 5, 0),
+        partial(DieEnv, 8, 5, 1),
+    ]
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(
         WorkerVectorEnv(make, num_workers=2), sw.RandomPolicy(), replay, seed=0
