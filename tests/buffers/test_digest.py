@@ -109,7 +109,15 @@ def test_where_episodes_begin_counts() -> None:
     def blank(length: int) -> dict[str, np.ndarray]:
         return {"reward": np.zeros(length)}
 
-    assert len({digest_of(pieces(*lengths)) for lengths in [(3, 5), (5, 3), (4, 4), (8,)]}) == 4
+    assert (
+        len(
+            {
+                digest_of(pieces(*lengths))
+                for lengths in [(3, 5), (5, 3), (8,), (2, 4, 4), (4, 2, 4)]
+            }
+        )
+        == 5
+    )
 
 
 def test_a_cut_between_two_episodes_counts() -> None:

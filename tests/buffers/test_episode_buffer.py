@@ -359,6 +359,14 @@ def test_a_stack_that_reaches_over_a_reset_is_refused(padding: str) -> None:
         buffer.observe(leak, is_first=np.array([True, False]))
 
 
+def test_a_reset_of_one_env_does_not_excuse_the_others() -> None:
+    buffer = stacked("zero")
+    buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)
+    with pytest.raises(SpecMismatch):
+        buffer.observe(stacks_of([[0, 0, 6], [0, 9, 8]]), is_first=np.array([True, False]))
+    buffer.observe(stacks_of([[0, 0, 6], [0, 7, 8]]), is_first=np.array([True, False]))
+
+
 def test_stacks_are_compared_within_their_env_in_any_grouping() -> None:
     buffer = stacked("zero")
     buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)

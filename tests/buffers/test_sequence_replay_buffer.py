@@ -131,7 +131,15 @@ def test_iterating_does_not_see_what_is_added_meanwhile() -> None:
     replay.add([piece(2, 5, End.PENDING)])
     episodes = replay.iter_episodes()
     replay.add([piece(2, 5, End.TERMINATED, first_row=4), piece(3)])
-    assert [(e.id, e.rows) for e in episodes] == [(0, 10), (1, 10), (2, 4)]
+    found = [(e.id, e.rows, e.end) for e in episodes]
+    assert found == [(0, 10, End.TERMINATED), (1, 10, End.TERMINATED), (2, 4, End.NONE)]
+
+
+def test_an_episode_under_way_is_one_that_was_cut_so_far() -> None:
+    replay = filled()
+    replay.add([piece(2, 5, End.PENDING)])
+    *_, newest = replay.iter_episodes()
+    assert (newest.id, newest.rows, newest.end, bool(newest.cut[-1])) == (2, 5, End.NONE, True)
 
 
 def test_an_episode_that_is_evicted_while_iterating_is_an_error() -> None:

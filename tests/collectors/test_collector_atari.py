@@ -116,18 +116,24 @@ def assert_game(episode: Episode, game: Game, is_over: bool) -> None:
         assert np.asarray(episode.action)[-1] == 0
 
 
-def assert_games(replay: sw.SequenceReplayBuffer, games: list[list[Game]], least_over: int) -> None:
+def assert_games(
+    replay: sw.SequenceReplayBuffer,
+    games: list[list[Game]],
+    least_over: int,
+    least_envs: int | None = None,
+) -> None:
     """Every stored episode is one of the loop's games, whole where that one is over."""
     # The loop stops where it likes: of its last games only the beginning is known.
     compared = 0
     for own_episodes, own_games in zip(by_stream(replay, len(games)), games, strict=True):
-        assert own_episodes
         for place, episode in enumerate(own_episodes):
             is_over = place + 1 < len(own_episodes) or episode.end.is_final
             compared += is_over
             if place < len(own_games) - 1 or not is_over:
                 assert_game(episode, own_games[place], is_over)
     assert compared >= least_over
+    streams = {episode.stream for episode in replay.iter_episodes()}
+    assert len(streams) >= (least_envs or len(games))
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
@@ -206,7 +212,8 @@ def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode) -> Non
     games = play(3, 200)
     envs = atari(3, mode, batch_size=2, num_threads=2)
     replay, report = collect(envs, 300)
-    assert_games(replay, games, least_over=2)
+    # ale-py may serve two of the three all the time.
+    assert_games(replay, games, least_over=2, least_envs=2)
     assert report.steps == replay.steps
     seeds = {e.stream: e.metadata["seed"] for e in replay.iter_episodes() if "seed" in e.metadata}
     assert seeds == {env: seed + env for env in seeds}
