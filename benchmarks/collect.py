@@ -60,13 +60,16 @@ def main() -> None:
     parser.add_argument("--games", nargs="+", default=["Pong", "Breakout"])
     parser.add_argument("--num-envs", nargs="+", type=int, default=[8, 32])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", nargs="+", help="words of the candidates to measure beside bare")
     parser.add_argument("--steps", type=int, default=6_000, help="env steps a round")
     options = parser.parse_args()
     print(rounds.machine("stepwell", "ale-py", "gymnasium", "numpy", "zstandard"))
     lines: list[tuple[str, ...]] = []
     for game in options.games:
         for num_envs in options.num_envs:
-            lines += compare(game, num_envs, options.steps // num_envs, options.rounds)
+            lines += compare(
+                game, num_envs, options.steps // num_envs, options.rounds, options.only
+            )
     head = ("game", "envs", "candidate", "steps/s", "ratio to bare: median", "min", "max")
     print(rounds.table(head, lines))
 
@@ -94,26 +97,31 @@ def asynchronous(game: str, num_envs: int, vector_steps: int) -> Callable[[], fl
     return run
 
 
-def compare(game: str, num_envs: int, vector_steps: int, count: int) -> list[tuple[str, ...]]:
-    """Measure all candidates in one run."""
-    with tempfile.TemporaryDirectory() as folder:
+def compare(
+    game: str, num_envs: int, vector_steps: int, count: int, only: list[str] | None
+) -> list[tuple[str, ...]]:
+    """Measure all candidates in one run, or the bare loop and those that have one of the words."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        what = (game, num_envs, vector_steps)
+        makers = {
+            "bare loop, nothing kept": lambda: bare(*what),
+            "native, stored on disk": lambda: collecting(*what, folder / "native"),
+            "python, stored on disk": lambda: collecting(*what, folder / "python", "python"),
+            "gymnasium Async, nothing kept": lambda: asynchronous(*what),
+        }
         candidates = {
-            "bare loop, nothing kept": bare(game, num_envs, vector_steps),
-            "native, stored on disk": collecting(
-                game, num_envs, vector_steps, Path(folder) / "native"
-            ),
-            "python, stored on disk": collecting(
-                game, num_envs, vector_steps, Path(folder) / "python", "python"
-            ),
-            "gymnasium Async, nothing kept": asynchronous(game, num_envs, vector_steps),
+            title: make()
+            for title, make in makers.items()
+            if only is None or any(word in title for word in ["bare", *only])
         }
         measured = rounds.rates(candidates, count)
     lines: list[tuple[str, ...]] = []
-    for name, values in measured.items():
-        low, middle, high = rounds.ratios(measured, name, "bare loop, nothing kept")
+    for title, values in measured.items():
+        low, middle, high = rounds.ratios(measured, title, "bare loop, nothing kept")
         speed = f"{np.median(values):,.0f}"
         lines.append(
-            (game, str(num_envs), name, speed, f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}")
+            (game, str(num_envs), title, speed, f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}")
         )
     return lines
 

@@ -87,7 +87,7 @@ def measure(
         {"memcpy": memcpy(frames, batches), "sampled": sampling(replay, batches)}, count
     )
     low, middle, high = rounds.ratios(measured, "sampled", "memcpy")
-    per_million = replay.nbytes / max(1, len(replay)) * 1e6
+    per_million = replay.total_bytes / max(1, len(replay)) * 1e6
     return (
         name,
         f"{len(replay):,}",
