@@ -104,7 +104,7 @@ def compare(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         what = (game, num_envs, vector_steps)
-        makers = {
+        makers: dict[str, Callable[[], Callable[[], float]]] = {
             "bare loop, nothing kept": lambda: bare(*what),
             "native, stored on disk": lambda: collecting(*what, folder / "native"),
             "python, stored on disk": lambda: collecting(*what, folder / "python", "python"),
