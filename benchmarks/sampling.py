@@ -50,12 +50,12 @@ def sampling(replay: sw.SequenceReplayBuffer, batches: int) -> Callable[[], floa
     return run
 
 
-def raw_pixels(rows: int) -> tuple[np.ndarray, sw.SequenceReplayBuffer]:
+def raw_pixels(rows: int, threads: int | None) -> tuple[np.ndarray, sw.SequenceReplayBuffer]:
     """Random (3, 64, 64) pixels in episodes of 1,000 rows, kept uncompressed."""
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (rows, 3, 64, 64), dtype=np.uint8)
     spec = Spec.from_spaces(spaces.Box(0, 255, (3, 64, 64), np.uint8), spaces.Discrete(6))
-    replay = sw.SequenceReplayBuffer(codecs={"observation": "raw"}, seed=0)
+    replay = sw.SequenceReplayBuffer(codecs={"observation": "raw"}, seed=0, threads=threads)
     replay.bind(spec, {})
     for episode, start in enumerate(range(0, rows, 1_000)):
         chosen = slice(start, start + 1_000)
@@ -70,9 +70,9 @@ def raw_pixels(rows: int) -> tuple[np.ndarray, sw.SequenceReplayBuffer]:
     return frames, replay
 
 
-def atari_frames(game: str, steps: int) -> sw.SequenceReplayBuffer:
+def atari_frames(game: str, steps: int, threads: int | None) -> sw.SequenceReplayBuffer:
     """Real frames of a random player."""
-    replay = sw.SequenceReplayBuffer(seed=0)
+    replay = sw.SequenceReplayBuffer(seed=0, threads=threads)
     with sw.Collector(sw.make_atari(game, 8), sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=steps)
     return replay
@@ -106,17 +106,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rows", type=int, default=200_000, help="raw rows of 12 kB each")
     parser.add_argument("--steps", type=int, default=50_000, help="Atari steps a game")
+    parser.add_argument("--threads", type=int, help="threads that sample; left out: the default")
     options = parser.parse_args()
     print(rounds.machine("stepwell", "numpy", "zstandard"))
     lines: list[tuple[str, ...]] = []
     if options.only != "atari":
-        frames, replay = raw_pixels(options.rows)
+        frames, replay = raw_pixels(options.rows, options.threads)
         lines.append(measure("raw (3,64,64)", frames, replay, options.rounds))
         del frames, replay
     if options.only != "raw":
         frames = np.random.default_rng(0).integers(0, 256, (50_000, 84, 84), dtype=np.uint8)
         for game in ("Pong", "Breakout", "Seaquest"):
-            replay = atari_frames(game, options.steps)
+            replay = atari_frames(game, options.steps, options.threads)
             lines.append(measure(f"{game}, zstd", frames, replay, options.rounds))
     head = ("data", "steps", "per million", "batches/s", "ratio to memcpy: median", "min", "max")
     print(f"batches of {BATCH} x {LENGTH} rows, all fields")
