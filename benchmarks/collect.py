@@ -18,26 +18,30 @@ import ale_py
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 import rounds
 import stepwell as sw
 
 
-def bare(game: str, num_envs: int, vector_steps: int) -> Callable[[], float]:
-    """Step the native envs and drop everything."""
-    envs = sw.make_atari(game, num_envs, backend="native")
+def stepping(envs: VectorEnv[Any, Any, Any], vector_steps: int) -> Callable[[], float]:
+    """Step with random actions and keep nothing."""
     envs.reset(seed=0)
     rng = np.random.default_rng(0)
     actions = int(cast("spaces.Discrete", envs.single_action_space).n)
 
     def run() -> float:
         for _ in range(vector_steps):
-            envs.step(rng.integers(actions, size=num_envs))
-        return vector_steps * num_envs
+            envs.step(rng.integers(actions, size=envs.num_envs))
+        return vector_steps * envs.num_envs
 
     return run
+
+
+def bare(game: str, num_envs: int, vector_steps: int) -> Callable[[], float]:
+    """The limit: the native envs alone."""
+    return stepping(sw.make_atari(game, num_envs, backend="native"), vector_steps)
 
 
 def collecting(
@@ -84,17 +88,7 @@ def asynchronous(game: str, num_envs: int, vector_steps: int) -> Callable[[], fl
         return FrameStackObservation(env, 4)
 
     gymnasium.register_envs(ale_py)
-    envs = AsyncVectorEnv([one] * num_envs)
-    envs.reset(seed=0)
-    rng = np.random.default_rng(0)
-    actions = int(cast("spaces.Discrete", envs.single_action_space).n)
-
-    def run() -> float:
-        for _ in range(vector_steps):
-            envs.step(rng.integers(actions, size=num_envs))
-        return vector_steps * num_envs
-
-    return run
+    return stepping(AsyncVectorEnv([one] * num_envs), vector_steps)
 
 
 def compare(
