@@ -2,7 +2,7 @@
 
 from stepwell.buffers.batch import Batch
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.disk_storage import DiskStorage
+from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import End, Episode, Piece
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.errors import (

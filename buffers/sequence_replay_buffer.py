@@ -12,7 +12,7 @@ import numpy as np
 
 from stepwell.buffers.batch import Batch
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.disk_storage import DiskStorage
+from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import Episode, Piece
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.collectors.cli import main
+from stepwell.collectors.cli.app import main
 
 MODULE = """
 import numpy as np

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from stepwell.buffers.disk_files import Files
+from stepwell.buffers.disk.files import Files
 
 Result = TypeVar("Result")
 

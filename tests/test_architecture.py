@@ -52,7 +52,7 @@ def imports() -> Iterator[tuple[Path, int, str]]:
 
 
 def is_command_line(file: Path) -> bool:
-    return room_of(file) == "collectors" and file.stem.split("_")[0] in {"cli", "__main__"}
+    return label(file).startswith("collectors/cli/")
 
 
 def may_import(room: str, name: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from stepwell.buffers import Digest, End, Piece, SequenceReplayBuffer, Spec
-from stepwell.buffers.disk_storage import DiskStorage
+from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.piece_format import PieceReader
 
 __all__ = ["StoreFacts", "digest_of", "facts_of"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.collectors.cli_numbers import info_field, number_of_bytes, screen_size, whole_number
+from stepwell.collectors.cli.numbers import info_field, number_of_bytes, screen_size, whole_number
 
 
 @given(st.integers(1, 10**12))

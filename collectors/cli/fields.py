@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepwell.collectors.cli_make import EnvWish, make_envs
+from stepwell.collectors.cli.make import EnvWish, make_envs
 
 __all__ = ["missing_values"]
 

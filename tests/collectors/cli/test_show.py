@@ -11,9 +11,9 @@ import pytest
 
 import stepwell as sw
 from command_line import CommandLine
-from stepwell.collectors.cli_catalogue import catalogue, nearest
-from stepwell.collectors.cli_facts import facts_of
-from stepwell.collectors.cli_info import histogram
+from stepwell.collectors.cli.catalogue import catalogue, nearest
+from stepwell.collectors.cli.facts import facts_of
+from stepwell.collectors.cli.info import histogram
 
 
 @pytest.fixture

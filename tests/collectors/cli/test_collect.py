@@ -15,7 +15,7 @@ import stepwell as sw
 from command_line import CommandLine
 from fakes import CounterEnv
 from stepwell.buffers import Spec
-from stepwell.buffers.disk_storage import DiskStorage
+from stepwell.buffers.disk.storage import DiskStorage
 
 CARTPOLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 200"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import cast
 
-from stepwell.collectors.cli_load import load_object, refuse_signature
+from stepwell.collectors.cli.load import load_object, refuse_signature
 from stepwell.collectors.policy import Policy, RandomPolicy
 
 __all__ = ["load_policy"]

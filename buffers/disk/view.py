@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.disk_folder import StoreFolder
-from stepwell.buffers.disk_format import Manifest, Next
-from stepwell.buffers.disk_segment import Loaded, Segment, load
+from stepwell.buffers.disk.folder import StoreFolder
+from stepwell.buffers.disk.format import Manifest, Next
+from stepwell.buffers.disk.segment import Loaded, Segment, load
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.piece_table import PIECE, Counters, PieceTable
 

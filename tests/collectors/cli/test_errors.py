@@ -15,7 +15,7 @@ import typer
 import stepwell.collectors
 from fakes import CrashEnv
 from stepwell.buffers import StoreNotFound
-from stepwell.collectors.cli_errors import reported, sentence_of
+from stepwell.collectors.cli.errors import reported, sentence_of
 from stepwell.wrappers.make_vec import vectorize
 
 ROOM = Path(stepwell.collectors.__file__).parent

@@ -18,7 +18,7 @@ import pytest
 
 import stepwell as sw
 
-STEPWELL = [sys.executable, "-m", "stepwell.collectors.cli"]
+STEPWELL = [sys.executable, "-m", "stepwell.collectors.cli.app"]
 FOREVER = ["collect", "CartPole-v1", "--workers", "1", "--steps", "100M", "--out", "a"]
 
 
@@ -44,9 +44,11 @@ def test_debug_shows_the_traceback_of_bad_input() -> None:
 def test_a_bug_in_stepwell_shows_its_traceback() -> None:
     # What a Tally that lost its list would do.
     code = (
-        "import sys; from stepwell.collectors import tally, cli\n"
+        "import sys\n"
+        "from stepwell.collectors import tally\n"
+        "from stepwell.collectors.cli import app\n"
         "tally.Tally._finish = lambda self, env: self._add(None, None)\n"
-        "sys.exit(cli.main(sys.argv[1:]))"
+        "sys.exit(app.main(sys.argv[1:]))"
     )
     command = ["collect", "CartPole-v1", "--workers", "0", "--steps", "500", "--out", "a"]
     done = subprocess.run(

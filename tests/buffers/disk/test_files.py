@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.buffers.disk_files import Files, replace_file, write_at
+from stepwell.buffers.disk.files import Files, replace_file, write_at
 
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_lock_is_held_by_one_and_freed_by_closing(tmp_path: Path) -> None:
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from stepwell.buffers.disk_files import Files
+from stepwell.buffers.disk.files import Files
 file = Files().open_to_write(Path(sys.argv[1]))
 assert Files().lock(file)
 if os.fork() == 0:

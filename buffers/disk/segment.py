@@ -11,9 +11,9 @@ from zlib import crc32
 
 import numpy as np
 
-from stepwell.buffers.disk_files import Files, as_bytes
-from stepwell.buffers.disk_format import SLOT, Copy, Header, Manifest, Sealed, align
-from stepwell.buffers.disk_recovery import Verdict, judge_open, judge_sealed
+from stepwell.buffers.disk.files import Files, as_bytes
+from stepwell.buffers.disk.format import SLOT, Copy, Header, Manifest, Sealed, align
+from stepwell.buffers.disk.recovery import Verdict, judge_open, judge_sealed
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.piece_table import PIECE, Counters, Record
 

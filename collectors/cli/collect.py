@@ -14,11 +14,11 @@ from typing import Any, cast
 import rich.console
 
 from stepwell.buffers import SequenceReplayBuffer
-from stepwell.buffers.disk_storage import DiskStorage
-from stepwell.collectors.cli_fields import missing_values
-from stepwell.collectors.cli_make import EnvWish, make_envs
-from stepwell.collectors.cli_policy import load_policy
-from stepwell.collectors.cli_progress import Goal, ProgressLine, packed, summary
+from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.collectors.cli.fields import missing_values
+from stepwell.collectors.cli.make import EnvWish, make_envs
+from stepwell.collectors.cli.policy import load_policy
+from stepwell.collectors.cli.progress import Goal, ProgressLine, packed, summary
 from stepwell.collectors.collector import Collector
 from stepwell.collectors.report import CollectReport
 

@@ -8,11 +8,11 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from io import FileIO
 
-from stepwell.buffers.disk_folder import StoreFolder
-from stepwell.buffers.disk_format import Header, Manifest, align
-from stepwell.buffers.disk_segment import Loaded, Maps
-from stepwell.buffers.disk_view import View, load_all
-from stepwell.buffers.disk_writer import Encoded, SegmentWriter, Sizes, give_back, heal
+from stepwell.buffers.disk.folder import StoreFolder
+from stepwell.buffers.disk.format import Header, Manifest, align
+from stepwell.buffers.disk.segment import Loaded, Maps
+from stepwell.buffers.disk.view import View, load_all
+from stepwell.buffers.disk.writer import Encoded, SegmentWriter, Sizes, give_back, heal
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.errors import StoreFailed, StoreLocked
 from stepwell.buffers.memory_storage import check_piece_bytes, max_piece_rows

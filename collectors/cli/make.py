@@ -8,8 +8,8 @@ from typing import Any, Literal, TypedDict, cast
 
 import gymnasium
 
-from stepwell.collectors.cli_catalogue import atari_name, unknown_env
-from stepwell.collectors.cli_load import load_object, refuse_signature
+from stepwell.collectors.cli.catalogue import atari_name, unknown_env
+from stepwell.collectors.cli.load import load_object, refuse_signature
 from stepwell.collectors.stepper import Vector
 
 __all__ = ["AtariKnobs", "EnvWish", "make_envs"]

@@ -31,7 +31,7 @@ from stepwell.buffers import (
     StoreNotFound,
     StoreTooNew,
 )
-from stepwell.buffers.disk_format import Manifest
+from stepwell.buffers.disk.format import Manifest
 from storage_contract import play
 
 SMALL = 20_000  # bytes a segment: a few pieces

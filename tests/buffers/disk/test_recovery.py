@@ -15,10 +15,10 @@ import pytest
 from disk_faults import FaultyFiles, Killed, NoSyncFiles
 from piece_model import SPEC, Recording, assert_holds, piece_of
 from stepwell.buffers import DiskStorage, End, Piece, StoreCorrupt, StoreFailed, StoreTooNew
-from stepwell.buffers.disk_files import Files
-from stepwell.buffers.disk_folder import StoreFolder
-from stepwell.buffers.disk_format import SLOT, Header, Sealed
-from stepwell.buffers.disk_segment import load, segment_path
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.disk.folder import StoreFolder
+from stepwell.buffers.disk.format import SLOT, Header, Sealed
+from stepwell.buffers.disk.segment import load, segment_path
 from storage_contract import play
 
 A, B, DATA = 0, 1, 2

@@ -10,7 +10,7 @@ import rich.columns
 import rich.console
 import rich.text
 
-from stepwell.collectors.cli_catalogue import Catalogue, catalogue, nearest
+from stepwell.collectors.cli.catalogue import Catalogue, catalogue, nearest
 
 __all__ = ["show_envs"]
 

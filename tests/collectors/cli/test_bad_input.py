@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
-from stepwell.buffers.disk_storage import DiskStorage
+from stepwell.buffers.disk.storage import DiskStorage
 
 POLE = "collect CartPole-v1 --workers 0 --steps 9 --out new"
 PONG = "collect Pong --num-envs 1 --steps 9 --out new"

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from stepwell.buffers.disk_appender import SEGMENTS, Appender
-from stepwell.buffers.disk_files import Files
-from stepwell.buffers.disk_folder import StoreFolder
-from stepwell.buffers.disk_format import Manifest, json_text
-from stepwell.buffers.disk_segment import Loaded, Maps
-from stepwell.buffers.disk_view import Recovery, View, look
+from stepwell.buffers.disk.appender import SEGMENTS, Appender
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.disk.folder import StoreFolder
+from stepwell.buffers.disk.format import Manifest, json_text
+from stepwell.buffers.disk.segment import Loaded, Maps
+from stepwell.buffers.disk.view import Recovery, View, look
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.memory_storage import check_capacity
 from stepwell.buffers.piece_format import Buffer, PieceWriter

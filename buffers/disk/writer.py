@@ -13,9 +13,9 @@ from zlib import crc32
 
 import numpy as np
 
-from stepwell.buffers.disk_files import Files, write_at
-from stepwell.buffers.disk_format import SLOT, Header, Sealed, align, pack_slots
-from stepwell.buffers.disk_segment import Loaded, Segment, segment_path
+from stepwell.buffers.disk.files import Files, write_at
+from stepwell.buffers.disk.format import SLOT, Header, Sealed, align, pack_slots
+from stepwell.buffers.disk.segment import Loaded, Segment, segment_path
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.piece_format import Part
 from stepwell.buffers.piece_table import PieceTable

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.disk_format import Copy
+from stepwell.buffers.disk.format import Copy
 from stepwell.buffers.errors import StoreCorrupt
 
 __all__ = ["Verdict", "judge_open", "judge_sealed"]

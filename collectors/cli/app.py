@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 import typer
 
 from stepwell import __version__
-from stepwell.collectors.cli_collect import DEFAULT_NUM_ENVS, CollectJob, collect_into
-from stepwell.collectors.cli_envs import show_envs
-from stepwell.collectors.cli_errors import BAD_INPUT, reported, show_error
-from stepwell.collectors.cli_info import show_store
-from stepwell.collectors.cli_make import AtariKnobs, EnvWish
-from stepwell.collectors.cli_numbers import info_field, number_of_bytes, screen_size, whole_number
-from stepwell.collectors.cli_progress import Goal
+from stepwell.collectors.cli.collect import DEFAULT_NUM_ENVS, CollectJob, collect_into
+from stepwell.collectors.cli.envs import show_envs
+from stepwell.collectors.cli.errors import BAD_INPUT, reported, show_error
+from stepwell.collectors.cli.info import show_store
+from stepwell.collectors.cli.make import AtariKnobs, EnvWish
+from stepwell.collectors.cli.numbers import info_field, number_of_bytes, screen_size, whole_number
+from stepwell.collectors.cli.progress import Goal
 
 __all__ = ["app", "main"]
 

@@ -9,7 +9,7 @@ import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.collectors.cli_progress import (
+from stepwell.collectors.cli.progress import (
     Goal,
     Part,
     ProgressLine,

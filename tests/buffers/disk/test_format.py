@@ -9,7 +9,7 @@ import pytest
 
 from piece_model import SPEC
 from stepwell.buffers import StoreCorrupt, StoreTooNew
-from stepwell.buffers.disk_format import (
+from stepwell.buffers.disk.format import (
     SLOT,
     Copy,
     Header,

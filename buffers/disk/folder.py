@@ -10,8 +10,8 @@ import socket
 from io import FileIO
 from pathlib import Path
 
-from stepwell.buffers.disk_files import Files, check_platform, replace_file, write_at
-from stepwell.buffers.disk_format import Copy, Header, Manifest
+from stepwell.buffers.disk.files import Files, check_platform, replace_file, write_at
+from stepwell.buffers.disk.format import Copy, Header, Manifest
 from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
 
 __all__ = ["StoreFolder"]

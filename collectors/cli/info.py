@@ -13,7 +13,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from stepwell.collectors.cli_facts import StoreFacts, digest_of, facts_of, spread_of
+from stepwell.collectors.cli.facts import StoreFacts, digest_of, facts_of, spread_of
 from stepwell.collectors.report import format_bytes
 
 __all__ = ["histogram", "show_store"]

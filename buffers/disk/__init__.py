@@ -1,0 +1,1 @@
+"""The disk store: a folder of segments that one process writes and many read."""
