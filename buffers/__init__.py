@@ -2,7 +2,9 @@
 
 from stepwell.buffers.batch import Batch
 from stepwell.buffers.digest import Digest
+from stepwell.buffers.disk.repair import RepairReport, repair
 from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.disk.verify import VerifyReport, verify
 from stepwell.buffers.episode import End, Episode, Piece
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.errors import (
@@ -33,6 +35,7 @@ __all__ = [
     "MemoryStorage",
     "NotEnoughData",
     "Piece",
+    "RepairReport",
     "SequenceReplayBuffer",
     "Spec",
     "SpecMismatch",
@@ -44,4 +47,7 @@ __all__ = [
     "StoreNotFound",
     "StoreTooNew",
     "Tree",
+    "VerifyReport",
+    "repair",
+    "verify",
 ]

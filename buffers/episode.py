@@ -26,6 +26,8 @@ class End(enum.IntFlag):
     TRUNCATED = 2
     PENDING = 4
     """No action was chosen yet: the next piece of the episode begins with this row again."""
+    LOST = 8
+    """The piece's bytes are damaged: it holds its place in the order, but none of its rows."""
 
     @property
     def is_final(self) -> bool:
@@ -43,7 +45,7 @@ class Piece:
         first_row: Place of the first row in the episode, 0 for the row of the reset.
         end: What the last row is.
         fields: Arrays ``[rows, ...]``, one per field of the Spec.
-        metadata: JSON-able facts about the episode; given with its first piece.
+        metadata: JSON-able facts about the episode, the same in all of its pieces.
     """
 
     episode: int
@@ -72,7 +74,7 @@ class Piece:
                     self.first_row + start,
                     self.end if stop == self.rows else End.NONE,
                     {name: rows[start:stop] for name, rows in self.fields.items()},
-                    self.metadata if start == 0 else {},
+                    self.metadata,
                 )
             )
         return pieces

@@ -241,8 +241,7 @@ class EpisodeBuffer:
     def _piece(self, env: int, run: _Run) -> Piece:
         rows = slice(env * self._room + run.start, env * self._room + run.stop)
         fields = {field.name: self._rows[field.name][rows] for field in self._spec.fields}
-        metadata = run.metadata if run.first_row == 0 else {}
-        return Piece(run.episode, env, run.first_row, run.end, fields, metadata)
+        return Piece(run.episode, env, run.first_row, run.end, fields, run.metadata)
 
     def _release(self) -> None:
         """Make room where pieces were taken; only now, since they are views."""

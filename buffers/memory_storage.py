@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.buffers.episode import Piece
-from stepwell.buffers.piece_format import Buffer, Part, PieceWriter
+from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.piece_format import Buffer, Part, PieceReader, PieceWriter
 from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.spec import Spec
 
@@ -54,6 +54,7 @@ class MemoryStorage:
         self._slab_bytes = min(_SLAB_BYTES, (capacity_bytes or _SLABS * _SLAB_BYTES) // _SLABS)
         self._max_rows = max_piece_rows(capacity)
         self._writer = PieceWriter(spec)
+        self._reader = PieceReader(spec)
         self._table = PieceTable()
         self._slabs: deque[_Slab] = deque()
         self._first_slab = 0
@@ -68,6 +69,21 @@ class MemoryStorage:
     def table(self) -> PieceTable:
         """The index of what is stored."""
         return self._table
+
+    @property
+    def skips_corrupt(self) -> bool:
+        """Nothing is damaged in RAM."""
+        return False
+
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that were left out."""
+        return int((self._table.records["end"] & End.LOST != 0).sum())
+
+    @property
+    def generation(self) -> int:
+        """Positions are given once."""
+        return 0
 
     @property
     def nbytes(self) -> int:
@@ -103,6 +119,18 @@ class MemoryStorage:
         """The slab that holds the piece at a position of the table, and where it begins in it."""
         record = self._table.records[position - self._table.base]
         return self._slabs[int(record["segment"]) - self._first_slab].memory, int(record["offset"])
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """JSON-able facts about the episode of the piece at a position."""
+        return self._reader.metadata(*self.payload(position))
+
+    def lose(self, position: int) -> None:
+        """Leave out a piece."""
+        self._table.lose(position)
+
+    def refresh(self) -> bool:
+        """Nobody else stores here."""
+        return False
 
     def close(self) -> None:
         """Keep the data: RAM is released with the object."""

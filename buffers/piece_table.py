@@ -7,11 +7,13 @@ pieces, whatever the number of stored rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode_filter import EpisodeFilter
+from stepwell.buffers.windows import Shares, Windows
 
 __all__ = ["PIECE", "Counters", "PieceTable", "Record"]
 
@@ -49,6 +51,8 @@ class Record(NamedTuple):
 
 PIECE = np.dtype([(name, np.int64) for name in Record._fields])
 
+_WindowKey: TypeAlias = "tuple[int, int, EpisodeFilter | None]"
+
 
 class Counters(NamedTuple):
     """Numbers that only ever grow: they outlive the pieces that raised them.
@@ -75,7 +79,8 @@ class PieceTable:
         self._length = 0
         self._base = 0
         self._open: dict[int, _Open] = {}
-        self._windows: dict[tuple[int, int], _Windows] = {}
+        self._windows: dict[_WindowKey, Windows] = {}
+        self.shares: Shares | None = None
         self._oldest_new_episode = 0
         self.next_row_id = 0
         self.next_episode = 0
@@ -100,8 +105,7 @@ class PieceTable:
         _link(records, base)
         table._records = np.concatenate([records, np.empty(64, PIECE)])
         table._length, table._base = len(records), base
-        table.steps = int(_steps_of(records).sum())
-        table.episodes = int(records["is_tail"].sum())
+        table._count()
         table.next_row_id, table.next_episode, table.total_steps = counters
         table._oldest_new_episode = counters.next_episode
         return table
@@ -166,7 +170,7 @@ class PieceTable:
         newest = self._open.pop(piece.stream, None)
         before = newest if newest and newest.episode == piece.episode else None
         head, previous = piece.first_row, -1
-        if before and before.position >= self._base:
+        if before and before.position >= self._base and not self._is_lost(before.position):
             previous = before.position
             head = self._continue(previous)
         else:
@@ -194,8 +198,9 @@ class PieceTable:
         dropped, kept = records[:count], records[count:].copy()
         self.steps -= int(_steps_of(dropped).sum())
         self.episodes -= int(dropped["is_tail"].sum())
-        for episode in np.unique(dropped["episode"][dropped["is_tail"] == 0]).tolist():
-            rest = np.flatnonzero(kept["episode"] == episode)
+        continued = dropped[(dropped["is_tail"] == 0) & (dropped["end"] & End.LOST == 0)]
+        for episode, head in set(continued[["episode", "head"]].tolist()):
+            rest = np.flatnonzero((kept["episode"] == episode) & (kept["head"] == head))
             if len(rest):  # none where the episode's later pieces were dropped with these
                 kept["head"][rest] = kept["first_row"][rest[0]]
                 kept["previous"][rest[0]] = -1
@@ -205,28 +210,57 @@ class PieceTable:
         self._windows.clear()
         return segment
 
-    def count_windows(self, length: int, context: int = 0) -> int:
+    def lose(self, position: int) -> None:
+        """Mark a piece whose bytes are damaged: its rows do not count any more.
+
+        What comes before it in its episode is ended by a cut; what comes after it stays, as the
+        rows of an episode of which the first ones are gone.
+        """
+        records = self._records[: self._length]
+        records["end"][position - self._base] |= End.LOST
+        _link(records, self._base)
+        self._count()
+        self._windows.clear()
+
+    def count_windows(
+        self, length: int, context: int = 0, chosen: EpisodeFilter | None = None
+    ) -> int:
         """How many windows of ``length`` rows lie inside one episode.
 
         Args:
             length: Rows of a window.
             context: Rows before it that must still be stored, or lie before the episode's reset.
+            chosen: Episodes that windows may lie in, brought up to date; None for all.
         """
-        return self._windows_of(length, context).total
+        return self._windows_of(length, context, chosen).total
 
     def draw_windows(
-        self, batch_size: int, length: int, rng: np.random.Generator, context: int = 0
+        self,
+        batch_size: int,
+        length: int,
+        rng: np.random.Generator,
+        context: int = 0,
+        chosen: EpisodeFilter | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw windows uniformly over all of them, with replacement.
+        """Draw windows with replacement, uniformly over all of them or as `shares` says.
 
         Returns:
             Positions of the pieces that hold the windows' last rows ``[B]``, and the windows' first
             rows ``[B]``, counted in their episodes.
         """
-        windows = self._windows_of(length, context)
-        index, place = windows.locate(rng.integers(windows.total, size=batch_size))
-        last_rows = windows.lowest(self.records[index]) + place
+        windows = self._windows_of(length, context, chosen)
+        index, last_rows = windows.draw(self.records, batch_size, rng, self.shares)
         return index + self._base, last_rows - (length - 1)
+
+    def stores_without_windows(
+        self, length: int, context: int = 0, chosen: EpisodeFilter | None = None
+    ) -> list[int]:
+        """Which of the joined stores that have a share in the draws hold no window."""
+        if self.shares is None:
+            return []
+        windows = self._windows_of(length, context, chosen)
+        found: list[int] = windows.stores_without(self.shares).tolist()
+        return found
 
     def _check_first(self, piece: Piece, fresh: set[int]) -> None:
         """Refuse a first piece that does not begin an episode of its own."""
@@ -239,6 +273,9 @@ class PieceTable:
                 f"episode {number} is stored already, expected an id that was never used: "
                 f"ids from {self.next_episode} on are free"
             )
+
+    def _is_lost(self, position: int) -> bool:
+        return bool(self._records["end"][position - self._base] & End.LOST)
 
     def _continue(self, position: int) -> int:
         """Make room for the next piece of an episode and return the episode's first stored row."""
@@ -253,15 +290,20 @@ class PieceTable:
                 windows.forget_from(position - self._base)
         return int(record["head"])
 
-    def _windows_of(self, length: int, context: int) -> _Windows:
-        key = (length, context)
+    def _windows_of(self, length: int, context: int, chosen: EpisodeFilter | None) -> Windows:
+        key = (length, context, chosen)
         if key not in self._windows:
             if len(self._windows) >= 8:
                 self._windows.pop(next(iter(self._windows)))
-            self._windows[key] = _Windows(length, context)
+            self._windows[key] = Windows(length, context, chosen)
         windows = self._windows[key]
-        windows.update(self.records)
+        windows.update(self.records, self._base)
         return windows
+
+    def _count(self) -> None:
+        """Count steps and episodes from the records."""
+        self.steps = int(_steps_of(self.records).sum())
+        self.episodes = int(self.records["is_tail"].sum())
 
 
 class _Open(NamedTuple):
@@ -295,17 +337,20 @@ def _link(records: np.ndarray, base: int) -> None:
     of_stream = records[order]
     is_pending = of_stream["end"] & End.PENDING != 0
     is_final = of_stream["end"] & (End.TERMINATED | End.TRUNCATED) != 0
+    is_lost = of_stream["end"] & End.LOST != 0
     next_row = of_stream["first_row"] + of_stream["stored_rows"] - is_pending
     continues = np.zeros(len(order), np.bool_)
     continues[1:] = (
         (of_stream["episode"][1:] == of_stream["episode"][:-1])
         & (of_stream["first_row"][1:] == next_row[:-1])
-        & ~is_final[:-1]
+        & ~(is_final | is_lost)[:-1]
+        & ~is_lost[1:]
     )
     is_continued = np.append(continues[1:], False)[: len(order)]
     begin = np.maximum.accumulate(np.where(continues, 0, np.arange(len(order))))
-    records["rows"][order] = of_stream["stored_rows"] - (is_pending & is_continued)
-    records["is_tail"][order] = ~is_continued
+    rows = of_stream["stored_rows"] - (is_pending & is_continued)
+    records["rows"][order] = np.where(is_lost, 0, rows)
+    records["is_tail"][order] = ~is_continued & ~is_lost
     records["previous"][order] = np.where(continues, base + np.roll(order, 1), -1)
     records["head"][order] = of_stream["first_row"][begin]
 
@@ -315,49 +360,3 @@ def _misplaced(piece: Piece, expected: int) -> str:
         f"piece of episode {piece.episode} begins with row {piece.first_row}, "
         f"expected row {expected}: pieces must be added in order"
     )
-
-
-class _Windows:
-    """Running count of the windows of one length.
-
-    A window belongs to the piece that holds its *last* row: then the number of a piece's windows
-    does not change while its episode grows, and the running count is only ever continued.
-    """
-
-    def __init__(self, length: int, context: int) -> None:
-        self._length = length
-        self._context = context
-        self._running = np.zeros(64, np.int64)
-        self._known = 0
-
-    @property
-    def total(self) -> int:
-        return int(self._running[self._known - 1]) if self._known else 0
-
-    def forget_from(self, index: int) -> None:
-        self._known = min(self._known, index)
-
-    def update(self, records: np.ndarray) -> None:
-        new = records[self._known :]
-        if not len(new):
-            return
-        if len(records) > len(self._running):
-            grown = np.zeros(2 * len(records), np.int64)
-            grown[: self._known] = self._running[: self._known]
-            self._running = grown
-        counts = np.maximum(0, new["first_row"] + new["rows"] - self.lowest(new))
-        self._running[self._known : len(records)] = self.total + np.cumsum(counts)
-        self._known = len(records)
-
-    def lowest(self, records: np.ndarray) -> np.ndarray:
-        """The first row of each piece that can be a window's last."""
-        first_start = records["head"] + np.where(records["head"] > 0, self._context, 0)
-        lowest: np.ndarray = np.maximum(records["first_row"], first_start + self._length - 1)
-        return lowest
-
-    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Index of the record that owns each numbered window, and its place among that one's."""
-        running = self._running[: self._known]
-        index = np.searchsorted(running, numbers, side="right")
-        before = np.where(index > 0, running[index - 1], 0)
-        return index, numbers - before

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.random import Generator
 
 from stepwell.buffers.batch import Batch
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.episode_filter import EpisodeFilter, Where, check_where
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.piece_table import Record
-from stepwell.buffers.row_copier import RowCopier
+from stepwell.buffers.piece_table import PieceTable, Record
+from stepwell.buffers.row_copier import DamagedPiece, RowCopier
 from stepwell.buffers.spec import unflatten
 from stepwell.buffers.storage import Storage
 from stepwell.buffers.thread_share import ThreadShare
@@ -20,6 +22,7 @@ __all__ = ["SequenceReader"]
 
 # Rewards are stored exactly as the env gave them; learners compute in float32.
 _BATCH_DTYPES = {"reward": np.dtype(np.float32)}
+_MAX_FILTERS = 8  # conditions whose verdicts are remembered
 
 
 class SequenceReader:
@@ -31,26 +34,74 @@ class SequenceReader:
     """
 
     def __init__(self, storage: Storage, threads: int | None) -> None:
-        self._table = storage.table
+        self._storage = storage
         self._spec = storage.spec
+        self._filters: dict[object, EpisodeFilter] = {}
+        self._generation = storage.generation
         self._fields = storage.spec.fields
         self._copier = RowCopier(storage)
         self._share = ThreadShare(threads)
         self._longest_stack = max(field.stack for field in self._fields)
 
-    def draw(self, batch_size: int, length: int, stack: bool, rng: np.random.Generator) -> Batch:
+    def draw(
+        self, batch_size: int, length: int, stack: bool, where: Where | None, rng: Generator
+    ) -> Batch:
         """Draw windows uniformly; see `SequenceReplayBuffer.sample_sequences`."""
         if stack and self._longest_stack == 1:
             raise ValueError(
                 "stack=True: expected an env that stacks frames, got one that does not; "
                 "leave it out"
             )
+        while True:
+            try:
+                return self._draw(batch_size, length, stack, self._chosen(where), rng)
+            except DamagedPiece as damaged:
+                self._leave_out(damaged)
+
+    def episodes(self, where: Where | None) -> Iterator[Episode]:
+        """The episodes stored now, in the order in which they began."""
+        chosen = self._chosen(where)
+        table = self._table
+        records = table.records
+        is_wanted = records["is_tail"] == 1
+        if chosen is not None:
+            is_wanted &= chosen.verdicts(table.base, len(records))
+        tails = np.flatnonzero(is_wanted)
+        in_order = tails[np.argsort(records["episode"][tails], kind="stable")]
+        positions = (in_order + table.base).tolist()
+        generation = self._storage.generation
+        return (episode for position in positions for episode in self._whole(position, generation))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._share.close()
+
+    @property
+    def _table(self) -> PieceTable:
+        """The index as it is now: `refresh` makes a new one."""
+        return self._storage.table
+
+    def _draw(
+        self,
+        batch_size: int,
+        length: int,
+        stack: bool,
+        chosen: EpisodeFilter | None,
+        rng: Generator,
+    ) -> Batch:
         self._copier.forget_evicted()
-        context = self._longest_stack - 1 if stack else 0
-        if self._table.count_windows(length, context) == 0:
-            raise NotEnoughData(self._shortage(length))
-        positions, starts = self._table.draw_windows(batch_size, length, rng, context)
-        records = self._table.records[positions - self._table.base]
+        table, context = self._table, self._longest_stack - 1 if stack else 0
+        if table.count_windows(length, context, chosen) == 0:
+            raise NotEnoughData(self._shortage(length, chosen))
+        empty = table.stores_without_windows(length, context, chosen)
+        if empty:
+            raise NotEnoughData(
+                f"store {empty[0]} of those that are drawn from by weights has no episode of "
+                f"{length} rows: expected one in each; give it weight 0, or ask for a shorter "
+                f"length"
+            )
+        positions, starts = table.draw_windows(batch_size, length, rng, context, chosen)
+        records = table.records[positions - table.base]
         leaves, ids = self._rows(positions, starts, records, length, stack)
         return Batch(
             observation=unflatten(self._spec.observation, leaves),
@@ -62,17 +113,29 @@ class SequenceReader:
             ids=ids,
         )
 
-    def episodes(self) -> Iterator[Episode]:
-        """All episodes stored now, in the order in which they began."""
-        records = self._table.records
-        tails = np.flatnonzero(records["is_tail"])
-        in_order = tails[np.argsort(records["episode"][tails], kind="stable")]
-        positions = (in_order + self._table.base).tolist()
-        return (self._episode(position) for position in positions)
+    def _chosen(self, where: Where | None) -> EpisodeFilter | None:
+        """The verdicts on all episodes stored now; remembered for the next draw."""
+        if where is None:
+            return None
+        if self._generation != self._storage.generation:
+            self._filters, self._generation = {}, self._storage.generation
+        check_where(where)
+        key = repr(sorted(where.items())) if isinstance(where, Mapping) else where
+        if key not in self._filters:
+            if len(self._filters) >= _MAX_FILTERS:
+                self._filters.pop(next(iter(self._filters)))
+            self._filters[key] = EpisodeFilter(where)
+        while True:
+            try:
+                return self._filters[key].update(self._table, self._copier.metadata)
+            except DamagedPiece as damaged:
+                self._leave_out(damaged)
 
-    def close(self) -> None:
-        """End the threads."""
-        self._share.close()
+    def _leave_out(self, damaged: DamagedPiece) -> None:
+        """Go on without a damaged piece, where the user said so."""
+        if not self._storage.skips_corrupt:
+            raise damaged
+        self._storage.lose(damaged.position)
 
     def _rows(
         self,
@@ -123,30 +186,47 @@ class SequenceReader:
         self._copier.copy(position, record, begin, stop, [(place, out[missing:])])
         out[:missing] = out[missing] if field.stack_padding == "repeat" else 0
 
-    def _episode(self, position: int) -> Episode:
+    def _whole(self, position: int, generation: int) -> Iterator[Episode]:
+        """The episode whose last piece stands at a position; its parts where a piece is damaged."""
+        try:
+            yield self._episode(position, generation)
+        except DamagedPiece as damaged:
+            before = self._table.record(damaged.position).previous
+            self._leave_out(damaged)
+            if before >= 0:
+                yield from self._whole(before, generation)
+            if damaged.position != position:
+                yield from self._whole(position, generation)
+
+    def _episode(self, position: int, generation: int) -> Episode:
         """The episode whose last piece stands at a position."""
         self._copier.forget_evicted()
-        if position < self._table.base:
+        if position < self._table.base or self._storage.generation != generation:
             raise NotEnoughData(
                 "an episode was evicted while the episodes were read: expected a replay that "
-                "nobody writes into meanwhile; iterate anew"
+                "nobody writes into or refreshes meanwhile; iterate anew"
             )
         record = self._table.record(position)
         begin, stop = record.head, record.first_row + record.rows
         fields = {f.name: np.empty((stop - begin, *f.shape), f.numpy_dtype) for f in self._fields}
         targets = list(enumerate(fields.values()))
         first, _ = self._copier.copy(position, record, begin, stop, targets)
-        metadata = self._copier.metadata(first) if begin == 0 else {}
+        metadata = self._copier.metadata(first)
         end = End(record.end) & ~End.PENDING
         return Episode(self._spec, record.episode, record.stream, begin, end, fields, metadata)
 
-    def _shortage(self, length: int) -> str:
-        records = self._table.records
-        tails = records[records["is_tail"] == 1]
+    def _shortage(self, length: int, chosen: EpisodeFilter | None) -> str:
+        table = self._table
+        is_tail = table.records["is_tail"] == 1
+        whose = "stored episode"
+        if chosen is not None:
+            is_tail &= chosen.verdicts(table.base, len(table))
+            whose += f" with {chosen}"
+        tails = table.records[is_tail]
         rows = tails["first_row"] + tails["rows"] - tails["head"]
         longest = int(rows.max()) if len(rows) else 0
         return (
-            f"no stored episode has {length} rows: expected at least one, the longest of "
+            f"no {whose} has {length} rows: expected at least one, the longest of "
             f"{len(tails)} has {longest}; collect more, or ask for a shorter length"
         )
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from stepwell.buffers.batch import Batch
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.episode import Episode, Piece
+from stepwell.buffers.episode_filter import Where
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity
 from stepwell.buffers.sequence_reader import SequenceReader
@@ -82,21 +83,33 @@ class SequenceReplayBuffer:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], *, read_only: bool = False, seed: int | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        on_corrupt: OnCorrupt = "raise",
+        seed: int | None = None,
+        threads: int | None = None,
     ) -> SequenceReplayBuffer:
         """Open the store in a folder that must exist.
 
         Args:
             path: Folder of the store.
-            read_only: Take no lock and write nothing; several processes may do so at once.
+            read_only: Take no lock and write nothing; several processes may do so at once, also
+                while another one writes: `refresh` takes up what it has stored.
+            on_corrupt: What to do about damaged pieces: ``"raise"``, or, with ``read_only``,
+                ``"skip"`` them; `lost_pieces` counts them.
             seed: Seed of the replay's own generator.
+            threads: Threads that copy and decompress a large batch.
 
         Raises:
             StoreNotFound: There is no store in the folder.
+            StoreLocked: Another process writes into it, and ``read_only`` is False.
+            StoreCorrupt: Something in it is not what was written.
         """
-        replay = cls(seed=seed)
+        replay = cls(seed=seed, threads=threads)
         replay._path = Path(path)
-        replay._use(DiskStorage.open(replay._path, read_only=read_only))
+        replay._use(DiskStorage.open(replay._path, read_only=read_only, on_corrupt=on_corrupt))
         return replay
 
     @property
@@ -147,6 +160,11 @@ class SequenceReplayBuffer:
         """Bytes of RAM or disk that the stored pieces take."""
         return 0 if self._storage is None else self._storage.nbytes
 
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that are left out as damaged."""
+        return 0 if self._storage is None else self._storage.lost_pieces
+
     def __len__(self) -> int:
         """Env steps stored now."""
         return 0 if self._storage is None else self._storage.table.steps
@@ -196,6 +214,7 @@ class SequenceReplayBuffer:
         length: int,
         *,
         stack: bool = False,
+        where: Where | None = None,
         rng: np.random.Generator | None = None,
     ) -> Batch:
         """Draw sequences uniformly over all start rows, with replacement, each in one episode.
@@ -205,27 +224,48 @@ class SequenceReplayBuffer:
             length: Rows in each sequence, T >= 1.
             stack: Give frame-stacked observations as the env gave them, ``[B, T, k, ...]``; else
                 single frames ``[B, T, ...]``. Only for envs that stack frames.
+            where: Only from episodes whose metadata is so: a mapping of keys to the values that
+                they must have, or a function of the metadata. Each episode is asked about once; of
+                a function that is made anew for every call, all are asked about each time.
             rng: Source of randomness; the replay's own generator when None.
 
         Returns:
             Arrays ``[B, T, ...]`` in memory owned by the caller.
 
         Raises:
-            NotEnoughData: No stored episode has ``length`` rows.
+            NotEnoughData: No stored episode that is wanted has ``length`` rows.
             ValueError: A number is not positive, or ``stack`` is asked of unstacked data.
+            StoreCorrupt: Stored bytes are not what was written.
         """
         for name, value in (("batch_size", batch_size), ("length", length)):
             if int(value) != value or value < 1:
                 raise ValueError(f"{name}: expected a whole number >= 1, got {value}")
         reader = self._reader_in_force()
-        return reader.draw(batch_size, length, stack, self._rng if rng is None else rng)
+        return reader.draw(batch_size, length, stack, where, self._rng if rng is None else rng)
 
-    def iter_episodes(self) -> Iterator[Episode]:
-        """All stored episodes, the oldest first, decoded one at a time.
+    def iter_episodes(self, *, where: Where | None = None) -> Iterator[Episode]:
+        """Stored episodes, the oldest first, decoded one at a time.
 
         What is added meanwhile is not seen.
+
+        Args:
+            where: Only episodes whose metadata is so; see `sample_sequences`.
         """
-        return self._reader_in_force().episodes() if self._storage is not None else iter(())
+        if self._storage is None:
+            return iter(())
+        return self._reader_in_force().episodes(where)
+
+    def refresh(self) -> bool:
+        """Take up what another process has stored since; between two calls nothing changes.
+
+        Returns:
+            Whether there was anything new.
+
+        Raises:
+            ValueError: The replay writes itself: it was not opened with ``read_only=True``.
+            StoreCorrupt: Something new is not what was written.
+        """
+        return self.storage.refresh()
 
     def digest(self) -> str:
         """Fingerprint of all rows stored now, 16 hexadecimal digits: equal data, equal digest.

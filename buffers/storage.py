@@ -30,6 +30,21 @@ class Storage(Protocol):
         ...
 
     @property
+    def skips_corrupt(self) -> bool:
+        """Damaged pieces are left out instead of ending a read."""
+        ...
+
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that are left out as damaged."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever positions were given anew, so that remembered ones mean nothing."""
+        ...
+
+    @property
     def nbytes(self) -> int:
         """Bytes of RAM or disk that the stored pieces take."""
         ...
@@ -53,6 +68,18 @@ class Storage(Protocol):
 
     def payload(self, position: int) -> tuple[Buffer, int]:
         """Memory that holds the piece at a position of the table, and where it begins in it."""
+        ...
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """JSON-able facts about the episode of the piece at a position."""
+        ...
+
+    def lose(self, position: int) -> None:
+        """Leave out a piece whose bytes are damaged."""
+        ...
+
+    def refresh(self) -> bool:
+        """Take up what another process has stored since, and tell whether there was anything."""
         ...
 
     def close(self) -> None:

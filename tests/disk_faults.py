@@ -27,12 +27,57 @@ class NoSyncFiles(Files):
     def fsync_folder(self, path: Path) -> None:
         pass
 
+    def begin_sync(self, file: io.FileIO, offset: int, nbytes: int) -> None:
+        pass
+
+
+class SteeredFiles(NoSyncFiles):
+    """Leads every call that changes something through `steer`, and every write through `write`."""
+
+    def steer(self, name: str, call: Callable[[], Result]) -> Result:
+        """Make a call, or do something else instead."""
+        return call()
+
+    def write(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+        """Write, or do something else instead."""
+        return super().pwrite(file, data, offset)
+
+    def open_to_write(self, path: Path) -> io.FileIO:
+        return self.steer("open_to_write", lambda: super(SteeredFiles, self).open_to_write(path))
+
+    def pwrite(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+        return self.write(file, data, offset)
+
+    def allocate(self, file: io.FileIO, nbytes: int) -> None:
+        self.steer("allocate", lambda: super(SteeredFiles, self).allocate(file, nbytes))
+
+    def truncate(self, file: io.FileIO, nbytes: int) -> None:
+        self.steer("truncate", lambda: super(SteeredFiles, self).truncate(file, nbytes))
+
+    def fdatasync(self, file: io.FileIO) -> None:
+        self.steer("fdatasync", lambda: super(SteeredFiles, self).fdatasync(file))
+
+    def fsync(self, file: io.FileIO) -> None:
+        self.steer("fsync", lambda: super(SteeredFiles, self).fsync(file))
+
+    def fsync_folder(self, path: Path) -> None:
+        self.steer("fsync_folder", lambda: super(SteeredFiles, self).fsync_folder(path))
+
+    def make_folder(self, path: Path) -> None:
+        self.steer("make_folder", lambda: super(SteeredFiles, self).make_folder(path))
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.steer("rename", lambda: super(SteeredFiles, self).rename(old, new))
+
+    def unlink(self, path: Path) -> None:
+        self.steer("unlink", lambda: super(SteeredFiles, self).unlink(path))
+
 
 class Killed(BaseException):
     """The process is gone: whatever was written stays, nothing else happens."""
 
 
-class FaultyFiles(NoSyncFiles):
+class FaultyFiles(SteeredFiles):
     """At its n-th changing call, and at all later ones, raises what it is told.
 
     Args:
@@ -53,44 +98,17 @@ class FaultyFiles(NoSyncFiles):
     def is_dead(self) -> bool:
         return self._fatal_call is not None and len(self.calls) > self._fatal_call
 
-    def open_to_write(self, path: Path) -> io.FileIO:
-        return self._count("open", lambda: super(FaultyFiles, self).open_to_write(path))
-
-    def pwrite(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+    def write(self, file: io.FileIO, data: memoryview, offset: int) -> int:
         self.calls.append("pwrite")
         if self.is_dead:
             if len(self.calls) - 1 == self._fatal_call:
                 part = self._random.randint(0, len(data))
-                super().pwrite(file, data[:part], offset)
+                super().write(file, data[:part], offset)
             self._fail()
-        return super().pwrite(file, data, offset)
+        return super().write(file, data, offset)
 
-    def allocate(self, file: io.FileIO, nbytes: int) -> None:
-        self._count("allocate", lambda: super(FaultyFiles, self).allocate(file, nbytes))
-
-    def truncate(self, file: io.FileIO, nbytes: int) -> None:
-        self._count("truncate", lambda: super(FaultyFiles, self).truncate(file, nbytes))
-
-    def fdatasync(self, file: io.FileIO) -> None:
-        self._count("fdatasync", lambda: None)
-
-    def fsync(self, file: io.FileIO) -> None:
-        self._count("fsync", lambda: None)
-
-    def fsync_folder(self, path: Path) -> None:
-        self._count("fsync_folder", lambda: None)
-
-    def make_folder(self, path: Path) -> None:
-        self._count("make_folder", lambda: super(FaultyFiles, self).make_folder(path))
-
-    def rename(self, old: Path, new: Path) -> None:
-        self._count("rename", lambda: super(FaultyFiles, self).rename(old, new))
-
-    def unlink(self, path: Path) -> None:
-        self._count("unlink", lambda: super(FaultyFiles, self).unlink(path))
-
-    def _count(self, name: str, call: Callable[[], Result]) -> Result:
-        self.calls.append(name)
+    def steer(self, name: str, call: Callable[[], Result]) -> Result:
+        self.calls.append("open" if name == "open_to_write" else name)
         if self.is_dead:
             self._fail()
         return call()

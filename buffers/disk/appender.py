@@ -9,7 +9,7 @@ from dataclasses import replace
 from io import FileIO
 
 from stepwell.buffers.disk.folder import StoreFolder
-from stepwell.buffers.disk.format import Header, Manifest, align
+from stepwell.buffers.disk.format import Header, Manifest, StoreFacts, align
 from stepwell.buffers.disk.segment import Loaded, Maps
 from stepwell.buffers.disk.view import View, load_all
 from stepwell.buffers.disk.writer import Encoded, SegmentWriter, Sizes, give_back, heal
@@ -45,19 +45,22 @@ class Appender:
         loaded = load_all(folder, manifest)
         self.view = View(manifest, loaded)
         self._recover(loaded)
-        self._spec_text = manifest.spec_text
-        self._encoder = PieceWriter(manifest.spec)
-        self._sizes = Sizes.first(manifest.segment_bytes)
+        self._encoder = PieceWriter(manifest.facts.spec)
+        self._sizes = Sizes.first(manifest.facts.segment_bytes)
 
     @property
     def _manifest(self) -> Manifest:
         return self.view.manifest
 
+    @property
+    def _facts(self) -> StoreFacts:
+        return self.view.manifest.facts
+
     def add(self, pieces: Sequence[Piece]) -> None:
         """See `DiskStorage.add`."""
         self._check()
         rest = self._encode(pieces)
-        max_rows = max_piece_rows(self._manifest.capacity)
+        max_rows = max_piece_rows(self._facts.capacity)
         with self._poisoning():
             while rest:
                 writer = self._writer
@@ -71,13 +74,13 @@ class Appender:
     def append_session(self, facts: Mapping[str, object]) -> None:
         """See `DiskStorage.append_session`."""
         self._check()
-        sessions = (*self._manifest.sessions, facts)
+        sessions = (*self._facts.sessions, facts)
         with self._poisoning():
-            self._write_manifest(replace(self._manifest, sessions=sessions))
+            self._write_facts(replace(self._facts, sessions=sessions))
 
     def set_capacity(self, capacity: int | None, capacity_bytes: int | None) -> None:
         """Keep at most so much from now on; None leaves a capacity as it was."""
-        before = self._manifest
+        before = self._facts
         changed = replace(
             before,
             capacity=before.capacity if capacity is None else capacity,
@@ -88,7 +91,7 @@ class Appender:
             changed = replace(changed, segment_bytes=segment_bytes)
         if changed != before:
             with self._poisoning():
-                self._write_manifest(changed)
+                self._write_facts(changed)
             self._sizes = Sizes.first(changed.segment_bytes)
 
     def close(self) -> None:
@@ -118,14 +121,14 @@ class Appender:
 
     def _encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
         """The pieces' bytes, after all that can be wrong with them was checked."""
-        max_rows = max_piece_rows(self._manifest.capacity)
+        max_rows = max_piece_rows(self._facts.capacity)
         parts = [part for piece in pieces for part in piece.split(max_rows)]
         steps = self.view.table.check(parts)
         encoded: list[Encoded] = []
         for piece, new_steps in zip(parts, steps, strict=True):
             data = self._encoder.encode(piece)
             encoded.append(Encoded(piece, data, sum(map(len, data)), new_steps))
-        budget = self._manifest.capacity_bytes
+        budget = self._facts.capacity_bytes
         if budget is not None:
             for each in encoded:
                 check_piece_bytes(each.piece, self._next_header(each.nbytes).file_bytes, budget)
@@ -141,7 +144,7 @@ class Appender:
             align(max(self._sizes.data_bytes, nbytes)),
             following.position,
             Counters(*following[2:]),
-            self._spec_text,
+            self._facts.short_text,
         )
 
     def _open_segment(self, nbytes: int) -> SegmentWriter:
@@ -149,7 +152,7 @@ class Appender:
         full = self._writer
         self._seal()
         if full is not None:
-            self._sizes = self._sizes.after(full, self._manifest.segment_bytes)
+            self._sizes = self._sizes.after(full, self._facts.segment_bytes)
         header = self._next_header(nbytes)
         self._evict_bytes(header.file_bytes)
         self._writer = SegmentWriter(self._folder.files, self._folder.path, header)
@@ -169,12 +172,12 @@ class Appender:
         self._writer = None
 
     def _evict_steps(self) -> None:
-        most = self._manifest.capacity
+        most = self._facts.capacity
         while most is not None and self._manifest.sealed and self.view.table.steps > most:
             self._evict()
 
     def _evict_bytes(self, needed: int) -> None:
-        most = self._manifest.capacity_bytes
+        most = self._facts.capacity_bytes
         while most is not None and self._manifest.sealed and self.view.nbytes + needed > most:
             self._evict()
 
@@ -182,10 +185,14 @@ class Appender:
         """Forget the oldest segment; those who have it mapped can still read it."""
         entry, *rest = self._manifest.sealed
         self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
-        if entry.slots:
-            self.view.table.drop_segment()
+        table = self.view.table
+        while len(table) and int(table.records["segment"][0]) <= entry.number:
+            table.drop_segment()
         self._maps.forget(entry.number)
         self._folder.files.unlink(self.view.segments.pop(entry.number).path)
+
+    def _write_facts(self, facts: StoreFacts) -> None:
+        self._write_manifest(replace(self._manifest, facts=facts))
 
     def _write_manifest(self, manifest: Manifest) -> None:
         complete = replace(manifest, next=self.view.next)

@@ -72,6 +72,13 @@ class Files:
         else:  # macOS: fsync alone leaves the bytes in the drive's own memory
             self.fsync(file)
 
+    def begin_sync(self, file: io.FileIO, offset: int, nbytes: int) -> None:
+        """Let the disk begin with bytes that `fdatasync` will wait for; only a hint."""
+        if hasattr(os, "posix_fadvise"):
+            # Linux begins to write what it is to drop, and drops nothing while it is being written.
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(file.fileno(), offset, nbytes, os.POSIX_FADV_DONTNEED)
+
     def fsync(self, file: io.FileIO) -> None:
         """Wait until a file is on the medium."""
         full_sync = getattr(_fcntl(), "F_FULLFSYNC", None)
@@ -95,6 +102,10 @@ class Files:
     def rename(self, old: Path, new: Path) -> None:
         """Give a file another name, in place of the file that has it."""
         os.replace(old, new)
+
+    def link(self, old: Path, new: Path) -> None:
+        """Give a file a second name."""
+        os.link(old, new)
 
     def unlink(self, path: Path) -> None:
         """Remove a file; its bytes stay for those who have it mapped."""
@@ -120,6 +131,18 @@ class Files:
             return False
         _LOCKS.add(file)
         return True
+
+    def is_locked(self, file: io.FileIO) -> bool:
+        """Somebody holds the lock of a file; the file is to be closed at once.
+
+        Where nobody does, this holds a share of it until then.
+        """
+        _LOCKS.add(file)
+        try:
+            _fcntl().flock(file.fileno(), _fcntl().LOCK_SH | _fcntl().LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 def write_at(files: Files, file: io.FileIO, data: bytes | memoryview, offset: int) -> None:

@@ -7,6 +7,7 @@ import datetime
 import errno
 import os
 import socket
+import time
 from io import FileIO
 from pathlib import Path
 
@@ -18,6 +19,7 @@ __all__ = ["StoreFolder"]
 
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
+_LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.005
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -86,21 +88,34 @@ class StoreFolder:
             StoreLocked: Another one writes.
             PermissionError: Nobody may write here.
         """
+        message = (
+            f"{self.path} cannot be written, expected a folder that can: "
+            f"open the store with read_only=True"
+        )
+        # Its files may be writable where it is not: but then none can be made, nor replaced.
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise PermissionError(message)
         try:
             file = self.files.open_to_write(self.path / _LOCK)
         except OSError as error:
             if error.errno not in _NO_WRITING:
                 raise
-            raise PermissionError(
-                f"{self.path} cannot be written, expected a folder that can: "
-                f"open the store with read_only=True"
-            ) from error
+            raise PermissionError(message) from error
         try:
             self._take(file)
         except BaseException:
             file.close()
             raise
         return file
+
+    @property
+    def is_being_written(self) -> bool:
+        """A living process, perhaps this one, has the store open for writing."""
+        try:
+            with self.files.open(self.path / _LOCK) as file:
+                return self.files.is_locked(file)
+        except FileNotFoundError:
+            return False  # a copy of a store may lack it
 
     def read_manifest(self) -> Manifest:
         """What the store is.
@@ -152,7 +167,7 @@ class StoreFolder:
             )
 
     def _take(self, file: FileIO) -> None:
-        if not self.files.lock(file):
+        if not self._lock_patiently(file):
             holder = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
             raise StoreLocked(
                 f"{self.path} is written by {holder or 'another process'}, expected no other "
@@ -162,6 +177,14 @@ class StoreFolder:
         self.files.truncate(file, 0)
         text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n"
         write_at(self.files, file, text.encode(), 0)
+
+    def _lock_patiently(self, file: FileIO) -> bool:
+        """Take the lock, also when a reader is just asking whether somebody has it."""
+        for _ in range(_LOCK_TRIES):
+            if self.files.lock(file):
+                return True
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        return False
 
     def _make_with_parents(self, path: Path) -> None:
         if path.is_dir():

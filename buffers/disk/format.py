@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 from zlib import crc32
 
@@ -26,7 +26,9 @@ __all__ = [
     "Manifest",
     "Next",
     "Sealed",
+    "StoreFacts",
     "align",
+    "cure",
     "json_text",
     "pack_slots",
 ]
@@ -58,7 +60,9 @@ SLOT = np.dtype(
         ("total_steps", "<i8"),  # of the store, after this piece
         ("offset", "<i8"),  # from the file's first byte
         ("nbytes", "<i8"),
-        ("reserved", "V16"),
+        ("head_bytes", "<u4"),  # of the piece: fields and metadata, which are read alone
+        ("head_crc", "<u4"),
+        ("reserved", "V8"),
         ("data_crc", "<u4"),
         ("crc", "<u4"),  # of the 124 bytes before
     ]
@@ -82,7 +86,8 @@ class Header:
         data_bytes: Room for pieces, a multiple of 4096.
         position: Position of its first piece.
         counters: The table's counters when the segment was opened.
-        spec_text: The Spec, as JSON: a segment can be read without the manifest.
+        facts_text: What the manifest says of the store, as JSON: with it a segment can be read, and
+            a lost manifest be made again.
     """
 
     store: bytes
@@ -91,17 +96,17 @@ class Header:
     data_bytes: int
     position: int
     counters: Counters
-    spec_text: bytes = field(repr=False)
+    facts_text: bytes = field(repr=False)
 
     @property
-    def spec(self) -> Spec:
-        """The fields of every row."""
-        return Spec.from_json(cast("dict[str, object]", json.loads(self.spec_text)))
+    def facts(self) -> StoreFacts:
+        """What the manifest said of the store when the segment was opened."""
+        return StoreFacts.from_json(cast("dict[str, object]", json.loads(self.facts_text)))
 
     @property
     def header_bytes(self) -> int:
         """Length of the header, and so the offset of slot table A."""
-        return align(_HEADER.size + len(self.spec_text) + _CRC.size)
+        return align(_HEADER.size + len(self.facts_text) + _CRC.size)
 
     @property
     def table_bytes(self) -> int:
@@ -132,9 +137,9 @@ class Header:
         """The header's bytes; the last four are their checksum."""
         fixed = _HEADER.pack(
             *(_MAGIC, FORMAT, FORMAT, self.header_bytes, self.number, self.slots, self.data_bytes),
-            *(self.store, self.position, *self.counters, len(self.spec_text)),
+            *(self.store, self.position, *self.counters, len(self.facts_text)),
         )
-        body = (fixed + self.spec_text).ljust(self.header_bytes - _CRC.size, b"\0")
+        body = (fixed + self.facts_text).ljust(self.header_bytes - _CRC.size, b"\0")
         return body + _CRC.pack(crc32(body))
 
     @staticmethod
@@ -146,7 +151,7 @@ class Header:
             StoreTooNew: A later version wrote it.
         """
         if len(start) < _HEADER.size or not start.startswith(_MAGIC):
-            raise StoreCorrupt(f"{where} does not begin like a segment; restore it from a copy")
+            raise StoreCorrupt(f"{where} does not begin like a segment; {cure(where)}")
         _, _, least_reader, header_bytes, *_ = _HEADER.unpack_from(start)
         if least_reader > FORMAT:
             raise too_new(where, least_reader)
@@ -161,12 +166,17 @@ class Header:
         """
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         if len(data) < _HEADER.size + _CRC.size or crc != _CRC.pack(crc32(body)):
-            raise StoreCorrupt(f"{where}: its header is damaged; restore the file from a copy")
+            raise StoreCorrupt(f"{where}: its header is damaged; {cure(where)}")
         _, _, _, _, number, slots, data_bytes, store, *rest = _HEADER.unpack_from(body)
-        position, next_row_id, next_episode, total_steps, spec_bytes = rest
-        spec_text = body[_HEADER.size : _HEADER.size + spec_bytes]
+        position, next_row_id, next_episode, total_steps, facts_bytes = rest
+        facts_text = body[_HEADER.size : _HEADER.size + facts_bytes]
         counters = Counters(next_row_id, next_episode, total_steps)
-        return cls(store, number, slots, data_bytes, position, counters, spec_text)
+        return cls(store, number, slots, data_bytes, position, counters, facts_text)
+
+
+def cure(where: object) -> str:
+    """What to do about a damaged file."""
+    return f"restore it from a copy, or run: stepwell repair {str(where).rpartition('/')[0]}"
 
 
 def too_new(where: object, version: int) -> StoreTooNew:
@@ -229,37 +239,79 @@ NOTHING_USED = Next()
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a store is, and which segments are live.
+class StoreFacts:
+    """What holds for the store as a whole.
 
     Args:
-        store: The store's 16 random bytes.
         spec: The fields of every row.
         capacity: Steps to keep at most.
         capacity_bytes: Bytes to take at most.
         segment_bytes: Largest file, unless a single piece needs more.
         provenance: JSON-able facts about the data.
         sessions: JSON-able facts about each run that wrote, the oldest first.
-        sealed: The segments that are complete, the oldest first.
-        open: Number of the segment that is being written, after all sealed ones.
-        next: What the next segment gets, at the latest: it counts where no segment is live.
     """
 
-    store: bytes
     spec: Spec
     capacity: int | None
     capacity_bytes: int | None
     segment_bytes: int
     provenance: Mapping[str, object]
     sessions: Sequence[Mapping[str, object]] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data for a JSON file; `from_json` reads it."""
+        return {
+            "spec": self.spec.to_json(),
+            "capacity": self.capacity,
+            "capacity_bytes": self.capacity_bytes,
+            "segment_bytes": self.segment_bytes,
+            "provenance": dict(self.provenance),
+            "sessions": [dict(session) for session in self.sessions],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> StoreFacts:
+        """The facts that `to_json` described."""
+        return cls(
+            spec=Spec.from_json(cast("dict[str, object]", data["spec"])),
+            capacity=cast("int | None", data["capacity"]),
+            capacity_bytes=cast("int | None", data["capacity_bytes"]),
+            segment_bytes=cast("int", data["segment_bytes"]),
+            provenance=cast("dict[str, object]", data["provenance"]),
+            sessions=tuple(cast("list[dict[str, object]]", data["sessions"])),
+        )
+
+    @property
+    def is_ring(self) -> bool:
+        """The oldest segments are evicted as new ones come."""
+        return self.capacity is not None or self.capacity_bytes is not None
+
+    @property
+    def short_text(self) -> bytes:
+        """JSON for a segment's header: of the sessions the first one, which says what the envs are.
+
+        A store that is resumed often would else write all of them into every segment.
+        """
+        return json_text(replace(self, sessions=self.sessions[:1]).to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a store is, and which segments are live.
+
+    Args:
+        store: The store's 16 random bytes.
+        facts: What holds for the store as a whole.
+        sealed: The segments that are complete, the oldest first.
+        open: Number of the segment that is being written, after all sealed ones.
+        next: What the next segment gets, at the latest: it counts where no segment is live.
+    """
+
+    store: bytes
+    facts: StoreFacts
     sealed: tuple[Sealed, ...] = ()
     open: int | None = None
     next: Next = NOTHING_USED
-
-    @property
-    def spec_text(self) -> bytes:
-        """The Spec as every segment of this store has it in its header."""
-        return json_text(self.spec.to_json())
 
     @property
     def numbers(self) -> list[int]:
@@ -273,12 +325,7 @@ class Manifest:
                 "format": FORMAT,
                 "least_reader": FORMAT,
                 "store": self.store.hex(),
-                "spec": self.spec.to_json(),
-                "capacity": self.capacity,
-                "capacity_bytes": self.capacity_bytes,
-                "segment_bytes": self.segment_bytes,
-                "provenance": dict(self.provenance),
-                "sessions": [dict(session) for session in self.sessions],
+                **self.facts.to_json(),
                 "sealed": [list(entry) for entry in self.sealed],
                 "open": self.open,
                 "next": list(self.next),
@@ -296,19 +343,14 @@ class Manifest:
         """
         text = data[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
         if data != b'{"body":%b,"crc":"%08x"}\n' % (text, crc32(text)):
-            raise StoreCorrupt(f"{where} is damaged: wrong checksum; restore the file from a copy")
+            raise StoreCorrupt(f"{where} is damaged: wrong checksum; {cure(where)}")
         body = cast("dict[str, object]", json.loads(text))
         least_reader = cast("int", body["least_reader"])
         if least_reader > FORMAT:
             raise too_new(where.rpartition("/")[0], least_reader)
         return cls(
             store=bytes.fromhex(cast("str", body["store"])),
-            spec=Spec.from_json(cast("dict[str, object]", body["spec"])),
-            capacity=cast("int | None", body["capacity"]),
-            capacity_bytes=cast("int | None", body["capacity_bytes"]),
-            segment_bytes=cast("int", body["segment_bytes"]),
-            provenance=cast("dict[str, object]", body["provenance"]),
-            sessions=tuple(cast("list[dict[str, object]]", body["sessions"])),
+            facts=StoreFacts.from_json(body),
             sealed=tuple(Sealed(*entry) for entry in cast("list[list[int]]", body["sealed"])),
             open=cast("int | None", body["open"]),
             next=Next(*cast("list[int]", body["next"])),

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.disk.format import Copy
+from stepwell.buffers.disk.format import SLOT, Copy, cure
+from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
 
 __all__ = ["Verdict", "judge_open", "judge_sealed"]
@@ -22,25 +23,23 @@ class Verdict(NamedTuple):
     """What was found in a segment's slot tables.
 
     Args:
-        slots: The committed slots [n], dtype `SLOT`.
+        slots: The committed slots [n], dtype `SLOT`; of a lost one only the place is known, and
+            ``End.LOST`` says so.
         heal_a: Numbers of slots whose copy A must be written again.
         heal_b: The same for copy B.
+        lost: Numbers of slots of which no copy is left, or two that differ.
         torn: Slots found of a flush that never returned.
     """
 
     slots: np.ndarray
     heal_a: np.ndarray
     heal_b: np.ndarray
+    lost: np.ndarray
     torn: int = 0
 
 
-def judge_sealed(a: Copy, b: Copy, where: str) -> Verdict:
-    """Judge the slots of a segment that is complete: every one of them was committed.
-
-    Raises:
-        StoreCorrupt: Both copies of a slot are damaged, or they differ.
-    """
-    _check_whole(a, b, len(a.slots), where)
+def judge_sealed(a: Copy, b: Copy) -> Verdict:
+    """Judge the slots of a segment that is complete: every one of them was committed."""
     return _committed(a, b, len(a.slots), 0)
 
 
@@ -56,7 +55,7 @@ def judge_open(
         is_data_right: Whether the bytes of a slot's piece have the right checksum.
 
     Raises:
-        StoreCorrupt: A slot is damaged that was committed for certain.
+        StoreCorrupt: The slots cannot come from one writer.
     """
     found = np.flatnonzero(a.is_valid | b.is_valid)
     if not len(found):
@@ -64,14 +63,13 @@ def judge_open(
     slots = _best(a, b)
     last = slots[found[np.argmax(slots["group"][found])]]
     begin, end = int(last["group"]), int(last["group"]) + int(last["group_slots"])
-    _check_whole(a, b, begin, where)
     if end > len(slots) or found[-1] >= end:
-        raise StoreCorrupt(f"{where}: its slots contradict each other; restore it from a copy")
+        raise StoreCorrupt(f"{where}: its slots contradict each other; {cure(where)}")
     group = range(begin, end)
     is_certain = b.is_valid[begin:end].any()
-    if is_certain:
-        _check_whole(a, b, end, where)
-    elif not all(a.is_valid[number] and is_data_right(slots[number]) for number in group):
+    if not is_certain and not all(
+        a.is_valid[number] and is_data_right(slots[number]) for number in group
+    ):
         return _committed(a, b, begin, int((found >= begin).sum()))
     return _committed(a, b, end, 0)
 
@@ -81,22 +79,28 @@ def _best(a: Copy, b: Copy) -> np.ndarray:
     return np.where(b.is_valid, b.slots, a.slots)
 
 
-def _check_whole(a: Copy, b: Copy, count: int, where: str) -> None:
-    """Refuse a slot of the first ``count`` of which no copy is left, or two that differ."""
-    is_valid = (a.is_valid | b.is_valid)[:count]
-    differs = (a.slots != b.slots)[:count] & (a.is_valid & b.is_valid)[:count]
-    bad = np.flatnonzero(~is_valid | differs)
-    if len(bad):
-        raise StoreCorrupt(
-            f"{where}: both copies of slot {bad[0]} are damaged, so that a piece is lost; "
-            f"restore the file from a copy"
-        )
-
-
 def _committed(a: Copy, b: Copy, count: int, torn: int) -> Verdict:
+    valid_a, valid_b = a.is_valid[:count], b.is_valid[:count]
+    differs = (a.slots != b.slots)[:count] & valid_a & valid_b
+    is_lost = ~(valid_a | valid_b) | differs
+    slots = _best(a, b)[:count]
+    for number in np.flatnonzero(is_lost).tolist():
+        slots[number] = _placeholder(slots[number - 1] if number else None)
     return Verdict(
-        _best(a, b)[:count],
-        np.flatnonzero(~a.is_valid[:count]),
-        np.flatnonzero(~b.is_valid[:count]),
+        slots,
+        np.flatnonzero(~valid_a & ~is_lost),
+        np.flatnonzero(~valid_b & ~is_lost),
+        np.flatnonzero(is_lost),
         torn,
     )
+
+
+def _placeholder(before: np.ndarray | None) -> np.ndarray:
+    """What stands for a lost slot: it comes after the one before, and holds nothing."""
+    slot = np.zeros((), SLOT)
+    slot["end"], slot["episode"], slot["stream"] = int(End.LOST), -1, -1
+    if before is not None:
+        slot["row_id"] = before["row_id"] + before["rows"]
+        slot["total_steps"] = before["total_steps"]
+        slot["offset"] = before["offset"] + before["nbytes"]
+    return slot

@@ -12,12 +12,23 @@ from zlib import crc32
 import numpy as np
 
 from stepwell.buffers.disk.files import Files, as_bytes
-from stepwell.buffers.disk.format import SLOT, Copy, Header, Manifest, Sealed, align
+from stepwell.buffers.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
 from stepwell.buffers.disk.recovery import Verdict, judge_open, judge_sealed
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.piece_table import PIECE, Counters, Record
 
-__all__ = ["Loaded", "Maps", "Segment", "load", "segment_path"]
+__all__ = [
+    "Loaded",
+    "Maps",
+    "Segment",
+    "check_size",
+    "damage",
+    "load",
+    "lost_slot",
+    "open_segment",
+    "read_header",
+    "segment_path",
+]
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -26,7 +37,7 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 class Segment:
-    """What is kept in RAM of one file: four bytes and a flag for each piece.
+    """What is kept in RAM of one file: thirteen bytes for each piece.
 
     Args:
         path: The file.
@@ -39,6 +50,8 @@ class Segment:
         self.header = header
         self.nbytes = nbytes
         self._crcs = array("I")
+        self._head_crcs = array("I")
+        self._head_bytes = array("I")
         self._is_proved = bytearray()
         self.used_bytes = header.data_offset
 
@@ -50,8 +63,10 @@ class Segment:
     def extend(self, slots: np.ndarray) -> None:
         """Take up committed slots."""
         if len(slots):
-            self.used_bytes = int(slots["offset"][-1] + slots["nbytes"][-1])
+            self.used_bytes = int((slots["offset"] + slots["nbytes"]).max())
         self._crcs.extend(slots["data_crc"].tolist())
+        self._head_crcs.extend(slots["head_crc"].tolist())
+        self._head_bytes.extend(slots["head_bytes"].tolist())
         self._is_proved.extend(bytes(len(slots)))
 
     def prove(self, memory: np.ndarray, position: int, record: Record) -> None:
@@ -63,10 +78,24 @@ class Segment:
         number = position - self.header.position
         if self._is_proved[number]:
             return
-        end = record.offset + record.nbytes
-        if crc32(as_bytes(memory[record.offset : end])) != self._crcs[number]:
-            raise StoreCorrupt(_damage(self.path, record))
+        self._compare(memory, record, record.nbytes, self._crcs[number])
         self._is_proved[number] = True
+
+    def prove_head(self, memory: np.ndarray, position: int, record: Record) -> None:
+        """Check a piece's metadata, and where its fields lie, without its rows.
+
+        Raises:
+            StoreCorrupt: They are not what was written.
+        """
+        number = position - self.header.position
+        self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
+
+    def _compare(self, memory: np.ndarray, record: Record, nbytes: int, crc: int) -> None:
+        end = record.offset + nbytes
+        if len(memory) < end:
+            raise StoreCorrupt(wrong_size(self.path, len(memory), str(max(self.nbytes, end))))
+        if crc32(as_bytes(memory[record.offset : end])) != crc:
+            raise StoreCorrupt(damage(self.path, record))
 
 
 class Loaded(NamedTuple):
@@ -91,8 +120,17 @@ class Loaded(NamedTuple):
         return self._replace(verdict=self.verdict._replace(slots=self.verdict.slots[:0].copy()))
 
 
-def load(files: Files, folder: Path, manifest: Manifest, number: int) -> Loaded:
+def load(
+    files: Files, folder: Path, manifest: Manifest, number: int, *, keep_rest: bool = False
+) -> Loaded:
     """Read header and slots of a live segment.
+
+    Args:
+        files: The system calls.
+        folder: The store's folder.
+        manifest: The store's manifest.
+        number: Number of the segment.
+        keep_rest: Give out what is whole in a file of another length, or one with lost slots.
 
     Raises:
         StoreCorrupt: The file is missing, too short or too long, another one, or damaged.
@@ -101,10 +139,13 @@ def load(files: Files, folder: Path, manifest: Manifest, number: int) -> Loaded:
     path = segment_path(folder, number)
     with open_segment(files, path) as file:
         nbytes = files.size(file)
-        header = _read_header(files, file, path)
+        header = read_header(files, file, path)
         _check_identity(header, manifest, number, path)
-        _check_size(header, sealed, nbytes, path)
+        if not keep_rest:
+            check_size(header, sealed, nbytes, path)
         verdict = _judge(files, file, header, sealed, str(path))
+    if len(verdict.lost) and not keep_rest:
+        raise StoreCorrupt(lost_slot(path, int(verdict.lost[0])))
     segment = Segment(path, header, nbytes)
     segment.extend(verdict.slots)
     entry = sealed or Sealed(number, align(segment.used_bytes), len(verdict.slots))
@@ -119,7 +160,7 @@ def open_segment(files: Files, path: Path) -> FileIO:
     except FileNotFoundError as error:
         raise StoreCorrupt(
             f"{path} is missing: it was removed, or evicted by the writer of the store since the "
-            f"store was opened; open it again, or restore the file from a copy"
+            f"store was opened; open it again, or {cure(path)}"
         ) from error
 
 
@@ -142,7 +183,7 @@ class Maps:
         """The bytes of a segment's file.
 
         Raises:
-            StoreCorrupt: The file became shorter than it was.
+            StoreCorrupt: The file is gone.
         """
         memory = self._maps.get(segment.header.number)
         return self._map(segment) if memory is None else memory
@@ -175,14 +216,17 @@ class Maps:
 
     def _open(self, segment: Segment) -> np.ndarray:
         with open_segment(self._files, segment.path) as file:
+            # Not more than is there: touching a map behind the end of its file kills the process.
             nbytes = self._files.size(file)
-            # Touching a map beyond the end of its file would kill the process.
-            if nbytes < segment.used_bytes:
-                raise StoreCorrupt(_wrong_size(segment.path, nbytes, str(segment.nbytes)))
-            return self._files.map(file, nbytes)
+            return self._files.map(file, nbytes) if nbytes else np.empty(0, np.uint8)
 
 
-def _read_header(files: Files, file: FileIO, path: Path) -> Header:
+def read_header(files: Files, file: FileIO, path: Path) -> Header:
+    """What a segment says of itself.
+
+    Raises:
+        StoreCorrupt: It is damaged, or the file is no segment.
+    """
     start = files.pread(file, 4096, 0)
     header_bytes = Header.length(start, str(path))
     rest = files.pread(file, header_bytes - len(start), len(start))
@@ -194,12 +238,13 @@ def _judge(
 ) -> Verdict:
     slots = header.slots if sealed is None else sealed.slots
     # B first: a flush that goes on meanwhile is then seen in A at least as far as in B.
+    nbytes = slots * SLOT.itemsize
     b, a = (
-        Copy.parse(files.pread(file, slots * SLOT.itemsize, offset), header)
+        Copy.parse(files.pread(file, nbytes, offset).ljust(nbytes, b"\0"), header)
         for offset in reversed(header.table_offsets)
     )
     if sealed is not None:
-        return judge_sealed(a, b, where)
+        return judge_sealed(a, b)
 
     def is_data_right(slot: np.ndarray) -> bool:
         data = files.pread(file, int(slot["nbytes"]), int(slot["offset"]))
@@ -214,29 +259,37 @@ def _check_identity(header: Header, manifest: Manifest, number: int, path: Path)
             f"{path} is segment {header.number} of store {header.store.hex()}, expected segment "
             f"{number} of store {manifest.store.hex()}; put the right file there"
         )
-    if header.spec_text != manifest.spec_text and header.spec != manifest.spec:
+    if header.facts.spec != manifest.facts.spec:
         raise StoreCorrupt(
             f"{path} holds other fields than the manifest says: "
-            f"{manifest.spec.difference(header.spec)}; restore both from one copy"
+            f"{manifest.facts.spec.difference(header.facts.spec)}; restore both from one copy"
         )
 
 
-def _check_size(header: Header, sealed: Sealed | None, nbytes: int, path: Path) -> None:
-    """A sealed file may still have the length that it had while it was written."""
+def check_size(header: Header, sealed: Sealed | None, nbytes: int, path: Path) -> None:
+    """Refuse a file of another length; a sealed one may still have that of its writing."""
     expected = header.file_bytes if sealed is None else sealed.nbytes
     if nbytes not in (expected, header.file_bytes):
-        raise StoreCorrupt(_wrong_size(path, nbytes, str(expected)))
+        raise StoreCorrupt(wrong_size(path, nbytes, str(expected)))
 
 
-def _wrong_size(path: Path, nbytes: int, expected: str) -> str:
-    return f"{path} has {nbytes} bytes, expected {expected}; restore the file from a copy"
+def wrong_size(path: Path, nbytes: int, expected: str) -> str:
+    """What to say of a file of another length."""
+    return f"{path} has {nbytes} bytes, expected {expected}; {cure(path)}"
 
 
-def _damage(path: Path, record: Record) -> str:
+def lost_slot(path: Path, number: int) -> str:
+    """What to say of a slot of which no copy is left."""
+    what = f"both copies of slot {number} are damaged, so that a piece is lost"
+    return f"{path}: {what}; {cure(path)}"
+
+
+def damage(path: Path, record: Record) -> str:
+    """What to say of a piece whose bytes are not what was written."""
     last_row = record.first_row + record.stored_rows - 1
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
-        f"{last_row} of episode {record.episode}, are not what was written; restore it from a copy"
+        f"{last_row} of episode {record.episode}, are not what was written; {cure(path)}"
     )
 
 

@@ -10,21 +10,27 @@ from collections.abc import Generator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Literal, Self, cast
+
+import numpy as np
 
 from stepwell.buffers.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.disk.files import Files
 from stepwell.buffers.disk.folder import StoreFolder
-from stepwell.buffers.disk.format import Manifest, json_text
-from stepwell.buffers.disk.segment import Loaded, Maps
+from stepwell.buffers.disk.format import Manifest, StoreFacts, json_text
+from stepwell.buffers.disk.segment import Loaded, Maps, Segment
 from stepwell.buffers.disk.view import Recovery, View, look
 from stepwell.buffers.episode import Piece
+from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.memory_storage import check_capacity
-from stepwell.buffers.piece_format import Buffer, PieceWriter
-from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.piece_format import Buffer, PieceReader, PieceWriter
+from stepwell.buffers.piece_table import PieceTable, Record
 from stepwell.buffers.spec import Spec
 
-__all__ = ["DiskStorage", "Recovery"]
+__all__ = ["DiskStorage", "OnCorrupt", "Recovery"]
+
+OnCorrupt = Literal["raise", "skip"]
+"""What to do about damaged pieces of a store that is opened to read."""
 
 _SEGMENT_BYTES = 64 << 20
 _MIN_CAPACITY_BYTES = 1 << 20
@@ -51,13 +57,17 @@ class DiskStorage:
         (True, {'source': 'doc'}, 0)
     """
 
-    def __init__(self, folder: StoreFolder, lock: FileIO | None) -> None:
+    def __init__(self, folder: StoreFolder, lock: FileIO | None, *, skip: bool = False) -> None:
         self._folder = folder
+        self._skip = skip
         self._is_closed = False
         self._maps = Maps(folder.files)
         self._known: dict[int, Loaded] = {}
+        self._lost: set[int] = set()
+        self._generation = 0
         self._appender = None if lock is None else Appender(folder, lock, self._maps)
         self._view = self._look() if self._appender is None else self._appender.view
+        self._pieces = PieceReader(self.spec)
 
     @classmethod
     def create(
@@ -91,9 +101,8 @@ class DiskStorage:
         check_limits(capacity, capacity_bytes)
         if capacity_bytes is not None:
             segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
-        manifest = Manifest(
-            *(uuid.uuid4().bytes, spec, capacity, capacity_bytes, segment_bytes),
-            provenance=plain_json(provenance or {}),
+        facts = StoreFacts(
+            *(spec, capacity, capacity_bytes, segment_bytes), plain_json(provenance or {})
         )
         PieceWriter(spec)  # refuses fields that cannot be stored
         folder = StoreFolder(path, files or Files())
@@ -101,7 +110,7 @@ class DiskStorage:
         lock = folder.lock()
         with closing_on_error(lock):
             folder.check_unused()  # again: nobody else makes one from here on
-            folder.write_manifest(manifest)
+            folder.write_manifest(Manifest(uuid.uuid4().bytes, facts))
             return cls(folder, lock)
 
     @classmethod
@@ -112,6 +121,7 @@ class DiskStorage:
         read_only: bool = False,
         capacity: int | None = None,
         capacity_bytes: int | None = None,
+        on_corrupt: OnCorrupt = "raise",
         files: Files | None = None,
     ) -> DiskStorage:
         """Open the store in a folder, for writing unless ``read_only``.
@@ -121,6 +131,8 @@ class DiskStorage:
             read_only: Take no lock and write nothing.
             capacity: Steps to keep at most from now on; None leaves it as it was.
             capacity_bytes: Bytes of disk to take at most from now on; None leaves it as it was.
+            on_corrupt: What to do about damaged pieces: ``"raise"``, or, in a store that is opened
+                to read, ``"skip"`` them; `lost_pieces` counts those found so far.
             files: The system calls; tests put faults here.
 
         Raises:
@@ -128,12 +140,15 @@ class DiskStorage:
             StoreLocked: Another process writes into it.
             StoreCorrupt: Something in it is not what was written.
             StoreTooNew: A later version wrote it.
+            ValueError: Damaged pieces are to be skipped in a store that is opened for writing, or
+                a capacity is out of range.
         """
         check_limits(capacity, capacity_bytes)
+        skip = check_on_corrupt(on_corrupt, read_only=read_only)
         folder = StoreFolder(path, files or Files())
         folder.check()
         if read_only:
-            return cls(folder, None)
+            return cls(folder, None, skip=skip)
         lock = folder.lock()
         with closing_on_error(lock):
             storage = cls(folder, lock)
@@ -154,7 +169,7 @@ class DiskStorage:
     @property
     def spec(self) -> Spec:
         """The fields of every row."""
-        return self._view.manifest.spec
+        return self._view.manifest.facts.spec
 
     @property
     def table(self) -> PieceTable:
@@ -169,27 +184,42 @@ class DiskStorage:
     @property
     def capacity(self) -> int | None:
         """Steps to keep at most."""
-        return self._view.manifest.capacity
+        return self._view.manifest.facts.capacity
 
     @property
     def capacity_bytes(self) -> int | None:
         """Bytes of disk to take at most."""
-        return self._view.manifest.capacity_bytes
+        return self._view.manifest.facts.capacity_bytes
 
     @property
     def provenance(self) -> Mapping[str, object]:
         """JSON-able facts about the data, as given to `create`."""
-        return self._view.manifest.provenance
+        return self._view.manifest.facts.provenance
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
         """JSON-able facts about the runs that wrote here, the oldest first."""
-        return self._view.manifest.sessions
+        return self._view.manifest.facts.sessions
 
     @property
     def recovery(self) -> Recovery:
         """What opening the store found amiss."""
         return self._view.recovery
+
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that are left out: `repair` took them out, or they were skipped as damaged."""
+        return self._view.lost_pieces
+
+    @property
+    def skips_corrupt(self) -> bool:
+        """Damaged pieces are left out."""
+        return self._skip
+
+    @property
+    def generation(self) -> int:
+        """Positions are given once, but for a repair that took out the newest segment."""
+        return self._generation
 
     @property
     def is_read_only(self) -> bool:
@@ -223,12 +253,24 @@ class DiskStorage:
         Raises:
             StoreCorrupt: The bytes are not what was written.
         """
-        self._check_open()
-        record = self.table.record(position)
-        segment = self._view.segments[record.segment]
-        memory = self._maps.of(segment)
+        memory, segment, record = self._find(position)
         segment.prove(memory, position, record)
         return memory, record.offset
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """JSON-able facts about the episode of the piece at a position; its rows are not read.
+
+        Raises:
+            StoreCorrupt: The bytes are not what was written.
+        """
+        memory, segment, record = self._find(position)
+        segment.prove_head(memory, position, record)
+        return self._pieces.metadata(memory, record.offset)
+
+    def lose(self, position: int) -> None:
+        """Leave out a piece whose bytes are damaged, as long as the store is open here."""
+        self._lost.add(position)
+        self.table.lose(position)
 
     def refresh(self) -> bool:
         """Take up what the writer has stored since; only for a store that was opened to read.
@@ -243,6 +285,11 @@ class DiskStorage:
         if not self.is_read_only:
             raise ValueError(f"{self.path} is open for writing, expected read_only=True: leave it")
         before, self._view = self._view, self._look()
+        # A segment that vanished from the midst was taken out by `repair`; its numbers come again.
+        oldest = min(self._view.segments, default=-1)
+        self._generation += any(
+            number >= oldest and number not in self._view.segments for number in before.segments
+        )
         return before.extent != self._view.extent
 
     def close(self) -> None:
@@ -265,15 +312,39 @@ class DiskStorage:
     ) -> None:
         self.close()
 
+    def _find(self, position: int) -> tuple[np.ndarray, Segment, Record]:
+        """The memory, the segment and the record of a piece."""
+        self._check_open()
+        record = self.table.record(position)
+        segment = self._view.segments[record.segment]
+        return self._maps.of(segment), segment, record
+
     def _look(self) -> View:
         """The store as it is now."""
-        view = look(self._folder, self._known)
+        seen = ""
+        while True:
+            view = look(self._folder, self._known, skip=self._skip)
+            try:
+                self._hold(view)
+            except StoreCorrupt as error:
+                # A segment may be evicted after the look: then the next look knows it.
+                if str(error) == seen:
+                    raise
+                seen = str(error)
+            else:
+                break
+        for position in self._lost:
+            if position >= view.table.base:
+                view.table.lose(position)
+        return view
+
+    def _hold(self, view: View) -> None:
+        """Map what may be evicted: from then on it stays readable."""
         for number in self._maps.numbers - set(view.segments):
             self._maps.forget(number)
-        if view.manifest.capacity is not None or view.manifest.capacity_bytes is not None:
+        if view.manifest.facts.is_ring:
             for segment in view.segments.values():
-                self._maps.of(segment)  # from now on it stays readable when it is evicted
-        return view
+                self._maps.of(segment)
 
     def _appender_in_force(self) -> Appender:
         self._check_open()
@@ -302,6 +373,22 @@ def check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
 def plain_json(value: Mapping[str, object]) -> dict[str, object]:
     """The value as it comes back from a file."""
     return cast("dict[str, object]", json.loads(json_text(dict(value))))
+
+
+def check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
+    """Whether damaged pieces are to be skipped.
+
+    Raises:
+        ValueError: It is no known word, or the store is to be written into.
+    """
+    if on_corrupt not in ("raise", "skip"):
+        raise ValueError(f"on_corrupt: expected 'raise' or 'skip', got {on_corrupt!r}")
+    if on_corrupt == "skip" and not read_only:
+        raise ValueError(
+            "on_corrupt='skip': expected read_only=True, got a store to write into; run "
+            "`stepwell repair` on it first"
+        )
+    return on_corrupt == "skip"
 
 
 @contextlib.contextmanager

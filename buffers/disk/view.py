@@ -10,6 +10,7 @@ import numpy as np
 from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.format import Manifest, Next
 from stepwell.buffers.disk.segment import Loaded, Segment, load
+from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.piece_table import PIECE, Counters, PieceTable
 
@@ -17,7 +18,7 @@ __all__ = ["Recovery", "View", "load_all", "look"]
 
 
 class Recovery(NamedTuple):
-    """What opening a store found amiss after a crash.
+    """What opening a store found amiss.
 
     Args:
         healed: Copies of slots that were damaged or missing, the other one being whole; nothing is
@@ -34,7 +35,8 @@ class View:
 
     Args:
         manifest: The manifest.
-        loaded: The live segments as found in their files.
+        loaded: The live segments as found in their files; where one is missing, its pieces are
+            lost.
     """
 
     def __init__(self, manifest: Manifest, loaded: Sequence[Loaded]) -> None:
@@ -44,10 +46,14 @@ class View:
             sum(len(each.verdict.heal_a) + len(each.verdict.heal_b) for each in loaded),
             sum(each.verdict.torn for each in loaded),
         )
-        counters = loaded[-1].counters if loaded else Counters(*manifest.next[2:])
-        base = loaded[0].segment.header.position if loaded else manifest.next.position
-        records = [np.empty(0, PIECE), *(each.records for each in loaded)]
-        self.table = PieceTable.restore(np.concatenate(records), counters, base)
+        self.table = _table(manifest, loaded)
+
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that are damaged and left out."""
+        first = min(self.segments, default=1 << 32)
+        before = sum(entry.slots for entry in self.manifest.sealed if entry.number < first)
+        return before + int((self.table.records["end"] & End.LOST != 0).sum())
 
     @property
     def nbytes(self) -> int:
@@ -68,40 +74,96 @@ class View:
 
 
 def load_all(
-    folder: StoreFolder, manifest: Manifest, known: dict[int, Loaded] | None = None
+    folder: StoreFolder,
+    manifest: Manifest,
+    known: dict[int, Loaded] | None = None,
+    faults: list[str] | None = None,
 ) -> list[Loaded]:
-    """Read the live segments, but for those that are known and did not change."""
+    """Read the live segments, but for those that are known and did not change.
+
+    Args:
+        folder: The store's folder.
+        manifest: Its manifest.
+        known: Segments from an earlier look.
+        faults: Takes the sentences about segments that cannot be read, which are then left out;
+            None stops at the first.
+
+    Raises:
+        StoreCorrupt: A segment is damaged.
+    """
     sealed = {entry.number: entry for entry in manifest.sealed}
     loaded: list[Loaded] = []
     for number in manifest.numbers:
         found = (known or {}).get(number)
-        if found is None or found.entry != sealed.get(number):
-            found = load(folder.files, folder.path, manifest, number)
-        loaded.append(found)
+        try:
+            if found is None or found.entry != sealed.get(number):
+                keep_rest = faults is not None
+                found = load(folder.files, folder.path, manifest, number, keep_rest=keep_rest)
+            loaded.append(found)
+        except StoreCorrupt as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
     return loaded
 
 
-def look(folder: StoreFolder, known: dict[int, Loaded]) -> View:
+def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -> View:
     """Read the store while a writer may change it: only what is found twice is an error.
 
     Args:
         folder: The store's folder.
         known: Sealed segments from an earlier look; replaced by those of this one.
+        skip: Leave out what is damaged.
 
     Raises:
         StoreCorrupt: Something in the store is not what was written.
     """
     seen = ""
     while True:
+        manifest = folder.read_manifest()
         try:
-            manifest = folder.read_manifest()
             loaded = load_all(folder, manifest, known)
         except StoreCorrupt as error:
-            if str(error) == seen:
+            if str(error) != seen:
+                seen = str(error)
+                continue
+            if not skip:
                 raise
-            seen = str(error)
-        else:
-            known.clear()
-            sealed = loaded[: len(manifest.sealed)]
-            known.update((each.entry.number, each.without_slots()) for each in sealed)
-            return View(manifest, loaded)
+            loaded = load_all(folder, manifest, known, faults=[])
+        known.clear()
+        numbers = {entry.number for entry in manifest.sealed}
+        known.update(
+            (each.entry.number, each.without_slots())
+            for each in loaded
+            if each.entry.number in numbers
+        )
+        return View(manifest, loaded)
+
+
+def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> PieceTable:
+    """The index of all pieces; a lost one keeps its place."""
+    if not loaded:
+        counters = Counters(*manifest.next[2:])
+        return PieceTable.restore(np.empty(0, PIECE), counters, manifest.next.position)
+    base = position = loaded[0].segment.header.position
+    parts: list[np.ndarray] = []
+    for each in loaded:
+        begin = each.segment.header.position
+        parts += [_gap(position, begin, each.entry.number), each.records]
+        position = begin + len(each.records)
+    parts.append(_gap(position, max(position, manifest.next.position), loaded[-1].entry.number))
+    counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
+    return PieceTable.restore(np.concatenate(parts), counters, base)
+
+
+def _gap(begin: int, end: int, segment: int) -> np.ndarray:
+    """Records of pieces whose segment is gone, noted under one that is there."""
+    if end < begin:
+        raise StoreCorrupt(
+            f"segment {segment} begins with piece {end}, expected {begin} or later: its store was "
+            f"put together from two copies; restore all of it from one"
+        )
+    records = np.zeros(end - begin, PIECE)
+    records["end"], records["segment"] = int(End.LOST), segment
+    records["episode"] = records["stream"] = -1
+    return records

@@ -26,6 +26,7 @@ _MIN_SLOTS = 256
 _MIN_DATA_BYTES = 1 << 20
 _MIN_BYTES_A_SLOT = 512
 _LONG_BYTES = 1 << 16
+_RUN_BYTES = 1 << 20
 
 
 class Encoded(NamedTuple):
@@ -35,6 +36,11 @@ class Encoded(NamedTuple):
     parts: list[Part]
     nbytes: int
     new_steps: int
+
+    @property
+    def head(self) -> Part:
+        """Its first bytes: fields and metadata."""
+        return self.parts[0]
 
     @property
     def crc(self) -> int:
@@ -114,13 +120,11 @@ class SegmentWriter:
 
     def commit(self, pieces: Sequence[Encoded], table: PieceTable) -> None:
         """Make pieces durable, all of them or none, and enter them in the table."""
+        end = self._write_data(pieces)
+        # Only now, for the disk is busy with the data while their checksums are reckoned.
         slots = self._new_slots(pieces, table)
         packed = pack_slots(self._header, slots)
         in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._header.table_offsets)
-        end = self._data_end
-        for data in _few(part for encoded in pieces for part in encoded.parts):
-            write_at(self._files, self._file, data, end)
-            end += len(data)
         write_at(self._files, self._file, packed, in_a)
         self._files.fdatasync(self._file)
         # Copy B says that all the rest is on the medium: it must come after the sync.
@@ -147,6 +151,18 @@ class SegmentWriter:
         """Close the file."""
         self._file.close()
 
+    def _write_data(self, pieces: Sequence[Encoded]) -> int:
+        """Write the pieces' bytes and return where they end."""
+        end = self._data_end
+        for data in _few(part for encoded in pieces for part in encoded.parts):
+            for start in range(0, len(data), _RUN_BYTES):
+                run = memoryview(data)[start : start + _RUN_BYTES]
+                write_at(self._files, self._file, run, end)
+                if len(run) >= _LONG_BYTES:
+                    self._files.begin_sync(self._file, end, len(run))
+                end += len(run)
+        return end
+
     def _new_slots(self, pieces: Sequence[Encoded], table: PieceTable) -> np.ndarray:
         slots = np.zeros(len(pieces), SLOT)
         place = np.arange(len(pieces))
@@ -165,6 +181,8 @@ class SegmentWriter:
         slots["total_steps"] = table.total_steps + np.cumsum(new_steps)
         slots["offset"] = self._data_end + np.cumsum(nbytes) - nbytes
         slots["nbytes"] = nbytes
+        slots["head_bytes"] = [len(encoded.head) for encoded in pieces]
+        slots["head_crc"] = [crc32(encoded.head) for encoded in pieces]
         slots["data_crc"] = [encoded.crc for encoded in pieces]
         return slots
 
@@ -228,10 +246,11 @@ def _create(files: Files, folder: Path, header: Header) -> FileIO:
         files.fsync(file)
         files.rename(temporary, path)
         files.fsync_folder(folder)
-    except OSError:
+    except BaseException as error:
         file.close()
-        with contextlib.suppress(OSError):
-            files.unlink(temporary)
+        if isinstance(error, OSError):
+            with contextlib.suppress(OSError):
+                files.unlink(temporary)
         raise
     return file
 

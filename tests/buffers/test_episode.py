@@ -63,7 +63,7 @@ def test_a_piece_splits_into_the_same_rows(max_rows: int) -> None:
         assert np.concatenate([part.fields[name] for part in parts]).tolist() == column.tolist()
     assert [part.first_row for part in parts] == list(range(10, 17, max_rows))
     assert [part.end for part in parts] == [End.NONE] * (len(parts) - 1) + [End.TERMINATED]
-    assert [part.metadata for part in parts] == [{"seed": 1}] + [{}] * (len(parts) - 1)
+    assert [part.metadata for part in parts] == [{"seed": 1}] * len(parts)
     assert {(part.episode, part.stream) for part in parts} == {(5, 2)}
 
 

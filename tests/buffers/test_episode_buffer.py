@@ -91,9 +91,7 @@ class Driver:
             if piece.first_row == 0:
                 assert piece.episode not in found
                 found[piece.episode] = Run(piece.stream)
-                assert piece.metadata["stream"] == piece.stream
-            else:
-                assert piece.metadata == {}
+            assert piece.metadata["stream"] == piece.stream
             run = found[piece.episode]
             assert run.stream == piece.stream
             if run.end & End.PENDING:

@@ -16,11 +16,19 @@ from stepwell.buffers.disk.format import (
     Manifest,
     Next,
     Sealed,
-    json_text,
+    StoreFacts,
     pack_slots,
 )
 from stepwell.buffers.piece_table import Counters
 
+FACTS = StoreFacts(
+    spec=SPEC,
+    capacity=1_000,
+    capacity_bytes=None,
+    segment_bytes=1 << 20,
+    provenance={"game": "pong", "é": [1, None]},
+    sessions=({"seed": 1}, {"seed": 2}),
+)
 HEADER = Header(
     store=bytes(range(16)),
     number=12,
@@ -28,16 +36,11 @@ HEADER = Header(
     data_bytes=8192,
     position=99,
     counters=Counters(1 << 40, 7, 1 << 41),
-    spec_text=json_text(SPEC.to_json()),
+    facts_text=FACTS.short_text,
 )
 MANIFEST = Manifest(
     store=bytes(range(16)),
-    spec=SPEC,
-    capacity=1_000,
-    capacity_bytes=None,
-    segment_bytes=1 << 20,
-    provenance={"game": "pong", "é": [1, None]},
-    sessions=({"seed": 1},),
+    facts=FACTS,
     sealed=(Sealed(3, 4096, 5), Sealed(4, 8192, 0)),
     open=5,
     next=Next(6, 100, 200, 7, 150),
@@ -56,9 +59,9 @@ def test_the_parts_of_a_segment_lie_on_pages_one_after_the_other() -> None:
     assert HEADER.file_bytes == 28672
 
 
-@pytest.mark.parametrize("spec_bytes", [0, 1, 4000, 4004, 4005, 4009, 20_000])
-def test_a_header_comes_back_whatever_the_length_of_its_spec(spec_bytes: int) -> None:
-    header = replace(HEADER, spec_text=b"x" * spec_bytes)
+@pytest.mark.parametrize("facts_bytes", [0, 1, 4000, 4004, 4005, 4009, 20_000])
+def test_a_header_comes_back_whatever_the_length_of_its_facts(facts_bytes: int) -> None:
+    header = replace(HEADER, facts_text=b"x" * facts_bytes)
     data = header.pack()
     assert len(data) == header.header_bytes == Header.length(data[:4096], "file")
     assert len(data) % 4096 == 0

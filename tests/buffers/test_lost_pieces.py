@@ -1,0 +1,175 @@
+"""Pieces whose bytes are gone: what is left counts, and no window reaches over the hole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from piece_model import Recording, piece_of
+from stepwell.buffers import End, Piece
+from stepwell.buffers.piece_table import PIECE, PieceTable
+
+ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
+PROGRAMS = st.lists(
+    st.one_of(
+        st.sampled_from(["evict", "new segment", "count"]),
+        st.integers(0, 30),  # lose one of the pieces
+        st.tuples(st.integers(0, 2), st.integers(1, 6), st.sampled_from(ENDS)),
+    ),
+    max_size=40,
+)
+
+
+@dataclass
+class Kept:
+    """One stored piece."""
+
+    segment: int
+    piece: Piece
+    is_lost: bool = False
+
+
+@dataclass
+class Run:
+    """Rows of an episode that follow one another without a hole."""
+
+    episode: int
+    head: int
+    stop: int
+    is_settled: bool
+
+    def windows(self, length: int) -> list[tuple[int, int]]:
+        return [(self.episode, start) for start in range(self.head, self.stop - length + 1)]
+
+
+def runs_of(kept: list[Kept]) -> list[Run]:
+    """What is left, piece by piece."""
+    runs: dict[int, Run] = {}
+    done: list[Run] = []
+    for each in kept:
+        piece = each.piece
+        run = runs.pop(piece.episode, None)
+        stop = piece.first_row + piece.rows
+        if each.is_lost:
+            done += [run] if run else []
+            continue
+        settled = not piece.end & End.PENDING
+        if run and piece.first_row == run.stop - (not run.is_settled):
+            runs[piece.episode] = Run(piece.episode, run.head, stop, settled)
+        else:
+            done += [run] if run else []
+            runs[piece.episode] = Run(piece.episode, piece.first_row, stop, settled)
+    return done + list(runs.values())
+
+
+class Model:
+    """The table beside a list of pieces."""
+
+    def __init__(self) -> None:
+        self.table = PieceTable()
+        self.recording = Recording()
+        self.kept: list[Kept] = []
+        self.added = 0
+        self.segment = 0
+
+    def run(self, program: list[str | int | tuple[int, int, End]]) -> None:
+        for call in program:
+            if call == "count":
+                for length in range(1, 8):
+                    self.table.count_windows(length)
+            elif call == "new segment":
+                self.segment += 1
+            elif call == "evict":
+                self.evict()
+            elif isinstance(call, int):
+                self.lose(call)
+            elif not isinstance(call, str):
+                self.append(self.recording.piece(*call))
+
+    def append(self, piece: Piece) -> None:
+        self.table.append(piece, self.segment, 0, 8)
+        self.kept.append(Kept(self.segment, piece))
+        self.added += 1
+
+    def lose(self, number: int) -> None:
+        if self.kept:
+            place = number % len(self.kept)
+            self.table.lose(self.table.base + place)
+            self.kept[place].is_lost = True
+
+    def evict(self) -> None:
+        if self.kept:
+            oldest = self.kept[0].segment
+            assert self.table.drop_segment() == oldest
+            self.kept = [each for each in self.kept if each.segment != oldest]
+
+
+@given(PROGRAMS)
+@settings(max_examples=150)
+def test_what_is_left_counts(program: list[str | int | tuple[int, int, End]]) -> None:
+    model = Model()
+    model.run(program)
+    table, runs = model.table, runs_of(model.kept)
+    tails = table.records[table.records["is_tail"] == 1]
+    found = zip(
+        tails["episode"].tolist(),
+        tails["head"].tolist(),
+        (tails["first_row"] + tails["rows"]).tolist(),
+        strict=True,
+    )
+    assert sorted(found) == sorted((run.episode, run.head, run.stop) for run in runs)
+    assert table.episodes == len(runs)
+    assert table.rows == sum(run.stop - run.head for run in runs)
+    assert table.steps == sum(run.stop - run.head - (run.head == 0) for run in runs)
+    assert table.base + len(table) == model.added
+    for length in (1, 2, 4):
+        expected = [window for run in runs for window in run.windows(length)]
+        assert table.count_windows(length) == len(expected)
+        assert sorted(drawn(table, length)) == sorted(expected)
+
+
+class InOrder:
+    """Gives out every number once instead of drawing."""
+
+    def integers(self, high: int, size: int) -> np.ndarray:
+        return np.arange(high)
+
+
+def drawn(table: PieceTable, length: int) -> list[tuple[int, int]]:
+    total = table.count_windows(length)
+    if not total:
+        return []
+    positions, starts = table.draw_windows(total, length, InOrder())  # type: ignore[arg-type]
+    episodes = table.records["episode"][positions - table.base]
+    return list(zip(episodes.tolist(), starts.tolist(), strict=True))
+
+
+@given(PROGRAMS)
+@settings(max_examples=150)
+def test_a_table_made_at_once_leaves_out_the_same(
+    program: list[str | int | tuple[int, int, End]],
+) -> None:
+    model = Model()
+    model.run(program)
+    grown = model.table
+    stored = np.zeros(len(grown), PIECE)
+    kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows", "segment", "nbytes")
+    for name in kept:
+        stored[name] = grown.records[name]
+    made = PieceTable.restore(stored, grown.counters, grown.base)
+    assert (made.records == grown.records).all()
+    assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
+
+
+def test_an_episode_goes_on_behind_a_lost_piece() -> None:
+    table = PieceTable()
+    table.append(piece_of(0, 0, 5), 0, 0, 8)
+    table.lose(0)
+    table.check([piece_of(0, 5, 5)])
+    table.append(piece_of(0, 5, 5, End.TERMINATED), 0, 8, 8)
+    assert table.record(1).head == 5
+    assert table.record(1).previous == -1
+    assert (table.episodes, table.steps, table.rows) == (1, 5, 5)
