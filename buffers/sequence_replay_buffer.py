@@ -6,22 +6,27 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from stepwell.buffers.batch import Batch
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.disk.storage import DiskStorage, OnCorrupt
+from stepwell.buffers.disk.options import OnCorrupt
+from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import Episode, Piece
 from stepwell.buffers.episode_filter import Where
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch
+from stepwell.buffers.many_storages import open_many
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity
+from stepwell.buffers.replay_state import difference_of, restore, state_of
 from stepwell.buffers.sequence_reader import SequenceReader
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage import Storage
 
 __all__ = ["SequenceReplayBuffer"]
+
+Folder: TypeAlias = "str | os.PathLike[str]"
 
 
 class SequenceReplayBuffer:
@@ -84,17 +89,21 @@ class SequenceReplayBuffer:
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: Folder | Sequence[Folder],
         *,
+        weights: Sequence[float] | None = None,
         read_only: bool = False,
         on_corrupt: OnCorrupt = "raise",
         seed: int | None = None,
         threads: int | None = None,
     ) -> SequenceReplayBuffer:
-        """Open the store in a folder that must exist.
+        """Open the store in a folder that must exist, or several stores as one.
 
         Args:
-            path: Folder of the store.
+            path: Folder of the store. Of several folders one after the other the stores are read as
+                one, without copying, and none is written into.
+            weights: With several folders: for each the share of the sequences that are drawn from
+                it; None draws uniformly over the sequences of all.
             read_only: Take no lock and write nothing; several processes may do so at once, also
                 while another one writes: `refresh` takes up what it has stored.
             on_corrupt: What to do about damaged pieces: ``"raise"``, or, with ``read_only``,
@@ -106,15 +115,22 @@ class SequenceReplayBuffer:
             StoreNotFound: There is no store in the folder.
             StoreLocked: Another process writes into it, and ``read_only`` is False.
             StoreCorrupt: Something in it is not what was written.
+            SpecMismatch: The stores hold different fields.
+            ValueError: The weights are not one number >= 0 for each folder.
         """
         replay = cls(seed=seed, threads=threads)
+        if not isinstance(path, str | os.PathLike):
+            replay._use(open_many(path, weights, on_corrupt))
+            return replay
+        if weights is not None:
+            raise ValueError("weights: expected a list of folders with them, got one folder")
         replay._path = Path(path)
-        replay._use(DiskStorage.open(replay._path, read_only=read_only, on_corrupt=on_corrupt))
+        replay._use(DiskStorage.open(path, read_only=read_only, on_corrupt=on_corrupt))
         return replay
 
     @property
     def path(self) -> Path | None:
-        """Folder of the store; None in RAM."""
+        """Folder of the store; None in RAM, and where several are read as one."""
         return self._path
 
     @property
@@ -187,7 +203,7 @@ class SequenceReplayBuffer:
         """
         if self._storage is None:
             self._use(self._new_storage(spec.with_codecs(self._codecs)))
-        difference = self._difference(spec, session)
+        difference = difference_of(self.spec, self.sessions, spec, session)
         if difference:
             where = "this replay" if self._path is None else str(self._path)
             raise SpecMismatch(
@@ -249,7 +265,7 @@ class SequenceReplayBuffer:
         What is added meanwhile is not seen.
 
         Args:
-            where: Only episodes whose metadata is so; see `sample_sequences`.
+            where: Only those whose metadata is so; see `sample_sequences`.
         """
         if self._storage is None:
             return iter(())
@@ -266,6 +282,66 @@ class SequenceReplayBuffer:
             StoreCorrupt: Something new is not what was written.
         """
         return self.storage.refresh()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a restored replay needs, beside the stored rows, to draw the very same batches."""
+        return state_of(self._storage, self._rng)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the replay of `state_dict` would have.
+
+        What was stored since stays, so the same batches follow if nothing was.
+
+        Raises:
+            ValueError: The state is that of another store, or of a later state of this one.
+        """
+        restore(state, self._storage, self._rng)
+
+    def save_checkpoint(
+        self, learner: Mapping[str, object] | None = None, *, name: str = "latest"
+    ) -> None:
+        """Keep the replay's state, and the learner's, beside the data; when it returns for good.
+
+        Costs what the state costs: the rows are there already.
+
+        Args:
+            learner: JSON-able values and numpy arrays, nested in mappings and lists.
+            name: Letters, digits, - and _; a checkpoint of that name is replaced.
+
+        Raises:
+            ValueError: The replay is in RAM, or was opened with ``read_only=True``.
+            TypeError: Something else is in the learner's state.
+
+        Example:
+            >>> import tempfile
+            >>> import stepwell as sw
+            >>> folder = tempfile.mkdtemp()
+            >>> with sw.SequenceReplayBuffer(folder, seed=0) as replay:
+            ...     envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+            ...     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...         report = collector.collect(steps=100)
+            ...     replay.save_checkpoint({"updates": 3})
+            ...     expected = replay.sample_sequences(4, length=5)
+            >>> with sw.SequenceReplayBuffer(folder) as replay:
+            ...     learner = replay.load_checkpoint()
+            ...     batch = replay.sample_sequences(4, length=5)
+            >>> learner, bool((batch.ids == expected.ids).all())
+            ({'updates': 3}, True)
+        """
+        state = {"replay": self.state_dict(), "learner": dict(learner or {})}
+        self._disk().save_checkpoint(name, state)
+
+    def load_checkpoint(self, name: str = "latest") -> dict[str, Any]:
+        """Go on as the replay of `save_checkpoint` would have, and return the learner's state.
+
+        Raises:
+            StoreNotFound: There is no checkpoint of that name.
+            StoreCorrupt: Its bytes are not what was written.
+        """
+        state = self._disk().load_checkpoint(name)
+        self.load_state_dict(state["replay"])
+        learner: dict[str, Any] = state["learner"]
+        return learner
 
     def digest(self) -> str:
         """Fingerprint of all rows stored now, 16 hexadecimal digits: equal data, equal digest.
@@ -297,26 +373,20 @@ class SequenceReplayBuffer:
     ) -> None:
         self.close()
 
+    def _disk(self) -> DiskStorage:
+        if not isinstance(self.storage, DiskStorage):
+            raise ValueError(
+                "a checkpoint is kept in the replay's folder, expected a replay with a path: give "
+                "SequenceReplayBuffer one, or keep state_dict() yourself"
+            )
+        return self.storage
+
     def _new_storage(self, spec: Spec) -> Storage:
         if self._path is None:
             return MemoryStorage(spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes)
         return DiskStorage.create(
             self._path, spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes
         )
-
-    def _difference(self, spec: Spec, session: Mapping[str, object]) -> str | None:
-        """In what the rows, or the envs behind them, are not those that are stored."""
-        stored: dict[str, Codec] = {field.name: field.codec for field in self.spec.fields}
-        shared: dict[str, Codec] = {name: stored[name] for name in spec.names if name in stored}
-        difference = self.spec.difference(spec.with_codecs(shared))
-        if difference or not self.sessions:
-            return difference
-        before = cast("dict[str, object]", self.sessions[0].get("recipe", {}))
-        now = cast("dict[str, object]", session.get("recipe", {}))
-        for key in sorted({*before, *now}):
-            if before.get(key) != now.get(key):
-                return f"{key} of the envs was {before.get(key)!r}, is {now.get(key)!r}"
-        return None
 
     def _use(self, storage: Storage) -> None:
         self._storage = storage

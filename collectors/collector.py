@@ -16,6 +16,7 @@ from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.spec import Field, default_codec
 from stepwell.collectors.actions import PolicyCaller
 from stepwell.collectors.arrival import Arrival, InfoReader
+from stepwell.collectors.episode_facts import EpisodeFacts, EpisodeMetadata
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policy import Policy, SeededPolicy
 from stepwell.collectors.recorder import Recorder
@@ -42,13 +43,16 @@ class Collector:
             continued gets other seeds than the first time.
         info: Info fields to store, by name, each with the value that stands for "not there":
             ``{"lives": -1}``. Undeclared info is dropped.
+        metadata: JSON-able facts to note about every episode, ``{"task": "door"}``, or a function
+            that is called with the env's index and the info of its reset and returns them. Sampling
+            can be limited to episodes by them.
         frame_stack: Frames that the envs stack on the first axis of the observation; one frame a
             row is then stored. None reads it from what `make_atari` and `make_vec` declare.
         flush_seconds: No row waits longer than this, plus a step, to be stored for good.
 
     Raises:
         ValueError: The env does not say how it resets its sub-envs.
-        TypeError: A space or an info field cannot be stored.
+        TypeError: A space, an info field or the metadata cannot be stored.
 
     Example:
         >>> import gymnasium as gym
@@ -69,6 +73,7 @@ class Collector:
         *,
         seed: int | None = None,
         info: Mapping[str, object] | None = None,
+        metadata: EpisodeMetadata | None = None,
         frame_stack: int | None = None,
         flush_seconds: float = 10.0,
     ) -> None:
@@ -82,7 +87,8 @@ class Collector:
             stack_padding=padding,
             more=[_info_field(name, value) for name, value in reader.missing.items()],
         )
-        self._stepper = Stepper(self._envs, self._spec.observation, reader)
+        facts = EpisodeFacts(metadata)
+        self._stepper = Stepper(self._envs, self._spec.observation, reader, facts)
         self._policy = policy
         self._call = PolicyCaller(policy, self._envs.single_action_space, self._spec)
         self._replay = replay

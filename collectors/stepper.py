@@ -32,6 +32,7 @@ from stepwell.collectors.dialect import (
     refuse_bad_reset,
     split_step,
 )
+from stepwell.collectors.episode_facts import EpisodeFacts
 
 __all__ = ["Stepper", "Vector"]
 
@@ -45,16 +46,18 @@ class Stepper:
         envs: The vector env.
         layout: How its observations are nested.
         info: Reads the declared info fields.
+        facts: Tells what is noted about an episode that begins.
 
     Raises:
         ValueError: The env does not say how it resets its sub-envs.
     """
 
-    def __init__(self, envs: Vector, layout: Layout, info: InfoReader) -> None:
+    def __init__(self, envs: Vector, layout: Layout, info: InfoReader, facts: EpisodeFacts) -> None:
         self.envs = envs
         self.mode = mode_of(envs)
         self._layout = layout
         self._info = info
+        self._facts = facts
         self._send, self._receive = split_step(envs)
         self._is_ale = is_ale(envs)
         self._copies = hands_out_copies(envs)
@@ -196,7 +199,7 @@ class Stepper:
             first if begins else None,
             None,
             None,
-            self._facts(first, env_ids) if begins else None,
+            self._metadata(np.flatnonzero(first), env_ids, info) if begins else None,
             0 if restarted is None else int(restarted.sum()),
         )
 
@@ -247,16 +250,18 @@ class Stepper:
         self._ended[:] = False
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
         everyone = np.ones(len(envs), np.bool_)
-        return Arrival(envs, rows, np.zeros(len(envs)), everyone, None, None)
+        metadata = self._metadata(envs, None, info)
+        return Arrival(envs, rows, np.zeros(len(envs)), everyone, None, None, metadata)
 
-    def _facts(
-        self, first: np.ndarray, env_ids: np.ndarray | None
-    ) -> dict[int, Mapping[str, object]] | None:
-        """The seeds of the episodes that begin with a reset of all envs, each told once."""
-        if not self._seeds:
-            return None
-        begun = np.flatnonzero(first) if env_ids is None else env_ids[first]
-        return {env: self._seeds.pop(env) for env in begun.tolist() if env in self._seeds}
+    def _metadata(
+        self, places: np.ndarray, env_ids: np.ndarray | None, info: _Info
+    ) -> dict[int, Mapping[str, object]]:
+        """What is noted about the episodes that begin; seeds, where all envs were reset."""
+        found: dict[int, Mapping[str, object]] = {}
+        for place in places.tolist():
+            env = place if env_ids is None else int(env_ids[place])
+            found[env] = {**self._seeds.pop(env, {}), **self._facts.of(env, info, place)}
+        return found
 
     def _see(
         self, observation: object, first: np.ndarray, env_ids: np.ndarray | None

@@ -78,6 +78,12 @@ class Appender:
         with self._poisoning():
             self._write_facts(replace(self._facts, sessions=sessions))
 
+    def save_checkpoint(self, name: str, data: bytes) -> None:
+        """See `DiskStorage.save_checkpoint`."""
+        self._check()
+        with self._poisoning():
+            self._folder.write_checkpoint(name, data)
+
     def set_capacity(self, capacity: int | None, capacity_bytes: int | None) -> None:
         """Keep at most so much from now on; None leaves a capacity as it was."""
         before = self._facts

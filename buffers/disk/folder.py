@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import errno
 import os
+import re
 import socket
 import time
 from io import FileIO
@@ -19,6 +20,7 @@ __all__ = ["StoreFolder"]
 
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
+_TEMPORARY = ("segment-*.bin.tmp", "checkpoint-*.bin.tmp", f"{_MANIFEST}.tmp")
 _LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.005
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -43,6 +45,10 @@ class StoreFolder:
             ValueError: Something else is there.
         """
         self.check_unused()
+        if self.path.is_dir():
+            # Whoever made it may have been killed, or lose power, before its name was durable.
+            with contextlib.suppress(PermissionError):
+                self.files.fsync_folder(self.path.parent)
         self._make_with_parents(self.path)
 
     def check_unused(self) -> None:
@@ -134,6 +140,34 @@ class StoreFolder:
         """Replace the manifest; when it returns the new one is durable."""
         replace_file(self.files, self.path / _MANIFEST, manifest.pack())
 
+    def write_checkpoint(self, name: str, data: bytes) -> None:
+        """Replace a checkpoint; when it returns the new one is durable."""
+        replace_file(self.files, self._checkpoint(name), data)
+
+    def read_checkpoint(self, name: str) -> bytes:
+        """The bytes of a checkpoint.
+
+        Raises:
+            StoreNotFound: There is none of that name.
+        """
+        path = self._checkpoint(name)
+        try:
+            with self.files.open(path) as file:
+                return self.files.pread(file, self.files.size(file), 0)
+        except FileNotFoundError as error:
+            there = [each.name[11:-4] for each in sorted(self.path.glob("checkpoint-*.bin"))]
+            raise StoreNotFound(
+                f"{self.path} holds no checkpoint {name!r}, expected one of: "
+                f"{', '.join(there) or 'none'}; save one first"
+            ) from error
+
+    def _checkpoint(self, name: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+            raise ValueError(
+                f"name of a checkpoint: expected letters, digits, - and _, got {name!r}"
+            )
+        return self.path / f"checkpoint-{name}.bin"
+
     def sweep(self, manifest: Manifest) -> None:
         """Remove what a crash left: temporary files, and segments that the manifest does not list.
 
@@ -145,7 +179,7 @@ class StoreFolder:
             is_segment = path.match("segment-????????.bin") and path.name not in live
             if is_segment:
                 self._check_stray(path, manifest)
-            if is_segment or path.match("segment-*.bin.tmp") or path.name == f"{_MANIFEST}.tmp":
+            if is_segment or any(path.match(pattern) for pattern in _TEMPORARY):
                 self.files.unlink(path)
 
     def _check_stray(self, path: Path, manifest: Manifest) -> None:

@@ -76,12 +76,17 @@ def judge_open(
 
 def _best(a: Copy, b: Copy) -> np.ndarray:
     """Of each slot the copy that is whole."""
-    return np.where(b.is_valid, b.slots, a.slots)
+    return np.where(b.is_valid, _raw(b), _raw(a)).view(SLOT)
+
+
+def _raw(copy: Copy) -> np.ndarray:
+    """A copy's slots as plain bytes, with which numpy is ten times as fast as with their fields."""
+    return copy.slots.view(f"V{SLOT.itemsize}")
 
 
 def _committed(a: Copy, b: Copy, count: int, torn: int) -> Verdict:
     valid_a, valid_b = a.is_valid[:count], b.is_valid[:count]
-    differs = (a.slots != b.slots)[:count] & valid_a & valid_b
+    differs = (_raw(a) != _raw(b))[:count] & valid_a & valid_b
     is_lost = ~(valid_a | valid_b) | differs
     slots = _best(a, b)[:count]
     for number in np.flatnonzero(is_lost).tolist():

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import uuid
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
+from stepwell.buffers.checkpoint import pack, unpack
 from stepwell.buffers.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.disk.files import Files
 from stepwell.buffers.disk.folder import StoreFolder
-from stepwell.buffers.disk.format import Manifest, StoreFacts, json_text
+from stepwell.buffers.disk.format import Manifest, StoreFacts
+from stepwell.buffers.disk.options import (
+    OnCorrupt,
+    check_limits,
+    check_on_corrupt,
+    closing_on_error,
+    plain_json,
+)
 from stepwell.buffers.disk.segment import Loaded, Maps, Segment
 from stepwell.buffers.disk.view import Recovery, View, look
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.memory_storage import check_capacity
 from stepwell.buffers.piece_format import Buffer, PieceReader, PieceWriter
 from stepwell.buffers.piece_table import PieceTable, Record
 from stepwell.buffers.spec import Spec
 
-__all__ = ["DiskStorage", "OnCorrupt", "Recovery"]
+__all__ = ["DiskStorage", "Recovery"]
 
-OnCorrupt = Literal["raise", "skip"]
-"""What to do about damaged pieces of a store that is opened to read."""
 
 _SEGMENT_BYTES = 64 << 20
-_MIN_CAPACITY_BYTES = 1 << 20
 
 
 class DiskStorage:
@@ -272,6 +274,34 @@ class DiskStorage:
         self._lost.add(position)
         self.table.lose(position)
 
+    @property
+    def store(self) -> str:
+        """The store's name, 32 hexadecimal digits drawn when it was made."""
+        return self._view.manifest.store.hex()
+
+    def save_checkpoint(self, name: str, state: Mapping[str, object]) -> None:
+        """Keep state beside the data, for good, in place of the state of that name.
+
+        Args:
+            name: Letters, digits, - and _.
+            state: Nested mappings and lists of JSON values and numpy arrays.
+
+        Raises:
+            TypeError: Something else is in the state.
+        """
+        self._appender_in_force().save_checkpoint(name, pack(state))
+
+    def load_checkpoint(self, name: str) -> dict[str, Any]:
+        """The state of that name.
+
+        Raises:
+            StoreNotFound: There is none.
+            StoreCorrupt: Its bytes are not what was written.
+        """
+        self._check_open()
+        data = self._folder.read_checkpoint(name)
+        return unpack(data, f"checkpoint {name!r} of {self.path}")
+
     def refresh(self) -> bool:
         """Take up what the writer has stored since; only for a store that was opened to read.
 
@@ -358,44 +388,3 @@ class DiskStorage:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ValueError(f"{self.path} is closed, expected an open store: open it again")
-
-
-def check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
-    """Refuse capacities that no folder can keep."""
-    check_capacity(capacity, capacity_bytes)
-    if capacity_bytes is not None and capacity_bytes < _MIN_CAPACITY_BYTES:
-        raise ValueError(
-            f"capacity_bytes: expected at least {_MIN_CAPACITY_BYTES} for a folder, got "
-            f"{capacity_bytes}; raise it, or keep the replay in memory"
-        )
-
-
-def plain_json(value: Mapping[str, object]) -> dict[str, object]:
-    """The value as it comes back from a file."""
-    return cast("dict[str, object]", json.loads(json_text(dict(value))))
-
-
-def check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
-    """Whether damaged pieces are to be skipped.
-
-    Raises:
-        ValueError: It is no known word, or the store is to be written into.
-    """
-    if on_corrupt not in ("raise", "skip"):
-        raise ValueError(f"on_corrupt: expected 'raise' or 'skip', got {on_corrupt!r}")
-    if on_corrupt == "skip" and not read_only:
-        raise ValueError(
-            "on_corrupt='skip': expected read_only=True, got a store to write into; run "
-            "`stepwell repair` on it first"
-        )
-    return on_corrupt == "skip"
-
-
-@contextlib.contextmanager
-def closing_on_error(file: FileIO) -> Generator[None]:
-    """Close a file when what follows fails."""
-    try:
-        yield
-    except BaseException:
-        file.close()
-        raise

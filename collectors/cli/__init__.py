@@ -1,1 +1,1 @@
-"""The command line: `stepwell collect`, `stepwell info`, `stepwell envs`."""
+"""The command line: `stepwell collect`, `info`, `envs`, `merge`, `filter`, `drop`, `copy`."""

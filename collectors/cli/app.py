@@ -11,12 +11,16 @@ import typer
 
 from stepwell import __version__
 from stepwell.collectors.cli.collect import DEFAULT_NUM_ENVS, CollectJob, collect_into
+from stepwell.collectors.cli.copy_commands import add_copy_commands
 from stepwell.collectors.cli.envs import show_envs
 from stepwell.collectors.cli.errors import BAD_INPUT, reported, show_error
+from stepwell.collectors.cli.health import add_health_commands
 from stepwell.collectors.cli.info import show_store
 from stepwell.collectors.cli.make import AtariKnobs, EnvWish
 from stepwell.collectors.cli.numbers import info_field, number_of_bytes, screen_size, whole_number
+from stepwell.collectors.cli.options import Debug, Json, Quiet
 from stepwell.collectors.cli.progress import Goal
+from stepwell.collectors.cli.selection import metadata_condition
 
 __all__ = ["app", "main"]
 
@@ -27,20 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
 )
 
-_RUN, _STORE, _SHOW, _ATARI = "What to run", "Where to keep it", "Output", "Atari games only"
-
-Debug = Annotated[
-    bool,
-    typer.Option(
-        "--debug", metavar="", help="Show the whole traceback of an error.", rich_help_panel=_SHOW
-    ),
-]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", metavar="", help="Print one JSON object and nothing else.", rich_help_panel=_SHOW
-    ),
-]
+_RUN, _STORE, _ATARI = "What to run", "Where to keep it", "Atari games only"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,6 +89,8 @@ def root(
     stepwell envs pong                                          what is there?
     stepwell collect Pong --steps 100k --out runs/pong          gather it
     stepwell info runs/pong                                     what have I got?
+    stepwell merge runs/a runs/b --out runs/both                make one store of several
+    stepwell filter runs/pong --min-return 18 --out runs/good   keep some episodes
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -177,6 +170,14 @@ def collect(
             metavar="NAME",
             help="Keep this field of info too, such as lives; speed=nan says what stands for "
             "'not there'. May be repeated.",
+            rich_help_panel=_STORE,
+        ),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Note this about every episode, to sample by: task=door. May be repeated.",
             rich_help_panel=_STORE,
         ),
     ] = None,
@@ -275,12 +276,7 @@ def collect(
         int | None, typer.Option(metavar="N", help="The game's difficulty.", rich_help_panel=_ATARI)
     ] = None,
     as_json: Json = False,
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "--quiet", "-q", metavar="", help="Show nothing but errors.", rich_help_panel=_SHOW
-        ),
-    ] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Step envs with a policy and keep every row in a folder.
@@ -327,6 +323,7 @@ def collect(
                 policy=policy,
                 seed=_count("--seed", seed, 0),
                 info=dict(info_field("--info", text) for text in info or []),
+                metadata=dict(metadata_condition("--metadata", text) for text in metadata or []),
                 resume=resume,
                 capacity=_count("--capacity", capacity),
                 capacity_bytes=_bytes("--capacity-bytes", capacity_bytes),
@@ -362,6 +359,10 @@ def envs(
     """List what can be collected from here: Atari games, and what gymnasium has registered."""
     with reported(debug):
         show_envs(pattern, as_json=as_json)
+
+
+add_copy_commands(app)
+add_health_commands(app)
 
 
 def _count(option: str, text: str | None, least: int = 1) -> int | None:

@@ -39,6 +39,7 @@ class CollectJob:
         policy: "random", or "module:callable".
         seed: None goes on with the store's seed, or draws one.
         info: Info fields to store, each with its value for "not there", None to look it up.
+        metadata: Facts to note about every episode.
         resume: Continue a store that exists.
         capacity: Steps to keep at most.
         capacity_bytes: Bytes to keep at most.
@@ -52,6 +53,7 @@ class CollectJob:
     policy: str
     seed: int | None
     info: dict[str, int | float | bool | None]
+    metadata: dict[str, object]
     resume: bool
     capacity: int | None
     capacity_bytes: int | None
@@ -77,7 +79,9 @@ def collect_into(job: CollectJob) -> None:
         info = missing_values(job.info, job.envs)
         envs = make_envs(job.envs)
         stack.callback(envs.close)  # the Collector closes them too, once there is one
-        collector = stack.enter_context(Collector(envs, policy, replay, seed=seed, info=info))
+        collector = stack.enter_context(
+            Collector(envs, policy, replay, seed=seed, info=info, metadata=job.metadata)
+        )
         steps, episodes = job.goal
         report = collector.collect(steps=steps, episodes=episodes, progress=progress)
         facts = replay.sessions[-1]
@@ -114,7 +118,8 @@ def _replay_of(job: CollectJob) -> Generator[SequenceReplayBuffer]:
 
 def _as_before(job: CollectJob, replay: SequenceReplayBuffer) -> tuple[CollectJob, int]:
     """Fill in what was not said, from the store's last run where there is one."""
-    before = dict(replay.sessions[-1]) if replay.sessions else {}
+    # A session that tells of a copy has no seed.
+    before = next((dict(one) for one in reversed(replay.sessions) if "seed" in one), {})
     num_envs = job.envs.num_envs or cast("int", before.get("num_envs", DEFAULT_NUM_ENVS))
     drawn = cast("str", before.get("seed", secrets.randbits(32)))
     seed = int(drawn) if job.seed is None else job.seed

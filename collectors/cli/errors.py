@@ -71,19 +71,18 @@ class _Line(NamedTuple):
 
 
 @contextmanager
-def reported(debug: bool) -> Generator[None]:
+def reported(debug: bool, after_ctrl_c: str = "--resume goes on") -> Generator[None]:
     """Turn errors of the user's into a sentence and an exit code.
 
     Args:
         debug: Let every error through as it is.
+        after_ctrl_c: How to get the rest.
     """
     try:
         yield
     except KeyboardInterrupt as stop:
         kept = _kept(stop)
-        show_error(
-            f"interrupted; {kept}; --resume goes on" if kept else "interrupted; nothing kept"
-        )
+        show_error(f"interrupted; {kept}; {after_ctrl_c}" if kept else "interrupted; nothing kept")
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         raise  # nobody reads our output any more: there is nobody to tell

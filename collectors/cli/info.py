@@ -131,8 +131,9 @@ def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str
 
 
 def _versions(facts: StoreFacts) -> str:
-    """What the newest run was made with."""
-    newest = facts.sessions[-1] if facts.sessions else {}
+    """What the newest run was made with, rather than the newest copy of it."""
+    played = [one for one in facts.sessions if "copied_from" not in one]
+    newest = (played or facts.sessions or [{}])[-1]
     versions = cast("Mapping[str, object]", newest.get("versions") or {})
     return ", ".join(f"{name} {number}" for name, number in versions.items()) or "unknown"
 
@@ -207,9 +208,18 @@ def _sessions(facts: StoreFacts) -> rich.table.Table:
             str(session.get("began", ""))[:16].replace("T", " "),
             str(session.get("num_envs", "")),
             str(session.get("seed", "")),
-            str(session.get("policy", "")).removeprefix("stepwell.collectors.policy."),
+            _maker(session),
         )
     return table
+
+
+def _maker(session: Mapping[str, object]) -> str:
+    """The policy that played, or the stores that were copied."""
+    if "copied_from" not in session:
+        return str(session.get("policy", "")).removeprefix("stepwell.collectors.policy.")
+    sources = cast("list[dict[str, object]]", session["copied_from"])
+    names = ", ".join(Path(str(source.get("path", "RAM"))).name for source in sources)
+    return f"{session.get('command', 'copy')} of {names}"
 
 
 def _table(*columns: str) -> rich.table.Table:

@@ -18,6 +18,7 @@ from stepwell.buffers import (
     SequenceReplayBuffer,
     Spec,
     SpecMismatch,
+    StoreNotFound,
 )
 
 SPEC = Spec.from_spaces(spaces.Box(0, 255, (3,), np.uint8), spaces.Discrete(5))
@@ -252,3 +253,44 @@ def test_a_store_gives_back_what_was_written(tmp_path: Path) -> None:
         more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
         more.add([piece(more.storage.table.next_episode)])
         assert [e.id for e in more.iter_episodes()] == [0, 1, 2]
+
+
+def test_several_folders_are_read_as_one(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with filled(path=tmp_path / name) as replay:
+            replay.save_checkpoint()
+    paths = [tmp_path / "a", str(tmp_path / "b")]
+    with SequenceReplayBuffer.open(paths, weights=[1, 0], seed=0) as replay:
+        assert (replay.episodes, replay.steps, replay.path) == (4, 36, None)
+        assert (replay.sample_sequences(100, 3).ids < 1 << 48).all()
+        assert len(list(replay.iter_episodes(where={"n": 1}))) == 2
+        state, expected = replay.state_dict(), drawn(replay)
+        assert not replay.refresh()
+    with SequenceReplayBuffer.open(paths, weights=[1, 0]) as replay:
+        replay.load_state_dict(state)
+        assert drawn(replay) == expected
+    with SequenceReplayBuffer.open(paths, weights=[0, 1]) as replay:
+        assert (replay.sample_sequences(100, 3).ids >= 1 << 48).all()
+
+
+def test_a_store_without_long_episodes_cannot_have_a_weight(tmp_path: Path) -> None:
+    with filled(path=tmp_path / "a"):
+        pass
+    with SequenceReplayBuffer(tmp_path / "b") as replay:
+        replay.bind(SPEC, {})
+        replay.add([piece(0, 3)])
+    with SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"], weights=[1, 1]) as replay:
+        replay.sample_sequences(4, 3)
+        with pytest.raises(NotEnoughData, match=r"^store 1 of those .* has no episode of 4 rows"):
+            replay.sample_sequences(4, 4)
+
+
+def test_weights_are_for_several_folders(tmp_path: Path) -> None:
+    with filled(path=tmp_path / "a"):
+        pass
+    with pytest.raises(ValueError, match=r"^weights: expected a list of folders with them, got o"):
+        SequenceReplayBuffer.open(tmp_path / "a", weights=[1])
+    with pytest.raises(StoreNotFound, match="holds no store"):
+        SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"])
+    with SequenceReplayBuffer(tmp_path / "a"):  # nothing was left open
+        pass

@@ -11,13 +11,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from fakes import CounterEnv, RestartVectorEnv
 from stepwell.collectors.arrival import InfoReader
+from stepwell.collectors.episode_facts import EpisodeFacts
 from stepwell.collectors.stepper import Stepper
 
 ZEROS = np.zeros(2, np.int64)
 
 
 def stepper_of(envs: Any) -> Stepper:
-    return Stepper(envs, "observation", InfoReader({}))
+    return Stepper(envs, "observation", InfoReader({}), EpisodeFacts(None))
 
 
 def counters(kind: Any = SyncVectorEnv, length: int = 3, **options: Any) -> Any:
@@ -122,4 +123,4 @@ def test_seeds_are_told_once() -> None:
     stepper.send(ZEROS)
     stepper.receive()
     stepper.send(ZEROS)
-    assert not stepper.receive()[0].metadata
+    assert stepper.receive()[0].metadata == {0: {}, 1: {}}

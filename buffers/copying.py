@@ -1,0 +1,363 @@
+"""Copies whole episodes from one replay, or several, into a new one."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import cast
+
+from stepwell.buffers.digest import Digest
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.disk.folder import StoreFolder
+from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.episode_filter import Where, check_where, chooses
+from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
+from stepwell.buffers.many_storages import check_same_rows, name_of
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.spec import Spec
+from stepwell.buffers.storage import Storage
+from stepwell.buffers.stored_episode import StoredEpisode, stored_episodes
+
+__all__ = ["CopyReport", "copy_episodes"]
+
+# A piece is at most so large, and so is what is held in memory until it is written.
+_PIECE_ROWS = 4096
+_PIECE_BYTES = 32 << 20
+_PIECES_A_FLUSH = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    """What a copy did, or has done so far.
+
+    Args:
+        episodes: Episodes copied to their ends.
+        steps: Env steps copied.
+        chosen_episodes: Episodes that are to be copied.
+        chosen_steps: Env steps of them.
+        left_out_episodes: Episodes that are not to be copied.
+        left_out_steps: Env steps of them.
+        beheaded: Chosen episodes whose beginning the source does not have any more.
+        raw_bytes: Bytes of the copied rows, uncompressed.
+        stored_bytes: Bytes of the same rows as they are stored now.
+        seconds: Wall time.
+        digest: Fingerprint of the copied rows, 16 hexadecimal digits: that of the source when all
+            of one source was copied and no piece of it is damaged.
+    """
+
+    episodes: int = 0
+    steps: int = 0
+    chosen_episodes: int = 0
+    chosen_steps: int = 0
+    left_out_episodes: int = 0
+    left_out_steps: int = 0
+    beheaded: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+    digest: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return asdict(self)
+
+
+def copy_episodes(
+    source: SequenceReplayBuffer | Sequence[SequenceReplayBuffer],
+    target: SequenceReplayBuffer,
+    *,
+    where: Where | None = None,
+    keep: Callable[[StoredEpisode], bool] | None = None,
+    any_envs: bool = False,
+    facts: Mapping[str, object] | None = None,
+    progress: Callable[[CopyReport], None] | None = None,
+) -> CopyReport:
+    """Copy whole episodes into a new replay, in RAM or in a folder, with any codecs.
+
+    Rows, streams, ends and metadata stay what they are, bit for bit; ids are given anew, from 0 on
+    and in the same order. What was stored in many small pieces is joined into large ones. The
+    sources' sessions are copied too, and one is added that tells of the copy.
+
+    Args:
+        source: Where the episodes are; several are copied one after the other.
+        target: A new replay that holds nothing yet: ``SequenceReplayBuffer(path, codecs=...)``.
+            With a capacity it keeps the last episodes.
+        where: Copy only episodes with this metadata: keys with their values, or a function of the
+            metadata.
+        keep: Copy only episodes for which this is true, for example an `EpisodeSelection`.
+        any_envs: Let the sources' envs differ, as long as the fields are the same.
+        facts: JSON-able facts to note with the copy.
+        progress: Called after every write with the report so far.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ValueError: The target holds something, or no episode is chosen; nothing was written.
+        SpecMismatch: The sources hold other fields, or rows of other envs; nothing was written.
+        StoreCorrupt: A source's bytes are not what was written.
+
+    After an error or Ctrl-C the target holds what was written until then, whole rows; a note on the
+    error says how much that is.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import stepwell as sw
+        >>> source, good = sw.SequenceReplayBuffer(seed=0), sw.SequenceReplayBuffer()
+        >>> envs = gym.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), source, seed=0) as collector:
+        ...     report = collector.collect(steps=400)
+        >>> report = copy_episodes(source, good, keep=lambda episode: episode.total_reward >= 20)
+        >>> report.episodes == good.episodes
+        True
+        >>> min(episode.total_reward for episode in good.iter_episodes()) >= 20
+        True
+    """
+    began = time.perf_counter()
+    sources = [source] if isinstance(source, SequenceReplayBuffer) else list(source)
+    storages = _checked_sources(sources, any_envs)
+    _check_target(target)
+    if where is not None:
+        check_where(where)
+    for storage in storages:
+        _leave_out_damaged(storage)
+    plan = _Plan(storages, where, keep)
+    if not plan.report.chosen_episodes and plan.report.left_out_episodes:
+        raise ValueError(
+            f"none of {plan.report.left_out_episodes:,} episodes would be copied, expected at "
+            f"least one: choose by other conditions"
+        )
+    _bind(target, storages, plan.report, facts or {})
+    writer = _Writer(target, plan.report, began, progress)
+    try:
+        for episode in plan.episodes():
+            writer.copy(episode)
+        writer.flush()
+    except BaseException as error:
+        error.add_note(writer.kept)
+        raise
+    return writer.report
+
+
+class _Plan:
+    """Which episodes are copied."""
+
+    def __init__(
+        self,
+        storages: Sequence[Storage],
+        where: Where | None,
+        keep: Callable[[StoredEpisode], bool] | None,
+    ) -> None:
+        self._storages = storages
+        self._chosen: list[bytearray] = []
+        episodes, steps, beheaded = [0, 0], [0, 0], 0
+        for storage in storages:
+            chosen = bytearray()
+            for episode in stored_episodes(storage):
+                is_chosen = (where is None or chooses(where, episode.metadata)) and (
+                    keep is None or bool(keep(episode))
+                )
+                chosen.append(is_chosen)
+                episodes[is_chosen] += 1
+                steps[is_chosen] += episode.steps
+                beheaded += is_chosen and episode.first_row > 0
+            self._chosen.append(chosen)
+        self.report = CopyReport(
+            chosen_episodes=episodes[True],
+            chosen_steps=steps[True],
+            left_out_episodes=episodes[False],
+            left_out_steps=steps[False],
+            beheaded=beheaded,
+        )
+
+    def episodes(self) -> Iterator[StoredEpisode]:
+        """The chosen episodes."""
+        for storage, chosen in zip(self._storages, self._chosen, strict=True):
+            for is_chosen, episode in zip(chosen, stored_episodes(storage), strict=True):
+                if is_chosen:
+                    yield episode
+
+
+class _Writer:
+    """Writes episodes into the target, a few large pieces at a time."""
+
+    def __init__(
+        self,
+        target: SequenceReplayBuffer,
+        plan: CopyReport,
+        began: float,
+        progress: Callable[[CopyReport], None] | None,
+    ) -> None:
+        self._target = target
+        self._progress = progress
+        self._began = began
+        self._row_bytes = max(1, target.spec.row_bytes)
+        self._max_rows = max(1, min(_PIECE_ROWS, _PIECE_BYTES // self._row_bytes))
+        self._digest = Digest()
+        self._next_id = target.storage.table.next_episode
+        self._waiting: list[Piece] = []
+        self._waiting_rows = 0
+        self._waiting_ends = 0
+        self.report = plan
+
+    @property
+    def kept(self) -> str:
+        """What was written so far, in words."""
+        where = "in RAM" if self._target.path is None else f"in {self._target.path}"
+        report = self.report
+        return (
+            f"kept: {report.episodes:,} of {report.chosen_episodes:,} episodes, "
+            f"{report.steps:,} of {report.chosen_steps:,} steps, {where}"
+        )
+
+    def copy(self, episode: StoredEpisode) -> None:
+        """Copy one episode."""
+        stop = episode.first_row + episode.rows
+        for piece in episode.pieces(self._max_rows):
+            self._waiting.append(replace(piece, episode=self._next_id))
+            self._waiting_rows += piece.rows
+            self._waiting_ends += piece.first_row + piece.rows == stop
+            is_full = self._waiting_rows * self._row_bytes >= _PIECE_BYTES
+            if (
+                is_full
+                or self._waiting_rows >= _PIECE_ROWS
+                or len(self._waiting) >= _PIECES_A_FLUSH
+            ):
+                self.flush()
+        self._next_id += 1
+
+    def flush(self) -> None:
+        """Write what waits, and tell."""
+        self._target.add(self._waiting)
+        for piece in self._waiting:
+            self._digest.update(piece)
+        report = self.report
+        self.report = replace(
+            report,
+            episodes=report.episodes + self._waiting_ends,
+            steps=report.steps
+            + self._waiting_rows
+            - sum(piece.first_row == 0 for piece in self._waiting),
+            raw_bytes=report.raw_bytes + self._waiting_rows * self._row_bytes,
+            stored_bytes=self._target.total_bytes,
+            seconds=time.perf_counter() - self._began,
+            digest=self._digest.hexdigest(),
+        )
+        self._waiting, self._waiting_rows, self._waiting_ends = [], 0, 0
+        if self._progress is not None:
+            self._progress(self.report)
+
+
+def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) -> list[Storage]:
+    """The sources' storages.
+
+    Raises:
+        ValueError: There is none.
+        SpecMismatch: Two do not fit together.
+    """
+    if not sources:
+        raise ValueError("source: expected at least one replay, got none: give one")
+    storages = [source.storage for source in sources]
+    check_same_rows(storages)
+    if not any_envs:
+        _check_same_envs(storages)
+    return storages
+
+
+def _check_same_envs(storages: Sequence[Storage]) -> None:
+    """Refuse storages whose envs were not made alike.
+
+    Raises:
+        SpecMismatch: With the first difference.
+    """
+    first: tuple[str, Mapping[str, object]] | None = None
+    for number, storage in enumerate(storages):
+        for session in storage.sessions:
+            if "recipe" not in session:
+                continue
+            now = name_of(storage, number), cast("Mapping[str, object]", session["recipe"])
+            first = first or now
+            for key in sorted({*first[1], *now[1]}) if now[0] != first[0] else ():
+                if first[1].get(key) != now[1].get(key):
+                    raise SpecMismatch(
+                        f"{now[0]} holds rows of other envs than {first[0]}: expected {key} "
+                        f"{first[1].get(key)!r}, got {now[1].get(key)!r}; take stores of the same "
+                        f"envs together, or allow any (any_envs=True, --any-envs)"
+                    )
+
+
+def _leave_out_damaged(storage: Storage) -> None:
+    """Where the user said that damaged pieces may be left out, find all before episodes are chosen.
+
+    What is around them then comes as episodes of its own.
+    """
+    if storage.skips_corrupt:
+        table = storage.table
+        for position in range(table.base, table.base + len(table)):
+            try:
+                storage.payload(position)
+            except StoreCorrupt:
+                storage.lose(position)
+
+
+def _check_target(target: SequenceReplayBuffer) -> None:
+    """Refuse a target that is in use.
+
+    Raises:
+        ValueError: It holds something, or lies in a folder that does.
+    """
+    if target.is_bound:
+        where = "in RAM" if target.path is None else str(target.path)
+        raise ValueError(
+            f"the target {where} is in use already ({target.steps:,} steps), expected a new "
+            f"replay: give SequenceReplayBuffer(), or one in a new folder"
+        )
+    if target.path is not None:
+        StoreFolder(target.path, Files()).check_unused()
+
+
+def _bind(
+    target: SequenceReplayBuffer,
+    storages: Sequence[Storage],
+    plan: CopyReport,
+    facts: Mapping[str, object],
+) -> None:
+    """Settle the target's rows, and note where they come from."""
+    copy: dict[str, object] = {
+        "copied_from": [_origin_of(storage) for storage in storages],
+        # Planned: a store that holds fewer is what an interrupted copy left.
+        "copied_episodes": plan.chosen_episodes,
+        "copied_steps": plan.chosen_steps,
+        **facts,
+        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {name: _version_of(name) for name in ("stepwell", "numpy")},
+    }
+    sessions = [*(session for storage in storages for session in storage.sessions), copy]
+    spec: Spec = storages[0].spec
+    target.bind(spec, sessions[0])
+    for session in sessions[1:]:
+        target.storage.append_session(session)
+
+
+def _version_of(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _origin_of(storage: Storage) -> dict[str, object]:
+    """JSON-able facts by which a source can be found again."""
+    counts: dict[str, object] = {
+        "episodes": storage.table.episodes,
+        "steps": storage.table.steps,
+    }
+    if not isinstance(storage, DiskStorage):
+        return counts
+    manifest = StoreFolder(storage.path, Files()).read_manifest()
+    return {"path": str(storage.path), "store": manifest.store.hex(), **counts}

@@ -1,0 +1,84 @@
+"""Does what comes fit what is there? Of a replay's saved state, and of the rows of a new run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.many_storages import ManyStorages
+from stepwell.buffers.spec import Codec, Spec
+from stepwell.buffers.storage import Storage
+
+__all__ = ["difference_of", "restore", "state_of"]
+
+
+def state_of(storage: Storage | None, rng: np.random.Generator) -> dict[str, Any]:
+    """What a restored replay needs beside the stored rows."""
+    return {
+        "store": _store(storage),
+        "pieces": _pieces(storage),
+        "generator": rng.bit_generator.state,
+    }
+
+
+def restore(state: Mapping[str, Any], storage: Storage | None, rng: np.random.Generator) -> None:
+    """Bring a generator to the state that was taken by `state_of`.
+
+    Raises:
+        ValueError: The state is that of another store, or of a later state of this one.
+    """
+    if state["store"] != _store(storage):
+        raise ValueError(
+            f"the state is that of store {state['store']}, expected {_store(storage)}: "
+            f"load it into the replay that it was taken from"
+        )
+    if state["pieces"] > _pieces(storage):
+        raise ValueError(
+            f"the state was taken when {state['pieces']} pieces had been stored, this store has "
+            f"had {_pieces(storage)}: restore both from one copy"
+        )
+    rng.bit_generator.state = state["generator"]
+
+
+def difference_of(
+    stored: Spec,
+    sessions: Sequence[Mapping[str, object]],
+    spec: Spec,
+    session: Mapping[str, object],
+) -> str | None:
+    """In what new rows, or the envs behind them, are not those that are stored.
+
+    Args:
+        stored: The Spec of what is stored; how fields are kept does not matter.
+        sessions: The runs that wrote it.
+        spec: The Spec of the new rows.
+        session: The run that is to write them.
+    """
+    codecs: dict[str, Codec] = {field.name: field.codec for field in stored.fields}
+    shared: dict[str, Codec] = {name: codecs[name] for name in spec.names if name in codecs}
+    difference = stored.difference(spec.with_codecs(shared))
+    if difference or not sessions:
+        return difference
+    before = cast("dict[str, object]", sessions[0].get("recipe", {}))
+    now = cast("dict[str, object]", session.get("recipe", {}))
+    for key in sorted({*before, *now}):
+        if before.get(key) != now.get(key):
+            return f"{key} of the envs was {before.get(key)!r}, is {now.get(key)!r}"
+    return None
+
+
+def _store(storage: Storage | None) -> object:
+    """The name of a store, or of several; one in RAM has none."""
+    if isinstance(storage, ManyStorages):
+        return [_store(each) for each in storage.storages]
+    return storage.store if isinstance(storage, DiskStorage) else None
+
+
+def _pieces(storage: Storage | None) -> int:
+    """Pieces ever stored."""
+    if isinstance(storage, ManyStorages):
+        return sum(map(_pieces, storage.storages))
+    return 0 if storage is None else storage.table.base + len(storage.table)

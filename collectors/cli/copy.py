@@ -1,0 +1,221 @@
+"""`stepwell copy`, `merge`, `filter` and `drop`: from stores that are there to a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import rich.console
+import rich.live
+
+from stepwell.buffers import Codec, SequenceReplayBuffer
+from stepwell.buffers.copying import CopyReport, copy_episodes
+from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.stored_episode import StoredEpisode
+from stepwell.collectors.cli.progress import Part, fitted, packed
+from stepwell.collectors.interrupt import InterruptGuard
+from stepwell.collectors.report import format_bytes
+
+__all__ = ["CopyJob", "codecs_of", "copy_stores"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyJob:
+    """All that was said on the command line.
+
+    Args:
+        command: Its name.
+        sources: Folders of the stores to read.
+        out: Folder of the new store.
+        keep: Which episodes to copy; None for all.
+        conditions: The same as plain data, to be noted with the copy.
+        any_envs: Let the sources' envs differ.
+        codecs: How to keep fields, by name.
+        is_quiet: Show neither progress nor summary.
+        as_json: Print one JSON object instead of the summary.
+    """
+
+    command: str
+    sources: Sequence[Path]
+    out: Path
+    keep: Callable[[StoredEpisode], bool] | None = None
+    conditions: Mapping[str, object] = field(default_factory=dict[str, object])
+    any_envs: bool = False
+    codecs: Mapping[str, Codec] = field(default_factory=dict[str, Codec])
+    is_quiet: bool = False
+    as_json: bool = False
+
+
+def copy_stores(job: CopyJob) -> None:
+    """Copy, and say what came of it.
+
+    Raises:
+        ValueError: Something in the job makes no sense; nothing was written.
+        StepwellError: The stores do not fit together, or one is damaged.
+    """
+    if DiskStorage.exists(job.out):
+        raise ValueError(
+            f"--out {job.out} holds a store already: expected a new or empty folder; choose "
+            f"another folder"
+        )
+    screen = rich.console.Console(stderr=True, quiet=job.is_quiet or job.as_json)
+    with contextlib.ExitStack() as stack:
+        sources = [
+            stack.enter_context(SequenceReplayBuffer.open(path, read_only=True))
+            for path in job.sources
+        ]
+        before = sum(source.nbytes for source in sources)
+        line = stack.enter_context(_Line(screen))
+        line.say(f"looking at {_names(job.sources)} ...")
+        target = stack.enter_context(_new_replay(job))
+        report = _copy(job, sources, target, line)
+    _tell(job, report, before, target.nbytes)
+
+
+def codecs_of(option: str, texts: Sequence[str]) -> dict[str, Codec]:
+    """Read how fields are to be kept.
+
+    Raises:
+        ValueError: A text is no field's name with a codec.
+
+    Example:
+        >>> codecs_of("--codec", ["observation=raw", "action=narrow"])
+        {'observation': 'raw', 'action': 'narrow'}
+    """
+    known: dict[str, Codec] = {"zstd": "zstd", "narrow": "narrow", "raw": "raw"}
+    found: dict[str, Codec] = {}
+    for text in texts:
+        name, _, codec = text.partition("=")
+        if not name or codec not in known:
+            raise ValueError(
+                f"{option}: expected FIELD=CODEC with zstd, narrow or raw, such as "
+                f"observation=raw, got {text!r}: mend that"
+            )
+        found[name] = known[codec]
+    return found
+
+
+def _copy(
+    job: CopyJob,
+    sources: Sequence[SequenceReplayBuffer],
+    target: SequenceReplayBuffer,
+    line: _Line,
+) -> CopyReport:
+    """Copy; Ctrl-C ends it between two writes."""
+    with InterruptGuard() as guard:
+
+        def progress(report: CopyReport) -> None:
+            line.show(report)
+            guard.check()
+
+        conditions = {"conditions": dict(job.conditions)} if job.conditions else {}
+        return copy_episodes(
+            sources,
+            target,
+            keep=job.keep,
+            any_envs=job.any_envs,
+            facts={"command": job.command, **conditions},
+            progress=progress,
+        )
+
+
+@contextlib.contextmanager
+def _new_replay(job: CopyJob) -> Generator[SequenceReplayBuffer]:
+    """The new store; one that got no row is taken away again."""
+    was_there = job.out.exists()
+    replay = SequenceReplayBuffer(job.out, codecs=job.codecs)
+    try:
+        with replay:
+            yield replay
+    except BaseException:
+        if replay.is_bound and not len(replay.storage.table):
+            shutil.rmtree(job.out)
+            if was_there:
+                job.out.mkdir()
+        raise
+
+
+class _Line:
+    """One live line at the bottom of a terminal; nothing at all where there is no terminal."""
+
+    def __init__(self, console: rich.console.Console) -> None:
+        self._console = console
+        self._is_shown = console.is_terminal and not console.is_dumb_terminal
+        self._live = rich.live.Live(console=console, auto_refresh=False, transient=True)
+
+    def say(self, text: str) -> None:
+        """Show what is being done before there is something to report."""
+        self._draw([Part(text, style="dim")])
+
+    def show(self, report: CopyReport) -> None:
+        """Show how far the copy has come."""
+        fraction = report.steps / max(1, report.chosen_steps)
+        left = report.seconds * (1 - fraction) / max(fraction, 1e-9)
+        self._draw(
+            [
+                Part(f"{fraction:4.0%}", 3, "bold"),
+                Part(f"{report.steps:,} / {report.chosen_steps:,} steps"),
+                Part(f"{report.episodes:,} / {report.chosen_episodes:,} episodes", 2),
+                Part(f"{format_bytes(report.raw_bytes / max(report.seconds, 1e-9))}/s", 4),
+                Part(f"{left:,.0f} s left", 1, "bold"),
+            ]
+        )
+
+    def __enter__(self) -> _Line:
+        if self._is_shown:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def _draw(self, parts: Sequence[Part]) -> None:
+        if self._is_shown:
+            self._live.update(fitted(parts, self._console.width - 1), refresh=True)
+
+
+def _tell(job: CopyJob, report: CopyReport, before: int, after: int) -> None:
+    if job.as_json:
+        said = {
+            "sources": [str(path) for path in job.sources],
+            "path": str(job.out),
+            "source_disk_bytes": before,
+            "disk_bytes": after,
+        }
+        rich.console.Console(soft_wrap=True).out(
+            json.dumps({**report.to_json(), **said}), highlight=False
+        )
+    elif not job.is_quiet:
+        console = rich.console.Console(emoji=False, highlight=False, soft_wrap=True)
+        width = console.width if console.is_terminal else 1000
+        for parts in _summary(job, report, before, after):
+            for line in packed(parts, width):
+                console.print(line)
+
+
+def _summary(job: CopyJob, report: CopyReport, before: int, after: int) -> list[list[Part]]:
+    total = report.episodes + report.left_out_episodes
+    of_all = f" of {total:,}" if report.left_out_episodes else ""
+    first = [
+        Part(f"{report.episodes:,}{of_all} episodes", style="bold"),
+        Part(f"{report.steps:,} steps", style="bold"),
+    ]
+    if report.left_out_episodes:
+        first.append(Part(f"{report.left_out_steps:,} steps left out"))
+    if report.beheaded:
+        first.append(Part(f"{report.beheaded:,} without beginning", style="yellow"))
+    first += [
+        Part(f"{format_bytes(before)} -> {format_bytes(after)} on disk"),
+        Part(f"{report.seconds:,.1f} s"),
+    ]
+    if report.seconds >= 1:  # else it tells more of the disk than of the rows
+        first.append(Part(f"{format_bytes(report.raw_bytes / report.seconds)}/s of rows"))
+    return [first, [Part(f"in {job.out}", style="bold"), Part(f"digest {report.digest}")]]
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))

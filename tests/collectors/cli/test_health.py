@@ -1,0 +1,120 @@
+"""`stepwell verify` and `stepwell repair`: what they say, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import stepwell as sw
+from command_line import CommandLine
+
+
+@pytest.fixture
+def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+def make_store(stepwell: CommandLine, name: str = "a") -> Path:
+    command = f"collect CartPole-v1 --workers 0 --steps 400 --out {name} --seed 7 --quiet"
+    assert stepwell(command).code == 0
+    return Path(name) / "segment-00000000.bin"
+
+
+def damage(file: Path, places: tuple[int, ...] = (600,)) -> None:
+    """Flip bits of pieces, counted from the end of the file's used part."""
+    data = bytearray(file.read_bytes())
+    end = len(data.rstrip(b"\0"))
+    for place in places:
+        data[end - place] ^= 0x20
+    file.write_bytes(data)
+
+
+def test_a_sound_store_is_told_in_one_line(stepwell: CommandLine) -> None:
+    make_store(stepwell)
+    said = stepwell("verify a")
+    assert said.code == 0
+    assert said.err == ""
+    assert ": whole, " in said.out
+    assert said.out.count("\n") == 1
+    assert stepwell("verify a --quiet").out == ""
+
+
+def test_damage_is_told_with_its_place_and_exit_code_1(stepwell: CommandLine) -> None:
+    file = make_store(stepwell)
+    damage(file)
+    said = stepwell("verify a --quiet")
+    assert said.code == 1
+    assert str(file) in said.out
+    assert "bytes at offset" in said.out
+    assert "of episode" in said.out
+    assert "stepwell repair" in said.out
+
+
+def test_every_damage_and_every_store_is_told(stepwell: CommandLine) -> None:
+    make_store(stepwell, "a")
+    damage(make_store(stepwell, "b"), (600, 3_000))
+    said = stepwell("verify a b --json")
+    one, other = map(json.loads, said.out.splitlines())
+    assert said.code == 1
+    assert (one["is_whole"], other["is_whole"]) == (True, False)
+    assert len(other["damages"]) == 2
+    assert all(each["rows"] > 0 for each in other["damages"])
+
+
+def test_repair_takes_out_nothing_without_yes(stepwell: CommandLine) -> None:
+    file = make_store(stepwell)
+    damage(file)
+    before = file.read_bytes()
+    said = stepwell("repair a")
+    assert said.code == 1
+    assert "nothing was changed; --yes takes out what is damaged" in said.out
+    assert file.read_bytes() == before
+    said = stepwell("repair a --yes")
+    assert said.code == 0
+    assert "in order; taken out: " in said.out
+    assert (Path("a") / "damaged" / f"{file.name}.0").read_bytes() == before
+    said = stepwell("verify a")
+    assert said.code == 0
+    assert "1 pieces were taken out by an earlier repair" in said.out
+    assert stepwell("collect CartPole-v1 --workers 0 --steps 50 --out a --resume").code == 0
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert replay.sample_sequences(4, 5).reward.shape == (4, 5)
+
+
+def test_repair_of_a_sound_store_says_so(stepwell: CommandLine) -> None:
+    make_store(stepwell)
+    assert "in order; nothing was damaged" in stepwell("repair a").out
+    told = json.loads(stepwell("repair a --json").out)
+    assert (told["is_done"], told["damages"], told["kept"]) == (True, [], [])
+
+
+@pytest.mark.parametrize("command", ["verify nix", "repair nix", "verify .", "repair . --yes"])
+def test_a_folder_without_a_store_is_refused(stepwell: CommandLine, command: str) -> None:
+    said = stepwell(command)
+    assert said.code == 2
+    assert "holds no store, expected a folder with a manifest.json" in said.err
+
+
+def test_a_store_that_is_written_is_verified_but_not_repaired(stepwell: CommandLine) -> None:
+    make_store(stepwell)
+    with sw.SequenceReplayBuffer("a"):
+        assert stepwell("verify a").code == 0
+        said = stepwell("repair a")
+    assert said.code == 2
+    assert "is written by pid" in said.err
+
+
+def test_metadata_of_the_command_line_is_noted_and_can_be_sampled_by(
+    stepwell: CommandLine,
+) -> None:
+    for task in ("door", "key"):
+        stepwell(
+            f"collect CartPole-v1 --workers 0 --steps 100 --out a --resume "
+            f"--metadata task={task} --metadata level=3"
+        )
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        tasks = [episode.metadata["task"] for episode in replay.iter_episodes()]
+        doors = list(replay.iter_episodes(where={"task": "door", "level": 3}))
+        assert 0 < len(doors) == tasks.count("door") < len(tasks)
