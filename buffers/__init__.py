@@ -1,12 +1,14 @@
 """Buffers: what a row is, the open episodes, the storages, and the batches drawn from them."""
 
 from stepwell.buffers.batch import Batch
+from stepwell.buffers.copying import CopyReport, copy_episodes
 from stepwell.buffers.digest import Digest
 from stepwell.buffers.disk.repair import RepairReport, repair
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.disk.verify import VerifyReport, verify
 from stepwell.buffers.episode import End, Episode, Piece
 from stepwell.buffers.episode_buffer import EpisodeBuffer
+from stepwell.buffers.episode_selection import EpisodeSelection
 from stepwell.buffers.errors import (
     NotEnoughData,
     SpecMismatch,
@@ -17,6 +19,7 @@ from stepwell.buffers.errors import (
     StoreNotFound,
     StoreTooNew,
 )
+from stepwell.buffers.many_storages import ManyStorages
 from stepwell.buffers.memory_storage import MemoryStorage
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
@@ -25,13 +28,16 @@ from stepwell.buffers.storage import Storage
 __all__ = [
     "Batch",
     "Codec",
+    "CopyReport",
     "Digest",
     "DiskStorage",
     "End",
     "Episode",
     "EpisodeBuffer",
+    "EpisodeSelection",
     "Field",
     "Layout",
+    "ManyStorages",
     "MemoryStorage",
     "NotEnoughData",
     "Piece",
@@ -48,6 +54,7 @@ __all__ = [
     "StoreTooNew",
     "Tree",
     "VerifyReport",
+    "copy_episodes",
     "repair",
     "verify",
 ]

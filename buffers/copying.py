@@ -15,7 +15,7 @@ from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.episode_filter import Where, check_where, chooses
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
-from stepwell.buffers.many_storages import check_same_rows, name_of
+from stepwell.buffers.many_storages import ManyStorages, check_same_rows, name_of
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage import Storage
@@ -327,7 +327,7 @@ def _bind(
 ) -> None:
     """Settle the target's rows, and note where they come from."""
     copy: dict[str, object] = {
-        "copied_from": [_origin_of(storage) for storage in storages],
+        "copied_from": [origin for storage in storages for origin in _origins_of(storage)],
         # Planned: a store that holds fewer is what an interrupted copy left.
         "copied_episodes": plan.chosen_episodes,
         "copied_steps": plan.chosen_steps,
@@ -351,13 +351,11 @@ def _version_of(package: str) -> str:
         return "unknown"
 
 
-def _origin_of(storage: Storage) -> dict[str, object]:
-    """JSON-able facts by which a source can be found again."""
-    counts: dict[str, object] = {
-        "episodes": storage.table.episodes,
-        "steps": storage.table.steps,
-    }
+def _origins_of(storage: Storage) -> list[dict[str, object]]:
+    """JSON-able facts by which a source, or each of several that are read as one, can be found."""
+    if isinstance(storage, ManyStorages):
+        return [origin for one in storage.storages for origin in _origins_of(one)]
+    counts = {"episodes": storage.table.episodes, "steps": storage.table.steps}
     if not isinstance(storage, DiskStorage):
-        return counts
-    manifest = StoreFolder(storage.path, Files()).read_manifest()
-    return {"path": str(storage.path), "store": manifest.store.hex(), **counts}
+        return [{**counts}]
+    return [{"path": str(storage.path), "store": storage.store, **counts}]

@@ -46,6 +46,8 @@ class Piece:
         end: What the last row is.
         fields: Arrays ``[rows, ...]``, one per field of the Spec.
         metadata: JSON-able facts about the episode, the same in all of its pieces.
+        is_beheaded: The rows before ``first_row`` are gone for good: this piece may be the first
+            one that is stored of its episode. It is not stored itself: ``first_row`` tells it.
     """
 
     episode: int
@@ -54,6 +56,7 @@ class Piece:
     end: End
     fields: Mapping[str, np.ndarray]
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
+    is_beheaded: bool = False
 
     @property
     def rows(self) -> int:
@@ -75,6 +78,7 @@ class Piece:
                     self.end if stop == self.rows else End.NONE,
                     {name: rows[start:stop] for name, rows in self.fields.items()},
                     self.metadata,
+                    self.is_beheaded and start == 0,
                 )
             )
         return pieces

@@ -264,7 +264,7 @@ class PieceTable:
 
     def _check_first(self, piece: Piece, fresh: set[int]) -> None:
         """Refuse a first piece that does not begin an episode of its own."""
-        if piece.first_row != 0:
+        if piece.first_row != 0 and not piece.is_beheaded:
             raise ValueError(_misplaced(piece, 0))
         number = piece.episode
         is_old = number < self._oldest_new_episode or number in fresh

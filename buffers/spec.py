@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
@@ -65,7 +66,7 @@ class Field:
     @property
     def row_bytes(self) -> int:
         """Bytes of one stored row, uncompressed."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.numpy_dtype.itemsize
+        return math.prod(self.shape) * self.numpy_dtype.itemsize
 
     @property
     def source_shape(self) -> tuple[int, ...]:
@@ -281,7 +282,7 @@ def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:
 
 def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
     """Bytes are compressed, other integers narrowed, floats kept as they are."""
-    row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    row_bytes = math.prod(shape) * dtype.itemsize
     if dtype.itemsize == 1 and row_bytes >= _IMAGE_BYTES:
         return "zstd"
     return "narrow" if dtype.kind in "iub" else "raw"

@@ -99,7 +99,9 @@ class StoredEpisode:
         for first_row, fields in self._runs(max_rows, self._storage.spec.names):
             is_last = first_row + len(next(iter(fields.values()))) == stop
             end = self.end if is_last else End.NONE
-            yield Piece(self.id, self.stream, first_row, end, fields, self.metadata)
+            # Where the source has lost the beginning, the copy must not be refused for that.
+            is_beheaded = first_row == self.first_row > 0
+            yield Piece(self.id, self.stream, first_row, end, fields, self.metadata, is_beheaded)
 
     def _runs(self, max_rows: int, names: list[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """First row and fields of consecutive runs of rows."""

@@ -114,6 +114,8 @@ class Appender:
     def _recover(self, loaded: Sequence[Loaded]) -> None:
         """Bring the folder in order: heal, seal, sweep."""
         files, manifest = self._folder.files, self._manifest
+        # The writer before may have been killed between renaming this manifest and this sync.
+        files.fsync_folder(self._folder.path)
         for each in loaded:
             is_open = each.entry.number == manifest.open
             if is_open or len(each.verdict.heal_a) or len(each.verdict.heal_b):

@@ -216,8 +216,11 @@ def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:
             for slot in verdict.slots[verdict.heal_b]:
                 offset = int(slot["offset"])
                 write_at(files, file, files.pread(file, int(slot["nbytes"]), offset), offset)
+        # Of these copy A may be as little on the medium as the data, and it must be there before B
+        # is: what has a B is not written a third time, should the last sync here fail too.
+        heal_a = np.union1d(verdict.heal_a, verdict.heal_b) if is_open else verdict.heal_a
         for table_offset, numbers in zip(
-            segment.header.table_offsets, (verdict.heal_a, verdict.heal_b), strict=True
+            segment.header.table_offsets, (heal_a, verdict.heal_b), strict=True
         ):
             files.fdatasync(file)
             for number in numbers.tolist():

@@ -26,8 +26,9 @@ from stepwell.buffers import (
     SpecMismatch,
     Storage,
     StoreCorrupt,
+    StoreNotFound,
 )
-from stepwell.buffers.many_storages import ManyStorages
+from stepwell.buffers.many_storages import ManyStorages, open_many
 from stepwell.buffers.sequence_reader import SequenceReader
 
 ID, STREAM = 1 << 48, 1 << 32
@@ -365,6 +366,35 @@ def test_no_storage_and_several_in_one_are_refused() -> None:
     inner = ManyStorages([MemoryStorage(SPEC)])
     with pytest.raises(ValueError, match="got several that are read as one already"):
         ManyStorages([inner, MemoryStorage(SPEC)])
+
+
+def test_folders_are_opened_to_be_read_as_one(stack: ExitStack) -> None:
+    for store, path in enumerate("ab"):
+        with closing(disk(stack, path)) as storage:
+            storage.add([whole(store, 0, 5)])
+    with closing(open_many(["a", Path("b")], [0, 1], "raise")) as many:
+        assert [one.id for one in episodes_of(many)] == [0, ID]
+        assert {label.store for label in labels_of(draw(many, 9, 3).observation)} == {1}
+    with pytest.raises(StoreNotFound, match="nowhere holds no store"):
+        open_many(["a", "nowhere"], None, "raise")
+
+
+def test_stores_that_do_not_fit_together_are_closed_again(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk(stack, "a")
+    disk(stack, "b", changed(dtype="int32"))
+    closed: list[str] = []
+    close = DiskStorage.close
+
+    def noted(storage: DiskStorage) -> None:
+        closed.append(storage.path.name)
+        close(storage)
+
+    monkeypatch.setattr(DiskStorage, "close", noted)
+    with pytest.raises(SpecMismatch):
+        open_many(["a", "b"], None, "raise")
+    assert sorted(closed) == ["a", "b"]
 
 
 def spoil(storage: Storage, path: Path, position: int) -> None:

@@ -259,7 +259,7 @@ def test_several_folders_are_read_as_one(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with filled(path=tmp_path / name) as replay:
             replay.save_checkpoint()
-    paths = [tmp_path / "a", str(tmp_path / "b")]
+    paths: list[str | Path] = [tmp_path / "a", str(tmp_path / "b")]
     with SequenceReplayBuffer.open(paths, weights=[1, 0], seed=0) as replay:
         assert (replay.episodes, replay.steps, replay.path) == (4, 36, None)
         assert (replay.sample_sequences(100, 3).ids < 1 << 48).all()

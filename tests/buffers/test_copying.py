@@ -1,0 +1,431 @@
+"""A copy holds the very rows of its source, in fewer pieces, and says where they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labelled_rows import SPEC, Player, rows_of, told, whole
+from stepwell.buffers import (
+    Codec,
+    Digest,
+    DiskStorage,
+    End,
+    MemoryStorage,
+    Piece,
+    SequenceReplayBuffer,
+    Spec,
+    SpecMismatch,
+    StoreCorrupt,
+    copying,
+)
+from stepwell.buffers.copying import CopyReport, copy_episodes
+from stepwell.buffers.stored_episode import StoredEpisode
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def replay(
+    stack: ExitStack,
+    path: str | None = None,
+    *,
+    spec: Spec = SPEC,
+    sessions: Sequence[dict[str, object]] = ({"run": 0},),
+    **options: Any,
+) -> SequenceReplayBuffer:
+    """A replay that holds nothing yet."""
+    made = stack.enter_context(SequenceReplayBuffer(path, seed=0, **options))
+    made.bind(spec, sessions[0])
+    for session in sessions[1:]:
+        made.storage.append_session(session)
+    return made
+
+
+def played(stack: ExitStack, seed: int, path: str | None = None) -> SequenceReplayBuffer:
+    """A replay full of episodes in small pieces."""
+    made = replay(stack, path)
+    Player(made.storage, 0, seed).play(100)
+    return made
+
+
+def contents(source: SequenceReplayBuffer) -> list[Any]:
+    return [told(episode) for episode in source.iter_episodes()]
+
+
+def small_pieces(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Let episodes be longer than what is copied at once."""
+    monkeypatch.setattr(copying, "_PIECE_ROWS", rows)
+
+
+@pytest.mark.parametrize("codecs", [{}, {"observation": "raw", "info/picture": "raw"}])
+@pytest.mark.parametrize("path", [None, "copy"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_holds_every_row_bit_by_bit(
+    seed: int, path: str | None, codecs: dict[str, Codec], stack: ExitStack
+) -> None:
+    source = played(stack, seed)
+    target = stack.enter_context(SequenceReplayBuffer(path, codecs=codecs))
+    report = copy_episodes(source, target)
+    assert contents(target) == contents(source)
+    assert target.spec == SPEC.with_codecs(codecs)
+    assert [one.id for one in target.iter_episodes()] == list(range(source.episodes))
+    assert report.digest == target.digest() == source.digest()
+    assert (report.episodes, report.steps) == (source.episodes, len(source))
+    assert (target.episodes, target.steps) == (source.episodes, len(source))
+    assert (report.chosen_episodes, report.chosen_steps) == (report.episodes, report.steps)
+    assert (report.left_out_episodes, report.left_out_steps, report.beheaded) == (0, 0, 0)
+    assert report.raw_bytes == source.storage.table.rows * SPEC.row_bytes
+    assert report.stored_bytes == target.total_bytes
+    json.dumps(report.to_json())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 50])
+def test_an_episode_longer_than_a_piece_stays_one_episode(
+    rows: int, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, rows)
+    source = played(stack, 3)
+    target = SequenceReplayBuffer()
+    assert copy_episodes(source, target).digest == source.digest() == target.digest()
+    assert contents(target) == contents(source)
+    assert target.storage.table.records["rows"].max() <= rows
+
+
+def test_small_pieces_are_joined(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target)
+    assert len(source.storage.table) > 1.3 * source.episodes
+    assert len(target.storage.table) == target.episodes
+
+
+def test_a_long_episode_is_never_in_memory_as_a_whole(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 64)
+    source = replay(stack)
+    for first in range(0, 2_000, 10):
+        source.add([Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
+    waiting: list[int] = []
+    target = SequenceReplayBuffer()
+    add = SequenceReplayBuffer.add
+
+    def counted(self: SequenceReplayBuffer, pieces: Sequence[Piece]) -> None:
+        waiting.append(sum(piece.rows for piece in pieces))
+        add(self, pieces)
+
+    monkeypatch.setattr(SequenceReplayBuffer, "add", counted)
+    copy_episodes(source, target)
+    assert sum(waiting) == 2_000
+    assert max(waiting) <= 64
+
+
+def test_large_rows_make_pieces_of_bounded_bytes(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_PIECE_BYTES", 10 * SPEC.row_bytes)
+    source = replay(stack)
+    source.add([whole(0, 0, 95)])
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target)
+    assert target.storage.table.records["rows"].tolist() == [10] * 9 + [5]
+
+
+def test_a_cut_stays_a_cut_and_the_next_episode_of_its_stream_a_new_one(stack: ExitStack) -> None:
+    source = replay(stack)
+    source.add([whole(0, 0, 5, End.PENDING), whole(0, 1, 4, End.NONE), whole(0, 2, 3)])
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target)
+    assert [bool(one.cut[-1]) for one in target.iter_episodes()] == [True, True, False]
+    assert target.storage.table.records["end"].tolist() == [End.PENDING, End.NONE, End.TERMINATED]
+    target.add([whole(0, 3, 3)])
+    assert target.episodes == 4
+
+
+def test_where_and_keep_choose_together(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    target = SequenceReplayBuffer()
+
+    def odd(metadata: Any) -> bool:
+        return bool(metadata["number"] % 2)
+
+    def is_long(episode: StoredEpisode) -> bool:
+        return episode.steps >= 6
+
+    report = copy_episodes(source, target, where=odd, keep=is_long)
+    episodes = list(source.iter_episodes())
+    chosen = [one for one in episodes if one.id % 2 and one.steps >= 6]
+    assert 0 < len(chosen) < len(episodes) / 2
+    assert contents(target) == [told(one) for one in chosen]
+    assert report.left_out_episodes == len(episodes) - len(chosen)
+    assert report.left_out_steps == len(source) - report.steps
+    digest = Digest()
+    for one in chosen:
+        digest.update(Piece(one.id, one.stream, one.first_row, one.end, one.fields))
+    assert report.digest == target.digest() == digest.hexdigest()
+
+
+def test_a_mapping_chooses_by_metadata(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target, where={"number": 5})
+    assert contents(target) == [contents(source)[5]]
+
+
+def test_several_sources_come_one_after_the_other(stack: ExitStack) -> None:
+    sources = [played(stack, seed) for seed in range(3)]
+    target = SequenceReplayBuffer()
+    report = copy_episodes(sources, target)
+    assert contents(target) == [one for source in sources for one in contents(source)]
+    assert report.digest == target.digest()
+    assert target.steps == sum(map(len, sources))
+
+
+@pytest.mark.parametrize("path", [None, "copy"])
+def test_sessions_are_copied_and_one_tells_of_the_copy(path: str | None, stack: ExitStack) -> None:
+    recipe: dict[str, object] = {"recipe": {"id": "A-v0"}}
+    first = replay(stack, "a", sessions=[{**recipe, "seed": "1"}, {**recipe, "seed": "2"}])
+    second = replay(stack, sessions=[{**recipe, "seed": "3"}])
+    first.add([whole(0, 0, 5), whole(0, 1, 5)])
+    second.add([whole(1, 0, 3)])
+    target = stack.enter_context(SequenceReplayBuffer(path))
+    copy_episodes([first, second], target, where={"number": 0}, facts={"command": "merge"})
+    *before, copy = target.sessions
+    assert before == [*first.sessions, *second.sessions]
+    assert copy["copied_from"] == [
+        {
+            "path": str(Path("a").absolute()),
+            "store": json.loads(Path("a/manifest.json").read_text())["body"]["store"],
+            "episodes": 2,
+            "steps": 8,
+        },
+        {"episodes": 1, "steps": 2},
+    ]
+    assert (copy["copied_episodes"], copy["copied_steps"], copy["command"]) == (2, 6, "merge")
+    assert set(copy) >= {"began", "versions"}
+
+
+def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
+    def made(path: str, **recipe: object) -> SequenceReplayBuffer:
+        one = replay(stack, path, sessions=[{"recipe": {"id": "A-v0", **recipe}}])
+        one.add([whole(0, 0, 5)])
+        return one
+
+    sources = [made("a", frame_skip=4), made("b", frame_skip=4), made("c", frame_skip=2, size=9)]
+    target = SequenceReplayBuffer("copy")
+    message = "c holds rows of other envs than .*a: expected frame_skip 4, got 2; take"
+    with pytest.raises(SpecMismatch, match=message):
+        copy_episodes(sources, target)
+    assert not target.is_bound
+    assert not Path("copy").exists()
+    copy_episodes(sources[:2], SequenceReplayBuffer())
+    with stack.enter_context(target):
+        assert copy_episodes(sources, target, any_envs=True).episodes == 3
+        assert [one["recipe"] for one in target.sessions[:-1]] == [
+            one.sessions[0]["recipe"] for one in sources
+        ]
+
+
+def test_other_rows_are_refused(stack: ExitStack) -> None:
+    other = replay(stack, spec=SPEC.with_more([SPEC.fields[-1].__class__("x", "int8", (), "raw")]))
+    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) holds other rows .* 'x' is not in"):
+        copy_episodes([played(stack, 0), other], SequenceReplayBuffer())
+
+
+def test_a_target_in_use_is_refused_before_anything_is_written(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    used = replay(stack, "used")
+    used.add([whole(0, 0, 5)])
+    Path("full").mkdir()
+    Path("full/notes.txt").write_text("precious")
+    Path("file").write_text("precious")
+    for target, message in (
+        (used, r"used is in use already \(4 steps\), expected a new replay"),
+        (source, "the target in RAM is in use already"),
+        (SequenceReplayBuffer("full"), "full is not empty, expected a new or empty folder"),
+        (SequenceReplayBuffer("file"), "file is a file, expected a folder"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            copy_episodes(source, target, keep=lambda episode: pytest.fail("too late"))
+    assert used.episodes == 1
+    assert [path.name for path in Path("full").iterdir()] == ["notes.txt"]
+
+
+def test_nothing_chosen_is_an_error_and_leaves_no_folder(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    with pytest.raises(ValueError, match=f"none of {source.episodes} episodes would be copied"):
+        copy_episodes(source, SequenceReplayBuffer("copy"), keep=lambda episode: False)
+    with pytest.raises(ValueError, match="source: expected at least one replay, got none"):
+        copy_episodes([], SequenceReplayBuffer("copy"))
+    with pytest.raises(ValueError, match="codecs names 'colour', expected one of"):
+        copy_episodes(source, SequenceReplayBuffer("copy", codecs={"colour": "raw"}))
+    with pytest.raises(TypeError, match="where: expected a mapping"):
+        copy_episodes(source, SequenceReplayBuffer("copy"), where="x")  # type: ignore[arg-type]
+    assert not Path("copy").exists()
+
+
+def test_a_store_without_episodes_gives_one(stack: ExitStack) -> None:
+    target = SequenceReplayBuffer()
+    assert copy_episodes(replay(stack), target).episodes == 0
+    assert target.is_bound
+
+
+def test_a_source_that_is_opened_to_read_is_not_changed(stack: ExitStack) -> None:
+    with ExitStack() as writing:
+        played(writing, 0, "a")
+    before = {path.name: path.read_bytes() for path in Path("a").iterdir()}
+    source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True))
+    copy_episodes(source, stack.enter_context(SequenceReplayBuffer("copy")))
+    assert {path.name: path.read_bytes() for path in Path("a").iterdir()} == before
+
+
+def test_progress_is_told_after_every_write(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source = played(stack, 0)
+    target, true = SequenceReplayBuffer(), contents(source)
+    reports: list[CopyReport] = []
+
+    def progress(report: CopyReport) -> None:
+        reports.append(report)
+        assert report.steps == len(target)
+        whole_ones = [a == b for a, b in zip(contents(target), true, strict=False)]
+        assert report.episodes == sum(whole_ones)
+
+    report = copy_episodes(source, target, progress=progress)
+    assert reports[-1] == report
+    assert len(reports) > 10
+    assert {one.chosen_steps for one in reports} == {len(source)}
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_copy_is_a_store_and_says_how_much_it_holds(
+    stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source = played(stack, 0)
+
+    def progress(report: CopyReport) -> None:
+        if report.episodes >= 10:
+            raise stop
+
+    with SequenceReplayBuffer("copy") as target, pytest.raises(stop) as caught:
+        copy_episodes(source, target, progress=progress)
+    with SequenceReplayBuffer.open("copy", read_only=True) as left:
+        found, true = contents(left), contents(source)
+        whole_ones = sum(a == b for a, b in zip(found, true, strict=False))
+        assert 10 <= whole_ones <= len(found) <= whole_ones + 1 < len(true)
+        assert caught.value.__notes__ == [
+            f"kept: {whole_ones} of {len(true)} episodes, {len(left)} of {len(source):,} steps, "
+            f"in copy"
+        ]
+        assert left.sessions[-1]["copied_steps"] == len(source) > len(left)
+
+
+def test_the_part_of_an_episode_that_was_copied_is_a_cut(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source = replay(stack)
+    source.add([whole(0, 0, 90)])
+
+    def progress(report: CopyReport) -> None:
+        if report.steps > 30:
+            raise KeyboardInterrupt
+
+    target = SequenceReplayBuffer()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        copy_episodes(source, target, progress=progress)
+    assert caught.value.__notes__ == ["kept: 0 of 1 episodes, 39 of 89 steps, in RAM"]
+    (part,) = target.iter_episodes()
+    assert (part.rows, bool(part.cut[-1])) == (40, True)
+
+
+def spoil(storage: DiskStorage, position: int) -> None:
+    """Change a byte in a piece's rows."""
+    record = storage.table.record(position)
+    with open(storage.path / f"segment-{record.segment:08}.bin", "r+b") as file:
+        file.seek(record.offset + record.nbytes - 9)
+        file.write(b"\xee")
+
+
+def test_damage_stops_a_copy_unless_it_is_to_be_skipped(stack: ExitStack) -> None:
+    with ExitStack() as writing:
+        source = replay(writing, "a")
+        for first in range(0, 30, 10):
+            piece = Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))
+            source.add([piece, whole(0, first + 1, 4, stream=1)])
+        assert isinstance(source.storage, DiskStorage)
+        spoil(source.storage, 2)
+    source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True))
+    with pytest.raises(StoreCorrupt, match="rows 10 to 19 of episode 0") as caught:
+        copy_episodes(source, SequenceReplayBuffer())
+    assert caught.value.__notes__ == ["kept: 0 of 4 episodes, 0 of 38 steps, in RAM"]
+    source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True, on_corrupt="skip"))
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target, keep=lambda episode: episode.first_row == 0)
+    assert [one.rows for one in target.iter_episodes()] == [10, 4, 4, 4]
+
+
+def evicted(stack: ExitStack, capacity: int) -> SequenceReplayBuffer:
+    """A replay that has lost the beginning of an episode."""
+    source = replay(stack, capacity=capacity)
+    for first in range(0, 100, 5):
+        piece = Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 5), {"number": 0})
+        source.add([piece])
+    source.add([whole(0, 1, 5, stream=1)])
+    assert isinstance(source.storage, MemoryStorage)
+    assert next(source.iter_episodes()).first_row > 0
+    return source
+
+
+def test_an_episode_without_its_beginning_is_copied_without_inventing_one(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 16)
+    source = evicted(stack, 60)
+    target = stack.enter_context(SequenceReplayBuffer("copy"))
+    report = copy_episodes(source, target)
+    assert contents(target) == contents(source)
+    assert report.beheaded == 1
+    assert report.digest == target.digest() == source.digest()
+    assert (report.steps, target.steps, len(target)) == (len(source),) * 3
+    first = next(target.iter_episodes())
+    assert first.first_row > 0
+    assert not first.is_first.any()
+
+
+def test_what_is_left_of_an_episode_with_a_lost_piece_is_copied(stack: ExitStack) -> None:
+    source = replay(stack)
+    for first in range(0, 30, 10):
+        source.add([Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
+    source.storage.lose(1)
+    target = SequenceReplayBuffer()
+    assert copy_episodes(source, target).beheaded == 1
+    assert contents(target) == contents(source)
+    assert [(one.first_row, one.rows) for one in target.iter_episodes()] == [(0, 10), (20, 10)]
+
+
+def test_episodes_whose_beginning_is_lost_can_be_left_out(stack: ExitStack) -> None:
+    source = evicted(stack, 60)
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target, keep=lambda episode: episode.first_row == 0)
+    assert contents(target) == contents(source)[1:]
+
+
+def test_a_ring_keeps_the_last_episodes_of_the_source(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    target = SequenceReplayBuffer(capacity=100)
+    copy_episodes(source, target)
+    assert target.steps == len(source) > len(target)
+    assert contents(target)[-3:] == contents(source)[-3:]

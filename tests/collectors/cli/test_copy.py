@@ -1,0 +1,353 @@
+"""`stepwell merge`, `filter`, `drop` and `copy`: what they write, say and refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import stepwell as sw
+from command_line import CommandLine, Result
+from labelled_rows import SPEC, told, whole
+from stepwell.buffers import Codec, Digest, End, Episode, Piece, SequenceReplayBuffer
+from stepwell.collectors.cli.app import main
+from stepwell.collectors.cli.facts import digest_of
+from stepwell.collectors.interrupt import InterruptGuard
+
+POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 300"
+
+
+@pytest.fixture
+def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two stores of CartPole."""
+    folder = tmp_path_factory.mktemp("stores")
+    for name, seed in (("a", "1"), ("b", "2")):
+        assert main([*POLE.split(), "--quiet", "--seed", seed, "--out", str(folder / name)]) == 0
+    return folder
+
+
+@pytest.fixture
+def pole(stepwell: CommandLine, stores: Path) -> CommandLine:
+    """A command line beside two stores, a file and a folder that is in use."""
+    for name in "ab":
+        shutil.copytree(stores / name, name)
+    Path("file").write_text("precious")
+    Path("full").mkdir()
+    Path("full/notes.txt").write_text("precious")
+    return stepwell
+
+
+def episodes_of(path: str) -> list[Episode]:
+    with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:
+        return list(replay.iter_episodes())
+
+
+def contents(path: str) -> list[Any]:
+    return [told(episode) for episode in episodes_of(path)]
+
+
+def files(path: str) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in Path(path).iterdir()}
+
+
+def said(result: Result) -> dict[str, Any]:
+    """What a command says to a script."""
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("\n") == 1
+    return cast("dict[str, Any]", json.loads(result.out))
+
+
+def test_copy_gives_the_same_rows_and_the_same_digest(pole: CommandLine) -> None:
+    before = files("a")
+    result = pole("copy a --out new/copy")
+    assert (result.code, result.err) == (0, "")
+    assert contents("new/copy") == contents("a")
+    digest = digest_of(Path("a"))
+    assert digest_of(Path("new/copy")) == digest
+    assert digest in result.out
+    first, second = result.out.splitlines()
+    steps = sum(one.steps for one in episodes_of("a"))
+    assert first.startswith(f"{len(episodes_of('a'))} episodes  {steps} steps  ")
+    assert "kB -> " in first
+    assert second == f"in new/copy  digest {digest}"
+    assert files("a") == before
+
+
+def test_copy_keeps_fields_in_another_way(pole: CommandLine) -> None:
+    facts = said(pole("copy a --out copy --codec observation=zstd --codec reward=raw --json"))
+    with SequenceReplayBuffer.open("copy", read_only=True) as copy:
+        codecs: list[Codec] = [field.codec for field in copy.spec.fields]
+        assert codecs == ["zstd", "narrow", "raw"]
+    assert contents("copy") == contents("a")
+    assert facts["digest"] == digest_of(Path("a")) == digest_of(Path("copy"))
+
+
+def test_json_tells_what_was_done(pole: CommandLine) -> None:
+    facts = said(pole("filter a --min-steps 20 --out copy --json"))
+    kept = [one for one in episodes_of("a") if one.steps >= 20]
+    assert facts["episodes"] == facts["chosen_episodes"] == len(kept)
+    assert facts["steps"] == sum(one.steps for one in kept)
+    assert facts["left_out_episodes"] == len(episodes_of("a")) - len(kept)
+    assert (facts["sources"], facts["path"]) == (["a"], "copy")
+    assert facts["disk_bytes"] == sum(
+        len(data) for name, data in files("copy").items() if "seg" in name
+    )
+
+
+def test_merge_puts_one_store_after_the_other(pole: CommandLine) -> None:
+    facts = said(pole("merge a b --out both --json"))
+    assert contents("both") == contents("a") + contents("b")
+    assert facts["digest"] == digest_of(Path("both"))
+    assert [one.id for one in episodes_of("both")] == list(range(facts["episodes"]))
+    with SequenceReplayBuffer.open("both", read_only=True) as both:
+        assert [one.get("seed") for one in both.sessions] == ["1", "2", None]
+
+
+@pytest.mark.parametrize("command", ["filter", "drop"])
+@pytest.mark.parametrize(
+    ("conditions", "rule"),
+    [
+        ("--min-return 20 --ended", lambda e: e.total_reward >= 20 and not e.cut[-1]),
+        ("--max-return 25", lambda e: e.total_reward <= 25),
+        ("--episodes 0,3-5", lambda e: e.id in (0, 3, 4, 5)),
+        ("--cut", lambda e: bool(e.cut[-1])),
+        ("--min-steps 15 --max-steps 2e1", lambda e: 15 <= e.steps <= 20),
+        ("--where stream_episode=1", lambda e: e.metadata["stream_episode"] == 1),
+        ("--where stream_episode=1 --max-steps 30", None),
+    ],
+)
+def test_filter_keeps_what_matches_and_drop_the_rest(
+    command: str, conditions: str, rule: Callable[[Episode], bool] | None, pole: CommandLine
+) -> None:
+    all_of = episodes_of("a")
+    rule = rule or (lambda e: e.metadata["stream_episode"] == 1 and e.steps <= 30)
+    kept = [one for one in all_of if rule(one) == (command == "filter")]
+    dropped = [one for one in all_of if rule(one) != (command == "filter")]
+    assert kept, "the test needs both"
+    assert dropped, "the test needs both"
+    dry = said(pole(f"{command} a {conditions} --dry-run --json"))
+    assert dry["kept"]["episodes"] == [one.id for one in kept]
+    assert dry["dropped"]["episodes"] == [one.id for one in dropped]
+    for fate, pile in (("kept", kept), ("dropped", dropped)):
+        assert dry[fate]["steps"] == sum(one.steps for one in pile)
+        returns = [one.total_reward for one in pile]
+        assert dry[fate]["returns"]["mean"] == pytest.approx(sum(returns) / len(returns))
+    before = files("a")
+    result = pole(f"{command} a {conditions} --out new")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"{len(kept)} of {len(all_of)} episodes  ")
+    assert contents("new") == [told(one) for one in kept]
+    assert files("a") == before
+
+
+def test_a_dry_run_shows_a_table_and_writes_nothing(pole: CommandLine) -> None:
+    there = sorted(Path().rglob("*"))
+    result = pole("filter a --min-steps 20 --dry-run --out new")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["episodes", "steps", "mean", "return", "from", "to", "ids"]
+    kept = [one.steps for one in episodes_of("a") if one.steps >= 20]
+    assert lines[2].split()[:3] == ["kept", str(len(kept)), str(sum(kept))]
+    assert lines[3].split()[0] == "dropped"
+    assert "nothing was written" in lines[-1]
+    assert sorted(Path().rglob("*")) == there
+
+
+def test_a_dry_run_in_which_nothing_is_kept_is_no_error(pole: CommandLine) -> None:
+    result = pole("filter a --min-steps 9999 --dry-run")
+    assert result.code == 0
+    assert result.out.splitlines()[2].split() == ["kept", "0", "0"]
+
+
+@pytest.mark.parametrize("command", ["copy a", "merge a b", "filter a --ended", "drop a --cut"])
+def test_quiet_says_nothing(command: str, pole: CommandLine) -> None:
+    result = pole(f"{command} --out new --quiet")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    assert contents("new")
+
+
+def test_collect_goes_on_in_a_copy_as_in_the_source(pole: CommandLine) -> None:
+    pole("filter a --ended --out new")
+    facts = said(pole("collect CartPole-v1 --workers 0 --steps 40 --out new --resume --json"))
+    assert (facts["seed"], facts["num_envs"]) == (1, 4)
+
+
+def test_info_tells_of_the_copy(pole: CommandLine) -> None:
+    pole("merge a b --out new")
+    text = pole("info new").out
+    assert "merge of a, b" in text
+    assert "gymnasium 1." in text
+
+
+def test_what_was_asked_is_noted_in_the_copy(pole: CommandLine) -> None:
+    pole("drop a --min-steps 20 --where stream_episode=1 --out new")
+    with SequenceReplayBuffer.open("new", read_only=True) as new:
+        facts = new.sessions[-1]
+    assert facts["command"] == "drop"
+    assert facts["conditions"] == {"where": {"stream_episode": 1}, "min_steps": 20}
+
+
+def labelled(path: str, spec: Any = SPEC, **recipe: object) -> None:
+    """A store whose episodes' metadata is worth filtering."""
+    with SequenceReplayBuffer(path) as replay:
+        replay.bind(spec, {"recipe": {"id": "A-v0", **recipe}})
+        for number, task in enumerate(["door", "key", "door", "3"]):
+            piece = whole(0, number, 4 + number, End.TERMINATED)
+            metadata = {"task": task, "level": number, "won": number > 1}
+            replay.add([Piece(number, 0, 0, piece.end, piece.fields, metadata)])
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ids"),
+    [
+        ("--where task=door", [0, 2]),
+        ("--where task=door --where level=2", [2]),
+        ("--where won=true", [2, 3]),
+        ('--where task="3"', [3]),
+        ("--where level=1", [1]),
+    ],
+)
+def test_metadata_chooses_episodes(conditions: str, ids: list[int], stepwell: CommandLine) -> None:
+    labelled("a")
+    assert said(stepwell(f"filter a {conditions} --dry-run --json"))["kept"]["episodes"] == ids
+
+
+def test_stores_of_other_envs_are_merged_only_when_told_so(stepwell: CommandLine) -> None:
+    labelled("a", frame_skip=4)
+    labelled("b", frame_skip=2)
+    result = stepwell("merge a b --out new")
+    assert result.code == 2
+    assert "b holds rows of other envs than " in result.err
+    assert "expected frame_skip 4, got 2" in result.err
+    assert "--any-envs" in result.err
+    assert not Path("new").exists()
+    assert stepwell("merge a b --out new --any-envs").code == 0
+    assert len(episodes_of("new")) == 8
+
+
+def test_stores_of_other_rows_are_never_merged(stepwell: CommandLine) -> None:
+    labelled("a")
+    labelled("b", SPEC.with_codecs({"observation": "raw"}))
+    labelled("c", replace(SPEC, fields=SPEC.fields[::-1]))
+    assert stepwell("merge a b --out new").code == 0, "codecs may differ"
+    for options in ("", "--any-envs"):
+        result = stepwell(f"merge a c --out other {options}")
+        assert result.code == 2
+        assert "c holds other rows than " in result.err
+    assert not Path("other").exists()
+
+
+BAD_COMMANDS = [
+    ("merge a --out new", "merge: expected two stores or more, got one", "stepwell copy"),
+    ("merge a b a --out new", "merge: expected different stores, got a twice", "name each once"),
+    ("merge a nowhere --out new", "nowhere holds no store", "give the folder of a store"),
+    ("merge a b", "Missing option '--out'", "stepwell merge --help"),
+    ("merge --out new", "Missing argument 'DIR", "stepwell merge --help"),
+    ("copy a --out b", "--out b holds a store already", "choose another folder"),
+    ("copy a --out a", "--out a holds a store already", "choose another folder"),
+    ("copy a --out full", "full is not empty", "choose another folder"),
+    ("copy a --out file", "file is a file, expected a folder", "choose another folder"),
+    ("copy nowhere --out new", "nowhere holds no store", "give the folder of a store"),
+    ("copy a --out new --codec observation=jpeg", "--codec: expected FIELD=CODEC", "jpeg"),
+    ("copy a --out new --codec raw", "--codec: expected FIELD=CODEC", "got 'raw'"),
+    ("copy a --out new --codec colour=raw", "codecs names 'colour', expected one of", "reward"),
+    ("filter a --out new", "expected at least one condition, got none", "--min-return"),
+    ("drop a --dry-run", "expected at least one condition, got none", "--where"),
+    ("filter a --ended", "expected --out", "--dry-run"),
+    ("filter a --ended --cut --out new", "expected --ended or --cut, got both", "leave one out"),
+    ("filter a --min-return x --out new", "--min-return", "stepwell filter --help"),
+    ("filter a --min-return nan --out new", "min_return: expected a number, got nan", "another"),
+    ("filter a --min-return 2 --max-return 1 --out new", "expected at most max_return", "swap"),
+    ("filter a --min-steps 9 --max-steps 8 --out new", "expected at most max_steps=8", "swap"),
+    ("filter a --min-steps few --out new", "--min-steps: expected a whole number >= 0", "few"),
+    ("filter a --min-steps 9999 --out new", "would be copied, expected at least one", "none of"),
+    ("drop a --max-steps 9999 --out new", "would be copied, expected at least one", "none of"),
+    ("filter a --episodes 5-3 --out new", "--episodes: expected ids and spans", "got '5-3'"),
+    ("filter a --episodes 1,,2 --out new", "--episodes: expected ids and spans", "got ''"),
+    ("drop a --episodes 0,999 --out new", "no episode of a has the id 999", "expected one of 0-"),
+    ("filter a --where task --out new", "--where: expected key=value", "got 'task'"),
+    ("filter a --where =3 --out new", "--where: expected key=value", "got '=3'"),
+    ("filter a --where task=3 --out new", "has the key 'task'", "seed, stream_episode"),
+    ("filter a --where seed=1 --where seed=2 --out new", "--where: expected each key once", "one"),
+    ("filter nowhere --cut --dry-run", "nowhere holds no store", "give the folder of a store"),
+]
+
+
+@pytest.mark.parametrize(("command", "problem", "help_"), BAD_COMMANDS)
+def test_a_bad_command_gets_one_sentence_and_writes_nothing(
+    command: str, problem: str, help_: str, pole: CommandLine
+) -> None:
+    there = {path: path.is_file() and path.read_bytes() for path in sorted(Path().rglob("*"))}
+    result = pole(command)
+    assert (result.code, result.out) == (2, "")
+    assert problem in result.err
+    assert help_ in result.err
+    assert result.err.count("\n") == 1
+    after = {path: path.is_file() and path.read_bytes() for path in sorted(Path().rglob("*"))}
+    assert after == there
+
+
+def test_damage_in_a_source_is_named_and_what_was_copied_is_kept(stepwell: CommandLine) -> None:
+    labelled("a")
+    with SequenceReplayBuffer.open("a", read_only=True) as source:
+        record = source.storage.table.record(2)
+    with open(f"a/segment-{record.segment:08}.bin", "r+b") as file:
+        file.seek(record.offset + record.nbytes - 9)
+        file.write(b"\xee")
+    result = stepwell("copy a --out new")
+    assert result.code == 2
+    assert "of episode 2, are not what was written" in result.err
+    assert not Path("new").exists(), "nothing was copied yet"
+
+
+@pytest.mark.parametrize("when", [1, 2])
+def test_ctrl_c_keeps_what_was_copied_and_says_so(
+    when: int, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def check(self: InterruptGuard) -> None:
+        calls.append(self)
+        if len(calls) == when:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("stepwell.buffers.copying._PIECE_ROWS", 50)
+    monkeypatch.setattr(InterruptGuard, "check", check)
+    result = pole("copy a --out new")
+    assert (result.code, result.out) == (130, "")
+    found = contents("new")
+    whole_ones = sum(a == b for a, b in zip(found, contents("a"), strict=False))
+    assert 0 < whole_ones < len(contents("a"))
+    assert result.err.startswith(f"stepwell: interrupted; kept: {whole_ones} of ")
+    assert result.err.endswith("in new; to have all, remove that folder and begin anew\n")
+
+
+def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
+    for command, example in (
+        ("merge", "stepwell merge runs/a runs/b --out runs/both"),
+        ("filter", "stepwell filter runs/pong --min-return 18 --ended --dry-run"),
+        ("drop", "stepwell drop runs/pong --episodes 3,10-20 --dry-run"),
+        ("copy", "stepwell copy runs/pong --out runs/fast --codec observation=raw"),
+    ):
+        result = stepwell(f"{command} --help")
+        assert (result.code, result.err) == (0, "")
+        assert example in result.out
+
+
+def test_the_digest_of_a_filtered_store_is_that_of_its_episodes(pole: CommandLine) -> None:
+    facts = said(pole("filter a --ended --out new --json"))
+    digest = Digest()
+    for one in episodes_of("a"):
+        if not one.cut[-1]:
+            digest.update(Piece(one.id, one.stream, one.first_row, one.end, one.fields))
+    assert facts["digest"] == digest.hexdigest()
