@@ -16,6 +16,7 @@ All numbers are little-endian; offsets count from the piece's first byte.
 from __future__ import annotations
 
 import json
+import math
 import struct
 import sys
 import threading
@@ -129,7 +130,8 @@ class PieceReader:
     """
 
     def __init__(self, spec: Spec) -> None:
-        self._fields = spec.fields
+        self._items = [math.prod(field.shape) for field in spec.fields]
+        self._entries = struct.Struct("<" + _FIELD.format.removeprefix("<") * len(spec.fields))
         self._local = threading.local()
 
     def metadata(self, buffer: Buffer, origin: int) -> Mapping[str, object]:
@@ -147,15 +149,14 @@ class PieceReader:
             origin: Where the piece begins in it.
             rows: Rows that were written into the piece.
         """
+        values = self._entries.unpack_from(cast("bytes", buffer), origin + _HEADER.size)
         found: list[Place] = []
-        entry = origin + _HEADER.size
-        for field in self._fields:
-            tag, name, block_rows, offset, _ = _FIELD.unpack_from(cast("bytes", buffer), entry)
+        for items, tag, name, block_rows, offset in zip(
+            self._items, values[::5], values[1::5], values[2::5], values[3::5], strict=True
+        ):
             dtype = _DTYPES.get(name) or _dtype_of(name)
-            row_bytes = field.row_bytes // field.numpy_dtype.itemsize * dtype.itemsize
             block_rows = block_rows if tag == _ZSTD else 0
-            found.append(Place(dtype, row_bytes, block_rows, origin + offset, rows))
-            entry += _FIELD.size
+            found.append(Place(dtype, items * dtype.itemsize, block_rows, origin + offset, rows))
         return found
 
     def copy(self, buffer: Buffer, place: Place, start: int, out: np.ndarray) -> None:

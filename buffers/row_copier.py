@@ -16,7 +16,7 @@ __all__ = ["DamagedPiece", "RowCopier"]
 # Pieces whose fields are remembered: about half a kilobyte each.
 _MAX_KNOWN = 1 << 15
 # Files among them: before Python 3.13 each one that is mapped holds a file descriptor.
-_MAX_SEGMENTS = 256
+_MAX_SEGMENTS = 512
 
 
 class DamagedPiece(StoreCorrupt):
@@ -42,7 +42,7 @@ class RowCopier:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._pieces = PieceReader(storage.spec)
-        self._known: dict[int, tuple[Buffer, list[Place]]] = {}
+        self._known: dict[tuple[int, int], tuple[Buffer, list[Place]]] = {}
         self._segments: set[int] = set()
         self._extent = (0, 0)
 
@@ -89,7 +89,9 @@ class RowCopier:
         """
         while True:
             first_row = record.first_row
-            buffer, places = self._known.get(position) or self._look_up(position, record)
+            buffer, places = self._known.get((record.segment, position)) or self._look_up(
+                position, record
+            )
             if begin >= first_row:
                 for place, out in targets:
                     self._pieces.copy(buffer, places[place], begin - first_row, out[: stop - begin])
@@ -111,7 +113,7 @@ class RowCopier:
         except StoreCorrupt as error:
             raise DamagedPiece(position, error) from error
         found = (buffer, self._pieces.places(buffer, origin, record.stored_rows))
-        self._known[position] = found
+        self._known[record.segment, position] = found
         return found
 
     def _forget(self) -> None:

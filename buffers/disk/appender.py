@@ -22,6 +22,8 @@ from stepwell.buffers.piece_table import Counters
 __all__ = ["SEGMENTS", "Appender"]
 
 SEGMENTS = 16
+# A large store has larger files rather than more: each one that is mapped may hold a descriptor.
+_MOST_SEGMENTS, _MOST_BYTES = 128, 1 << 30
 """Files that a budget in bytes is divided into: a whole one is evicted at a time."""
 
 
@@ -136,10 +138,10 @@ class Appender:
         for piece, new_steps in zip(parts, steps, strict=True):
             data = self._encoder.encode(piece)
             encoded.append(Encoded(piece, data, sum(map(len, data)), new_steps))
-        budget = self._facts.capacity_bytes
-        if budget is not None:
-            for each in encoded:
-                check_piece_bytes(each.piece, self._next_header(each.nbytes).file_bytes, budget)
+        if self._facts.capacity_bytes is not None and encoded:
+            largest = max(encoded, key=lambda each: each.nbytes)
+            file_bytes = self._next_header(largest.nbytes).file_bytes
+            check_piece_bytes(largest.piece, file_bytes, self._facts.capacity_bytes)
         return encoded
 
     def _next_header(self, nbytes: int) -> Header:
@@ -160,7 +162,8 @@ class Appender:
         full = self._writer
         self._seal()
         if full is not None:
-            self._sizes = self._sizes.after(full, self._facts.segment_bytes)
+            share = min(self.view.nbytes // _MOST_SEGMENTS, _MOST_BYTES)
+            self._sizes = self._sizes.after(full, max(share, self._facts.segment_bytes))
         header = self._next_header(nbytes)
         self._evict_bytes(header.file_bytes)
         self._writer = SegmentWriter(self._folder.files, self._folder.path, header)

@@ -174,7 +174,7 @@ class Maps:
         limit: Most maps to hold: each one holds a file descriptor.
     """
 
-    def __init__(self, files: Files, limit: int = 256) -> None:
+    def __init__(self, files: Files, limit: int = 512) -> None:
         self._files = files
         self._limit = limit
         self._maps: dict[int, np.ndarray] = {}

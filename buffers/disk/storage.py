@@ -91,7 +91,7 @@ class DiskStorage:
             capacity: Steps to keep at most; the oldest files go first, about a sixteenth of the
                 steps at a time. None keeps everything.
             capacity_bytes: Bytes of disk to take at most, 1 MiB or more; the oldest files go first.
-            segment_bytes: Largest file, unless a single piece needs more.
+            segment_bytes: Largest file, unless a single piece, or a 128th of the store, is more.
             provenance: JSON-able facts about the data.
             files: The system calls; tests put faults here.
 
@@ -227,6 +227,11 @@ class DiskStorage:
     def is_read_only(self) -> bool:
         """Nothing can be added."""
         return self._appender is None
+
+    @property
+    def is_being_written(self) -> bool:
+        """A living process, perhaps this one, has the store open for writing."""
+        return self._folder.is_being_written
 
     def append_session(self, facts: Mapping[str, object]) -> None:
         """Note, for good, that a new run writes here.

@@ -30,7 +30,8 @@ class StoreFacts:
         terminated: Episodes that ended like that.
         truncated: Episodes that ended like that, and not terminated.
         cut: Episodes of which the end was not recorded.
-        beheaded: Episodes whose beginning was evicted.
+        beheaded: Episodes whose beginning was evicted, or lost.
+        lost_pieces: Pieces that a repair took out.
         returns: [E] of the episodes that are there from beginning to end, by their ids.
         lengths: [E] env steps of the same.
         raw_bytes: Bytes of the stored rows uncompressed, each frame counted once.
@@ -49,6 +50,7 @@ class StoreFacts:
     truncated: int
     cut: int
     beheaded: int
+    lost_pieces: int
     returns: np.ndarray
     lengths: np.ndarray
     raw_bytes: int
@@ -80,6 +82,7 @@ class StoreFacts:
             "truncated": self.truncated,
             "cut": self.cut,
             "beheaded": self.beheaded,
+            "lost_pieces": self.lost_pieces,
             "returns": spread_of(self.returns),
             "lengths": spread_of(self.lengths),
             "raw_bytes": self.raw_bytes,
@@ -116,6 +119,7 @@ def facts_of(path: Path) -> StoreFacts:
             truncated=int(is_truncated.sum()),
             cut=int((~is_terminated & ~is_truncated).sum()),
             beheaded=int((tails["head"] > 0).sum()),
+            lost_pieces=storage.lost_pieces,
             returns=np.array(
                 [returns[episode] for episode in whole["episode"].tolist()], np.float64
             ),

@@ -294,3 +294,25 @@ def test_weights_are_for_several_folders(tmp_path: Path) -> None:
         SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"])
     with SequenceReplayBuffer(tmp_path / "a"):  # nothing was left open
         pass
+
+
+def test_a_reader_knows_whether_somebody_writes(tmp_path: Path) -> None:
+    with filled(path=tmp_path / "a") as replay:
+        assert replay.is_being_written
+        with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as reader:
+            assert reader.is_being_written
+            replay.add([piece(2)])
+            assert (reader.episodes, reader.refresh(), reader.episodes) == (2, True, 3)
+            replay.close()
+            assert not reader.is_being_written
+            assert not reader.refresh()
+    assert not filled().is_being_written
+
+
+def test_only_a_reader_of_a_folder_refreshes(tmp_path: Path) -> None:
+    with (
+        filled(path=tmp_path / "a") as replay,
+        pytest.raises(ValueError, match="is open for writing, expected read_only=True"),
+    ):
+        replay.refresh()
+    assert not filled().refresh()

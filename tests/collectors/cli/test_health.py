@@ -78,6 +78,7 @@ def test_repair_takes_out_nothing_without_yes(stepwell: CommandLine) -> None:
     said = stepwell("verify a")
     assert said.code == 0
     assert "1 pieces were taken out by an earlier repair" in said.out
+    assert "1 damaged pieces, which a repair took out" in stepwell("info a").out
     assert stepwell("collect CartPole-v1 --workers 0 --steps 50 --out a --resume").code == 0
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         assert replay.sample_sequences(4, 5).reward.shape == (4, 5)

@@ -1,0 +1,316 @@
+"""What the disk store costs: a flush, an opening, and drawing from many rows.
+
+    python benchmarks/disk.py                         # all of it, in a folder below this one
+    python benchmarks/disk.py --only flush --rounds 3 --folder /mnt/disk
+
+A flush is compared to `pwrite` and `fdatasync` of the same bytes alone, into a file whose room is
+taken already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+
+import rounds
+import stepwell as sw
+from stepwell.buffers import DiskStorage, End, Field, Piece, Spec
+from stepwell.buffers.piece_format import PieceWriter
+
+WARM_UP_BYTES = 130 << 20  # from here on a segment has its full size
+WARM_UP_DRAWS = 100
+TINY = Spec(
+    (
+        Field("observation", "float32", (4,), "raw"),
+        Field("action", "int64", (), "narrow"),
+        Field("reward", "float64", (), "narrow"),
+    ),
+    observation="observation",
+    action="action",
+)
+
+
+# --- a flush --------------------------------------------------------------------------------------
+
+
+def bare(path: Path, nbytes: int, flushes: int, count: int) -> Callable[[], float]:
+    """Write as many bytes as a flush stores, one stretch behind the other, and sync each."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(file, 0, nbytes * flushes * (count + 1))
+    os.fsync(file)
+    data = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8).tobytes()
+    place = 0
+
+    def run() -> float:
+        nonlocal place
+        for _ in range(flushes):
+            os.pwrite(file, data, place)
+            os.fdatasync(file)
+            place += nbytes
+        return flushes
+
+    return run
+
+
+def stored(
+    storage: DiskStorage, pieces: Iterator[list[Piece]], flushes: int
+) -> Callable[[], float]:
+    """Add the next pieces; how they are made is not part of it, but encoding them is."""
+
+    def run() -> float:
+        for _ in range(flushes):
+            storage.add(next(pieces))
+        return flushes
+
+    return run
+
+
+def noise_pieces(nbytes: int) -> tuple[Spec, Iterator[list[Piece]]]:
+    """Episodes of eight rows that are kept as they are, one a flush."""
+    row_bytes = nbytes // 8 - 32
+    rng = np.random.default_rng(0)
+    fields: dict[str, np.ndarray] = {
+        "observation": rng.integers(0, 256, (8, row_bytes), np.uint8),
+        "action": np.arange(8),
+        "reward": np.ones(8),
+    }
+    spec = Spec.from_spaces(spaces.Box(0, 255, (row_bytes,), np.uint8), spaces.Discrete(9))
+    flushes = ([Piece(number, 0, 0, End.TERMINATED, fields)] for number in range(1 << 40))
+    return spec.with_codecs({"observation": "raw"}), flushes
+
+
+def frame_pieces(rows: int, envs: int = 8) -> tuple[Spec, Iterator[list[Piece]]]:
+    """What a collector of eight Pong envs flushes every so many rows, compressed."""
+    with sw.SequenceReplayBuffer() as replay:
+        with sw.Collector(sw.make_atari("Pong", envs), sw.RandomPolicy(), replay, seed=0) as player:
+            player.collect(steps=envs * 600)
+        spec = replay.spec
+        plays = [episode.fields for episode in replay.iter_episodes() if episode.rows > 600][:envs]
+
+    def flushes() -> Iterator[list[Piece]]:
+        number = 0
+        while True:
+            for start in range(0, 600 - rows, rows):
+                chosen = slice(start, start + rows)
+                yield [
+                    Piece(
+                        *(number + env, env, 0, End.TERMINATED),
+                        {name: values[chosen] for name, values in play.items()},
+                    )
+                    for env, play in enumerate(plays)
+                ]
+                number += len(plays)
+
+    return spec, flushes()
+
+
+def encoding(spec: Spec, pieces: Iterator[list[Piece]], flushes: int) -> Callable[[], float]:
+    """Turn the next pieces into bytes, and store nothing."""
+    writer = PieceWriter(spec)
+
+    def run() -> float:
+        for _ in range(flushes):
+            for piece in next(pieces):
+                writer.encode(piece)
+        return flushes
+
+    return run
+
+
+def measure_flush(
+    folder: Path, name: str, source: Callable[[], tuple[Spec, Iterator[list[Piece]]]], count: int
+) -> tuple[str, ...]:
+    """One line of the table."""
+    spec, pieces = source()
+    with DiskStorage.create(folder / name, spec) as storage:
+        warm_up, flushes = 0, 0
+        while warm_up < WARM_UP_BYTES and flushes < 1_000:
+            storage.add(next(pieces))
+            flushes += 1
+            warm_up = int(storage.table.records["nbytes"].sum())
+        nbytes = warm_up // flushes
+        batch = int(np.clip((16 << 20) // nbytes, 4, 100))
+        measured = rounds.rates(
+            {
+                "bare": bare(folder / f"{name}.bare", nbytes, batch, count),
+                "encoded": encoding(spec, source()[1], batch),
+                "stored": stored(storage, pieces, batch),
+            },
+            count,
+        )
+    low, middle, high = rounds.ratios(measured, "bare", "stored")
+    times = {each: 1e3 / np.array(rates) for each, rates in measured.items()}
+    rest = (times["stored"] - times["encoded"]) / times["bare"]
+    milliseconds = (f"{np.median(each):.2f}" for each in times.values())
+    numbers = (f"{middle:.2f}", f"{low:.2f}", f"{high:.2f}", f"{np.median(rest):.2f}")
+    return (name, f"{nbytes:,}", *milliseconds, *numbers)
+
+
+def flush_table(folder: Path, count: int) -> str:
+    """Flushes of several sizes."""
+    lines = [
+        measure_flush(folder, name, functools.partial(noise_pieces, nbytes), count)
+        for name, nbytes in (
+            ("raw, 4 KiB", 4 << 10),
+            ("raw, 64 KiB", 64 << 10),
+            ("raw, 1 MiB", 1 << 20),
+            ("raw, 8 MiB", 8 << 20),
+        )
+    ]
+    for rows in (16, 64, 256):
+        source = functools.partial(frame_pieces, rows)
+        lines.append(measure_flush(folder, f"8 x {rows} Pong frames", source, count))
+    head = (
+        *("flush", "bytes", "bare, ms", "encoding alone, ms", "stored, ms"),
+        *("stored to bare: median", "min", "max", "less the encoding"),
+    )
+    return rounds.table(head, lines)
+
+
+# --- many rows ------------------------------------------------------------------------------------
+
+
+def fill(path: Path, rows: int, piece_rows: int) -> None:
+    """A store of tiny rows, in episodes of one piece."""
+    rng = np.random.default_rng(0)
+    with DiskStorage.create(path, TINY) as storage:
+        for begin in range(0, rows // piece_rows, 100):
+            fields: dict[str, np.ndarray] = {
+                "observation": rng.random((piece_rows, 4), np.float32),
+                "action": rng.integers(0, 4, piece_rows),
+                "reward": np.ones(piece_rows),
+            }
+            last = min(begin + 100, rows // piece_rows)
+            storage.add(
+                [Piece(number, 0, 0, End.TERMINATED, fields) for number in range(begin, last)]
+            )
+
+
+def opening(path: Path, *, read_only: bool) -> Callable[[], float]:
+    """Open and close it."""
+
+    def run() -> float:
+        DiskStorage.open(path, read_only=read_only).close()
+        return 1.0
+
+    return run
+
+
+def refreshing(storage: DiskStorage) -> Callable[[], float]:
+    """Look for what is new, where nothing is."""
+
+    def run() -> float:
+        return 1.0 + storage.refresh()
+
+    return run
+
+
+def index_bytes(path: Path) -> int:
+    """RAM that an opened store takes before its first row is read."""
+    tracemalloc.start()
+    storage = DiskStorage.open(path, read_only=True)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    storage.close()
+    return taken
+
+
+def opening_table(folder: Path, count: int) -> str:
+    """A million steps in long and in short pieces."""
+    lines: list[tuple[str, ...]] = []
+    for piece_rows in (1_000, 100, 20):
+        path = folder / f"open{piece_rows}"
+        fill(path, 1_000_000 + 1_000_000 // piece_rows, piece_rows + 1)
+        with DiskStorage.open(path, read_only=True) as storage:
+            pieces, steps = len(storage.table), storage.table.steps
+            measured = rounds.rates(
+                {
+                    "read": opening(path, read_only=True),
+                    "write": opening(path, read_only=False),
+                    "refresh": refreshing(storage),
+                },
+                count,
+            )
+        seconds = (1 / np.array(measured[name]) for name in ("read", "write", "refresh"))
+        texts = (f"{np.median(each):.3f} ({min(each):.3f}-{max(each):.3f})" for each in seconds)
+        taken = index_bytes(path)
+        per_piece = f"{taken / pieces:,.0f}"
+        lines.append((f"{steps:,}", f"{pieces:,}", *texts, f"{taken / 1e6:.1f} MB", per_piece))
+    head = (
+        *("steps", "pieces", "open to read, s", "open to write, s", "refresh, s"),
+        *("RAM", "bytes a piece"),
+    )
+    return rounds.table(head, lines)
+
+
+def drawing(
+    replay: sw.SequenceReplayBuffer, batch: int, length: int, batches: int
+) -> Callable[[], float]:
+    """Draw batches."""
+
+    def run() -> float:
+        for _ in range(batches):
+            replay.sample_sequences(batch, length)
+        return batches
+
+    return run
+
+
+def drawing_table(folder: Path, count: int, piece_rows: int) -> str:
+    """The same batches out of few rows and of many."""
+    replays: dict[int, sw.SequenceReplayBuffer] = {}
+    for rows in (100_000, 10_000_000):
+        path = folder / f"draw{rows}"
+        fill(path, rows, piece_rows)
+        replay = replays[rows] = sw.SequenceReplayBuffer.open(path, read_only=True, seed=0)
+        for _ in range(WARM_UP_DRAWS):  # each piece is checked at its first touch: mostly here
+            replay.sample_sequences(1_000, 1)
+    lines: list[tuple[str, ...]] = []
+    for batch, length in ((16, 64), (256, 1)):
+        candidates = {
+            f"{rows:,}": drawing(replay, batch, length, 100) for rows, replay in replays.items()
+        }
+        measured = rounds.rates(candidates, count)
+        few, many = candidates
+        low, middle, high = rounds.ratios(measured, few, many)
+        rates = (f"{np.median(measured[name]):,.0f}" for name in candidates)
+        numbers = (f"{middle:.2f}", f"{low:.2f}", f"{high:.2f}")
+        lines.append((f"{batch} x {length}", *rates, *numbers))
+    for replay in replays.values():
+        replay.close()
+    head = (
+        *("batch", "batches/s of 100,000 rows", "of 10,000,000"),
+        *("cost ratio: median", "min", "max"),
+    )
+    return f"pieces of {piece_rows} rows\n" + rounds.table(head, lines)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", choices=["flush", "open", "draw"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--piece-rows", type=int, default=1_000, help="rows a piece, for draw")
+    parser.add_argument("--folder", default=".", help="a folder on the disk to be measured")
+    options = parser.parse_args()
+    print(rounds.machine("stepwell", "numpy", "zstandard"))
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="benchmark-") as name:
+        folder = Path(name)
+        if options.only in (None, "flush"):
+            print("\n" + flush_table(folder, options.rounds))
+        if options.only in (None, "open"):
+            print("\n" + opening_table(folder, options.rounds))
+        if options.only in (None, "draw"):
+            print("\n" + drawing_table(folder, options.rounds, options.piece_rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Learn in one process from what another one is still collecting.
+
+python examples/follow_a_writer.py --steps 5000 --out runs/followed
+"""
+
+import argparse
+import multiprocessing
+import time
+
+import gymnasium as gym
+import numpy as np
+
+import stepwell as sw
+from stepwell.buffers import DiskStorage
+
+
+def collect(folder: str, steps: int) -> None:
+    """The collector's process: writes the newest 20,000 steps into the folder."""
+    envs = gym.make_vec("CartPole-v1", num_envs=4)
+    replay = sw.SequenceReplayBuffer(folder, capacity=20_000)
+    with replay, sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        goal = replay.steps + steps
+        while replay.steps < goal:
+            collector.collect(steps=min(100, goal - replay.steps))
+
+
+def learn(batch: sw.Batch) -> float:
+    """Stands for a model: here it only looks at how far the pole leans."""
+    return float(np.abs(batch.observation[..., 2]).mean())
+
+
+def main() -> None:
+    """The learner's process: takes no lock, and sees what was stored when it last looked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=5_000)
+    parser.add_argument("--out", default="runs/followed")
+    options = parser.parse_args()
+
+    arguments = (options.out, options.steps)
+    collector = multiprocessing.get_context("spawn").Process(target=collect, args=arguments)
+    collector.start()
+    while collector.is_alive() and not DiskStorage.exists(options.out):
+        time.sleep(0.01)
+    with sw.SequenceReplayBuffer.open(options.out, read_only=True, seed=0) as replay:
+        while collector.is_alive():
+            if not replay.refresh():
+                time.sleep(0.001)  # nothing new; a real learner would draw again instead
+            elif len(replay) >= 64:
+                lean = learn(replay.sample_sequences(16, length=8))
+                print(f"{replay.steps:6,} steps, {replay.episodes:4} episodes, lean {lean:.3f}")
+        replay.refresh()  # the last steps may have come after the last look
+        print(f"the collector has ended after {replay.steps:,} steps")
+    collector.join()
+
+
+if __name__ == "__main__":
+    main()
