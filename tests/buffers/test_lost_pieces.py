@@ -173,3 +173,14 @@ def test_an_episode_goes_on_behind_a_lost_piece() -> None:
     assert table.record(1).head == 5
     assert table.record(1).previous == -1
     assert (table.episodes, table.steps, table.rows) == (1, 5, 5)
+
+
+def test_evicting_the_beginning_moves_the_head_of_its_own_run_alone() -> None:
+    table = PieceTable()
+    for number in range(4):  # of one episode, the first piece in a segment of its own
+        table.append(piece_of(0, 5 * number, 5), number > 0, 8 * number, 8)
+    table.lose(2)
+    assert table.records["head"].tolist() == [0, 0, 10, 15]
+    table.drop_segment()
+    assert table.records["head"].tolist()[::2] == [5, 15]
+    assert table.count_windows(5) == 2

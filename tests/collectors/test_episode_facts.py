@@ -63,7 +63,7 @@ def test_a_function_sees_the_info_of_each_reset(mode: AutoresetMode) -> None:
         assert episode.terminated[-1] == (episode.steps == level)
     batch = replay.sample_sequences(50, 3, where={"level": 4})
     assert (batch.observation == 4).all()
-    batch = replay.sample_sequences(50, 3, where=lambda facts: facts["level"] > 30)
+    batch = replay.sample_sequences(50, 3, where=lambda facts: facts["env"] == 1)
     assert (batch.observation > 30).all()
 
 

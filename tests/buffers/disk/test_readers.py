@@ -143,15 +143,15 @@ def test_an_eviction_at_any_moment_of_a_look_makes_the_reader_look_again(
         path, moment = tmp_path / str(moments), moments * step
         with create(path, **RINGS["ring in steps"]) as storage:
             files = Racing(functools.partial(storage.add, added[20:]))
-            if use == "refresh":
-                storage.add(added[:1])
-                reader = DiskStorage.open(path, read_only=True, files=files)
+            storage.add(added[:1])
+            reader = DiskStorage.open(path, read_only=True, files=files)
             for piece in added[len(storage.table) : 20]:
                 storage.add([piece])
             files.arm(moment)
             if use == "refresh":
                 assert reader.refresh()
             else:
+                reader.close()
                 reader = DiskStorage.open(path, read_only=True, files=files)
             seen = reader.table.base + len(reader.table)
             assert seen in (20, 30)
