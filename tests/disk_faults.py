@@ -69,6 +69,9 @@ class SteeredFiles(NoSyncFiles):
     def rename(self, old: Path, new: Path) -> None:
         self.steer("rename", lambda: super(SteeredFiles, self).rename(old, new))
 
+    def link(self, old: Path, new: Path) -> None:
+        self.steer("link", lambda: super(SteeredFiles, self).link(old, new))
+
     def unlink(self, path: Path) -> None:
         self.steer("unlink", lambda: super(SteeredFiles, self).unlink(path))
 

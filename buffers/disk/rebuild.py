@@ -60,12 +60,11 @@ def rebuild_header(
     guess = _guess(manifest, number, before)
     with open_segment(folder.files, path) as file:
         nbytes = folder.files.size(file)
-        first = folder.files.pread(file, SLOT.itemsize, guess.header_bytes)
         header_bytes = guess.header_bytes
         for begin in range(header_bytes + 4096, nbytes - SLOT.itemsize, 4096):
-            second = folder.files.pread(file, SLOT.itemsize, begin)
-            if second == first and Copy.parse(second, guess).is_valid.all():
-                return _fitted(guess, begin - header_bytes, nbytes, second)
+            slot = folder.files.pread(file, SLOT.itemsize, begin)
+            if Copy.parse(slot, guess).is_valid.all():
+                return _fitted(guess, begin - header_bytes, nbytes, slot)
     return None
 
 

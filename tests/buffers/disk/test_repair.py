@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from disk_faults import NoSyncFiles
+from disk_faults import FaultyFiles, Killed, NoSyncFiles
 from piece_model import SPEC, piece_of
 from stepwell.buffers import DiskStorage, End, SequenceReplayBuffer, StoreCorrupt, repair, verify
 from stepwell.buffers.disk.format import Header
@@ -189,6 +190,7 @@ def test_a_damaged_store_is_repaired(tmp_path: Path, name: str, is_open: bool) -
 
     done = repair(path, yes=True, files=NoSyncFiles())
     assert done.is_done
+    assert bool(done.kept) == ("manifest" not in name and name != "a missing segment")
     for kept in done.kept:
         assert kept.read_bytes() in before.values()
     again = verify(path, files=NoSyncFiles())
@@ -232,7 +234,9 @@ def test_a_reader_may_skip_what_is_damaged(tmp_path: Path, name: str) -> None:
         # A header that is damaged costs a reader its segment, which a repair would save.
         assert len(true) - len(left) <= max(most, SEGMENT if "header" in name else 0)
         assert (storage.lost_pieces > 0) == (len(left) < len(true))
+        lost = storage.lost_pieces
         storage.refresh()
+        assert storage.lost_pieces == lost
         assert read_rows(storage) == left
 
 
@@ -269,6 +273,16 @@ def test_the_newest_segment_may_be_gone(tmp_path: Path) -> None:
         assert_true(read_rows(storage), true)
         check_goes_on(storage, true)
         read_rows(storage)
+        assert storage.table.records["row_id"][-1] >= 24 * (6 + 6 + 4)  # all that were given out
+
+
+def test_positions_of_a_lost_last_segment_are_not_given_anew(tmp_path: Path) -> None:
+    make_store(tmp_path / "a")
+    max((tmp_path / "a").glob("segment-*.bin")).unlink()
+    repair(tmp_path / "a", yes=True, files=NoSyncFiles())
+    with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
+        assert storage.table.base + len(storage.table) == 72
+        assert storage.lost_pieces > 0
 
 
 def test_a_follower_does_not_take_new_rows_for_those_that_a_repair_took_out(
@@ -278,7 +292,7 @@ def test_a_follower_does_not_take_new_rows_for_those_that_a_repair_took_out(
     make_store(tmp_path / "a", is_open=True)
     last = max((tmp_path / "a").glob("segment-*.bin"))
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True, seed=0) as reader:
-        reader.sample_sequences(200, 3)
+        reader.sample_sequences(200, 3, where=has_even_seed)
         last.unlink()
         repair(tmp_path / "a", yes=True, files=NoSyncFiles())
         with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
@@ -291,6 +305,12 @@ def test_a_follower_does_not_take_new_rows_for_those_that_a_repair_took_out(
             for place in range(found.rows):
                 row = row_bytes(found.fields, place)
                 assert row == true[found.id, found.first_row + place]
+        even = [found.id for found in reader.iter_episodes(where=has_even_seed)]
+        assert even == [found.id for found in reader.iter_episodes() if found.id % 2 == 0]
+
+
+def has_even_seed(metadata: Mapping[str, object]) -> bool:
+    return metadata.get("seed", 1) in range(0, 1 << 30, 2)
 
 
 def test_a_sound_store_is_whole_and_a_crash_is_no_damage(tmp_path: Path) -> None:
@@ -354,3 +374,53 @@ def test_random_damage_costs_only_what_it_hits(tmp_path: Path) -> None:
         assert len(true) - len(left) <= 3 * ONE
         assert not found.is_whole or left == true
         shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("name", ["data", "a header", "a missing segment", "much"])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_repair_that_is_killed_at_any_call_can_be_begun_anew(
+    tmp_path: Path, name: str, is_open: bool
+) -> None:
+    path, (spoil, _) = tmp_path / "a", DAMAGES[name]
+    make_store(path, is_open=is_open)
+    spoil(path)
+    whole = Path(shutil.copytree(path, tmp_path / "whole"))
+    repair(whole, yes=True, files=NoSyncFiles())
+    with DiskStorage.open(whole, read_only=True) as storage:
+        expected = read_rows(storage)
+    originals = {each.read_bytes() for each in path.glob("segment-*.bin")}
+    for fatal_call in range(1_000):
+        copy = Path(shutil.copytree(path, tmp_path / "copy"))
+        files = FaultyFiles(fatal_call, seed=fatal_call)
+        with contextlib.suppress(Killed):
+            repair(copy, yes=True, files=files)
+        repair(copy, yes=True, files=NoSyncFiles())
+        assert verify(copy, files=NoSyncFiles()).is_whole
+        with DiskStorage.open(copy, read_only=True) as storage:
+            assert read_rows(storage) == expected
+        there = {each.read_bytes() for each in copy.rglob("segment-*.bin*")}
+        assert damaged_of(originals, whole) <= there
+        shutil.rmtree(copy)
+        if not files.is_dead:
+            break
+    assert fatal_call > 10
+
+
+def damaged_of(originals: set[bytes], repaired: Path) -> set[bytes]:
+    """The files that a whole repair has kept."""
+    kept = {each.read_bytes() for each in (repaired / "damaged").glob("*")}
+    return originals & kept
+
+
+def test_a_slot_within_the_last_flush_of_an_open_segment_may_be_lost(tmp_path: Path) -> None:
+    storage = DiskStorage.create(tmp_path / "made", SPEC, files=NoSyncFiles())
+    storage.add([piece_of(0, 0, 6, End.TERMINATED)])
+    storage.add([piece_of(episode, 0, 6, End.TERMINATED) for episode in (1, 2, 3)])
+    path = Path(shutil.copytree(tmp_path / "made", tmp_path / "a"))
+    storage.close()
+    for offset in header_of(middle(path, 0)).table_offsets:
+        poke(middle(path, 0), offset + 128 * 2 + 60)
+    assert repair(path, yes=True, files=NoSyncFiles()).is_done
+    assert verify(path, files=NoSyncFiles()).is_whole
+    with DiskStorage.open(path, read_only=True) as storage:
+        assert {episode for episode, _ in read_rows(storage)} == {0, 1, 3}
