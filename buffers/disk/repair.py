@@ -21,6 +21,7 @@ from stepwell.buffers.disk.survey import Damage, SegmentSurvey, survey
 from stepwell.buffers.disk.verify import read_or_rebuild
 from stepwell.buffers.disk.view import Recovery
 from stepwell.buffers.episode import End
+from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
 
 __all__ = ["RepairReport", "repair"]
 
@@ -108,6 +109,8 @@ class _Repair:
 
     def run(self) -> list[Path]:
         """Do it, and return where the damaged files are now."""
+        with contextlib.suppress(StoreNotFound):
+            self._keep_manifest()
         before: Loaded | None = None
         entries: dict[int, Sealed] = {entry.number: entry for entry in self._manifest.sealed}
         for each in self._found:
@@ -153,6 +156,13 @@ class _Repair:
         self._keep(loaded.segment.path)
         packed = pack_slots(header, slots)
         self._rewrite(loaded.segment.path, header, packed, *header.table_offsets)
+
+    def _keep_manifest(self) -> None:
+        """Keep a manifest that is damaged."""
+        try:
+            self._folder.read_manifest()
+        except StoreCorrupt:
+            self._keep(self._folder.path / "manifest.json")
 
     def _keep(self, path: Path) -> None:
         """Give a damaged file a second name, in the folder for such files."""
