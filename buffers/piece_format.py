@@ -242,7 +242,8 @@ def _rows_of(piece: Piece, field: Field) -> np.ndarray:
     rows, expected = piece.fields.get(field.name), (piece.rows, *field.shape)
     # The byte order of the source does not matter: it is turned around exactly.
     if rows is not None and rows.shape == expected:
-        if rows.dtype.newbyteorder("=") == field.numpy_dtype.newbyteorder("="):
+        dtype = field.numpy_dtype
+        if rows.dtype == dtype or rows.dtype.newbyteorder("=") == dtype.newbyteorder("="):
             return rows
     got = "nothing" if rows is None else f"{rows.dtype} {rows.shape}"
     raise SpecMismatch(

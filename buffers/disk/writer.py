@@ -30,17 +30,12 @@ _RUN_BYTES = 1 << 20
 
 
 class Encoded(NamedTuple):
-    """A piece with its bytes."""
+    """A piece with its bytes; the first part is its head, the fields and the metadata."""
 
     piece: Piece
     parts: list[Part]
     nbytes: int
     new_steps: int
-
-    @property
-    def head(self) -> Part:
-        """Its first bytes: fields and metadata."""
-        return self.parts[0]
 
     @property
     def crc(self) -> int:
@@ -164,27 +159,23 @@ class SegmentWriter:
         return end
 
     def _new_slots(self, pieces: Sequence[Encoded], table: PieceTable) -> np.ndarray:
-        slots = np.zeros(len(pieces), SLOT)
-        place = np.arange(len(pieces))
-        rows = np.array([encoded.piece.rows for encoded in pieces], np.int64)
-        nbytes = np.array([encoded.nbytes for encoded in pieces], np.int64)
-        new_steps = np.array([encoded.new_steps for encoded in pieces], np.int64)
-        slots["number"] = self._slots + place
-        slots["group"], slots["group_slots"] = self._slots, len(pieces)
-        slots["end"] = [int(encoded.piece.end) for encoded in pieces]
-        slots["position"] = table.base + len(table) + place
-        slots["episode"] = [encoded.piece.episode for encoded in pieces]
-        slots["stream"] = [encoded.piece.stream for encoded in pieces]
-        slots["first_row"] = [encoded.piece.first_row for encoded in pieces]
-        slots["rows"] = rows
-        slots["row_id"] = table.next_row_id + np.cumsum(rows) - rows
-        slots["total_steps"] = table.total_steps + np.cumsum(new_steps)
-        slots["offset"] = self._data_end + np.cumsum(nbytes) - nbytes
-        slots["nbytes"] = nbytes
-        slots["head_bytes"] = [len(encoded.head) for encoded in pieces]
-        slots["head_crc"] = [crc32(encoded.head) for encoded in pieces]
-        slots["data_crc"] = [encoded.crc for encoded in pieces]
-        return slots
+        """The slots of the pieces; a row of plain numbers is made faster than a column of them."""
+        position, row_id = table.base + len(table), table.next_row_id
+        total_steps, offset = table.total_steps, self._data_end
+        slots: list[tuple[object, ...]] = []
+        for place, (piece, parts, nbytes, new_steps) in enumerate(pieces):
+            rows, head = piece.rows, parts[0]
+            total_steps += new_steps
+            slots.append(
+                (
+                    *(0, 0, self._slots + place, self._slots, len(pieces), int(piece.end), 0),
+                    *(position + place, piece.episode, piece.stream, piece.first_row, rows),
+                    *(row_id, total_steps, offset, nbytes, len(head), crc32(head), b""),
+                    *(pieces[place].crc, 0),
+                )
+            )
+            row_id, offset = row_id + rows, offset + nbytes
+        return np.array(slots, SLOT)
 
 
 def _few(parts: Iterable[Part]) -> Iterator[Part]:
