@@ -96,9 +96,9 @@ class SequenceReader:
         empty = table.stores_without_windows(length, context, chosen)
         if empty:
             raise NotEnoughData(
-                f"store {empty[0]} of those that are drawn from by weights has no episode of "
-                f"{length} rows: expected one in each; give it weight 0, or ask for a shorter "
-                f"length"
+                f"store {empty[0]} of those that are drawn from by weights has no "
+                f"{_episode_of(chosen)} of {length} rows: expected one in each; give it weight 0, "
+                f"or ask for a shorter length"
             )
         positions, starts = table.draw_windows(batch_size, length, rng, context, chosen)
         records = table.records[positions - table.base]
@@ -218,17 +218,19 @@ class SequenceReader:
     def _shortage(self, length: int, chosen: EpisodeFilter | None) -> str:
         table = self._table
         is_tail = table.records["is_tail"] == 1
-        whose = "stored episode"
         if chosen is not None:
             is_tail &= chosen.verdicts(table.base, len(table))
-            whose += f" with {chosen}"
         tails = table.records[is_tail]
         rows = tails["first_row"] + tails["rows"] - tails["head"]
         longest = int(rows.max()) if len(rows) else 0
         return (
-            f"no {whose} has {length} rows: expected at least one, the longest of "
+            f"no stored {_episode_of(chosen)} has {length} rows: expected at least one, the longest of "
             f"{len(tails)} has {longest}; collect more, or ask for a shorter length"
         )
+
+
+def _episode_of(chosen: EpisodeFilter | None) -> str:
+    return "episode" if chosen is None else f"episode with {chosen}"
 
 
 def _flags(records: np.ndarray, starts: np.ndarray, length: int) -> dict[str, np.ndarray]:

@@ -89,7 +89,8 @@ def root(
     stepwell envs pong                                          what is there?
     stepwell collect Pong --steps 100k --out runs/pong          gather it
     stepwell info runs/pong                                     what have I got?
-    stepwell merge runs/a runs/b --out runs/both                make one store of several
+    stepwell verify runs/pong                                   is it what was written?
+    stepwell merge runs/a runs/b --out runs/both                make one of several
     stepwell filter runs/pong --min-return 18 --out runs/good   keep some episodes
     """
     if context.invoked_subcommand is None:

@@ -283,6 +283,8 @@ def test_a_store_without_long_episodes_cannot_have_a_weight(tmp_path: Path) -> N
         replay.sample_sequences(4, 3)
         with pytest.raises(NotEnoughData, match=r"^store 1 of those .* has no episode of 4 rows"):
             replay.sample_sequences(4, 4)
+        with pytest.raises(NotEnoughData, match=r"has no episode with where={'n': 1} of 3 rows"):
+            replay.sample_sequences(4, 3, where={"n": 1})
 
 
 def test_weights_are_for_several_folders(tmp_path: Path) -> None:
