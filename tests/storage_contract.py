@@ -88,8 +88,8 @@ def metadata_stays_with_the_first_piece(make: Make) -> None:
     storage = make()
     metadata = {"seed": 7, "task": "Jäger", "tags": ["a", {"b": None}]}
     storage.add([replace(piece_of(0, 0, 3), metadata=metadata), piece_of(0, 3, 3)])
-    assert read_metadata(storage, 0) == metadata
-    assert read_metadata(storage, 1) == {}
+    assert read_metadata(storage, 0) == storage.metadata(0) == metadata
+    assert read_metadata(storage, 1) == storage.metadata(1) == {}
 
 
 @rule

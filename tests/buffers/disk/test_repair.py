@@ -424,3 +424,22 @@ def test_a_slot_within_the_last_flush_of_an_open_segment_may_be_lost(tmp_path: P
     assert verify(path, files=NoSyncFiles()).is_whole
     with DiskStorage.open(path, read_only=True) as storage:
         assert {episode for episode, _ in read_rows(storage)} == {0, 1, 3}
+
+
+def test_metadata_is_proved_alone_without_the_rows(tmp_path: Path) -> None:
+    make_store(tmp_path / "a", episodes=2)
+    with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
+        offset = storage.table.record(0).offset
+        nbytes = storage.table.record(0).nbytes
+        text = segment_path(tmp_path / "a", 0).read_bytes().index(b'{"seed":0}', offset)
+    poke(segment_path(tmp_path / "a", 0), offset + nbytes - 9)  # a row
+    with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
+        assert storage.metadata(0) == {"seed": 0}
+        with pytest.raises(StoreCorrupt, match="rows 0 to 5 of episode 0"):
+            storage.payload(0)
+    poke(segment_path(tmp_path / "a", 0), text + 8)
+    with (
+        DiskStorage.open(tmp_path / "a", read_only=True) as storage,
+        pytest.raises(StoreCorrupt, match="rows 0 to 5 of episode 0"),
+    ):
+        storage.metadata(0)
