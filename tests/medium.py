@@ -267,6 +267,10 @@ class MediumFiles(SteeredFiles):
         file = self._medium.file(old)
         self._medium.folder(old.parent).change((old.name, None), (new.name, file))
 
+    def link(self, old: Path, new: Path) -> None:
+        super().link(old, new)
+        self._medium.folder(new.parent).change((new.name, self._medium.file(old)))
+
     def unlink(self, path: Path) -> None:
         super().unlink(path)
         self._medium.folder(path.parent).change((path.name, None))

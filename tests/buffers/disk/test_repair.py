@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from disk_faults import FaultyFiles, Killed, NoSyncFiles
+from medium import Image, Medium, MediumFiles, restore
 from piece_model import SPEC, piece_of
 from stepwell.buffers import DiskStorage, End, SequenceReplayBuffer, StoreCorrupt, repair, verify
 from stepwell.buffers.disk.format import Header
@@ -404,6 +406,36 @@ def test_a_repair_that_is_killed_at_any_call_can_be_begun_anew(
         if not files.is_dead:
             break
     assert fatal_call > 10
+
+
+@pytest.mark.parametrize("name", ["data", "a header", "an empty segment", "much"])
+def test_a_repair_that_loses_power_can_be_begun_anew(
+    tmp_path: Path, name: str, request: pytest.FixtureRequest
+) -> None:
+    path, (spoil, _) = tmp_path / "a", DAMAGES[name]
+    make_store(path, is_open=True)
+    spoil(path)
+    whole = Path(shutil.copytree(path, tmp_path / "whole"))
+    repair(whole, yes=True, files=NoSyncFiles())
+    with DiskStorage.open(whole, read_only=True) as storage:
+        expected = read_rows(storage)
+    originals = {each.read_bytes() for each in path.glob("segment-*.bin")}
+    root, rng, images = tmp_path / "medium", random.Random(name), list[Image]()
+    shutil.copytree(path, root / "a")
+    medium = Medium(root)
+    files = MediumFiles(medium, lambda: images.append(medium.image(rng)), rng)
+    repair(root / "a", yes=True, files=files)
+    images += [medium.image(rng) for _ in range(3)]
+    assert len(images) > 20
+    for image in images if request.config.getoption("--full") else images[::3]:
+        restore(image, tmp_path / "image")
+        again = tmp_path / "image" / "a"
+        repair(again, yes=True, files=NoSyncFiles())
+        assert verify(again, files=NoSyncFiles()).is_whole
+        with DiskStorage.open(again, read_only=True) as storage:
+            assert read_rows(storage) == expected
+        there = {each.read_bytes() for each in again.rglob("segment-*.bin*")}
+        assert damaged_of(originals, whole) <= there
 
 
 def damaged_of(originals: set[bytes], repaired: Path) -> set[bytes]:
