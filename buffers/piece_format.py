@@ -30,7 +30,7 @@ from stepwell.buffers.episode import Piece
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.spec import Codec, Field, Spec
 
-__all__ = ["Buffer", "Part", "PieceReader", "PieceWriter", "Place"]
+__all__ = ["Buffer", "Coding", "Part", "PieceReader", "PieceWriter", "Place"]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
@@ -112,12 +112,18 @@ class PieceWriter:
         return [_as_bytes(ends.astype("<u4")), *blocks]
 
 
-class Place(NamedTuple):
-    """Where the rows of one field of a piece lie in memory."""
+class Coding(NamedTuple):
+    """How the rows of one field of a piece are stored; few pieces differ in it."""
 
     dtype: np.dtype[np.generic]
     row_bytes: int
     block_rows: int
+
+
+class Place(NamedTuple):
+    """Where the rows of one field of a piece lie, and how they are stored."""
+
+    coding: Coding
     offset: int
     rows: int
 
@@ -156,7 +162,8 @@ class PieceReader:
         ):
             dtype = _DTYPES.get(name) or _dtype_of(name)
             block_rows = block_rows if tag == _ZSTD else 0
-            found.append(Place(dtype, items * dtype.itemsize, block_rows, origin + offset, rows))
+            coding = Coding(dtype, items * dtype.itemsize, block_rows)
+            found.append(Place(coding, origin + offset, rows))
         return found
 
     def copy(self, buffer: Buffer, place: Place, start: int, out: np.ndarray) -> None:
@@ -168,7 +175,20 @@ class PieceReader:
             start: First row wanted, counted within the piece.
             out: C-contiguous array ``[n, *shape]``, in the field's dtype where it is compressed.
         """
-        dtype, row_bytes, block_rows, offset, rows = place
+        coding, offset, rows = place
+        self.copy_rows(buffer, coding, offset, rows, start, out)
+
+    def copy_rows(
+        self,
+        buffer: Buffer,
+        coding: Coding,
+        offset: int,
+        rows: int,
+        start: int,
+        out: np.ndarray,
+    ) -> None:
+        """`copy`, with the parts of the place one by one."""
+        dtype, row_bytes, block_rows = coding
         if block_rows:
             self._read_blocks(buffer, offset, rows, block_rows, start, out)
         else:

@@ -89,7 +89,7 @@ class SequenceReader:
         chosen: EpisodeFilter | None,
         rng: Generator,
     ) -> Batch:
-        self._copier.forget_evicted()
+        self._copier.follow()
         table, context = self._table, self._longest_stack - 1 if stack else 0
         if table.count_windows(length, context, chosen) == 0:
             raise NotEnoughData(self._shortage(length, chosen))
@@ -200,7 +200,7 @@ class SequenceReader:
 
     def _episode(self, position: int, generation: int) -> Episode:
         """The episode whose last piece stands at a position."""
-        self._copier.forget_evicted()
+        self._copier.follow()
         if position < self._table.base or self._storage.generation != generation:
             raise NotEnoughData(
                 "an episode was evicted while the episodes were read: expected a replay that "
@@ -224,8 +224,8 @@ class SequenceReader:
         rows = tails["first_row"] + tails["rows"] - tails["head"]
         longest = int(rows.max()) if len(rows) else 0
         return (
-            f"no stored {_episode_of(chosen)} has {length} rows: expected at least one, the longest of "
-            f"{len(tails)} has {longest}; collect more, or ask for a shorter length"
+            f"no stored {_episode_of(chosen)} has {length} rows: expected at least one, the "
+            f"longest of {len(tails)} has {longest}; collect more, or ask for a shorter length"
         )
 
 

@@ -105,6 +105,7 @@ class StoredEpisode:
 
     def _runs(self, max_rows: int, names: list[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """First row and fields of consecutive runs of rows."""
+        self._copier.follow()
         spec = self._storage.spec
         places = [spec.names.index(name) for name in names]
         chain = self._chain()

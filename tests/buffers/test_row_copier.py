@@ -9,7 +9,7 @@ import pytest
 
 from disk_faults import NoSyncFiles
 from piece_model import SPEC, piece_of
-from stepwell.buffers import DiskStorage, End, row_copier
+from stepwell.buffers import DiskStorage, End, NotEnoughData, row_copier
 from stepwell.buffers.row_copier import RowCopier
 
 
@@ -23,22 +23,28 @@ def test_few_segments_are_kept_in_mind_at_a_time(
             made.add([piece_of(episode, 0, 20, End.TERMINATED)])
         assert len(set(made.table.records["segment"].tolist())) > 8
         copier = RowCopier(made)
+        copier.follow()
         rewards = np.empty(20)
         for position in (*range(40), *range(39, -1, -3)):
             copier.copy(position, made.table.record(position), 0, 20, [(2, rewards)])
             expected = piece_of(position, 0, 20, End.TERMINATED).fields["reward"]
             assert rewards.tolist() == expected.tolist()
-            assert len({segment for segment, _ in copier._known}) <= 4
+            assert len(copier._buffers) <= 3
 
 
-def test_few_pieces_are_kept_in_mind_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(row_copier, "_MAX_KNOWN", 5)
-    with DiskStorage.create(tmp_path / "a", SPEC, files=NoSyncFiles()) as made:
-        for episode in range(30):
-            made.add([piece_of(episode, 0, 4, End.TERMINATED)])
-        copier = RowCopier(made)
-        for position in range(30):
-            copier.copy(position, made.table.record(position), 0, 4, [(2, np.empty(4))])
-            assert len(copier._known) <= 5
+def test_what_was_evicted_is_not_read_any_more(tmp_path: Path) -> None:
+    with DiskStorage.create(
+        tmp_path / "a", SPEC, capacity=160, segment_bytes=4_000, files=NoSyncFiles()
+    ) as made:
+        copier, rewards = RowCopier(made), np.empty(9)
+        for episode in range(60):
+            made.add([piece_of(episode, 0, 9, End.TERMINATED)])
+            copier.follow()
+            table = made.table
+            for position in range(table.base, table.base + len(table)):
+                copier.copy(position, table.record(position), 0, 9, [(2, rewards)])
+                assert rewards.tolist() == piece_of(position, 0, 9).fields["reward"].tolist()
+            assert len(copier._is_known) >= len(table)
+        assert len(copier._is_known) < 120
+        with pytest.raises(NotEnoughData, match="rows were evicted while they were read"):
+            copier.copy(table.base - 1, table.record(table.base), 0, 9, [(2, rewards)])
