@@ -47,4 +47,6 @@ def test_what_was_evicted_is_not_read_any_more(tmp_path: Path) -> None:
             assert len(copier._is_known) >= len(table)
         assert len(copier._is_known) < 120
         with pytest.raises(NotEnoughData, match="rows were evicted while they were read"):
-            copier.copy(table.base - 1, table.record(table.base), 0, 9, [(2, rewards)])
+            copier.copy(
+                made.table.base - 1, made.table.record(made.table.base), 0, 9, [(2, rewards)]
+            )

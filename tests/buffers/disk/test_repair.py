@@ -391,7 +391,8 @@ def test_a_repair_that_is_killed_at_any_call_can_be_begun_anew(
     with DiskStorage.open(whole, read_only=True) as storage:
         expected = read_rows(storage)
     originals = {each.read_bytes() for each in path.glob("segment-*.bin")}
-    for fatal_call in range(1_000):
+    fatal_call = 0
+    while True:
         copy = Path(shutil.copytree(path, tmp_path / "copy"))
         files = FaultyFiles(fatal_call, seed=fatal_call)
         with contextlib.suppress(Killed):
@@ -405,6 +406,7 @@ def test_a_repair_that_is_killed_at_any_call_can_be_begun_anew(
         shutil.rmtree(copy)
         if not files.is_dead:
             break
+        fatal_call += 1
     assert fatal_call > 10
 
 
