@@ -1,14 +1,12 @@
 """Buffers: what a row is, the open episodes, the storages, and the batches drawn from them."""
 
+from typing import TYPE_CHECKING
+
 from stepwell.buffers.batch import Batch
-from stepwell.buffers.copying import CopyReport, copy_episodes
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.disk.repair import RepairReport, repair
 from stepwell.buffers.disk.storage import DiskStorage
-from stepwell.buffers.disk.verify import VerifyReport, verify
 from stepwell.buffers.episode import End, Episode, Piece
 from stepwell.buffers.episode_buffer import EpisodeBuffer
-from stepwell.buffers.episode_selection import EpisodeSelection
 from stepwell.buffers.errors import (
     NotEnoughData,
     SpecMismatch,
@@ -24,6 +22,12 @@ from stepwell.buffers.memory_storage import MemoryStorage
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
 from stepwell.buffers.storage import Storage
+
+if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
+    from stepwell.buffers.copying import CopyReport, copy_episodes
+    from stepwell.buffers.disk.repair import RepairReport, repair
+    from stepwell.buffers.disk.verify import VerifyReport, verify
+    from stepwell.buffers.episode_selection import EpisodeSelection
 
 __all__ = [
     "Batch",
@@ -58,3 +62,22 @@ __all__ = [
     "repair",
     "verify",
 ]
+
+_LATER = {
+    "CopyReport": "copying",
+    "EpisodeSelection": "episode_selection",
+    "RepairReport": "disk.repair",
+    "VerifyReport": "disk.verify",
+    "copy_episodes": "copying",
+    "repair": "disk.repair",
+    "verify": "disk.verify",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    return found

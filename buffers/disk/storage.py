@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
@@ -112,7 +111,7 @@ class DiskStorage:
         lock = folder.lock()
         with closing_on_error(lock):
             folder.check_unused()  # again: nobody else makes one from here on
-            folder.write_manifest(Manifest(uuid.uuid4().bytes, facts))
+            folder.write_manifest(Manifest(os.urandom(16), facts))
             return cls(folder, lock)
 
     @classmethod
