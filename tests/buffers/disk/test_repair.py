@@ -15,7 +15,15 @@ import pytest
 from disk_faults import FaultyFiles, Killed, NoSyncFiles
 from medium import Image, Medium, MediumFiles, restore
 from piece_model import SPEC, piece_of
-from stepwell.buffers import DiskStorage, End, SequenceReplayBuffer, StoreCorrupt, repair, verify
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    SequenceReplayBuffer,
+    StoreCorrupt,
+    StoreFailed,
+    repair,
+    verify,
+)
 from stepwell.buffers.disk.format import Header
 from stepwell.buffers.disk.segment import segment_path
 
@@ -379,9 +387,12 @@ def test_random_damage_costs_only_what_it_hits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["data", "a header", "a missing segment", "much"])
-@pytest.mark.parametrize("is_open", [False, True])
-def test_a_repair_that_is_killed_at_any_call_can_be_begun_anew(
-    tmp_path: Path, name: str, is_open: bool
+@pytest.mark.parametrize(
+    ("is_open", "stop"),
+    [(False, Killed), (True, Killed), pytest.param(True, OSError, marks=pytest.mark.full)],
+)
+def test_a_repair_that_is_stopped_at_any_call_can_be_begun_anew(
+    tmp_path: Path, name: str, is_open: bool, stop: type[BaseException]
 ) -> None:
     path, (spoil, _) = tmp_path / "a", DAMAGES[name]
     make_store(path, is_open=is_open)
@@ -394,8 +405,8 @@ def test_a_repair_that_is_killed_at_any_call_can_be_begun_anew(
     fatal_call = 0
     while True:
         copy = Path(shutil.copytree(path, tmp_path / "copy"))
-        files = FaultyFiles(fatal_call, seed=fatal_call)
-        with contextlib.suppress(Killed):
+        files = FaultyFiles(fatal_call, stop, seed=fatal_call)
+        with contextlib.suppress(Killed, OSError, StoreFailed):
             repair(copy, yes=True, files=files)
         repair(copy, yes=True, files=NoSyncFiles())
         assert verify(copy, files=NoSyncFiles()).is_whole
