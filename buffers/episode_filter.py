@@ -54,12 +54,15 @@ class EpisodeFilter:
             grown = np.zeros(2 * len(records), np.bool_)
             grown[: self._known] = self._verdicts[: self._known]
             self._verdicts = grown
-        previous, end = records["previous"].tolist(), records["end"].tolist()
-        for index in range(self._known, len(records)):
-            if previous[index] >= table.base:  # the same episode
-                verdict = self._verdicts[previous[index] - table.base]
+        # Only what is new: this is done before every draw.
+        new = records[self._known :]
+        places = enumerate(zip(new["previous"].tolist(), new["end"].tolist(), strict=True))
+        for place, (previous, end) in places:
+            index = self._known + place
+            if previous >= table.base:  # the same episode
+                verdict = self._verdicts[previous - table.base]
             else:
-                is_lost = end[index] & End.LOST
+                is_lost = end & End.LOST
                 verdict = not is_lost and chooses(self._where, metadata(index + table.base))
             self._verdicts[index] = verdict
         self._known = len(records)

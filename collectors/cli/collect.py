@@ -18,7 +18,7 @@ from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.collectors.cli.fields import missing_values
 from stepwell.collectors.cli.make import EnvWish, make_envs
 from stepwell.collectors.cli.policy import load_policy
-from stepwell.collectors.cli.progress import Goal, ProgressLine, packed, summary
+from stepwell.collectors.cli.progress import Goal, LiveLine, packed, progress_parts, summary
 from stepwell.collectors.collector import Collector
 from stepwell.collectors.report import CollectReport
 
@@ -74,8 +74,8 @@ def collect_into(job: CollectJob) -> None:
     with contextlib.ExitStack() as stack:
         replay = stack.enter_context(_replay_of(job))
         job, seed = _as_before(job, replay)
-        progress = stack.enter_context(ProgressLine(screen, job.goal))
-        progress.say(f"making {job.envs.num_envs} envs of {job.envs.env} ...")
+        line = stack.enter_context(LiveLine(screen))
+        line.say(f"making {job.envs.num_envs} envs of {job.envs.env} ...")
         info = missing_values(job.info, job.envs)
         envs = make_envs(job.envs)
         stack.callback(envs.close)  # the Collector closes them too, once there is one
@@ -83,7 +83,11 @@ def collect_into(job: CollectJob) -> None:
             Collector(envs, policy, replay, seed=seed, info=info, metadata=job.metadata)
         )
         steps, episodes = job.goal
-        report = collector.collect(steps=steps, episodes=episodes, progress=progress)
+        report = collector.collect(
+            steps=steps,
+            episodes=episodes,
+            progress=lambda report: line.show(progress_parts(report, job.goal)),
+        )
         facts = replay.sessions[-1]
     _tell(job, report, seed, facts)
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import rich.console
-import rich.live
 
 from stepwell.buffers import Codec, SequenceReplayBuffer
 from stepwell.buffers.copying import CopyReport, copy_episodes
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.stored_episode import StoredEpisode
-from stepwell.collectors.cli.progress import Part, fitted, packed
+from stepwell.collectors.cli.progress import LiveLine, Part, packed
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.report import format_bytes
 
@@ -69,7 +68,7 @@ def copy_stores(job: CopyJob) -> None:
             for path in job.sources
         ]
         before = sum(source.nbytes for source in sources)
-        line = stack.enter_context(_Line(screen))
+        line = stack.enter_context(LiveLine(screen))
         line.say(f"looking at {_names(job.sources)} ...")
         target = stack.enter_context(_new_replay(job))
         report = _copy(job, sources, target, line)
@@ -103,13 +102,13 @@ def _copy(
     job: CopyJob,
     sources: Sequence[SequenceReplayBuffer],
     target: SequenceReplayBuffer,
-    line: _Line,
+    line: LiveLine,
 ) -> CopyReport:
     """Copy; Ctrl-C ends it between two writes."""
     with InterruptGuard() as guard:
 
         def progress(report: CopyReport) -> None:
-            line.show(report)
+            line.show(_progress_parts(report))
             guard.check()
 
         conditions = {"conditions": dict(job.conditions)} if job.conditions else {}
@@ -139,43 +138,17 @@ def _new_replay(job: CopyJob) -> Generator[SequenceReplayBuffer]:
         raise
 
 
-class _Line:
-    """One live line at the bottom of a terminal; nothing at all where there is no terminal."""
-
-    def __init__(self, console: rich.console.Console) -> None:
-        self._console = console
-        self._is_shown = console.is_terminal and not console.is_dumb_terminal
-        self._live = rich.live.Live(console=console, auto_refresh=False, transient=True)
-
-    def say(self, text: str) -> None:
-        """Show what is being done before there is something to report."""
-        self._draw([Part(text, style="dim")])
-
-    def show(self, report: CopyReport) -> None:
-        """Show how far the copy has come."""
-        fraction = report.steps / max(1, report.chosen_steps)
-        left = report.seconds * (1 - fraction) / max(fraction, 1e-9)
-        self._draw(
-            [
-                Part(f"{fraction:4.0%}", 3, "bold"),
-                Part(f"{report.steps:,} / {report.chosen_steps:,} steps"),
-                Part(f"{report.episodes:,} / {report.chosen_episodes:,} episodes", 2),
-                Part(f"{format_bytes(report.raw_bytes / max(report.seconds, 1e-9))}/s", 4),
-                Part(f"{left:,.0f} s left", 1, "bold"),
-            ]
-        )
-
-    def __enter__(self) -> _Line:
-        if self._is_shown:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._live.stop()
-
-    def _draw(self, parts: Sequence[Part]) -> None:
-        if self._is_shown:
-            self._live.update(fitted(parts, self._console.width - 1), refresh=True)
+def _progress_parts(report: CopyReport) -> list[Part]:
+    """The live line: how far, how fast, how long still."""
+    fraction = report.steps / max(1, report.chosen_steps)
+    left = report.seconds * (1 - fraction) / max(fraction, 1e-9)
+    return [
+        Part(f"{fraction:4.0%}", 3, "bold"),
+        Part(f"{report.steps:,} / {report.chosen_steps:,} steps"),
+        Part(f"{report.episodes:,} / {report.chosen_episodes:,} episodes", 2),
+        Part(f"{format_bytes(report.raw_bytes / max(report.seconds, 1e-9))}/s", 4),
+        Part(f"{left:,.0f} s left", 1, "bold"),
+    ]
 
 
 def _tell(job: CopyJob, report: CopyReport, before: int, after: int) -> None:

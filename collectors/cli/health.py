@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import rich.console
-import rich.live
-import rich.markup
 import typer
 
 from stepwell.buffers import RepairReport, VerifyReport, repair, verify
@@ -17,6 +15,7 @@ from stepwell.buffers.disk.survey import Damage
 from stepwell.buffers.disk.view import Recovery
 from stepwell.collectors.cli.errors import reported
 from stepwell.collectors.cli.options import Debug, Json, Quiet
+from stepwell.collectors.cli.progress import LiveLine
 from stepwell.collectors.report import format_bytes
 
 __all__ = ["add_health_commands"]
@@ -98,18 +97,14 @@ def _watched(
     folder: Path, is_silent: bool, work: Callable[[Callable[[int], None]], _Report]
 ) -> _Report:
     """Do the work, with a line that shows how far it has come."""
-    console = _Console(stderr=True, quiet=is_silent)
     total = sum(path.stat().st_size for path in folder.glob("segment-*.bin"))
-    if not console.is_terminal or console.is_dumb_terminal:
-        return work(lambda nbytes: None)
     done = 0
-    with rich.live.Live(console=console, auto_refresh=False, transient=True) as live:
+    with LiveLine(_Console(stderr=True, quiet=is_silent)) as line:
 
         def show(nbytes: int) -> None:
             nonlocal done
             done += nbytes
-            said = f"{folder}  {format_bytes(done)} of {format_bytes(total)}"
-            live.update(rich.markup.escape(said), refresh=True)
+            line.say(f"{folder}  {format_bytes(done)} of {format_bytes(total)}")
 
         return work(show)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import rich.console
@@ -12,7 +12,7 @@ import rich.text
 
 from stepwell.collectors.report import CollectReport, format_bytes
 
-__all__ = ["Goal", "Part", "ProgressLine", "fitted", "packed", "summary"]
+__all__ = ["Goal", "LiveLine", "Part", "fitted", "packed", "progress_parts", "summary"]
 
 _GAP = "  "
 
@@ -44,18 +44,16 @@ class Part(NamedTuple):
     style: str = ""
 
 
-class ProgressLine:
+class LiveLine:
     """One live line at the bottom of a terminal; nothing at all where there is no terminal.
 
     Args:
         console: The terminal.
-        goal: What was asked for.
     """
 
-    def __init__(self, console: rich.console.Console, goal: Goal) -> None:
+    def __init__(self, console: rich.console.Console) -> None:
         self._console = console
-        self._goal = goal
-        # Drawn when the Collector reports, so no thread is needed.
+        # Drawn when there is something to tell, so no thread is needed.
         self._live = rich.live.Live(console=console, auto_refresh=False, transient=True)
 
     @property
@@ -64,14 +62,14 @@ class ProgressLine:
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def say(self, text: str) -> None:
-        """Show what is being done before there are steps to report."""
+        """Show what is being done before there is something to report."""
         self._draw(rich.text.Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
 
-    def __call__(self, report: CollectReport) -> None:
-        """Show the report so far."""
-        self._draw(fitted(progress_parts(report, self._goal), self._console.width - 1))
+    def show(self, parts: Sequence[Part]) -> None:
+        """Show as many of the parts as there is room for."""
+        self._draw(fitted(parts, self._console.width - 1))
 
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> Self:
         if self.is_shown:
             self._live.start()
         return self

@@ -157,3 +157,16 @@ def test_a_piece_whose_only_row_was_superseded_is_read_over() -> None:
     (episode,) = replay.iter_episodes()
     assert episode.rows == 7
     assert replay.sample_sequences(5, 7).reward.tolist() == [episode.reward.tolist()] * 5
+
+
+def test_pieces_that_are_decided_on_are_not_looked_at_again() -> None:
+    replay, recording = filled(), Recording()
+    replay.add([with_task(recording.piece(0, 5, End.TERMINATED)) for _ in range(9)])
+    replay.sample_sequences(4, 3, where={"task": "key"})
+    reader = replay._reader
+    assert reader is not None
+    (one,) = reader._filters.values()
+    assert one._known == 9
+    replay.storage.table.records["end"][:] = int(End.LOST)  # would be seen if they were
+    one.update(replay.storage.table, lambda position: {})
+    assert one.verdicts(0, 9).tolist() == [episode % 3 == 0 for episode in range(9)]

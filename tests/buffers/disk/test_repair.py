@@ -397,11 +397,7 @@ def test_a_repair_that_is_stopped_at_any_call_can_be_begun_anew(
     path, (spoil, _) = tmp_path / "a", DAMAGES[name]
     make_store(path, is_open=is_open)
     spoil(path)
-    whole = Path(shutil.copytree(path, tmp_path / "whole"))
-    repair(whole, yes=True, files=NoSyncFiles())
-    with DiskStorage.open(whole, read_only=True) as storage:
-        expected = read_rows(storage)
-    originals = {each.read_bytes() for each in path.glob("segment-*.bin")}
+    expected, must_be_kept = what_a_repair_leaves(path)
     fatal_call = 0
     while True:
         copy = Path(shutil.copytree(path, tmp_path / "copy"))
@@ -413,7 +409,7 @@ def test_a_repair_that_is_stopped_at_any_call_can_be_begun_anew(
         with DiskStorage.open(copy, read_only=True) as storage:
             assert read_rows(storage) == expected
         there = {each.read_bytes() for each in copy.rglob("segment-*.bin*")}
-        assert damaged_of(originals, whole) <= there
+        assert must_be_kept <= there
         shutil.rmtree(copy)
         if not files.is_dead:
             break
@@ -428,11 +424,7 @@ def test_a_repair_that_loses_power_can_be_begun_anew(
     path, (spoil, _) = tmp_path / "a", DAMAGES[name]
     make_store(path, is_open=True)
     spoil(path)
-    whole = Path(shutil.copytree(path, tmp_path / "whole"))
-    repair(whole, yes=True, files=NoSyncFiles())
-    with DiskStorage.open(whole, read_only=True) as storage:
-        expected = read_rows(storage)
-    originals = {each.read_bytes() for each in path.glob("segment-*.bin")}
+    expected, must_be_kept = what_a_repair_leaves(path)
     root, rng, images = tmp_path / "medium", random.Random(name), list[Image]()
     shutil.copytree(path, root / "a")
     medium = Medium(root)
@@ -448,13 +440,17 @@ def test_a_repair_that_loses_power_can_be_begun_anew(
         with DiskStorage.open(again, read_only=True) as storage:
             assert read_rows(storage) == expected
         there = {each.read_bytes() for each in again.rglob("segment-*.bin*")}
-        assert damaged_of(originals, whole) <= there
+        assert must_be_kept <= there
 
 
-def damaged_of(originals: set[bytes], repaired: Path) -> set[bytes]:
-    """The files that a whole repair has kept."""
-    kept = {each.read_bytes() for each in (repaired / "damaged").glob("*")}
-    return originals & kept
+def what_a_repair_leaves(path: Path) -> tuple[Rows, set[bytes]]:
+    """Of a copy of the store: its rows, and the segments that are kept as they were."""
+    whole = Path(shutil.copytree(path, path.with_name("whole")))
+    repair(whole, yes=True, files=NoSyncFiles())
+    with DiskStorage.open(whole, read_only=True) as storage:
+        rows = read_rows(storage)
+    originals = {each.read_bytes() for each in path.glob("segment-*.bin")}
+    return rows, originals & {each.read_bytes() for each in (whole / "damaged").glob("*")}
 
 
 def test_a_slot_within_the_last_flush_of_an_open_segment_may_be_lost(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stepwell.collectors.cli.progress import (
     Goal,
+    LiveLine,
     Part,
-    ProgressLine,
     fitted,
     packed,
     progress_parts,
@@ -105,9 +105,9 @@ def test_the_summary_says_where_the_time_went_and_how_to_get_the_same_data_again
 
 def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
     file = io.StringIO()
-    with ProgressLine(rich.console.Console(file=file), Goal(100_000, None)) as progress:
+    with LiveLine(rich.console.Console(file=file)) as progress:
         progress.say("making envs ...")
-        progress(report())
+        progress.show(progress_parts(report(), Goal(100_000, None)))
     assert file.getvalue() == ""
 
 
@@ -116,7 +116,7 @@ def test_a_terminal_gets_a_line_that_goes_away_again() -> None:
     console = rich.console.Console(
         file=file, force_terminal=True, width=79, legacy_windows=False, _environ={"TERM": "xterm"}
     )
-    with ProgressLine(console, Goal(100_000, None)) as progress:
-        progress(report())
+    with LiveLine(console) as progress:
+        progress.show(progress_parts(report(), Goal(100_000, None)))
     assert "50,000 / 100,000 steps" in file.getvalue()
     assert "\x1b[2K" in file.getvalue()  # the line was cleared
