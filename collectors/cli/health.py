@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -22,6 +23,8 @@ __all__ = ["add_health_commands"]
 
 DAMAGED = 1
 """Exit code: a store is not what was written."""
+
+_REDRAW_SECONDS = 0.1
 
 _Console = rich.console.Console
 _Report = TypeVar("_Report")
@@ -98,13 +101,15 @@ def _watched(
 ) -> _Report:
     """Do the work, with a line that shows how far it has come."""
     total = sum(path.stat().st_size for path in folder.glob("segment-*.bin"))
-    done = 0
+    done, due = 0, 0.0
     with LiveLine(_Console(stderr=True, quiet=is_silent)) as line:
 
         def show(nbytes: int) -> None:
-            nonlocal done
+            nonlocal done, due
             done += nbytes
-            line.say(f"{folder}  {format_bytes(done)} of {format_bytes(total)}")
+            if time.perf_counter() >= due:  # a piece may be read faster than a line is drawn
+                line.say(f"{folder}  {format_bytes(done)} of {format_bytes(total)}")
+                due = time.perf_counter() + _REDRAW_SECONDS
 
         return work(show)
 

@@ -9,6 +9,8 @@ import pytest
 
 import stepwell as sw
 from command_line import CommandLine
+from stepwell.collectors.cli import health
+from stepwell.collectors.cli.progress import LiveLine
 
 
 @pytest.fixture
@@ -119,3 +121,17 @@ def test_metadata_of_the_command_line_is_noted_and_can_be_sampled_by(
         tasks = [episode.metadata["task"] for episode in replay.iter_episodes()]
         doors = list(replay.iter_episodes(where={"task": "door", "level": 3}))
         assert 0 < len(doors) == tasks.count("door") < len(tasks)
+
+
+def test_the_line_is_not_drawn_for_every_piece(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(stepwell)
+    drawn: list[str] = []
+    monkeypatch.setattr(LiveLine, "say", lambda self, text: drawn.append(text))
+    monkeypatch.setattr(health, "_REDRAW_SECONDS", 1_000)
+    assert stepwell("verify a").code == 0
+    assert len(drawn) == 1
+    monkeypatch.setattr(health, "_REDRAW_SECONDS", 0)
+    assert stepwell("verify a").code == 0
+    assert len(drawn) > 10
