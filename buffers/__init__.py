@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from stepwell.buffers.batch import Batch
 from stepwell.buffers.digest import Digest
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import End, Episode, Piece
@@ -19,6 +18,7 @@ from stepwell.buffers.errors import (
 )
 from stepwell.buffers.many_storages import ManyStorages
 from stepwell.buffers.memory_storage import MemoryStorage
+from stepwell.buffers.sampling.batch import Batch
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
 from stepwell.buffers.storage import Storage

@@ -8,6 +8,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from threading import RLock
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +17,12 @@ from stepwell.buffers.disk.options import OnCorrupt
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.errors import SpecMismatch
+from stepwell.buffers.item_counts import Shares
 from stepwell.buffers.piece_format import Buffer
-from stepwell.buffers.piece_table import PIECE, Counters, PieceTable
+from stepwell.buffers.piece_records import PIECE
+from stepwell.buffers.piece_table import Counters, PieceTable
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage import Storage
-from stepwell.buffers.windows import Shares
 
 __all__ = ["ManyStorages", "check_same_rows", "name_of", "open_many"]
 
@@ -77,9 +79,15 @@ class ManyStorages:
             )
         check_same_rows(self._storages)
         self._weights = None if weights is None else _checked(weights, len(self._storages))
+        self._lock = RLock()
         self._seen: list[_Seen] = []
         self._generation = -1
         self._look()
+
+    @property
+    def lock(self) -> RLock:
+        """Held while the table changes: by `refresh` and `lose`."""
+        return self._lock
 
     @property
     def storages(self) -> tuple[Storage, ...]:
@@ -178,7 +186,8 @@ class ManyStorages:
                 if not isinstance(storage, DiskStorage) or storage.is_read_only:
                     storage.refresh()
         finally:
-            changed = self._look()
+            with self._lock:
+                changed = self._look()
         return changed
 
     def close(self) -> None:

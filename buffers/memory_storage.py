@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import RLock
 
 import numpy as np
 
@@ -59,6 +60,12 @@ class MemoryStorage:
         self._slabs: deque[_Slab] = deque()
         self._first_slab = 0
         self._sessions: list[Mapping[str, object]] = []
+        self._lock = RLock()
+
+    @property
+    def lock(self) -> RLock:
+        """Held while the table changes."""
+        return self._lock
 
     @property
     def spec(self) -> Spec:
@@ -112,8 +119,9 @@ class MemoryStorage:
         encoded = [self._writer.encode(piece) for piece in parts]
         for piece, data in zip(parts, encoded, strict=True):
             check_piece_bytes(piece, sum(map(len, data)), self._capacity_bytes)
-        for piece, data in zip(parts, encoded, strict=True):
-            self._add(piece, data)
+        with self._lock:
+            for piece, data in zip(parts, encoded, strict=True):
+                self._add(piece, data)
 
     def payload(self, position: int) -> tuple[Buffer, int]:
         """The slab that holds the piece at a position of the table, and where it begins in it."""

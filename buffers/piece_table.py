@@ -13,45 +13,14 @@ import numpy as np
 
 from stepwell.buffers.episode import End, Piece
 from stepwell.buffers.episode_filter import EpisodeFilter
-from stepwell.buffers.windows import Shares, Windows
+from stepwell.buffers.item_counts import Family, ItemCounts, Shares
+from stepwell.buffers.piece_records import PIECE, Record, behead_streams, link
 
-__all__ = ["PIECE", "Counters", "PieceTable", "Record"]
-
-
-class Record(NamedTuple):
-    """What is known of one stored piece."""
-
-    episode: int
-    """Id of the episode."""
-    stream: int
-    """Index of the env that played it."""
-    first_row: int
-    """Place of the piece's first row in the episode."""
-    rows: int
-    """Rows that count: one less than stored once a pending last row is superseded."""
-    end: int
-    """End of the last row."""
-    is_tail: int
-    """1 when no later piece of this episode is stored."""
-    previous: int
-    """Position of the episode's piece before, or -1."""
-    head: int
-    """First row of the episode that is still stored."""
-    row_id: int
-    """Id of the first row, never reused."""
-    stored_rows: int
-    """Rows in the bytes."""
-    segment: int
-    """Which slab or file."""
-    offset: int
-    """Where in it."""
-    nbytes: int
-    """How long."""
+__all__ = ["Counters", "PieceTable"]
 
 
-PIECE = np.dtype([(name, np.int64) for name in Record._fields])
-
-_WindowKey: TypeAlias = "tuple[int, int, EpisodeFilter | None]"
+_MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
+_CountKey: TypeAlias = "tuple[Family, EpisodeFilter | None]"
 
 
 class Counters(NamedTuple):
@@ -79,8 +48,10 @@ class PieceTable:
         self._length = 0
         self._base = 0
         self._open: dict[int, _Open] = {}
-        self._windows: dict[_WindowKey, Windows] = {}
+        self._newest: dict[int, int] = {}
+        self._counts: dict[_CountKey, ItemCounts] = {}
         self.shares: Shares | None = None
+        self.losses = 0  # calls of `lose`
         self._oldest_new_episode = 0
         self.next_row_id = 0
         self.next_episode = 0
@@ -102,9 +73,10 @@ class PieceTable:
         """
         table = cls()
         records = stored.copy()
-        _link(records, base)
+        link(records, base)
         table._records = np.concatenate([records, np.empty(64, PIECE)])
         table._length, table._base = len(records), base
+        table._find_newest()
         table._count()
         table.next_row_id, table.next_episode, table.total_steps = counters
         table._oldest_new_episode = counters.next_episode
@@ -180,6 +152,7 @@ class PieceTable:
         self._records[self._length] = (
             *(piece.episode, piece.stream, piece.first_row, piece.rows, int(piece.end)),
             *(1, previous, head, self.next_row_id, piece.rows, segment, offset, nbytes),
+            *self._join_stream(piece, previous, position),
         )
         self._length += 1
         if not piece.end.is_final:
@@ -204,10 +177,11 @@ class PieceTable:
             if len(rest):  # none where the episode's later pieces were dropped with these
                 kept["head"][rest] = kept["first_row"][rest[0]]
                 kept["previous"][rest[0]] = -1
+        self._base += count
+        behead_streams(kept, self._base)
         self._records = np.concatenate([kept, np.empty(max(64, len(kept)), PIECE)])
         self._length = len(kept)
-        self._base += count
-        self._windows.clear()
+        self._counts.clear()
         return segment
 
     def lose(self, position: int) -> None:
@@ -218,49 +192,27 @@ class PieceTable:
         """
         records = self._records[: self._length]
         records["end"][position - self._base] |= End.LOST
-        _link(records, self._base)
+        link(records, self._base)
+        self._find_newest()
         self._count()
-        self._windows.clear()
+        self._counts.clear()
+        self.losses += 1
 
-    def count_windows(
-        self, length: int, context: int = 0, chosen: EpisodeFilter | None = None
-    ) -> int:
-        """How many windows of ``length`` rows lie inside one episode.
+    def items(self, family: Family, chosen: EpisodeFilter | None = None) -> ItemCounts:
+        """The counts of a family's items, up to date.
 
         Args:
-            length: Rows of a window.
-            context: Rows before it that must still be stored, or lie before the episode's reset.
-            chosen: Episodes that windows may lie in, brought up to date; None for all.
+            family: Kind of item; hashable.
+            chosen: Episodes that the items may belong to, brought up to date; None for all.
         """
-        return self._windows_of(length, context, chosen).total
-
-    def draw_windows(
-        self,
-        batch_size: int,
-        length: int,
-        rng: np.random.Generator,
-        context: int = 0,
-        chosen: EpisodeFilter | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw windows with replacement, uniformly over all of them or as `shares` says.
-
-        Returns:
-            Positions of the pieces that hold the windows' last rows ``[B]``, and the windows' first
-            rows ``[B]``, counted in their episodes.
-        """
-        windows = self._windows_of(length, context, chosen)
-        index, last_rows = windows.draw(self.records, batch_size, rng, self.shares)
-        return index + self._base, last_rows - (length - 1)
-
-    def stores_without_windows(
-        self, length: int, context: int = 0, chosen: EpisodeFilter | None = None
-    ) -> list[int]:
-        """Which of the joined stores that have a share in the draws hold no window."""
-        if self.shares is None:
-            return []
-        windows = self._windows_of(length, context, chosen)
-        found: list[int] = windows.stores_without(self.shares).tolist()
-        return found
+        key = (family, chosen)
+        if key not in self._counts:
+            if len(self._counts) >= _MAX_COUNTS:
+                self._counts.pop(next(iter(self._counts)))
+            self._counts[key] = ItemCounts(family, chosen)
+        counts = self._counts[key]
+        counts.update(self.records, self._base)
+        return counts
 
     def _check_first(self, piece: Piece, fresh: set[int]) -> None:
         """Refuse a first piece that does not begin an episode of its own."""
@@ -286,19 +238,28 @@ class PieceTable:
             record["rows"] -= 1
             # The reset's row is no step, so a piece of that row alone held none.
             self.steps -= bool(record["rows"] or record["first_row"])
-            for windows in self._windows.values():
-                windows.forget_from(position - self._base)
+            for counts in self._counts.values():
+                counts.forget_from(position - self._base)
         return int(record["head"])
 
-    def _windows_of(self, length: int, context: int, chosen: EpisodeFilter | None) -> Windows:
-        key = (length, context, chosen)
-        if key not in self._windows:
-            if len(self._windows) >= 8:
-                self._windows.pop(next(iter(self._windows)))
-            self._windows[key] = Windows(length, context, chosen)
-        windows = self._windows[key]
-        windows.update(self.records, self._base)
-        return windows
+    def _join_stream(
+        self, piece: Piece, previous: int, position: int
+    ) -> tuple[int, int, int, int, int]:
+        """Link a piece to the one before in its stream, where no row is missing in between."""
+        before = self._newest.get(piece.stream, -1)
+        self._newest[piece.stream] = position
+        is_joined = before >= self._base and not self._is_lost(before)
+        if not is_joined or (before != previous and piece.first_row != 0):
+            return -1, -1, 0, 0, int(piece.first_row > 0)
+        record = self._records[before - self._base]
+        record["stream_next"] = position
+        row = int(record["stream_row"] + record["rows"])
+        return before, -1, row, int(record["stream_head"]), int(record["is_stream_beheaded"])
+
+    def _find_newest(self) -> None:
+        """Find the newest piece of each stream."""
+        streams = self.records["stream"].tolist()
+        self._newest = {stream: self._base + place for place, stream in enumerate(streams)}
 
     def _count(self) -> None:
         """Count steps and episodes from the records."""
@@ -329,30 +290,6 @@ def _steps_of(records: np.ndarray) -> np.ndarray:
     """Env steps [pieces] that count: the reset's row is none."""
     steps: np.ndarray = np.maximum(0, records["rows"] - (records["first_row"] == 0))
     return steps
-
-
-def _link(records: np.ndarray, base: int) -> None:
-    """Fill in what follows from the order of the pieces, as `append` would have done."""
-    order = np.argsort(records["stream"], kind="stable")
-    of_stream = records[order]
-    is_pending = of_stream["end"] & End.PENDING != 0
-    is_final = of_stream["end"] & (End.TERMINATED | End.TRUNCATED) != 0
-    is_lost = of_stream["end"] & End.LOST != 0
-    next_row = of_stream["first_row"] + of_stream["stored_rows"] - is_pending
-    continues = np.zeros(len(order), np.bool_)
-    continues[1:] = (
-        (of_stream["episode"][1:] == of_stream["episode"][:-1])
-        & (of_stream["first_row"][1:] == next_row[:-1])
-        & ~(is_final | is_lost)[:-1]
-        & ~is_lost[1:]
-    )
-    is_continued = np.append(continues[1:], False)[: len(order)]
-    begin = np.maximum.accumulate(np.where(continues, 0, np.arange(len(order))))
-    rows = of_stream["stored_rows"] - (is_pending & is_continued)
-    records["rows"][order] = np.where(is_lost, 0, rows)
-    records["is_tail"][order] = ~is_continued & ~is_lost
-    records["previous"][order] = np.where(continues, base + np.roll(order, 1), -1)
-    records["head"][order] = of_stream["first_row"][begin]
 
 
 def _misplaced(piece: Piece, expected: int) -> str:

@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from stepwell.buffers.batch import Batch
 from stepwell.buffers.digest import Digest
 from stepwell.buffers.disk.options import OnCorrupt
 from stepwell.buffers.disk.storage import DiskStorage
@@ -20,13 +19,25 @@ from stepwell.buffers.errors import NotEnoughData, SpecMismatch
 from stepwell.buffers.many_storages import open_many
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity
 from stepwell.buffers.replay_state import difference_of, restore, state_of
-from stepwell.buffers.sequence_reader import SequenceReader
+from stepwell.buffers.sampling.batch import Batch, TransitionBatch
+from stepwell.buffers.sampling.epoch import Epoch
+from stepwell.buffers.sampling.requests import (
+    Align,
+    Borders,
+    Draw,
+    Episodes,
+    Request,
+    Sequences,
+    Transitions,
+)
+from stepwell.buffers.sampling.sampler import AnyBatch, Sampler
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage import Storage
 
 __all__ = ["SequenceReplayBuffer"]
 
 Folder: TypeAlias = "str | os.PathLike[str]"
+Rng: TypeAlias = np.random.Generator
 
 
 class SequenceReplayBuffer:
@@ -42,8 +53,10 @@ class SequenceReplayBuffer:
         codecs: How fields are kept, by field name, where the Spec's choice is not wanted:
             ``{"observation": "raw"}`` samples at the speed of a memory copy.
         seed: Seed of the replay's own generator; None draws one from the system.
-        threads: Threads that copy and decompress a batch of 1 MiB or more, while `sample_sequences`
-            runs and only then; 1 uses none but the caller's, None at most four.
+        threads: Threads that copy and decompress a batch of 1 MiB or more, while it is drawn and
+            only then; 1 uses none but the caller's, None at most four.
+        priority_alpha: With ``draw="priorities"`` items are drawn in proportion to
+            ``priority**priority_alpha``.
 
     Raises:
         ValueError: The folder holds something else than a store, or a capacity is not positive.
@@ -70,6 +83,7 @@ class SequenceReplayBuffer:
         codecs: Mapping[str, Codec] | None = None,
         seed: int | None = None,
         threads: int | None = None,
+        priority_alpha: float = 0.6,
     ) -> None:
         check_capacity(capacity, capacity_bytes)
         self._path = None if path is None else Path(path)
@@ -78,8 +92,9 @@ class SequenceReplayBuffer:
         self._codecs = codecs or {}
         self._rng = np.random.default_rng(seed)
         self._threads = threads
+        self._alpha = priority_alpha
         self._storage: Storage | None = None
-        self._reader: SequenceReader | None = None
+        self._sampler: Sampler | None = None
         self._total_bytes = 0
         if self._path is not None and DiskStorage.exists(self._path):
             self._use(
@@ -96,6 +111,7 @@ class SequenceReplayBuffer:
         on_corrupt: OnCorrupt = "raise",
         seed: int | None = None,
         threads: int | None = None,
+        priority_alpha: float = 0.6,
     ) -> SequenceReplayBuffer:
         """Open the store in a folder that must exist, or several stores as one.
 
@@ -110,6 +126,7 @@ class SequenceReplayBuffer:
                 ``"skip"`` them; `lost_pieces` counts them.
             seed: Seed of the replay's own generator.
             threads: Threads that copy and decompress a large batch.
+            priority_alpha: Power to which priorities are raised.
 
         Raises:
             StoreNotFound: There is no store in the folder.
@@ -118,7 +135,7 @@ class SequenceReplayBuffer:
             SpecMismatch: The stores hold different fields.
             ValueError: The weights are not one number >= 0 for each folder.
         """
-        replay = cls(seed=seed, threads=threads)
+        replay = cls(seed=seed, threads=threads, priority_alpha=priority_alpha)
         if not isinstance(path, str | os.PathLike):
             replay._use(open_many(path, weights, on_corrupt))
             return replay
@@ -229,25 +246,83 @@ class SequenceReplayBuffer:
         self.storage.add(pieces)
         self._total_bytes += int(table.records["nbytes"][max(0, before - table.base) :].sum())
 
+    @overload
+    def sample(
+        self, request: Sequences | Episodes, *, out: Batch | None = None, rng: Rng | None = None
+    ) -> Batch: ...
+
+    @overload
+    def sample(
+        self, request: Transitions, *, out: TransitionBatch | None = None, rng: Rng | None = None
+    ) -> TransitionBatch: ...
+
+    def sample(
+        self, request: Request, *, out: AnyBatch | None = None, rng: Rng | None = None
+    ) -> AnyBatch:
+        """Draw what a request asks for.
+
+        `sample_sequences`, `sample_transitions` and `sample_episodes` are the same, spelled out.
+        Several threads may draw at once, while one other writes.
+
+        Args:
+            request: `Sequences`, `Transitions` or `Episodes`.
+            out: A batch of an equal request, whose large arrays are used again: it means nothing
+                from then on.
+            rng: Source of randomness; the replay's own generator when None.
+
+        Raises:
+            NotEnoughData: Nothing stored is what is asked for.
+            ValueError: The request makes no sense, in itself or for this data.
+            StoreCorrupt: Stored bytes are not what was written.
+        """
+        return self._sampler_in_force().sample(request, out, self._rng if rng is None else rng)
+
     def sample_sequences(
         self,
         batch_size: int,
         length: int,
         *,
+        borders: Borders = "inside",
+        draw: Draw = "steps",
+        align: Align = "arrival",
+        burn_in: int = 0,
         stack: bool = False,
+        fields: Sequence[str] | None = None,
+        state: Sequence[str] = (),
+        time_major: bool = False,
+        beta: float = 0.4,
         where: Where | None = None,
-        rng: np.random.Generator | None = None,
+        out: Batch | None = None,
+        rng: Rng | None = None,
     ) -> Batch:
-        """Draw sequences uniformly over all start rows, with replacement, each in one episode.
+        """Draw sequences of rows, by default uniformly and each in one episode.
 
         Args:
             batch_size: Number of sequences, B >= 1.
             length: Rows in each sequence, T >= 1.
+            borders: What a sequence does at the borders of episodes: ``"inside"`` one,
+                ``"cross"`` into the stream's next one, ``"pad_after"`` or ``"pad_before"`` with
+                rows that ``mask`` leaves out.
+            draw: How they are chosen: uniformly over ``"steps"`` or over ``"episodes"``, at their
+                ``"ends"``, ``"recent"`` ones rather, the ``"newest"`` once each, or by
+                ``"priorities"``.
+            align: Which reward and flags stand beside an observation: those of its ``"arrival"``,
+                or those of the ``"transition"`` that begins with it. T transitions need T + 1 rows.
+            burn_in: Rows before the first one, for bringing a recurrent state up to date (R2D2,
+                Kapturowski et al. 2019); those before the reset are padding. The batch has
+                ``burn_in + T`` rows.
             stack: Give frame-stacked observations as the env gave them, ``[B, T, k, ...]``; else
                 single frames ``[B, T, ...]``. Only for envs that stack frames.
+            fields: Names of the fields to hand out, or first parts of them, as in ``"extra"``; None
+                for all. Flags are always there.
+            state: Names of extras that are wanted of each sequence's first stored row alone: the
+                recurrent state that the policy had there.
+            time_major: Give arrays ``[T, B, ...]``, as views.
+            beta: With ``draw="priorities"`` how far ``weights`` make up for them, from 0 to 1.
             where: Only from episodes whose metadata is so: a mapping of keys to the values that
                 they must have, or a function of the metadata. Each episode is asked about once; of
                 a function that is made anew for every call, all are asked about each time.
+            out: A batch of an equal request, whose large arrays are used again.
             rng: Source of randomness; the replay's own generator when None.
 
         Returns:
@@ -255,14 +330,188 @@ class SequenceReplayBuffer:
 
         Raises:
             NotEnoughData: No stored episode that is wanted has ``length`` rows.
-            ValueError: A number is not positive, or ``stack`` is asked of unstacked data.
+            ValueError: An argument makes no sense, in itself or for this data.
             StoreCorrupt: Stored bytes are not what was written.
         """
-        for name, value in (("batch_size", batch_size), ("length", length)):
-            if int(value) != value or value < 1:
-                raise ValueError(f"{name}: expected a whole number >= 1, got {value}")
-        reader = self._reader_in_force()
-        return reader.draw(batch_size, length, stack, where, self._rng if rng is None else rng)
+        request = Sequences(
+            batch_size,
+            length,
+            borders,
+            draw,
+            align,
+            burn_in,
+            stack,
+            fields,
+            state,
+            time_major,
+            beta,
+            where,
+        )
+        return self.sample(request, out=out, rng=rng)
+
+    def sample_transitions(
+        self,
+        batch_size: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        draw: Draw = "steps",
+        stack: bool = True,
+        fields: Sequence[str] | None = None,
+        beta: float = 0.4,
+        where: Where | None = None,
+        out: TransitionBatch | None = None,
+        rng: Rng | None = None,
+    ) -> TransitionBatch:
+        """Draw transitions of up to ``n_step`` steps, by default uniformly.
+
+        Near the end of an episode, or of what is stored of it, fewer steps are used; only a
+        termination ends the value there.
+
+        Args:
+            batch_size: Number of transitions, B >= 1.
+            n_step: Env steps from an observation to the next one, n >= 1.
+            gamma: Discount of a step.
+            draw: How they are chosen; see `sample_sequences`.
+            stack: Give frame-stacked observations as the env gave them, ``[B, k, ...]``; else
+                single frames ``[B, ...]``.
+            fields: Names of the fields to hand out, or first parts of them; None for all.
+            beta: With ``draw="priorities"`` how far ``weights`` make up for them, from 0 to 1.
+            where: Only from episodes whose metadata is so; see `sample_sequences`.
+            out: A batch of an equal request, whose large arrays are used again.
+            rng: Source of randomness; the replay's own generator when None.
+
+        Returns:
+            Arrays ``[B, ...]`` in memory owned by the caller; learn from
+            ``reward + discount * value(next_observation)``.
+
+        Raises:
+            NotEnoughData: No stored episode that is wanted has a step.
+            ValueError: An argument makes no sense, in itself or for this data.
+            StoreCorrupt: Stored bytes are not what was written.
+
+        Example:
+            >>> import stepwell as sw
+            >>> replay = sw.SequenceReplayBuffer(seed=0)
+            >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+            >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...     report = collector.collect(steps=100)
+            >>> batch = replay.sample_transitions(32, n_step=3, draw="priorities")
+            >>> batch.observation.shape, batch.next_observation.shape, batch.reward.shape
+            ((32, 4), (32, 4), (32,))
+            >>> td_error = batch.reward - 1.0
+            >>> replay.update_priorities(batch.ids, td_error)
+            0
+        """
+        request = Transitions(batch_size, n_step, gamma, draw, stack, fields, beta, where)
+        return self.sample(request, out=out, rng=rng)
+
+    def sample_episodes(
+        self,
+        batch_size: int,
+        *,
+        align: Align = "arrival",
+        stack: bool = False,
+        fields: Sequence[str] | None = None,
+        time_major: bool = False,
+        where: Where | None = None,
+        rng: Rng | None = None,
+    ) -> Batch:
+        """Draw whole episodes uniformly, with replacement, as far as they are stored.
+
+        Args:
+            batch_size: Number of episodes, B >= 1.
+            align: See `sample_sequences`.
+            stack: See `sample_sequences`.
+            fields: Names of the fields to hand out, or first parts of them; None for all.
+            time_major: Give arrays ``[T, B, ...]``, as views.
+            where: Only those whose metadata is so; see `sample_sequences`.
+            rng: Source of randomness; the replay's own generator when None.
+
+        Returns:
+            Arrays ``[B, T, ...]``, where T is the length of the longest one; ``mask`` leaves out
+            what comes after the others, and ``lengths`` tells where that begins. One by one, in a
+            list: `iter_episodes`.
+
+        Raises:
+            NotEnoughData: No episode that is wanted is stored.
+            ValueError: An argument makes no sense, in itself or for this data.
+            StoreCorrupt: Stored bytes are not what was written.
+        """
+        return self.sample(Episodes(batch_size, align, stack, fields, time_major, where), rng=rng)
+
+    def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
+        """Set how often what was drawn with ``draw="priorities"`` is drawn from now on.
+
+        Proportional prioritization: Schaul et al., Prioritized Experience Replay (2016). An item of
+        priority p is drawn in proportion to ``p**alpha``; a new one has the largest p ever given.
+
+        Args:
+            ids: [B] int64, as in the batch.
+            priorities: [B] float: TD errors, say; ``abs(priorities) + 1e-6`` counts.
+
+        Returns:
+            How many were ignored, because their rows were evicted meanwhile.
+
+        Raises:
+            ValueError: The arrays are not of this form, or nothing was drawn by priorities yet.
+        """
+        return self._sampler_in_force().update_priorities(ids, priorities)
+
+    @overload
+    def epoch(
+        self,
+        request: Sequences | Episodes,
+        *,
+        stride: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        drop_last: bool = False,
+    ) -> Epoch[Batch]: ...
+
+    @overload
+    def epoch(
+        self,
+        request: Transitions,
+        *,
+        stride: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        drop_last: bool = False,
+    ) -> Epoch[TransitionBatch]: ...
+
+    def epoch(
+        self,
+        request: Request,
+        *,
+        stride: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        drop_last: bool = False,
+    ) -> Epoch[Batch] | Epoch[TransitionBatch]:
+        """Everything that is stored once, in batches, without replacement; see `Epoch`.
+
+        Args:
+            request: What to give out; its ``draw`` means nothing here.
+            stride: Of sequences only those that begin at every ``stride``-th row of their episode.
+            shuffle: In a random order; else the oldest first.
+            seed: Seed of the orders.
+            shard: Number of this share, from 0 on, and number of shares.
+            drop_last: Leave out the last batch where it is smaller.
+        """
+        epoch: Epoch[Any] = Epoch(
+            self._sampler_in_force(),
+            request,
+            stride=stride,
+            shuffle=shuffle,
+            seed=seed,
+            shard=shard,
+            drop_last=drop_last,
+        )
+        return epoch
 
     def iter_episodes(self, *, where: Where | None = None) -> Iterator[Episode]:
         """Stored episodes, the oldest first, decoded one at a time.
@@ -274,7 +523,7 @@ class SequenceReplayBuffer:
         """
         if self._storage is None:
             return iter(())
-        return self._reader_in_force().episodes(where)
+        return self._sampler_in_force().episodes(where)
 
     def refresh(self) -> bool:
         """Take up what another process has stored since; between two calls nothing changes.
@@ -290,7 +539,8 @@ class SequenceReplayBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """What a restored replay needs, beside the stored rows, to draw the very same batches."""
-        return state_of(self._storage, self._rng)
+        sampler = None if self._sampler is None else self._sampler.state()
+        return state_of(self._storage, self._rng) | {"sampler": sampler}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the replay of `state_dict` would have.
@@ -301,6 +551,8 @@ class SequenceReplayBuffer:
             ValueError: The state is that of another store, or of a later state of this one.
         """
         restore(state, self._storage, self._rng)
+        if state.get("sampler") is not None:  # none in a state of version 0.1
+            self._sampler_in_force().restore(state["sampler"])
 
     def save_checkpoint(
         self, learner: Mapping[str, object] | None = None, *, name: str = "latest"
@@ -357,8 +609,8 @@ class SequenceReplayBuffer:
 
     def close(self) -> None:
         """Release files and locks; closing twice is harmless."""
-        if self._reader is not None:
-            self._reader.close()
+        if self._sampler is not None:
+            self._sampler.close()
         if self._storage is not None:
             self._storage.close()
 
@@ -390,9 +642,9 @@ class SequenceReplayBuffer:
 
     def _use(self, storage: Storage) -> None:
         self._storage = storage
-        self._reader = SequenceReader(storage, self._threads)
+        self._sampler = Sampler(storage, self._threads, self._alpha)
 
-    def _reader_in_force(self) -> SequenceReader:
-        if self._reader is None:
-            self._reader = SequenceReader(self.storage, self._threads)
-        return self._reader
+    def _sampler_in_force(self) -> Sampler:
+        if self._sampler is None:
+            self._sampler = Sampler(self.storage, self._threads, self._alpha)
+        return self._sampler

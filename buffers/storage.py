@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import RLock
 from typing import Protocol
 
 from stepwell.buffers.episode import Piece
@@ -27,6 +28,11 @@ class Storage(Protocol):
     @property
     def table(self) -> PieceTable:
         """The index of what is stored."""
+        ...
+
+    @property
+    def lock(self) -> RLock:
+        """Held while the table changes, and by those who look something up in it."""
         ...
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End, Piece
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.piece_table import Record
+from stepwell.buffers.piece_records import Record
 from stepwell.buffers.row_copier import RowCopier
 from stepwell.buffers.storage import Storage
 

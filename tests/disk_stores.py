@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from disk_faults import NoSyncFiles
-from piece_model import SPEC
+from piece_model import SPEC, same_records
 from stepwell.buffers import DiskStorage, Piece
 from storage_contract import play
 
@@ -48,7 +48,7 @@ def read_all(storage: DiskStorage) -> None:
 
 
 def assert_same_table(one: DiskStorage, other: DiskStorage) -> None:
-    assert (one.table.records == other.table.records).all()
+    assert same_records(one.table.records, other.table.records)
     assert one.table.counters == other.table.counters
     assert one.table.base == other.table.base
     assert (one.table.steps, one.table.episodes) == (other.table.steps, other.table.episodes)

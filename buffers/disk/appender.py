@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from io import FileIO
+from threading import RLock
 
 from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.format import Header, Manifest, StoreFacts, align
@@ -34,12 +35,14 @@ class Appender:
         folder: The store's folder.
         lock: The lock, held.
         maps: Where evicted segments must be forgotten.
+        table_lock: Held while the table changes.
     """
 
-    def __init__(self, folder: StoreFolder, lock: FileIO, maps: Maps) -> None:
+    def __init__(self, folder: StoreFolder, lock: FileIO, maps: Maps, table_lock: RLock) -> None:
         self._folder = folder
         self._lock = lock
         self._maps = maps
+        self._table_lock = table_lock
         self._pid = os.getpid()
         self._failure: str | None = None
         self._writer: SegmentWriter | None = None
@@ -166,7 +169,9 @@ class Appender:
             self._sizes = self._sizes.after(full, max(share, self._facts.segment_bytes))
         header = self._next_header(nbytes)
         self._evict_bytes(header.file_bytes)
-        self._writer = SegmentWriter(self._folder.files, self._folder.path, header)
+        self._writer = SegmentWriter(
+            self._folder.files, self._folder.path, header, self._table_lock
+        )
         self._write_manifest(replace(self._manifest, open=header.number))
         self.view.segments[header.number] = self._writer.segment
         return self._writer
@@ -197,10 +202,12 @@ class Appender:
         entry, *rest = self._manifest.sealed
         self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
         table = self.view.table
-        while len(table) and int(table.records["segment"][0]) <= entry.number:
-            table.drop_segment()
-        self._maps.forget(entry.number)
-        self._folder.files.unlink(self.view.segments.pop(entry.number).path)
+        with self._table_lock:
+            while len(table) and int(table.records["segment"][0]) <= entry.number:
+                table.drop_segment()
+            self._maps.forget(entry.number)
+            gone = self.view.segments.pop(entry.number)
+        self._folder.files.unlink(gone.path)
 
     def _write_facts(self, facts: StoreFacts) -> None:
         self._write_manifest(replace(self._manifest, facts=facts))

@@ -15,7 +15,8 @@ from stepwell.buffers.disk.files import Files, as_bytes
 from stepwell.buffers.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
 from stepwell.buffers.disk.recovery import Verdict, judge_open, judge_sealed
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.piece_table import PIECE, Counters, Record
+from stepwell.buffers.piece_records import PIECE, Record
+from stepwell.buffers.piece_table import Counters
 
 __all__ = [
     "Loaded",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
+from threading import RLock
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,7 +29,8 @@ from stepwell.buffers.disk.view import Recovery, View, look
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.piece_format import Buffer, PieceReader, PieceWriter
-from stepwell.buffers.piece_table import PieceTable, Record
+from stepwell.buffers.piece_records import Record
+from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.spec import Spec
 
 __all__ = ["DiskStorage", "Recovery"]
@@ -66,7 +68,8 @@ class DiskStorage:
         self._known: dict[int, Loaded] = {}
         self._lost: set[int] = set()
         self._generation = 0
-        self._appender = None if lock is None else Appender(folder, lock, self._maps)
+        self._lock = RLock()
+        self._appender = None if lock is None else Appender(folder, lock, self._maps, self._lock)
         self._view = self._look() if self._appender is None else self._appender.view
         self._pieces = PieceReader(self.spec)
 
@@ -161,6 +164,11 @@ class DiskStorage:
     def exists(path: str | os.PathLike[str]) -> bool:
         """There is a store in the folder."""
         return StoreFolder(path, Files()).is_store
+
+    @property
+    def lock(self) -> RLock:
+        """Held while the table changes."""
+        return self._lock
 
     @property
     def path(self) -> Path:
@@ -318,13 +326,15 @@ class DiskStorage:
         self._check_open()
         if not self.is_read_only:
             raise ValueError(f"{self.path} is open for writing, expected read_only=True: leave it")
-        before, self._view = self._view, self._look()
-        # A segment that vanished from the midst was taken out by `repair`; its numbers come again.
-        oldest = min(self._view.segments, default=-1)
-        self._generation += any(
-            number >= oldest and number not in self._view.segments for number in before.segments
-        )
-        return before.extent != self._view.extent
+        with self._lock:
+            before, self._view = self._view, self._look()
+            # A segment that vanished from the midst was taken out by `repair`; its numbers come
+            # again.
+            oldest = min(self._view.segments, default=-1)
+            self._generation += any(
+                number >= oldest and number not in self._view.segments for number in before.segments
+            )
+            return before.extent != self._view.extent
 
     def close(self) -> None:
         """Seal the newest segment and release files and lock; closing twice is harmless."""

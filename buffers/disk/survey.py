@@ -21,7 +21,7 @@ from stepwell.buffers.disk.segment import (
 )
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.piece_table import Record
+from stepwell.buffers.piece_records import Record
 
 __all__ = ["Damage", "SegmentSurvey", "survey"]
 

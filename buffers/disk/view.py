@@ -12,7 +12,8 @@ from stepwell.buffers.disk.format import Manifest, Next
 from stepwell.buffers.disk.segment import Loaded, Segment, load
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.piece_table import PIECE, Counters, PieceTable
+from stepwell.buffers.piece_records import PIECE
+from stepwell.buffers.piece_table import Counters, PieceTable
 
 __all__ = ["Recovery", "View", "load_all", "look"]
 

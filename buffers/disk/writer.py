@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
+from threading import RLock
 from typing import NamedTuple
 from zlib import crc32
 
@@ -78,13 +79,15 @@ class SegmentWriter:
         files: The system calls.
         folder: The store's folder.
         header: What the segment is.
+        table_lock: Held while the table changes.
 
     Raises:
         OSError: There is no room for it.
     """
 
-    def __init__(self, files: Files, folder: Path, header: Header) -> None:
+    def __init__(self, files: Files, folder: Path, header: Header, table_lock: RLock) -> None:
         self._files = files
+        self._table_lock = table_lock
         self._header = header
         self._file = _create(files, folder, header)
         self._slots = 0
@@ -124,10 +127,11 @@ class SegmentWriter:
         self._files.fdatasync(self._file)
         # Copy B says that all the rest is on the medium: it must come after the sync.
         write_at(self._files, self._file, packed, in_b)
-        self.segment.extend(slots)
-        for encoded, offset in zip(pieces, slots["offset"].tolist(), strict=True):
-            table.append(encoded.piece, self._header.number, offset, encoded.nbytes)
-            self.rows += encoded.piece.rows
+        with self._table_lock:
+            self.segment.extend(slots)
+            for encoded, offset in zip(pieces, slots["offset"].tolist(), strict=True):
+                table.append(encoded.piece, self._header.number, offset, encoded.nbytes)
+                self.rows += encoded.piece.rows
         self._slots += len(pieces)
         self._data_end = end
 

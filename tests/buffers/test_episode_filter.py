@@ -143,10 +143,11 @@ def test_many_conditions_do_not_pile_up() -> None:
     replay.add([with_task(recording.piece(0, 5, End.TERMINATED))])
     for number in range(50):
         replay.sample_sequences(1, 1, where=lambda metadata, number=number: bool(number >= 0))
-    reader = replay._reader
-    assert reader is not None
-    assert len(reader._filters) <= 8
-    assert len(replay.storage.table._windows) <= 8
+    sampler = replay._sampler
+    assert sampler is not None
+    assert len(sampler._filters._filters) <= 8
+    assert len(sampler._makers) <= 16
+    assert len(replay.storage.table._counts) <= 16
 
 
 def test_a_piece_whose_only_row_was_superseded_is_read_over() -> None:
@@ -163,9 +164,9 @@ def test_pieces_that_are_decided_on_are_not_looked_at_again() -> None:
     replay, recording = filled(), Recording()
     replay.add([with_task(recording.piece(0, 5, End.TERMINATED)) for _ in range(9)])
     replay.sample_sequences(4, 3, where={"task": "key"})
-    reader = replay._reader
-    assert reader is not None
-    (one,) = reader._filters.values()
+    sampler = replay._sampler
+    assert sampler is not None
+    (one,) = sampler._filters._filters.values()
     assert one._known == 9
     replay.storage.table.records["end"][:] = int(End.LOST)  # would be seen if they were
     one.update(replay.storage.table, lambda position: {})

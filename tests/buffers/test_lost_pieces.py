@@ -8,9 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from piece_model import Recording, piece_of
+from piece_model import Recording, piece_of, same_records
 from stepwell.buffers import End, Piece
-from stepwell.buffers.piece_table import PIECE, PieceTable
+from stepwell.buffers.item_counts import Spans
+from stepwell.buffers.piece_records import PIECE
+from stepwell.buffers.piece_table import PieceTable
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 PROGRAMS = st.lists(
@@ -79,7 +81,7 @@ class Model:
         for call in program:
             if call == "count":
                 for length in range(1, 8):
-                    self.table.count_windows(length)
+                    self.table.items(Spans(length))
             elif call == "new segment":
                 self.segment += 1
             elif call == "evict":
@@ -127,23 +129,14 @@ def test_what_is_left_counts(program: list[str | int | tuple[int, int, End]]) ->
     assert table.base + len(table) == model.added
     for length in (1, 2, 4):
         expected = [window for run in runs for window in run.windows(length)]
-        assert table.count_windows(length) == len(expected)
+        assert table.items(Spans(length)).total == len(expected)
         assert sorted(drawn(table, length)) == sorted(expected)
 
 
-class InOrder:
-    """Gives out every number once instead of drawing."""
-
-    def integers(self, high: int, size: int) -> np.ndarray:
-        return np.arange(high)
-
-
 def drawn(table: PieceTable, length: int) -> list[tuple[int, int]]:
-    total = table.count_windows(length)
-    if not total:
-        return []
-    positions, starts = table.draw_windows(total, length, InOrder())  # type: ignore[arg-type]
-    episodes = table.records["episode"][positions - table.base]
+    items = table.items(Spans(length))
+    index, starts = items.locate(table.records, np.arange(items.total))
+    episodes = table.records["episode"][index]
     return list(zip(episodes.tolist(), starts.tolist(), strict=True))
 
 
@@ -160,7 +153,7 @@ def test_a_table_made_at_once_leaves_out_the_same(
     for name in kept:
         stored[name] = grown.records[name]
     made = PieceTable.restore(stored, grown.counters, grown.base)
-    assert (made.records == grown.records).all()
+    assert same_records(made.records, grown.records)
     assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
 
 
@@ -183,4 +176,4 @@ def test_evicting_the_beginning_moves_the_head_of_its_own_run_alone() -> None:
     assert table.records["head"].tolist() == [0, 0, 10, 15]
     table.drop_segment()
     assert table.records["head"].tolist()[::2] == [5, 15]
-    assert table.count_windows(5) == 2
+    assert table.items(Spans(5)).total == 2

@@ -28,8 +28,10 @@ from stepwell.buffers import (
     StoreCorrupt,
     StoreNotFound,
 )
+from stepwell.buffers.item_counts import Spans
 from stepwell.buffers.many_storages import ManyStorages, open_many
-from stepwell.buffers.sequence_reader import SequenceReader
+from stepwell.buffers.sampling.requests import Sequences
+from stepwell.buffers.sampling.sampler import Sampler
 
 ID, STREAM = 1 << 48, 1 << 32
 RAW = SPEC.with_codecs({"observation": "raw", "info/picture": "raw"})
@@ -66,13 +68,15 @@ def three_kinds(stack: ExitStack, seed: int) -> list[Storage]:
 
 
 def episodes_of(storage: Storage) -> list[Episode]:
-    with closing(SequenceReader(storage, 1)) as reader:
+    with closing(Sampler(storage, 1, 0.6)) as reader:
         return list(reader.episodes(None))
 
 
 def draw(storage: Storage, count: int, length: int, seed: int = 0) -> Batch:
-    with closing(SequenceReader(storage, 1)) as reader:
-        return reader.draw(count, length, False, None, np.random.default_rng(seed))
+    with closing(Sampler(storage, 1, 0.6)) as reader:
+        found = reader.sample(Sequences(count, length), None, np.random.default_rng(seed))
+        assert isinstance(found, Batch)
+        return found
 
 
 def windows_of(storages: Sequence[Storage], length: int) -> list[Label]:
@@ -141,7 +145,7 @@ def test_without_weights_all_windows_are_drawn_alike(stack: ExitStack) -> None:
     storages = three_kinds(stack, 0)
     windows = windows_of(storages, 4)
     many = ManyStorages(storages)
-    assert many.table.count_windows(4) == len(windows)
+    assert many.table.items(Spans(4)).total == len(windows)
     batch = draw(many, 30 * len(windows), 4)
     counts = Counter(labels_of(np.asarray(batch.observation)))
     assert surprise(counts, dict.fromkeys(windows, 30.0)) < 5
@@ -191,7 +195,7 @@ def test_the_same_storage_may_stand_twice() -> None:
     storage.add([whole(0, 0, 9), whole(0, 1, 3)])
     many = ManyStorages([storage, storage])
     assert [one.id for one in episodes_of(many)] == [0, 1, ID, ID + 1]
-    assert many.table.count_windows(3) == 2 * storage.table.count_windows(3)
+    assert many.table.items(Spans(3)).total == 2 * storage.table.items(Spans(3)).total
     storage.add([whole(0, 2, 4)])
     assert many.refresh()
     assert [one.rows for one in episodes_of(many)] == [9, 3, 4, 9, 3, 4]
@@ -245,11 +249,11 @@ def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
         player.play(20)
     storages = [reading(stack, "a"), reading(stack, "b")]
     many = ManyStorages(storages, [1, 1])
-    reader = stack.enter_context(closing(SequenceReader(many, 1)))
+    reader = stack.enter_context(closing(Sampler(many, 1, 0.6)))
     rng = np.random.default_rng(0)
     for turn in range(24):
         windows = set(windows_of(storages, 3))
-        batch = reader.draw(100, 3, False, None, rng)
+        batch = reader.sample(Sequences(100, 3), None, rng)
         assert set(labels_of(np.asarray(batch.observation))) <= windows
         for b, label in enumerate(labels_of(np.asarray(batch.observation))):
             row = rows_of(label.store, label.episode, label.row, label.row + 3)

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from piece_model import Recording, held_by, piece_of, windows_of
+from piece_model import Recording, held_by, piece_of, same_records, windows_of
 from stepwell.buffers import End, Piece
-from stepwell.buffers.piece_table import PIECE, PieceTable
+from stepwell.buffers.item_counts import Spans
+from stepwell.buffers.piece_records import PIECE
+from stepwell.buffers.piece_table import Counters, PieceTable
+from stepwell.buffers.sampling.draws import draw_items
+from stepwell.buffers.sampling.spans import Window
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 PROGRAMS = st.lists(
@@ -37,7 +41,7 @@ class Model:
         for call in program:
             if call == "count":  # so that counts are continued, not only made anew
                 for length in range(1, 8):
-                    self.table.count_windows(length)
+                    self.table.items(Spans(length))
             elif call == "new segment":
                 self.segment += 1
             elif call == "evict":
@@ -92,7 +96,7 @@ def test_every_window_is_drawn_and_none_else(
     model = Model()
     model.run(program)
     expected = windows_of(model.pieces, length)
-    assert model.table.count_windows(length) == len(expected)
+    assert model.table.items(Spans(length)).total == len(expected)
     assert sorted(all_windows(model.table, length)) == sorted(expected)
 
 
@@ -111,21 +115,12 @@ def test_windows_with_context_have_it_stored_or_before_the_reset(
     assert sorted(all_windows(model.table, length, context)) == sorted(expected)
 
 
-class InOrder:
-    """Gives out every number once instead of drawing."""
-
-    def integers(self, high: int, size: int) -> np.ndarray:
-        return np.arange(high)
-
-
 def all_windows(table: PieceTable, length: int, context: int = 0) -> list[tuple[int, int]]:
-    total = table.count_windows(length, context)
-    if total == 0:
-        return []
-    draws = table.draw_windows(total, length, InOrder(), context)  # type: ignore[arg-type]
+    items = table.items(Spans(length, context))
+    index, starts = items.locate(table.records, np.arange(items.total))
     found: list[tuple[int, int]] = []
-    for position, start in zip(*(each.tolist() for each in draws), strict=True):
-        record = table.record(position)
+    for place, start in zip(index.tolist(), starts.tolist(), strict=True):
+        record = table.record(place + table.base)
         last = start + length - 1
         assert record.first_row <= last < record.first_row + record.rows
         while start < record.first_row:  # the rows before are in the pieces before
@@ -143,8 +138,9 @@ def test_windows_are_drawn_uniformly() -> None:
         model.append(model.recording.piece(number % 3, int(rng.integers(1, 12)), end))
     expected = windows_of(model.pieces, 4)
     draws = 200 * len(expected)
-    positions, starts = model.table.draw_windows(draws, 4, np.random.default_rng(0))
-    episodes = model.table.records["episode"][positions - model.table.base]
+    kinds = Window("inside", 4, 0, 0, 0).kinds()
+    index, starts = draw_items(model.table, kinds, "steps", draws, None, np.random.default_rng(0))
+    episodes = model.table.records["episode"][index]
     counts = Counter(zip(episodes.tolist(), starts.tolist(), strict=True))
     assert set(counts) <= set(expected)
     chi_square = sum((counts[each] - 200) ** 2 / 200 for each in expected)
@@ -165,10 +161,10 @@ def test_a_table_made_at_once_equals_the_one_that_grew(
     for name in (*kept, "segment", "offset", "nbytes"):
         stored[name] = grown.records[name]
     made = PieceTable.restore(stored, grown.counters, grown.base)
-    assert (made.records == grown.records).all()
+    assert same_records(made.records, grown.records)
     assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
     assert (made.counters, made.base) == (grown.counters, grown.base)
-    assert made.count_windows(2) == grown.count_windows(2)
+    assert made.items(Spans(2)).total == grown.items(Spans(2)).total
     made.append(piece_of(made.next_episode), model.segment, 0, 8)
     grown.append(piece_of(grown.next_episode), model.segment, 0, 8)
     assert (made.records["row_id"] == grown.records["row_id"]).all()
@@ -220,8 +216,6 @@ def test_a_stream_that_left_an_episode_does_not_come_back_to_it() -> None:
 
 
 def test_ids_from_before_are_refused_though_their_rows_are_gone() -> None:
-    from stepwell.buffers.piece_table import Counters
-
     table = PieceTable.restore(np.empty(0, PIECE), Counters(100, 9, 90), 20)
     with pytest.raises(ValueError, match=r"episode 8 is stored already, .*: ids from 9 on"):
         table.check([piece_of(8)])

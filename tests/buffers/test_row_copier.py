@@ -9,7 +9,7 @@ import pytest
 
 from disk_faults import NoSyncFiles
 from piece_model import SPEC, piece_of
-from stepwell.buffers import DiskStorage, End, NotEnoughData, row_copier
+from stepwell.buffers import DiskStorage, End, NotEnoughData, piece_places
 from stepwell.buffers.row_copier import RowCopier
 
 
@@ -17,7 +17,7 @@ def test_few_segments_are_kept_in_mind_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before Python 3.13 each mapped file holds a descriptor."""
-    monkeypatch.setattr(row_copier, "_MAX_SEGMENTS", 3)
+    monkeypatch.setattr(piece_places, "_MAX_SEGMENTS", 3)
     with DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=4_000, files=NoSyncFiles()) as made:
         for episode in range(40):
             made.add([piece_of(episode, 0, 20, End.TERMINATED)])
@@ -29,7 +29,7 @@ def test_few_segments_are_kept_in_mind_at_a_time(
             copier.copy(position, made.table.record(position), 0, 20, [(2, rewards)])
             expected = piece_of(position, 0, 20, End.TERMINATED).fields["reward"]
             assert rewards.tolist() == expected.tolist()
-            assert len(copier._buffers) <= 3
+            assert len(copier._places._buffers) <= 3
 
 
 def test_what_was_evicted_is_not_read_any_more(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_what_was_evicted_is_not_read_any_more(tmp_path: Path) -> None:
             for position in range(table.base, table.base + len(table)):
                 copier.copy(position, table.record(position), 0, 9, [(2, rewards)])
                 assert rewards.tolist() == piece_of(position, 0, 9).fields["reward"].tolist()
-            assert len(copier._is_known) >= len(table)
-        assert len(copier._is_known) < 120
+            assert len(copier._places.is_known) >= len(table)
+        assert len(copier._places.is_known) < 120
         with pytest.raises(NotEnoughData, match="rows were evicted while they were read"):
             copier.copy(
                 made.table.base - 1, made.table.record(made.table.base), 0, 9, [(2, rewards)]

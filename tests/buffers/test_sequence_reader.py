@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Batch, End, Field, NotEnoughData, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.item_counts import Spans
 
 SPEC = Spec.from_spaces(
     spaces.Dict({"place": spaces.Box(0, 2**40, (2,), np.int64), "number": spaces.Discrete(10**6)}),
@@ -125,7 +126,7 @@ def test_every_window_is_a_run_of_rows_and_every_run_is_a_window(
             for start in range(rows - length + 1)
         }
         table = written.replay.storage.table
-        assert table.count_windows(length) == len(expected)
+        assert table.items(Spans(length)).total == len(expected)
         if not expected:
             with pytest.raises(NotEnoughData):
                 written.replay.sample_sequences(1, length)

@@ -17,7 +17,7 @@ from stepwell.buffers import (
     Storage,
     StoreCorrupt,
 )
-from stepwell.buffers.sequence_reader import SequenceReader
+from stepwell.buffers.sampling.sampler import Sampler
 from stepwell.buffers.stored_episode import stored_episodes
 
 
@@ -33,7 +33,7 @@ def played(seed: int) -> Storage:
 def test_everything_told_is_what_the_rows_tell(seed: int) -> None:
     storage = played(seed)
     told = list(stored_episodes(storage))
-    with closing(SequenceReader(storage, 1)) as reader:
+    with closing(Sampler(storage, 1, 0.6)) as reader:
         episodes = list(reader.episodes(None))
     assert [one.id for one in told] == [one.id for one in episodes]
     for one, episode in zip(told, episodes, strict=True):

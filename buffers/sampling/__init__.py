@@ -1,0 +1,1 @@
+"""What is drawn from stored episodes, how, and in which form it is handed out."""

@@ -1,0 +1,169 @@
+"""Chooses what comes next: the named modes of `Draw`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from stepwell.buffers.episode_filter import EpisodeFilter
+from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.item_counts import Family, ItemCounts, LastStarts, Shares, Spans, Wholes
+from stepwell.buffers.piece_table import PieceTable
+
+__all__ = ["Chosen", "CountedDraw", "Kinds", "NewestQueue", "draw_items"]
+
+CountedDraw: TypeAlias = Literal["steps", "episodes", "ends", "recent", "wholes"]
+
+
+class Kinds(NamedTuple):
+    """The families that the items of a request form.
+
+    Args:
+        rows: Stored rows that an item needs.
+        every: All items.
+        ends: Those that reach an episode's end; None where that means nothing.
+        wholes: The episodes that have one; None where that means nothing.
+        newest: Those that are handed out once each; None where that means nothing.
+    """
+
+    rows: int
+    every: Spans
+    ends: LastStarts | None
+    wholes: Wholes | None
+    newest: Spans | None
+
+
+class Chosen(NamedTuple):
+    """Items that were chosen.
+
+    Args:
+        piece: [B] index of a piece that holds a row of the item, or of a later one of its episode.
+        start: [B] first row, counted in its episode or, across episodes, in its stream.
+    """
+
+    piece: np.ndarray
+    start: np.ndarray
+
+
+class NewestQueue:
+    """Remembers up to where the newest items were handed out."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[Spans, tuple[int, int]] = {}
+
+    def next(self, table: PieceTable, family: Spans, count: int) -> Chosen:
+        """At most ``count`` items that were not handed out yet, the oldest first."""
+        items, records = table.items(family), table.records
+        row_id, row = self._cursors.get(family, (0, 0))
+        index = int(np.searchsorted(records["row_id"], row_id))
+        is_there = index < len(records) and records["row_id"][index] == row_id
+        first = items.number_of(records, index, row) if is_there else items.before(index)
+        return Chosen(*items.locate(records, np.arange(first, min(first + count, items.total))))
+
+    def advance(self, table: PieceTable, family: Spans, chosen: Chosen) -> None:
+        """Items that `next` gave were handed out."""
+        if len(chosen.start):
+            last = int(table.records["row_id"][chosen.piece[-1]])
+            self._cursors[family] = (last, int(chosen.start[-1]) + 1)
+
+    def state(self) -> list[list[object]]:
+        """JSON-able: for each kind of item how far it was handed out."""
+        return [[list(family), *cursor] for family, cursor in self._cursors.items()]
+
+    def restore(self, state: Sequence[Sequence[object]]) -> None:
+        """Go on as the queue of `state` would have."""
+        self._cursors = {
+            Spans(*family): (int(row_id), int(row))  # type: ignore[misc, call-overload]
+            for family, row_id, row in state
+        }
+
+
+def draw_items(
+    table: PieceTable,
+    kinds: Kinds,
+    draw: CountedDraw,
+    count: int,
+    chosen: EpisodeFilter | None,
+    rng: np.random.Generator,
+) -> Chosen:
+    """Draw items by one of the modes that need no memory, with replacement.
+
+    Raises:
+        NotEnoughData: There is no such item.
+        ValueError: The mode means nothing for these items.
+    """
+    family = _family_of(kinds, draw)
+    items = table.items(family, chosen)
+    if items.total == 0:
+        raise NotEnoughData(_shortage(table, kinds, draw, chosen))
+    if table.shares is None:
+        numbers = rng.integers(items.total, size=count)
+        if draw == "recent":
+            numbers = np.maximum(numbers, rng.integers(items.total, size=count))
+    else:
+        _check_each(table.shares, items, kinds.rows, chosen)
+        numbers = _draw_by(table.shares, items, draw == "recent", count, rng)
+    found = Chosen(*items.locate(table.records, numbers))
+    if draw != "episodes":
+        return found
+    records = table.records[found.piece]
+    stop = records["first_row"] + records["rows"] - kinds.every.length
+    return Chosen(found.piece, rng.integers(found.start, stop + 1))
+
+
+def _family_of(kinds: Kinds, draw: CountedDraw) -> Family:
+    found = {"ends": kinds.ends, "episodes": kinds.wholes, "wholes": kinds.wholes}.get(
+        draw, kinds.every
+    )
+    if found is None:
+        raise ValueError(
+            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
+            f'"steps" or "recent", or leave borders out'
+        )
+    return found
+
+
+def _draw_by(
+    shares: Shares, items: ItemCounts, is_recent: bool, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Choose a store for each item by its weight, then one of its items."""
+    low, high = items.limits(shares)
+    stores = rng.choice(len(low), size=count, p=shares.weights / shares.weights.sum())
+    numbers = rng.integers(low[stores], high[stores])
+    if is_recent:
+        numbers = np.maximum(numbers, rng.integers(low[stores], high[stores]))
+    return numbers
+
+
+def _check_each(shares: Shares, items: ItemCounts, rows: int, chosen: EpisodeFilter | None) -> None:
+    """Refuse to draw from a store that has no item."""
+    low, high = items.limits(shares)
+    empty = np.flatnonzero((high == low) & (shares.weights > 0))
+    if len(empty):
+        raise NotEnoughData(
+            f"store {empty[0]} of those that are drawn from by weights has no "
+            f"{_episode_of(chosen)} of {rows} rows: expected one in each; give it weight 0, or ask "
+            f"for a shorter length"
+        )
+
+
+def _shortage(
+    table: PieceTable, kinds: Kinds, draw: CountedDraw, chosen: EpisodeFilter | None
+) -> str:
+    is_tail = table.records["is_tail"] == 1
+    if chosen is not None:
+        is_tail &= chosen.verdicts(table.base, len(table))
+    tails = table.records[is_tail]
+    rows = tails["first_row"] + tails["rows"] - tails["head"]
+    longest = int(rows.max()) if len(rows) else 0
+    ended = " that its env has ended" if draw == "ends" else ""
+    return (
+        f"no stored {_episode_of(chosen)}{ended} has {kinds.rows} rows: expected at least one, the "
+        f"longest of {len(tails)} has {longest}; collect more, or ask for a shorter length"
+    )
+
+
+def _episode_of(chosen: EpisodeFilter | None) -> str:
+    return "episode" if chosen is None else f"episode with {chosen}"

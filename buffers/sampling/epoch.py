@@ -1,0 +1,158 @@
+"""Everything that is stored once, in batches: an epoch of offline learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+
+from stepwell.buffers.sampling.requests import Episodes, Request
+from stepwell.buffers.sampling.sampler import AnyBatch, Sampler
+
+__all__ = ["Epoch"]
+
+BatchT = TypeVar("BatchT", bound=AnyBatch)
+
+
+class Epoch(Generic[BatchT]):
+    """Gives out each sequence, transition or episode once, and again in the next pass.
+
+    A pass is over what is stored when it begins, whatever is added meanwhile. Each `for` loop goes
+    on where the one before was left, and begins the next pass, in another order, when there is
+    nothing left.
+
+    Args:
+        sampler: Makes the batches.
+        request: What to give out; its ``draw`` and ``beta`` mean nothing here.
+        stride: Of sequences only those that begin at every ``stride``-th row of their episode.
+        shuffle: In a random order, by ``seed`` and the number of the pass; else the oldest first.
+        seed: Seed of the orders.
+        shard: Number of this share and number of shares: of several that are read side by side each
+            gives out others.
+        drop_last: Leave out the last batch of a pass where it is smaller.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer(seed=0)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(steps=100)
+        >>> epoch = replay.epoch(sw.Transitions(32), seed=0)
+        >>> len(epoch), sum(len(batch.ids) for batch in epoch) == len(replay)
+        (4, True)
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        request: Request,
+        *,
+        stride: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        drop_last: bool = False,
+    ) -> None:
+        number, shares = shard
+        if not 0 <= number < shares:
+            raise ValueError(
+                f"shard: expected the number of a share, from 0 on, and the number of shares, "
+                f"got {shard}"
+            )
+        if stride < 1:
+            raise ValueError(f"stride: expected a whole number >= 1, got {stride}")
+        if stride > 1 and isinstance(request, Episodes):
+            raise ValueError(f"stride: expected 1 for whole episodes, got {stride}; leave it out")
+        self._sampler = sampler
+        self._request = request
+        self._stride = stride
+        self._shuffle = shuffle
+        self._seed = seed
+        self._shard = shard
+        self._drop_last = drop_last
+        self._pass = 0
+        self._done = 0
+        self._contents = sampler.contents(request, stride)
+
+    @property
+    def number(self) -> int:
+        """Number of the pass that is under way, from 0 on."""
+        return self._pass
+
+    @property
+    def _total(self) -> int:
+        """Items of all shares."""
+        return self._contents.items.total
+
+    @property
+    def items(self) -> int:
+        """How many sequences, transitions or episodes this share has in the pass."""
+        number, shares = self._shard
+        return len(range(number, self._total, shares))
+
+    def __len__(self) -> int:
+        """Batches of a whole pass."""
+        size = self._request.batch_size
+        return self.items // size if self._drop_last else -(-self.items // size)
+
+    def __iter__(self) -> Iterator[BatchT]:
+        """The batches that are left of the pass.
+
+        Raises:
+            NotEnoughData: Something of it was evicted or lost since the pass began, or of whole
+                episodes, one went on.
+        """
+        self._begin()
+        order, size = self._order(), self._request.batch_size
+        while self._done < len(self) * size:
+            numbers = order[self._done : self._done + size]
+            batch = self._sampler.take(self._request, self._contents, numbers)
+            self._done += size
+            yield cast("BatchT", batch)
+        self._pass, self._done = self._pass + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able: how far this is, between two batches."""
+        return {
+            "pass": self._pass,
+            "done": self._done,
+            "total": self._total,
+            "seed": self._seed,
+            "shard": list(self._shard),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the epoch of `state_dict` would have.
+
+        Raises:
+            ValueError: It was an epoch of other data, another share, or in another order.
+        """
+        mine = self.state_dict()
+        for name in ("total", "seed", "shard"):
+            if state[name] != mine[name]:
+                raise ValueError(
+                    f"the state has {name} {state[name]}, expected {mine[name]}: load it into an "
+                    f"epoch of the same data, made in the same way"
+                )
+        self._pass, self._done = state["pass"], state["done"]
+
+    def _begin(self) -> None:
+        """At the beginning of a pass take up what is stored now."""
+        if self._done >= len(self) * self._request.batch_size:
+            self._pass, self._done = self._pass + (self._done > 0), 0
+        if self._done == 0:
+            self._contents = self._sampler.contents(self._request, self._stride)
+
+    def _order(self) -> np.ndarray:
+        """The numbers of this share's items, in the order of the pass."""
+        number, shares = self._shard
+        if not self._shuffle:
+            return np.arange(number, self._total, shares)
+        dtype = np.int32 if self._total < 2**31 else np.int64
+        order = np.arange(self._total, dtype=dtype)
+        np.random.default_rng([self._seed, self._pass]).shuffle(order)
+        return order[number::shares].astype(np.int64)

@@ -1,0 +1,359 @@
+"""Draws batches in background threads while the learner works on the one before."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, final
+
+from stepwell.buffers.sampling.tensors import ToTensors
+
+__all__ = ["Loader", "Source", "To"]
+
+BatchT = TypeVar("BatchT")
+
+Source: TypeAlias = "Callable[[BatchT | None], BatchT] | Iterable[BatchT]"
+"""Where batches come from: a function ``draw(out)``, which is called for ever and may refill the
+memory of ``out``, an earlier batch of its own; or an iterable of batches, which may end."""
+
+To: TypeAlias = Literal["numpy", "torch"]
+
+_END: Any = object()
+
+
+class Loader(Generic[BatchT]):
+    """An iterator over batches that are drawn ahead, in threads, and moved where they are wanted.
+
+    The threads start at the first batch, or at the beginning of a ``with`` block, and end with the
+    block, with `close`, when the source is exhausted or raises, when nobody refers to the loader
+    any more, and before the interpreter exits.
+
+    Batches come in the order in which the source gives them. From an iterable, and with one thread
+    from a function too, they are the very ones that would come without a loader. Several threads
+    call a function at once, an iterable one after the other: there the others convert meanwhile.
+    At most ``prefetch + threads + 1`` batches are alive, the caller's and the one before included.
+
+    Args:
+        source: Where batches come from; see `Source`.
+        prefetch: Batches that are ready, or in the making, while the caller has one, >= 1.
+        threads: Threads that draw, >= 1; those beyond the first are in the making in addition.
+        to: ``"torch"`` puts tensors in place of the arrays; see `ToTensors`. It is the same type of
+            batch: a type checker still sees arrays.
+        device: Where torch puts the tensors, such as ``"cuda"``; None leaves them on the CPU, where
+            they share the arrays' memory.
+        pin_memory: Put the tensors in pinned memory first; they then move to the device while the
+            caller goes on, on its CUDA stream.
+        reuse: A batch is valid only until the next one is taken: its memory is used again. Needs a
+            function. By default a batch belongs to the caller.
+
+    Raises:
+        ValueError: A number is too small, or options do not go together.
+        ImportError: Tensors are asked for, and PyTorch is not installed.
+
+    Example:
+        >>> import itertools
+        >>> import numpy as np
+        >>> count = itertools.count()
+        >>> with Loader(lambda out: {"x": np.full(2, next(count))}) as batches:
+        ...     [batch["x"].tolist() for batch in itertools.islice(batches, 3)]
+        [[0, 0], [1, 1], [2, 2]]
+        >>> sum(Loader([1, 2, 3]))
+        6
+    """
+
+    def __init__(
+        self,
+        source: Source[BatchT],
+        *,
+        prefetch: int = 2,
+        threads: int = 1,
+        to: To = "numpy",
+        device: object = None,
+        pin_memory: bool = False,
+        reuse: bool = False,
+    ) -> None:
+        for name, value in (("prefetch", prefetch), ("threads", threads)):
+            if int(value) != value or value < 1:
+                raise ValueError(f"{name}: expected a whole number >= 1, got {value}")
+        if to not in ("numpy", "torch"):
+            raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}")
+        if to == "numpy" and (device is not None or pin_memory):
+            raise ValueError("device and pin_memory are for tensors: expected to='torch' with them")
+        if not (callable(source) or isinstance(source, Iterable)):
+            raise ValueError(f"source: expected a function or an iterable, got {source!r}")
+        if reuse and isinstance(source, Iterable):
+            raise ValueError(
+                "reuse=True: expected a function that refills batches, got an iterable, which "
+                "makes its own; leave it out"
+            )
+        self._convert = ToTensors(device, pin_memory) if to == "torch" else None
+        self._feed: _Feed[BatchT] = _Feed(source, prefetch, threads, self._convert, reuse)
+        # The threads know the feed alone, so that a forgotten loader is collected.
+        self._finalizer = weakref.finalize(self, self._feed.stop)
+        self._finalizer.atexit = False  # the feed's own hook ends the threads then
+        self._is_exhausted = False
+
+    def __iter__(self) -> Self:
+        if self._is_exhausted:
+            raise ValueError(
+                "the loader has given all batches: expected one that has not; make a new one"
+            )
+        return self
+
+    def __next__(self) -> BatchT:
+        """The next batch; what a thread raised is raised here, after the batches before it."""
+        if self._is_exhausted:
+            raise StopIteration
+        outcome = self._feed.take()
+        if outcome.error is not None:
+            self.close()
+            try:
+                raise outcome.error
+            finally:
+                del outcome  # it refers to this frame, by the traceback
+        if outcome.batch is _END:
+            self._is_exhausted = True
+            self.close()
+            raise StopIteration
+        if self._convert is None:
+            return cast("BatchT", outcome.batch)
+        return cast("BatchT", self._convert.finish(outcome.batch))
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The source's state after the last batch that was taken, whatever was drawn ahead since.
+
+        Raises:
+            ValueError: The source is no iterable with a ``state_dict``.
+        """
+        return self._feed.state()
+
+    def close(self) -> None:
+        """End the threads, after the draws under way; closing twice is harmless."""
+        self._finalizer.detach()
+        self._feed.end()
+
+    def __enter__(self) -> Self:
+        self._feed.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Outcome(NamedTuple):
+    """What a thread brought.
+
+    Args:
+        batch: As it was prepared for the caller; `_END` where the source ended.
+        error: What was raised instead.
+        state: The source's state after it.
+        memory: The batch to draw into again once the caller took the next one.
+    """
+
+    batch: Any = _END
+    error: BaseException | None = None
+    state: Mapping[str, Any] | None = None
+    memory: Any = None
+
+
+@final
+class _Feed(Generic[BatchT]):
+    """What the threads and the loader share. Outcomes are numbered in the order of the source."""
+
+    def __init__(
+        self,
+        source: Source[BatchT],
+        prefetch: int,
+        threads: int,
+        convert: ToTensors | None,
+        reuse: bool,
+    ) -> None:
+        self._source = source
+        self._is_iterable = isinstance(source, Iterable)
+        self._iterator: Iterator[BatchT] | None = None
+        self._prepare = None if convert is None else convert.prepare
+        self._copies = convert is not None and convert.copies
+        self._reuses = reuse
+        self._most = prefetch + threads - 1
+        self._count = threads
+        self._threads: list[threading.Thread] = []
+        self._process = 0
+        # One at a time draws from an iterable: its order is that of the numbers.
+        self._turn: AbstractContextManager[object] = (
+            threading.Lock() if self._is_iterable or threads == 1 else nullcontext()
+        )
+        self._changed = threading.Condition()
+        self._ready: dict[int, _Outcome] = {}
+        self._spare: list[BatchT] = []
+        self._lent: Any = None
+        self._begun = self._taken = 0
+        self._is_stopped = self._is_ending = False
+        self._working = 0
+        self._state = self._state_now()
+
+    def start(self) -> None:
+        """Start the threads, if they have not started."""
+        if self._threads or self._is_stopped:
+            return
+        if self._is_iterable:
+            self._iterator = iter(cast("Iterable[BatchT]", self._source))
+            self._state = self._state_now()
+        self._process, self._working = os.getpid(), self._count
+        self._threads = [
+            threading.Thread(target=self._work, name=f"stepwell-loader-{number}", daemon=True)
+            for number in range(self._count)
+        ]
+        atexit.register(self.end)
+        for thread in self._threads:
+            thread.start()
+
+    def take(self) -> _Outcome:
+        """The next outcome, as soon as it is there.
+
+        Raises:
+            RuntimeError: This process was forked from the one that has the threads.
+            ValueError: The feed was stopped.
+        """
+        self.start()
+        self._check_process()
+        with self._changed:
+            if self._lent is not None:
+                self._spare.append(self._lent)
+                self._lent = None
+            self._changed.wait_for(lambda: self._is_stopped or self._taken in self._ready)
+            if self._is_stopped:
+                raise ValueError("the loader is closed: expected an open one; make a new one")
+            outcome = self._ready.pop(self._taken)
+            self._taken += 1
+            self._lent = outcome.memory
+            self._state = self._state if outcome.state is None else outcome.state
+            self._changed.notify_all()
+        return outcome
+
+    def state(self) -> Mapping[str, Any]:
+        """The source's state after the last outcome that was taken."""
+        if self._state is None:
+            raise ValueError(
+                "the loader's source keeps no state: expected an iterable with a state_dict, such "
+                "as an epoch; keep the replay's own state_dict"
+            )
+        return self._state
+
+    def stop(self) -> None:
+        """Have the threads end, without waiting: the garbage collector calls it."""
+        if self._process not in (0, os.getpid()):
+            return  # a fork has the lock as it was, perhaps held, but not the threads
+        with self._changed:
+            self._is_stopped = True
+            self._ready.clear()
+            self._spare.clear()
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Stop, and wait for the threads."""
+        self.stop()
+        if self._process == os.getpid():
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join()
+        atexit.unregister(self.end)
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"the loader's threads run in process {self._process}, which was forked: expected "
+                f"to be used there, got process {os.getpid()}; make a loader in each process"
+            )
+
+    def _work(self) -> None:
+        while self._bring_one():
+            pass
+        with self._changed:
+            self._working -= 1
+        if self._working == 0:
+            atexit.unregister(self.end)
+
+    def _bring_one(self) -> bool:
+        """Draw one batch, and say whether there may be another. Keeps no hold of it."""
+        number = -1
+        try:
+            with self._turn:
+                number, out = self._wait_for_room()
+                if number < 0:
+                    return False
+                batch = self._draw(out)
+                state = self._state_now()
+            if batch is _END:
+                outcome = _Outcome(state=state)
+            else:
+                prepared = batch if self._prepare is None else self._prepare(batch)
+                memory = batch if self._reuses and not self._copies else None
+                outcome = _Outcome(prepared, state=state, memory=memory)
+                self._take_back(batch)
+        except BaseException as error:
+            outcome = _Outcome(error=error)
+        return self._deliver(number, outcome)
+
+    def _wait_for_room(self) -> tuple[int, BatchT | None]:
+        """The number of the batch to draw, and memory for it; -1 where no more are wanted."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_over() or self._begun - self._taken < self._most
+            )
+            if self._is_over():
+                return -1, None
+            self._begun += 1
+            return self._begun - 1, self._spare.pop() if self._spare else None
+
+    def _is_over(self) -> bool:
+        return self._is_stopped or self._is_ending
+
+    def _draw(self, out: BatchT | None) -> BatchT:
+        if self._iterator is not None:
+            return self._next(self._iterator)
+        try:
+            return cast("Callable[[BatchT | None], BatchT]", self._source)(out)
+        except StopIteration as error:  # it would end the caller's loop as if all were well
+            raise RuntimeError("the loader's source raised StopIteration") from error
+
+    def _next(self, iterator: Iterator[BatchT]) -> BatchT:
+        """The iterator's next batch, or `_END`, after which nobody may ask it again."""
+        is_over = True
+        try:
+            batch = next(iterator, _END)
+            is_over = batch is _END
+        finally:
+            self._is_ending |= is_over
+        return cast("BatchT", batch)
+
+    def _take_back(self, batch: BatchT) -> None:
+        """Draw into the memory again of which the caller gets a copy."""
+        if self._copies and not self._is_iterable:
+            with self._changed:
+                self._spare.append(batch)
+
+    def _deliver(self, number: int, outcome: _Outcome) -> bool:
+        is_last = outcome.error is not None or outcome.batch is _END
+        with self._changed:
+            self._is_ending |= is_last
+            if self._is_stopped:
+                return False
+            self._ready[number] = outcome
+            self._changed.notify_all()
+        return not is_last
+
+    def _state_now(self) -> Mapping[str, Any] | None:
+        if not self._is_iterable:
+            return None
+        state_dict = getattr(self._source, "state_dict", None)
+        return None if state_dict is None else cast("Mapping[str, Any]", state_dict())

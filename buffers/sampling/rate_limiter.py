@@ -1,0 +1,243 @@
+"""Keeps an actor and a learner in different threads at a fixed ratio of each other."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from stepwell.buffers.errors import StepwellError
+from stepwell.buffers.sampling.replay_ratio import simplest_fraction
+
+__all__ = ["LimiterClosed", "SampleLimiter"]
+
+
+class LimiterClosed(StepwellError):
+    """The limiter was closed, so that whoever waits in it can end."""
+
+
+class SampleLimiter:
+    """Holds back whichever of actor and learner is ahead of the other.
+
+    Both ask before they act, from any number of threads::
+
+        limiter.wait_to_insert(64, timeout=60)       # the actor's thread
+        collector.collect(steps=64)
+
+        limiter.wait_to_sample(1, timeout=60)        # the learner's thread
+        learn(replay.sample_sequences(16, length=64))
+
+    Steps that were asked for are stored when their thread comes back to the limiter: from then on
+    the learner may count on them. A thread that ends says so by ``wait_to_insert(0)``.
+
+    The rule is that of Reverb's `SampleToInsertRatio` (Cassirer et al. 2021): up to ``min_steps``
+    nobody is held back but the learner; then ``(steps - min_steps) * samples_per_insert - samples``
+    stays between ``-slack`` and ``slack``. There is always one side that may go on: what would
+    move the balance by more than ``slack`` at once is refused.
+
+    Args:
+        samples_per_insert: Samples for each env step, > 0. Samples are counted in whatever unit
+            `wait_to_sample` is given: batches as in `ReplayRatio`, or rows as in DreamerV3.
+        min_steps: Env steps that must be stored before the first sample.
+        slack: Samples by which either side may be ahead; at least 1, and what one step is worth.
+
+    Raises:
+        ValueError: A number is out of range, or so little slack that both sides could wait for
+            ever.
+
+    Example:
+        >>> limiter = SampleLimiter(0.5, min_steps=100, slack=32)
+        >>> limiter.wait_to_insert(100)  # the prefill
+        >>> limiter.wait_to_insert(64)  # 32 samples ahead of the learner from here on
+        >>> limiter.wait_to_sample(10)
+        >>> limiter.wait_to_insert(64, timeout=0)
+        Traceback (most recent call last):
+            ...
+        TimeoutError: waited 0 s to insert 64 steps: expected 32 samples drawn, got 10 after 164
+        steps; see whether the learner still samples, or give more slack
+    """
+
+    def __init__(
+        self, samples_per_insert: float | Fraction, *, min_steps: int, slack: float | Fraction
+    ) -> None:
+        self._ratio = simplest_fraction("samples_per_insert", samples_per_insert)
+        self._slack = simplest_fraction("slack", slack)
+        self._min_steps = _count("min_steps", min_steps, 0)
+        if self._ratio == 0:
+            raise ValueError(
+                "samples_per_insert: expected a number > 0, got 0; a learner that never samples "
+                "needs no limiter"
+            )
+        least = max(Fraction(1), self._ratio)
+        if self._slack < least:
+            raise ValueError(
+                f"slack: expected at least {_text(least)} samples, got {slack}: with less both "
+                f"sides could wait for ever; give what one insert and one draw move, or more"
+            )
+        self._changed = threading.Condition()
+        self._stored = 0
+        self._begun: dict[int, int] = {}
+        self._sampled = 0
+        self._is_closed = False
+
+    def wait_to_insert(self, steps: int, timeout: float | None = None) -> None:
+        """Return when so many env steps may be collected.
+
+        Args:
+            steps: Env steps, over all envs, that will be stored before this thread calls again; 0
+                asks for nothing and returns at once.
+            timeout: Seconds to wait at most; None waits for ever.
+
+        Raises:
+            TimeoutError: The learner did not sample enough in that time; nothing was counted.
+            LimiterClosed: `close` was called, before or meanwhile.
+            ValueError: So many steps at once are worth more samples than ``slack``.
+        """
+        steps = _count("steps", steps, 0)
+        _check_timeout(timeout)
+        with self._changed:
+            self._come_back()
+            worth = self._worth(self._inserted + steps) - self._worth(self._inserted)
+            if worth > self._slack:
+                raise ValueError(
+                    f"steps: {steps:,} are worth {_text(worth)} samples, expected at most the "
+                    f"slack of {_text(self._slack)}; insert fewer at once, or give more slack"
+                )
+            self._wait(lambda: self._may_insert(steps), timeout, lambda: self._no_room(steps))
+            if steps:
+                self._begun[threading.get_ident()] = steps
+
+    def wait_to_sample(self, samples: int = 1, timeout: float | None = None) -> None:
+        """Return when so many samples may be drawn; they count as drawn from then on.
+
+        Args:
+            samples: Batches, or rows: what ``samples_per_insert`` counts.
+            timeout: Seconds to wait at most; None waits for ever.
+
+        Raises:
+            TimeoutError: The actor did not store enough in that time; nothing was counted.
+            LimiterClosed: `close` was called, before or meanwhile.
+            ValueError: So many samples at once are more than ``slack``.
+        """
+        samples = _count("samples", samples, 1)
+        _check_timeout(timeout)
+        if samples > self._slack:
+            raise ValueError(
+                f"samples: expected at most the slack of {_text(self._slack)}, got {samples:,}; "
+                f"draw fewer at once, or give more slack"
+            )
+        with self._changed:
+            self._come_back()
+            self._wait(lambda: self._may_sample(samples), timeout, lambda: self._too_few(samples))
+            self._sampled += samples
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake all who wait, with `LimiterClosed`; nobody is let through any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able: env steps stored, and samples drawn.
+
+        What an actor is just collecting is not in it: take the state between two collect calls
+        where a restart must count to the step.
+        """
+        with self._changed:
+            self._come_back()
+            return {"steps": self._stored, "samples": self._sampled}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the limiter of `state_dict` would have.
+
+        Raises:
+            ValueError: The state is none that `state_dict` gave.
+        """
+        try:
+            steps = _count("steps", state["steps"], 0)
+            samples = _count("samples", state["samples"], 0)
+        except (KeyError, ValueError) as error:
+            raise ValueError(
+                f"state: expected what SampleLimiter.state_dict gave, got {dict(state)}; save it "
+                f"anew"
+            ) from error
+        with self._changed:
+            self._stored, self._sampled, self._begun = steps, samples, {}
+            self._changed.notify_all()
+
+    @property
+    def _inserted(self) -> int:
+        """Env steps that are stored, or that an actor was let through to collect."""
+        return self._stored + sum(self._begun.values())
+
+    def _come_back(self) -> None:
+        """What this thread asked for last is stored by now."""
+        steps = self._begun.pop(threading.get_ident(), 0)
+        if steps:
+            self._stored += steps
+            self._changed.notify_all()
+
+    def _worth(self, steps: int) -> Fraction:
+        """Samples that so many env steps pay for."""
+        return max(0, steps - self._min_steps) * self._ratio
+
+    def _may_insert(self, steps: int) -> bool:
+        return steps == 0 or self._worth(self._inserted + steps) - self._sampled <= self._slack
+
+    def _may_sample(self, samples: int) -> bool:
+        balance = self._worth(self._stored) - self._sampled - samples
+        return self._stored >= self._min_steps and balance >= -self._slack
+
+    def _wait(
+        self, may_go: Callable[[], bool], timeout: float | None, why: Callable[[], str]
+    ) -> None:
+        went = self._changed.wait_for(lambda: self._is_closed or may_go(), timeout)
+        if self._is_closed:
+            raise LimiterClosed(
+                "the SampleLimiter is closed: expected an open one; end this thread, or make a new "
+                "one"
+            )
+        if not went:
+            raise TimeoutError(f"waited {timeout:g} s to {why()}, or give more slack")
+
+    def _no_room(self, steps: int) -> str:
+        needed = math.ceil(self._worth(self._inserted + steps) - self._slack)
+        return (
+            f"insert {steps:,} steps: expected {needed:,} samples drawn, got {self._sampled:,} "
+            f"after {self._inserted:,} steps; see whether the learner still samples"
+        )
+
+    def _too_few(self, samples: int) -> str:
+        missing = (self._sampled + samples - self._slack) / self._ratio
+        needed = self._min_steps + max(0, math.ceil(missing))
+        return (
+            f"draw {samples:,} samples: expected {needed:,} stored steps, got {self._stored:,} "
+            f"after {self._sampled:,} samples; see whether the actor still collects"
+        )
+
+
+def _count(name: str, value: int, least: int) -> int:
+    """A count as an int.
+
+    Raises:
+        ValueError: It is not a whole number, or too small.
+    """
+    if int(value) != value or value < least:
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value}; give a count")
+    return int(value)
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
+        raise ValueError(
+            f"timeout: expected seconds >= 0, or None to wait for ever, got {timeout}; give one"
+        )
+
+
+def _text(value: Fraction) -> str:
+    """A fraction as a reader writes it: 0.5, 32, 1/3."""
+    decimal = f"{float(value):g}"
+    return decimal if Fraction(decimal) == value else str(value)

@@ -1,0 +1,163 @@
+"""What a learner can ask for, as plain data: sequences, transitions or whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from stepwell.buffers.episode_filter import Where
+
+__all__ = [
+    "Align",
+    "Borders",
+    "Draw",
+    "Episodes",
+    "Request",
+    "Sequences",
+    "Transitions",
+    "check_episodes",
+    "check_sequences",
+    "check_transitions",
+]
+
+Draw: TypeAlias = Literal["steps", "episodes", "ends", "recent", "newest", "priorities"]
+"""How it is chosen what comes next.
+
+``"steps"``: uniformly over everything that can be drawn. ``"episodes"``: an episode uniformly, then
+uniformly within it. ``"ends"``: uniformly over what reaches the row with which the env ended an
+episode. ``"recent"``: the newer of two uniform draws, so that the k-th oldest of n has the
+probability (2 k - 1) / n^2. ``"newest"``: what has not been handed out in this mode yet, the oldest
+first, every stored row about once; uniformly where nothing is left. ``"priorities"``: in proportion
+to priorities, by first row; see `SequenceReplayBuffer.update_priorities`.
+"""
+
+Borders: TypeAlias = Literal["inside", "cross", "pad_after", "pad_before"]
+"""What a sequence does at the borders of episodes.
+
+``"inside"``: it lies within one episode. ``"cross"``: it goes on with the stream's next episode;
+``is_first`` marks where. ``"pad_after"``: it begins at any row, and after the episode's last row
+come rows of zeros that ``mask`` leaves out. ``"pad_before"``: it ends at any row, and such rows
+come before the episode's first row.
+"""
+
+Align: TypeAlias = Literal["arrival", "transition"]
+"""Which reward and flags stand beside ``observation[:, t]`` and the action chosen from it: those
+that *arrived* with it, or those of the *transition* that the action began."""
+
+
+class Sequences(NamedTuple):
+    """Sequences of rows; `SequenceReplayBuffer.sample_sequences` tells what the arguments mean."""
+
+    batch_size: int
+    length: int
+    borders: Borders = "inside"
+    draw: Draw = "steps"
+    align: Align = "arrival"
+    burn_in: int = 0
+    stack: bool = False
+    fields: Sequence[str] | None = None
+    state: Sequence[str] = ()
+    time_major: bool = False
+    beta: float = 0.4
+    where: Where | None = None
+
+
+class Transitions(NamedTuple):
+    """Transitions; `SequenceReplayBuffer.sample_transitions` tells what the arguments mean."""
+
+    batch_size: int
+    n_step: int = 1
+    gamma: float = 0.99
+    draw: Draw = "steps"
+    stack: bool = True
+    fields: Sequence[str] | None = None
+    beta: float = 0.4
+    where: Where | None = None
+
+
+class Episodes(NamedTuple):
+    """Whole episodes; `SequenceReplayBuffer.sample_episodes` tells what the arguments mean."""
+
+    batch_size: int
+    align: Align = "arrival"
+    stack: bool = False
+    fields: Sequence[str] | None = None
+    time_major: bool = False
+    where: Where | None = None
+
+
+Request: TypeAlias = "Sequences | Transitions | Episodes"
+
+
+def check_sequences(request: Sequences) -> None:
+    """Refuse a request that makes no sense for any data.
+
+    Raises:
+        ValueError: With what is wrong.
+    """
+    _check_whole("batch_size", request.batch_size, 1)
+    _check_whole("length", request.length, 1)
+    _check_whole("burn_in", request.burn_in, 0)
+    _check_one_of("borders", request.borders, get_args(Borders))
+    _check_one_of("align", request.align, get_args(Align))
+    _check_draw(request.draw, request.beta, request.where)
+    if request.borders == "cross":
+        if request.draw in ("episodes", "ends"):
+            raise ValueError(
+                f"draw={request.draw!r}: expected sequences that lie in one episode, got "
+                f'borders="cross"; draw "steps" or "recent", or leave borders out'
+            )
+        if request.where is not None:
+            raise ValueError(
+                'where: expected sequences that lie in one episode, got borders="cross"; leave one '
+                "of the two out"
+            )
+    elif request.borders != "inside" and request.draw == "newest":
+        raise ValueError(
+            f'draw="newest": expected borders "inside" or "cross", got {request.borders!r}; what '
+            f"is padded now may have rows later: leave borders out"
+        )
+
+
+def check_transitions(request: Transitions) -> None:
+    """Refuse a request that makes no sense for any data.
+
+    Raises:
+        ValueError: With what is wrong.
+    """
+    _check_whole("batch_size", request.batch_size, 1)
+    _check_whole("n_step", request.n_step, 1)
+    _check_draw(request.draw, request.beta, request.where)
+    if not 0 <= request.gamma <= 1:
+        raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma}")
+
+
+def check_episodes(request: Episodes) -> None:
+    """Refuse a request that makes no sense for any data.
+
+    Raises:
+        ValueError: With what is wrong.
+    """
+    _check_whole("batch_size", request.batch_size, 1)
+    _check_one_of("align", request.align, get_args(Align))
+
+
+def _check_draw(draw: str, beta: float, where: Where | None) -> None:
+    _check_one_of("draw", draw, get_args(Draw))
+    if where is not None and draw in ("newest", "priorities"):
+        raise ValueError(
+            f"where: expected a draw that remembers nothing, got draw={draw!r}; leave one of the "
+            f"two out"
+        )
+    if not 0 <= beta < float("inf"):
+        raise ValueError(f"beta: expected a number >= 0, got {beta}")
+
+
+def _check_whole(name: str, value: float, least: int) -> None:
+    if isinstance(value, bool) or int(value) != value or value < least:
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value}")
+
+
+def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,259 @@
+"""Serves requests from a storage: chooses items, gathers their rows, and makes batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.random import Generator
+
+from stepwell.buffers.episode import Episode
+from stepwell.buffers.episode_filter import Where
+from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.item_counts import ItemCounts
+from stepwell.buffers.many_storages import ManyStorages
+from stepwell.buffers.piece_places import DamagedPiece
+from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.sampling.batch import Batch, TransitionBatch
+from stepwell.buffers.sampling.copies import Copies
+from stepwell.buffers.sampling.draws import Chosen, Kinds, NewestQueue, draw_items
+from stepwell.buffers.sampling.episode_reader import EpisodeReader
+from stepwell.buffers.sampling.filters import Filters
+from stepwell.buffers.sampling.memory import Memory
+from stepwell.buffers.sampling.priority_index import PriorityIndex
+from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
+from stepwell.buffers.sampling.row_gather import RowGather
+from stepwell.buffers.sampling.sequences import SequenceSampler
+from stepwell.buffers.sampling.transitions import TransitionSampler
+from stepwell.buffers.sampling.whole_episodes import EpisodeSampler
+from stepwell.buffers.storage import Storage
+
+__all__ = ["AnyBatch", "Contents", "Sampler"]
+
+AnyBatch: TypeAlias = Batch | TransitionBatch
+ResultT = TypeVar("ResultT")
+_MAX_MAKERS = 16  # requests that are remembered
+
+
+class Contents(NamedTuple):
+    """What there was when an epoch began.
+
+    Args:
+        records: The records of all pieces.
+        base: Position of the first one.
+        items: The counts of what can be given out.
+        generation: Of the storage, and so of the positions.
+        losses: Of the table.
+    """
+
+    records: np.ndarray
+    base: int
+    items: ItemCounts
+    generation: int
+    losses: int
+
+
+class _Plan(Protocol):
+    @property
+    def copies(self) -> list[tuple[Copies, np.ndarray]]: ...
+
+
+class _Maker(Protocol):
+    """What makes batches for one request."""
+
+    def kinds(self, stride: int = 1) -> Kinds: ...
+
+    def memory(self, count: int, out: AnyBatch | None) -> Memory: ...
+
+    def plan(
+        self, gather: RowGather, table: PieceTable, chosen: Chosen, memory: Memory
+    ) -> _Plan: ...
+
+    # Any: a plan goes back to the maker that it came from.
+
+    def finish(self, plan: Any, weights: np.ndarray) -> AnyBatch: ...
+
+
+class Sampler:
+    """Draws from a storage, from several threads at once, also while one thread writes.
+
+    Args:
+        storage: Where the pieces are.
+        threads: Threads that copy and decompress; see `ThreadShare`.
+        alpha: Power to which priorities are raised.
+    """
+
+    def __init__(self, storage: Storage, threads: int | None, alpha: float) -> None:
+        self._storage = storage
+        self._gather = RowGather(storage, threads)
+        self._reader = EpisodeReader(storage)
+        self._filters = Filters(storage, self._reader.copier.metadata)
+        self._makers: dict[Request, _Maker] = {}
+        self._newest = NewestQueue()
+        self._priorities = PriorityIndex(alpha)
+
+    def sample(self, request: Request, out: AnyBatch | None, rng: Generator) -> AnyBatch:
+        """Draw a batch; see `SequenceReplayBuffer.sample`."""
+        maker = self._maker(request)
+        memory = maker.memory(request.batch_size, out)
+
+        def plan() -> tuple[_Plan, np.ndarray]:
+            table, kinds = self._storage.table, maker.kinds()
+            newest = self._newest_items(table, request, kinds)
+            chosen, weights = self._choose(request, kinds, newest, rng)
+            found = maker.plan(self._gather, table, chosen, memory)
+            if newest is not None and kinds.newest is not None:
+                self._newest.advance(table, kinds.newest, newest)
+            return found, weights
+
+        found, weights = self._locked(plan)
+        # Without the lock: what is evicted meanwhile stays in memory until it is copied.
+        self._gather.copy(found.copies)
+        return maker.finish(found, weights)
+
+    def contents(self, request: Request, stride: int) -> Contents:
+        """What there is for an epoch, as it is now."""
+        kinds = self._maker(request).kinds(stride)
+        family = kinds.wholes if isinstance(request, Episodes) else kinds.every
+        assert family is not None
+
+        def look() -> Contents:
+            storage, table = self._storage, self._storage.table
+            items = ItemCounts(family, self._filters.chosen(request.where))
+            records = table.records.copy()
+            items.update(records, table.base)
+            return Contents(records, table.base, items, storage.generation, table.losses)
+
+        return self._locked(look)
+
+    def take(self, request: Request, contents: Contents, numbers: np.ndarray) -> AnyBatch:
+        """A batch of the items of an epoch with the given numbers.
+
+        Raises:
+            NotEnoughData: They were evicted or lost meanwhile, or their episodes have grown.
+        """
+        maker = self._maker(request)
+        memory = maker.memory(len(numbers), None)
+
+        def plan() -> _Plan:
+            chosen = self._still_there(request, contents, numbers)
+            return maker.plan(self._gather, self._storage.table, chosen, memory)
+
+        found = self._locked(plan)
+        self._gather.copy(found.copies)
+        return maker.finish(found, np.ones(len(numbers), np.float32))
+
+    def episodes(self, where: Where | None) -> Iterator[Episode]:
+        """The episodes stored now, in the order in which they began."""
+        chosen = self._locked(lambda: self._filters.chosen(where))
+        with self._storage.lock:
+            return self._reader.episodes(chosen)
+
+    def update_priorities(self, ids: np.ndarray, values: np.ndarray) -> int:
+        """See `SequenceReplayBuffer.update_priorities`."""
+        storage = self._storage
+        with storage.lock:
+            return self._priorities.update(storage.table, storage.generation, ids, values)
+
+    def state(self) -> dict[str, Any]:
+        """What is needed to go on in the same way, JSON-able values and arrays."""
+        storage = self._storage
+        with storage.lock:
+            priorities = self._priorities.state(storage.table, storage.generation)
+            return {"newest": self._newest.state(), "priorities": priorities}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on as the sampler of `state` would have."""
+        storage = self._storage
+        with storage.lock:
+            self._priorities.restore(storage.table, storage.generation, state["priorities"])
+            self._newest.restore(state["newest"])
+
+    def close(self) -> None:
+        """End the threads."""
+        self._gather.close()
+
+    def _locked(self, find: Callable[[], ResultT]) -> ResultT:
+        """Look something up while nothing changes, without what turns out to be damaged."""
+        while True:
+            try:
+                with self._storage.lock:
+                    self._gather.follow()
+                    return find()
+            except DamagedPiece as damaged:
+                self._reader.leave_out(damaged)
+
+    def _maker(self, request: Request) -> _Maker:
+        """What makes batches for a request, which is checked the first time."""
+        try:
+            found = self._makers.get(request)
+        except TypeError:  # a list or a dict in it
+            return _new_maker(request, self._storage)
+        if found is None:
+            if len(self._makers) >= _MAX_MAKERS:
+                self._makers.clear()
+            found = self._makers[request] = _new_maker(request, self._storage)
+        return found
+
+    def _newest_items(self, table: PieceTable, request: Request, kinds: Kinds) -> Chosen | None:
+        """What is handed out because it is new; None where the request draws in another way."""
+        if isinstance(request, Episodes) or request.draw != "newest":
+            return None
+        assert kinds.newest is not None
+        return self._newest.next(table, kinds.newest, request.batch_size)
+
+    def _choose(
+        self, request: Request, kinds: Kinds, newest: Chosen | None, rng: Generator
+    ) -> tuple[Chosen, np.ndarray]:
+        """Items as the request says, and their weights."""
+        table, count = self._storage.table, request.batch_size
+        draw = "wholes" if isinstance(request, Episodes) else request.draw
+        weights = np.ones(count, np.float32)
+        if draw == "priorities":
+            assert not isinstance(request, Episodes)
+            chosen, probabilities = self._priorities.draw(
+                table, self._storage.generation, kinds, count, rng
+            )
+            return chosen, self._priorities.weights(probabilities, request.beta)
+        if draw == "newest":
+            assert newest is not None
+            rest = count - len(newest.start)
+            if rest:
+                others = draw_items(table, kinds, "steps", rest, None, rng)
+                newest = Chosen(*map(np.concatenate, zip(newest, others, strict=True)))
+            return newest, weights
+        verdicts = self._filters.chosen(request.where)
+        return draw_items(table, kinds, draw, count, verdicts, rng), weights
+
+    def _still_there(self, request: Request, contents: Contents, numbers: np.ndarray) -> Chosen:
+        """Items of an epoch where they stand now."""
+        storage, table = self._storage, self._storage.table
+        piece, start = contents.items.locate(contents.records, numbers)
+        piece = piece + (contents.base - table.base)
+        is_same = (storage.generation, table.losses) == (contents.generation, contents.losses)
+        if is_same and isinstance(request, Episodes):
+            is_same = bool((table.records["is_tail"][piece[piece >= 0]] == 1).all())
+        if not is_same or (piece < 0).any():
+            raise NotEnoughData(
+                "what an epoch is made of has changed while it was read: expected episodes that "
+                "stay as they are, got some that were evicted, lost or continued; begin a new epoch"
+            )
+        return Chosen(piece, start)
+
+
+def _new_maker(request: Request, storage: Storage) -> _Maker:
+    if isinstance(request, Episodes):
+        return EpisodeSampler(request, storage.spec)
+    if isinstance(storage, ManyStorages) and request.draw in ("newest", "priorities"):
+        raise ValueError(
+            f"draw={request.draw!r}: expected one store, got several that are read as one; merge "
+            f"them into one, or draw in another way"
+        )
+    if isinstance(request, Sequences):
+        return SequenceSampler(request, storage.spec)
+    if isinstance(request, Transitions):
+        return TransitionSampler(request, storage.spec)
+    raise TypeError(
+        f"request: expected Sequences, Transitions or Episodes, got {type(request).__name__}"
+    )

@@ -1,0 +1,257 @@
+"""Batches of numpy arrays as batches of torch tensors, copied only where they must be."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Prepared", "ToTensors", "load_torch"]
+
+_DTYPES = frozenset(
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 "
+    "complex128".split()
+)
+_NOT_FOR_TENSORS = "memory"  # the field of a batch that says where `out=` puts the next one
+
+
+class _View(NamedTuple):
+    """A tensor of the list, or a view into it; counted in elements."""
+
+    tensor: int
+    place: tuple[tuple[int, ...], tuple[int, ...], int] | None
+
+
+class Prepared(NamedTuple):
+    """A batch on its way to its device.
+
+    Args:
+        tree: The batch, with a `_View` for each array.
+        tensors: What the views show parts of.
+    """
+
+    tree: object
+    tensors: list[Any]
+
+
+class ToTensors:
+    """Turns the arrays of a batch into tensors: the same type of batch, nested in the same way.
+
+    On the CPU tensors share the arrays' memory. Views stay views: what several arrays show parts
+    of, such as the frames of stacked observations, is moved once. Arrays that torch cannot share
+    (read-only, of another byte order, with a negative stride) are copied.
+
+    Args:
+        device: Where the tensors go, as torch names it: ``"cuda"``, ``"cuda:1"``; None leaves them
+            on the CPU.
+        pin_memory: Put them in pinned memory first, from which they move in the background.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+        ValueError: There is no such device, or no CUDA device to pin memory for.
+    """
+
+    def __init__(self, device: object = None, pin_memory: bool = False) -> None:
+        self._torch = load_torch("to='torch'")
+        self._device: Any = None if device is None else _device(self._torch, device)
+        self._is_pinned = pin_memory
+        self._cuda = 0
+        if pin_memory:
+            _check_cuda(self._torch, "pin_memory=True")
+            # Each thread has a current device of its own, which is the first one in a new thread.
+            index = getattr(self._device, "index", None)
+            self._cuda = self._torch.cuda.current_device() if index is None else index
+
+    @property
+    def copies(self) -> bool:
+        """The tensors never share the arrays' memory."""
+        return self._is_pinned or (self._device is not None and self._device.type != "cpu")
+
+    def __call__(self, batch: object) -> Any:
+        """The batch with tensors. Any, as the batch's annotations speak of arrays.
+
+        Raises:
+            TypeError: There are no tensors of an array's dtype.
+        """
+        return self.finish(self.prepare(batch))
+
+    def prepare(self, batch: object) -> Prepared:
+        """What may take long and may be done in any thread."""
+        owners = _Owners(batch)
+        tree = _mapped(batch, "", owners.view)
+        tensors = [self._moved(self._torch.from_numpy(array)) for array in owners.arrays]
+        return Prepared(tree, tensors)
+
+    def finish(self, prepared: Prepared) -> Any:
+        """What is left to do in the thread that uses the batch, on its CUDA stream."""
+        tensors = prepared.tensors
+        if self._is_pinned and self._device is not None:
+            tensors = [tensor.to(self._device, non_blocking=True) for tensor in tensors]
+        return _filled(prepared.tree, tensors)
+
+    def _moved(self, tensor: Any) -> Any:
+        if self._is_pinned:
+            with self._torch.cuda.device(self._cuda):
+                return tensor.pin_memory()
+        return tensor if self._device is None else tensor.to(self._device)
+
+
+class _Owners:
+    """The arrays that a batch's arrays are parts of, each to be moved once.
+
+    Args:
+        batch: What `view` will be asked about.
+    """
+
+    def __init__(self, batch: object) -> None:
+        self.arrays: list[np.ndarray] = []
+        self._numbers: dict[int, int] = {}
+        self._shown: dict[int, int] = {}
+        for array in _arrays(batch):
+            owner = id(_owner(array))
+            self._shown[owner] = self._shown.get(owner, 0) + array.nbytes
+
+    def view(self, array: np.ndarray, path: str) -> _View:
+        """Where an array is found among `arrays`.
+
+        Raises:
+            TypeError: There are no tensors of its dtype.
+        """
+        native = array.dtype.newbyteorder("=")
+        if native.name not in _DTYPES:
+            raise TypeError(
+                f"{path}: expected numbers that torch has tensors of, got {array.dtype}; leave the "
+                f"field out with fields=, or take to='numpy'"
+            )
+        owner = _owner(array)
+        # Of a large array that is shown little of, that little is moved.
+        if owner is not array and owner.nbytes <= self._shown[id(owner)]:
+            size = array.itemsize
+            offset = (_address(array) - _address(owner)) // size
+            strides = tuple(stride // size for stride in array.strides)
+            return _View(self._number(owner), (array.shape, strides, offset))
+        plain = array if _can_be_shared(array) else np.array(array, native)
+        return _View(self._number(plain), None)
+
+    def _number(self, array: np.ndarray) -> int:
+        number = self._numbers.setdefault(id(array), len(self.arrays))
+        if number == len(self.arrays):
+            self.arrays.append(array)  # keeps it alive, so that no other one takes its id
+        return number
+
+
+def load_torch(wanted_for: str) -> ModuleType:
+    """PyTorch, where it is installed.
+
+    Raises:
+        ImportError: It is not.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"{wanted_for} needs PyTorch, which is not installed: pip install 'stepwell[torch]'",
+            name="torch",
+        ) from error
+
+
+def _device(torch: ModuleType, wanted: object) -> Any:
+    """A device, with its number where there may be several."""
+    try:
+        device = torch.device(wanted)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device: expected one that torch knows, such as 'cuda' or 'cpu', got {wanted!r}"
+        ) from error
+    if device.type == "cuda":
+        _check_cuda(torch, f"device={wanted!r}")
+        if device.index is None:  # the current one differs from thread to thread
+            return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _check_cuda(torch: ModuleType, argument: str) -> None:
+    if not torch.cuda.is_available():
+        raise ValueError(f"{argument}: expected a CUDA device, torch finds none; leave it out")
+
+
+def _arrays(value: object) -> Iterator[np.ndarray]:
+    """All arrays of a batch."""
+    found: list[np.ndarray] = []
+
+    def note(array: np.ndarray, path: str) -> None:
+        found.append(array)
+
+    _mapped(value, "", note)
+    return iter(found)
+
+
+def _mapped(value: Any, path: str, convert: Callable[[np.ndarray, str], object]) -> Any:
+    """A batch, or a part of it, with something else in place of each array."""
+    if isinstance(value, np.ndarray):
+        return convert(value, path)
+    if isinstance(value, Mapping):
+        return {key: _mapped(part, f"{path}/{key}", convert) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        parts = [_mapped(part, f"{path}/{i}", convert) for i, part in enumerate(value)]
+        return _like(value, parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        changes = {
+            field.name: {}
+            if field.name == _NOT_FOR_TENSORS
+            else _mapped(getattr(value, field.name), f"{path}/{field.name}".strip("/"), convert)
+            for field in fields(value)
+        }
+        return replace(value, **changes)
+    return value
+
+
+def _filled(value: Any, tensors: list[Any]) -> Any:
+    """A mapped batch, or a part of it, with tensors in place of the views."""
+    if isinstance(value, _View):
+        tensor = tensors[value.tensor]
+        return tensor if value.place is None else tensor.as_strided(*value.place)
+    if isinstance(value, dict):
+        return {key: _filled(part, tensors) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return _like(value, [_filled(part, tensors) for part in value])
+    if is_dataclass(value) and not isinstance(value, type):
+        changes = {
+            field.name: _filled(getattr(value, field.name), tensors) for field in fields(value)
+        }
+        return replace(value, **changes)
+    return value
+
+
+def _like(value: Any, parts: list[Any]) -> Any:
+    """Parts as a tuple, named tuple or list, whichever the value is."""
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array whose memory this one shows a part of, where a tensor can show it too."""
+    owner, link = array, array.base
+    while link is not None:
+        owner = link if isinstance(link, np.ndarray) else owner
+        link = getattr(link, "base", None)
+    fits = owner.dtype == array.dtype and owner.flags.c_contiguous and owner.flags.writeable
+    steps = zip(array.shape, array.strides, strict=True)
+    size = array.itemsize or 1
+    goes_on = all(n < 2 or (step > 0 and step % size == 0) for n, step in steps)
+    return owner if fits and goes_on and array.dtype.isnative else array
+
+
+def _can_be_shared(array: np.ndarray) -> bool:
+    """Whether torch takes an array as it is."""
+    is_plain = array.flags.writeable and array.dtype.isnative
+    return is_plain and all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,255 @@
+"""Transitions of one or several steps: what a request means, and how a batch is made.
+
+The return of n steps from row t is the sum of ``gamma**i * reward[t + 1 + i]``: Sutton & Barto,
+Reinforcement Learning (2018), section 7.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from stepwell.buffers.episode import End
+from stepwell.buffers.item_counts import LastStarts, Spans, Wholes
+from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.sampling.batch import Batch, TransitionBatch
+from stepwell.buffers.sampling.batch_fields import BatchFields, longest_stack, pick, under
+from stepwell.buffers.sampling.copies import Copies
+from stepwell.buffers.sampling.draws import Chosen, Kinds
+from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
+from stepwell.buffers.sampling.requests import Transitions, check_transitions
+from stepwell.buffers.sampling.row_gather import RowGather, Runs, Segments, Spot
+from stepwell.buffers.sampling.spans import piece_of
+from stepwell.buffers.sampling.stacks import pad_before
+from stepwell.buffers.spec import Field, Spec
+
+__all__ = ["TransitionPlan", "TransitionSampler"]
+
+
+class TransitionPlan(NamedTuple):
+    """A batch of which the small fields are there and the large ones are still to be copied.
+
+    Args:
+        memory: Where the observations go.
+        copies: What is to be copied where.
+        missing: By stack size, for each stack how many frames lie before the reset.
+        columns: Everything but the observations, by name.
+    """
+
+    memory: Memory
+    copies: list[tuple[Copies, np.ndarray]]
+    missing: Mapping[int, np.ndarray]
+    columns: Mapping[str, np.ndarray]
+
+
+class _Path(NamedTuple):
+    """The rows t and t + k of each transition.
+
+    Args:
+        first: Where rows t are.
+        last: Where rows t + k are.
+        start: [B] rows t, counted in their episodes.
+        steps: [B] k.
+    """
+
+    first: Spot
+    last: Spot
+    start: np.ndarray
+    steps: np.ndarray
+
+
+class TransitionSampler:
+    """Makes batches for one request.
+
+    Args:
+        request: What is asked for.
+        spec: The fields of every row.
+
+    Raises:
+        ValueError: The request makes no sense for this data.
+    """
+
+    def __init__(self, request: Transitions, spec: Spec) -> None:
+        check_transitions(request)
+        self._request = request
+        self._spec = spec
+        fields = BatchFields.of(spec, request.fields)
+        self._observed = [f for f in fields.chosen if f.name.split("/")[0] == "observation"]
+        self._others = [f for f in fields.chosen if f not in self._observed]
+        self._frames = longest_stack(spec) - 1 if request.stack else 0
+        self._powers = request.gamma ** np.arange(request.n_step + 1.0)
+
+    def kinds(self, stride: int = 1) -> Kinds:
+        """The families of its items.
+
+        Args:
+            stride: Distance of the first rows.
+        """
+        n, frames = self._request.n_step, self._frames
+        return Kinds(
+            2,
+            Spans(2, frames, stride),
+            LastStarts(n, 1, frames),
+            Wholes(2, frames),
+            Spans(2, frames, is_settled=True),
+        )
+
+    def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
+        """Memory for so many transitions, perhaps that of an earlier batch.
+
+        Raises:
+            ValueError: ``out`` was made for another request.
+        """
+        return memory_for(self._shapes(count), None if out is None else out.memory)
+
+    def plan(
+        self, gather: RowGather, table: PieceTable, chosen: Chosen, memory: Memory
+    ) -> TransitionPlan:
+        """Find the rows and take those of small fields; the storage's lock is held.
+
+        Raises:
+            DamagedPiece: Stored bytes are not what was written.
+        """
+        path = self._path(gather, table, chosen)
+        records = table.records
+        index, row, _ = path.first
+        columns = {
+            "ids": records["row_id"][index] + row,
+            "steps": path.steps,
+            **self._ends(records, path),
+        }
+        for field in self._others:
+            if field.name == "reward":
+                columns["reward"] = self._returns(gather, path)
+            else:
+                is_of_action = field.name.split("/")[0] in ("action", "extra")
+                columns[field.name] = gather.pick(
+                    field.name, path.first if is_of_action else path.last
+                )
+        copies, missing = self._take(gather, path, memory)
+        return TransitionPlan(memory, copies, missing, columns)
+
+    def finish(self, plan: TransitionPlan, weights: np.ndarray) -> TransitionBatch:
+        """Make the batch of a plan of which all was copied."""
+        columns = plan.columns
+        before: dict[str, np.ndarray] = {}
+        after: dict[str, np.ndarray] = {}
+        for field in self._observed:
+            rows, k = plan.memory[field.name], self._stack_of(field)
+            is_joined = self._is_joined(k)
+            if k in plan.missing:
+                pad_before(
+                    rows.reshape(-1, k + self._is_joined(k), *field.shape), plan.missing[k], field
+                )
+            is_joined = self._is_joined(k)
+            before[field.name] = rows[:, :k] if is_joined else rows[0]
+            after[field.name] = rows[:, 1:] if is_joined else rows[1]
+        return TransitionBatch(
+            observation=pick(self._spec.observation, before),
+            action=pick(self._spec.action, columns),
+            reward=columns.get("reward"),
+            next_observation=pick(self._spec.observation, after),
+            discount=columns["discount"],
+            terminated=columns["terminated"],
+            truncated=columns["truncated"],
+            cut=columns["cut"],
+            steps=columns["steps"],
+            info=under("info/", columns),
+            extras=under("extra/", columns),
+            ids=columns["ids"],
+            weights=weights,
+            memory=plan.memory,
+        )
+
+    def _path(self, gather: RowGather, table: PieceTable, chosen: Chosen) -> _Path:
+        """Where each transition begins and ends."""
+        start, records = chosen.start, table.records
+        index, last = piece_of(table, chosen.piece, start + self._request.n_step, is_across=False)
+        before, _ = piece_of(table, chosen.piece, start, is_across=False)
+        first_row = records["first_row"]
+        return _Path(
+            gather.spot(before, start - first_row[before]),
+            gather.spot(index, last - first_row[index]),
+            start,
+            last - start,
+        )
+
+    def _ends(self, records: np.ndarray, path: _Path) -> dict[str, np.ndarray]:
+        """Whether, and how, the episodes end with rows t + k."""
+        at = records[path.last.piece]
+        end = at["end"] * ((at["is_tail"] == 1) & (path.last.row == at["rows"] - 1))
+        is_last = (at["is_tail"] == 1) & (path.last.row == at["rows"] - 1)
+        terminated = end & int(End.TERMINATED) != 0
+        truncated = end & int(End.TRUNCATED) != 0
+        discount = self._powers[path.steps] * ~terminated
+        return {
+            "terminated": terminated,
+            "truncated": truncated,
+            "cut": is_last & ~(terminated | truncated),
+            "discount": discount.astype(np.float32),
+        }
+
+    def _returns(self, gather: RowGather, path: _Path) -> np.ndarray:
+        """Discounted sums of the rewards of rows t + 1 to t + k, [B] float32."""
+        n, steps = self._request.n_step, path.steps
+        if n == 1:
+            return gather.pick("reward", path.last).astype(np.float32)
+        target = np.arange(len(steps)) * n
+        segments = gather.segments(Runs(path.last.piece, path.last.row + 1, steps, target))
+        rewards = gather.rows("reward", segments, n * len(steps)).reshape(-1, n)
+        is_used = np.arange(n) < steps[:, None]
+        returns: np.ndarray = (np.where(is_used, rewards, 0) @ self._powers[:n]).astype(np.float32)
+        return returns
+
+    def _take(
+        self, gather: RowGather, path: _Path, memory: Memory
+    ) -> tuple[list[tuple[Copies, np.ndarray]], dict[int, np.ndarray]]:
+        """Take small observations, and plan to copy large ones, a run of rows for each."""
+        copies: list[tuple[Copies, np.ndarray]] = []
+        missing: dict[int, np.ndarray] = {}
+        found: dict[int, Segments] = {}
+        for field in self._observed:
+            rows, k = memory[field.name], self._stack_of(field)
+            if k == 1 and gather.is_small(field.name):
+                gather.take(field.name, path.first.slots, rows[0])
+                gather.take(field.name, path.last.slots, rows[1])
+                continue
+            if k not in found:
+                runs, lacking = self._runs(path, k)
+                found[k] = gather.segments(runs)
+                if k > 1:
+                    missing[k] = lacking
+            flat = rows.reshape(-1, *field.shape)
+            copies.append((gather.plan(field.name, found[k], flat), flat))
+        return copies, missing
+
+    def _runs(self, path: _Path, k: int) -> tuple[Runs, np.ndarray]:
+        """The rows that stacks of k frames are made of, and how many of each are not there."""
+        index, stop = path.last.piece, path.last.row + 1
+        if self._is_joined(k):
+            width, rows = k + 1, path.start + 2
+        else:
+            width, rows = k, np.concatenate([path.start, path.start + path.steps]) + 1
+            index = np.concatenate([path.first.piece, index])
+            stop = np.concatenate([path.first.row + 1, stop])
+        count = np.minimum(rows, width)
+        missing = width - count
+        return Runs(index, stop, count, np.arange(len(count)) * width + missing), missing
+
+    def _shapes(self, batch: int) -> Shapes:
+        shapes: Shapes = {}
+        for field in self._observed:
+            k = self._stack_of(field)
+            frames = () if k == 1 else (k,)
+            shape = (batch, k + 1) if self._is_joined(k) else (2, batch, *frames)
+            shapes[field.name] = ((*shape, *field.shape), field.numpy_dtype)
+        return shapes
+
+    def _stack_of(self, field: Field) -> int:
+        return field.stack if self._request.stack else 1
+
+    def _is_joined(self, k: int) -> bool:
+        """What both observations show lies side by side, and is copied once."""
+        return k > 1 and self._request.n_step == 1

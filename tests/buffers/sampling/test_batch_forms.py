@@ -1,0 +1,247 @@
+"""The same rows in other forms: reused memory, some fields alone, time first; and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replay_histories import Kind, a_replay, busy_history
+from replay_rows import Played, Step
+from stepwell.buffers import End
+from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
+
+ROW_WISE = ("ids", "weights", "lengths")  # [B], in whatever order the rest is
+
+REQUESTS: list[Request] = [
+    Sequences(12, 5),
+    Sequences(12, 5, stack=True),
+    Sequences(12, 5, "cross", align="transition", burn_in=2, stack=True),
+    Sequences(12, 5, "pad_after", burn_in=3, state=("memory",)),
+    Sequences(12, 5, "pad_before", align="transition"),
+    Sequences(1, 1),
+    Transitions(12),
+    Transitions(12, n_step=3, stack=False),
+]
+
+
+@pytest.fixture
+def played() -> Iterator[Played]:
+    with a_replay(Kind(False, 300, 3, "repeat")) as played:
+        for step in busy_history(90):
+            played.add(step)
+        yield played
+
+
+def arrays(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """All arrays of a batch, by their places in it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            if field.name != "memory":
+                yield from arrays(getattr(value, field.name), field.name)
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from arrays(part, f"{name}/{key}")
+    elif isinstance(value, np.ndarray):
+        yield name, value
+
+
+def copies(batch: Any) -> dict[str, np.ndarray]:
+    return {name: array.copy() for name, array in arrays(batch)}
+
+
+def drawn(played: Played, request: Request, seed: int, **options: Any) -> Any:
+    return played.replay.sample(request, rng=np.random.default_rng(seed), **options)
+
+
+def assert_same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> None:
+    assert list(one) == list(other)
+    for name, array in one.items():
+        assert array.dtype == other[name].dtype, name
+        assert array.shape == other[name].shape, name
+        assert (array == other[name]).all(), name
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_refilled_memory_holds_what_new_memory_holds(played: Played, request_: Request) -> None:
+    batch = drawn(played, request_, 0)
+    for seed in range(1, 8):
+        expected = copies(drawn(played, request_, seed))
+        held = dict(arrays(batch))
+        batch = drawn(played, request_, seed, out=batch)
+        assert_same(copies(batch), expected)
+        for name, array in arrays(batch):
+            if name.startswith(("observation", "reward", "info")):
+                assert np.shares_memory(array, held[name]), name
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_padding_is_zeros_again_in_memory_that_held_rows(played: Played, request_: Request) -> None:
+    batch = drawn(played, request_, 0)
+    for name, array in batch.memory.items():
+        array[...] = np.full((), 1, array.dtype)
+        assert name
+    assert_same(copies(drawn(played, request_, 3, out=batch)), copies(drawn(played, request_, 3)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Sequences(13, 5),
+        Sequences(12, 6),
+        Sequences(12, 5, burn_in=1),
+        Sequences(12, 5, align="transition"),
+        Sequences(12, 5, fields=["reward"]),
+        Sequences(12, 5, time_major=True),
+    ],
+    ids=str,
+)
+def test_memory_of_another_form_is_refused_and_left_alone(played: Played, other: Request) -> None:
+    batch = drawn(played, other, 0)
+    before = copies(batch)
+    state = played.replay.state_dict()
+    with pytest.raises(ValueError, match="out"):
+        played.replay.sample(Sequences(12, 5), out=batch)
+    assert_same(copies(batch), before)
+    assert played.replay.state_dict() == state
+
+
+def test_memory_of_another_kind_of_batch_is_refused(played: Played) -> None:
+    with pytest.raises((ValueError, TypeError), match="out"):
+        played.replay.sample(Sequences(12, 5), out=drawn(played, Transitions(12), 0))
+    with pytest.raises((ValueError, TypeError), match="out"):
+        played.replay.sample(Transitions(12), out=drawn(played, Sequences(12, 5), 0))
+
+
+@pytest.mark.parametrize("request_", [*REQUESTS, Episodes(4), Episodes(4, stack=True)], ids=str)
+@pytest.mark.parametrize(
+    "names", [["reward"], ["observation"], ["observation/place", "action"], ["info", "extra/code"]]
+)
+def test_some_fields_alone_are_those_of_a_full_batch(
+    played: Played, request_: Request, names: list[str]
+) -> None:
+    full = dict(arrays(drawn(played, request_, 5)))
+    some = drawn(played, request_._replace(fields=names), 5)
+    found = dict(arrays(some))
+    for name, array in found.items():
+        assert (array == full[name]).all(), name
+    wanted = {name.replace("extra/", "extras/") for name in names}
+    left_out = {
+        name
+        for name in full
+        if name.partition("/")[0] in ("observation", "action", "reward", "info", "extras")
+        and not {name, name.partition("/")[0]} & wanted
+    }
+    assert not left_out & set(found)
+    assert set(full) - set(found) - left_out <= {"next_observation/frame", "next_observation/place"}
+    assert (some.reward is None) == ("reward" not in names)
+    assert (some.action is None) == ("action" not in names)
+    assert (some.observation is None) == (not any(n.startswith("observation") for n in names))
+
+
+@pytest.mark.parametrize("names", [["rewards"], ["observation/nothing"], ["extra/"], [""]])
+@pytest.mark.parametrize("request_", [Sequences(2, 2), Transitions(2), Episodes(2)], ids=str)
+def test_fields_that_are_not_there_are_refused(
+    played: Played, request_: Request, names: list[str]
+) -> None:
+    with pytest.raises(ValueError, match="fields"):
+        played.replay.sample(request_._replace(fields=names))
+
+
+@pytest.mark.parametrize(
+    "request_", [*REQUESTS[:6], Episodes(4), Episodes(4, "transition")], ids=str
+)
+def test_time_major_arrays_are_the_transposed_ones(played: Played, request_: Any) -> None:
+    plain = dict(arrays(drawn(played, request_, 6)))
+    turned = dict(arrays(drawn(played, request_._replace(time_major=True), 6)))
+    assert list(plain) == list(turned)
+    for name, array in plain.items():
+        expected = array
+        if name not in ROW_WISE and not name.startswith("state"):
+            expected = np.moveaxis(array, 0, 1)
+        assert turned[name].shape == expected.shape, name
+        assert (turned[name] == expected).all(), name
+
+
+@pytest.mark.parametrize("request_", [*REQUESTS, Episodes(4)], ids=str)
+@pytest.mark.parametrize("draw", ["steps", "recent", "episodes", "ends"])
+def test_one_seed_draws_one_stream_of_batches(request_: Any, draw: Any) -> None:
+    """Trap 19: two samplers from one seed agree, others differ, global state plays no part."""
+    if not isinstance(request_, Episodes):
+        if getattr(request_, "borders", "") == "cross" and draw in ("episodes", "ends"):
+            return
+        request_ = request_._replace(draw=draw)
+    found: list[list[dict[str, np.ndarray]]] = []
+    for seed in (1, 1, 2):
+        np.random.seed(len(found))  # noqa: NPY002
+        with a_replay(Kind(False, None, 3)) as played:
+            played.replay = played.replay.__class__(seed=seed, threads=1)
+            played.replay.bind(played.spec, {})
+            for step in busy_history(40):
+                played.add(step)
+            found.append([copies(played.replay.sample(request_)) for _ in range(3)])
+    for one, other in zip(found[0], found[1], strict=True):
+        assert_same(one, other)
+    ids = [[batch["ids"].tolist() for batch in batches] for batches in found]
+    assert ids[0] != ids[2]
+    assert len({str(batch) for batch in ids[0]}) > 1
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_a_batch_is_the_callers_own(played: Played, request_: Request) -> None:
+    """I7, trap 21: writing into it, or adding rows, changes nothing elsewhere."""
+    expected = copies(drawn(played, request_, 9))
+    first = drawn(played, request_, 9)
+    for array in first.memory.values():
+        array[...] = np.full((), 1, array.dtype)
+    assert_same(copies(drawn(played, request_, 9)), expected)
+    held = drawn(played, request_, 9)
+    played.add(*(Step(7, 40, End.TERMINATED) for _ in range(12)))
+    assert_same(copies(held), expected)
+
+
+def test_the_spelled_out_calls_give_what_their_requests_give(played: Played) -> None:
+    def rng() -> np.random.Generator:
+        return np.random.default_rng(4)
+
+    replay = played.replay
+    sequences = replay.sample_sequences(
+        6, 4, borders="pad_after", draw="recent", align="transition", burn_in=1, rng=rng()
+    )
+    request = Sequences(6, 4, "pad_after", "recent", "transition", 1)
+    assert_same(copies(sequences), copies(replay.sample(request, rng=rng())))
+    transitions = replay.sample_transitions(6, n_step=2, gamma=0.5, draw="ends", rng=rng())
+    same = replay.sample(Transitions(6, 2, 0.5, "ends"), rng=rng())
+    assert_same(copies(transitions), copies(same))
+    episodes = replay.sample_episodes(3, align="transition", rng=rng())
+    assert_same(copies(episodes), copies(replay.sample(Episodes(3, "transition"), rng=rng())))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Sequences(0, 3),
+        Sequences(3, 0),
+        Sequences(3, 3, burn_in=-1),
+        Sequences(3, 3, borders="around"),  # type: ignore[arg-type]
+        Sequences(3, 3, draw="best"),  # type: ignore[arg-type]
+        Sequences(3, 3, align="left"),  # type: ignore[arg-type]
+        Sequences(3, 3, state=("nothing",)),
+        Transitions(0),
+        Transitions(3, n_step=0),
+        Transitions(3, gamma=1.5),
+        Transitions(3, gamma=float("nan")),
+        Transitions(3, draw="best"),  # type: ignore[arg-type]
+        Episodes(0),
+        Episodes(2, align="left"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(played: Played, request_: Request) -> None:
+    state = played.replay.state_dict()
+    with pytest.raises(ValueError, match="expected"):
+        played.replay.sample(request_)
+    assert played.replay.state_dict() == state

@@ -1,0 +1,269 @@
+"""Sequences at the borders of episodes and streams, one named trap after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replay_histories import Kind, a_replay, whole_episodes
+from replay_model import Contents, assert_sequences, by_id, drawn, sequences
+from replay_rows import Played, Step
+from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers.sampling.requests import Sequences
+
+BOTH = End.TERMINATED | End.TRUNCATED
+WAYS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, BOTH]
+
+
+def checked(played: Played, request: Sequences, stack: int = 1) -> Batch:
+    """A batch that is as the model says."""
+    items = by_id(sequences(played.episodes, request, stack), request)
+    batch = played.replay.sample(request)
+    assert isinstance(batch, Batch)
+    contents = Contents(played.spec, played.episodes)
+    assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
+    return batch
+
+
+def labels(batch: Batch) -> np.ndarray:
+    """Stream, episode and row of each place, [B, T, 3]."""
+    return np.asarray(batch.observation["place"])
+
+
+@pytest.mark.parametrize("padding", ["zero", "repeat"])
+@pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
+def test_stacks_are_padded_as_the_source_padded_them(padding: Any, borders: Any) -> None:
+    """Trap 8, N6."""
+    with a_replay(Kind(False, None, 4, padding)) as played:
+        whole_episodes(played, [6, 3, 5])
+        batch = checked(played, Sequences(400, 3, borders, stack=True), 4)
+        frames, place = np.asarray(batch.observation["frame"]), labels(batch)
+        at_reset = batch.mask & (place[..., 2] == 0)
+        assert at_reset.any()
+        own = frames[at_reset][:, 3]
+        filler = own if padding == "repeat" else np.zeros_like(own)
+        for number in range(3):
+            assert (frames[at_reset][:, number] == filler).all()
+
+
+@pytest.mark.parametrize("borders", ["inside", "pad_after", "pad_before"])
+@pytest.mark.parametrize("align", ["arrival", "transition"])
+def test_a_sequence_has_one_episode(borders: Any, align: Any) -> None:
+    """Trap 9, D1, I1, I3: windows over an episode's end, E 3 to 12."""
+    with a_replay(Kind(False, None, 3)) as played:
+        whole_episodes(played, [3, 12, 2, 5, 9])
+        batch = checked(played, Sequences(600, 4, borders, align=align, stack=True), 3)
+        episodes = labels(batch)[..., 1]
+        for row, mask in zip(episodes, batch.mask, strict=True):
+            assert len(set(row[mask].tolist())) == 1
+        if align == "transition":
+            then = batch.next_observation["place"][..., 1]
+            assert (then == episodes)[batch.mask].all()
+
+
+@pytest.mark.parametrize("steps", range(10, 201, 19))
+def test_no_sequence_reaches_over_the_write_head(steps: int) -> None:
+    """Trap 10, D6, I2: a full ring whose newest row stands before its oldest one."""
+    with a_replay(Kind(capacity=32)) as played:
+        for number in range(steps):
+            played.add(Step(0, 1, End.PENDING if number % 2 else End.NONE))
+        for length in (1, 2, 5, len(played.episodes[0].rows)):
+            numbers = labels(checked(played, Sequences(200, length)))[..., 2]
+            assert (np.diff(numbers, axis=1) == 1).all()
+            assert numbers.max() == steps - 1
+            assert numbers.min() == played.episodes[0].head
+
+
+@pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
+def test_a_sequence_has_one_stream(borders: Any) -> None:
+    """Trap 11, N10: three envs whose episodes have unequal lengths, written side by side."""
+    with a_replay(Kind()) as played:
+        for number in range(40):
+            played.add(
+                *(
+                    Step(s, 1 + s, End.TRUNCATED if number % (2 + s) == 1 else End.PENDING)
+                    for s in range(3)
+                )
+            )
+        batch = checked(played, Sequences(500, 6, borders))
+        for row, mask in zip(labels(batch)[..., 0], batch.mask, strict=True):
+            assert len(set(row[mask].tolist())) == 1
+
+
+@pytest.mark.parametrize("end", WAYS)
+@pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
+@pytest.mark.parametrize("align", ["arrival", "transition"])
+def test_the_four_ways_to_end_are_told_apart(end: End, borders: Any, align: Any) -> None:
+    """Trap 12: the truth table of terminated and truncated, and of cuts, in all flags."""
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 5, end, "cut"))
+        whole_episodes(played, [6])
+        batch = checked(played, Sequences(300, 3, borders, align=align))
+        place = labels(batch)
+        last = 4 if align == "arrival" else 3
+        at_end = batch.mask & (place[..., 1] == 0) & (place[..., 2] == last)
+        assert at_end.any()
+        inner = batch.mask & (place[..., 1] == 0) & ~at_end
+        for name, expected in (
+            ("is_last", True),
+            ("terminated", bool(end & End.TERMINATED)),
+            ("truncated", bool(end & End.TRUNCATED)),
+            ("cut", not end.is_final),
+        ):
+            assert (getattr(batch, name)[at_end] == expected).all(), name
+            assert not getattr(batch, name)[inner].any(), name
+            assert not getattr(batch, name)[~batch.mask].any(), name
+
+
+@pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
+def test_what_follows_on_the_last_action_is_the_true_final_observation(borders: Any) -> None:
+    """Trap 13: V(s) = s; the target at the truncation must not use the next reset's observation."""
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 6, End.TRUNCATED))
+        played.add(Step(0, 8, End.TRUNCATED))
+        batch = checked(played, Sequences(300, 4, borders, align="transition"))
+        final = batch.truncated & batch.mask
+        assert final.any()
+        then = batch.next_observation["place"]
+        assert (then[final][:, 2] == np.where(then[final][:, 1] == 0, 5, 7)).all()
+        assert (then[final][:, 1] == labels(batch)[final][:, 1]).all()
+
+
+def test_the_border_of_a_piece_is_no_border_of_an_episode() -> None:
+    """Trap 14: 7 and 13 rows, in pieces, give what 20 rows in one piece give."""
+    found = []
+    for parts in ([20], [7, 13], [1] * 20, [3, 0, 16, 1]):
+        with a_replay(Kind()) as played:
+            for rows in parts:
+                played.add(Step(0, rows, End.PENDING))
+            # A piece without new rows is the pending row once more.
+            assert len(played.episodes[0].rows) == 20
+            played.add(Step(0, 0, End.NONE))
+            batch = checked(played, Sequences(50, 6))
+            found.append(labels(batch).tolist())
+            inner = labels(batch)[..., 2] < 19
+            assert not batch.is_last[inner].any()
+            assert not batch.cut[inner].any()
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_an_unfinished_episode_is_cut_only_as_long_as_it_goes_no_further() -> None:
+    """Trap 14: a cut flag of yesterday's last row must not stay."""
+    with a_replay(Kind()) as played:
+        for rows in range(2, 12):
+            played.add(Step(0, 1 if rows > 2 else 2, End.PENDING))
+            batch = checked(played, Sequences(100, 1))
+            assert (batch.cut[:, 0] == (labels(batch)[:, 0, 2] == rows - 1)).all()
+        played.add(Step(0, 1, End.TERMINATED))
+        assert not checked(played, Sequences(100, 2)).cut.any()
+
+
+def test_actions_shifted_within_a_batch_are_shifted_right() -> None:
+    """Trap 24: an overlapping copy in place, as world models make it."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [50])
+        batch = checked(played, Sequences(16, 20))
+        action = np.asarray(batch.action)
+        before = action.copy()
+        action[:, 1:] = action[:, :-1]
+        assert (action[:, 1:] == before[:, :-1]).all()
+        again = checked(played, Sequences(200, 20))
+        assert again.action is not batch.action
+
+
+def test_crossing_sequences_mark_each_beginning() -> None:
+    """D1: crossing is a mode of its own, in which the reset's row is marked."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [3, 2, 4, 2, 2, 5])
+        batch = checked(played, Sequences(400, 7, "cross"))
+        place = labels(batch)
+        assert batch.mask.all()
+        assert (batch.is_first == (place[..., 2] == 0)).all()
+        jumps = np.diff(place[..., 1], axis=1) == 1
+        assert (jumps == batch.is_first[:, 1:]).all()
+        assert (jumps == batch.terminated[:, :-1]).all()
+        assert jumps.sum(axis=1).max() >= 3
+
+
+def test_the_pair_of_a_final_row_and_a_reset_is_no_transition() -> None:
+    """Trap 3, seen from the learner: no transition goes from a final row to a reset."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [3, 2, 4, 2, 2, 5])
+        batch = checked(played, Sequences(400, 7, "cross", align="transition"))
+        now, then = labels(batch), batch.next_observation["place"]
+        crossing = now[..., 1] != then[..., 1]
+        assert (batch.mask == ~crossing).all()
+        assert (batch.lengths == batch.mask.sum(axis=1)).all()
+
+
+@pytest.mark.parametrize("borders", ["pad_after", "pad_before"])
+def test_padding_is_zeros_that_the_mask_leaves_out(borders: Any) -> None:
+    """I1, I4: an episode shorter than a sequence is padded and masked, never filled up."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [3])
+        batch = checked(played, Sequences(100, 5, borders))
+        assert set(batch.lengths.tolist()) == {1, 2, 3}
+        beside = ~batch.mask
+        for array in (batch.observation["frame"], batch.action, batch.reward, batch.info["scan"]):
+            assert not np.asarray(array)[beside].any()
+        for name in ("is_first", "is_last", "terminated", "truncated", "cut"):
+            assert not getattr(batch, name)[beside].any()
+        ordered = batch.mask if borders == "pad_after" else batch.mask[:, ::-1]
+        assert (np.sort(~ordered, axis=1) == ~ordered).all()
+
+
+@pytest.mark.parametrize("borders", ["inside", "pad_after", "pad_before"])
+@pytest.mark.parametrize("burn_in", [1, 4])
+def test_burn_in_comes_before_the_rows_to_learn_from(borders: Any, burn_in: int) -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [9, 4])
+        plain = Sequences(400, 3, borders)
+        batch = checked(played, plain._replace(burn_in=burn_in, state=("memory",)))
+        assert batch.burn_in == burn_in
+        assert batch.reward.shape == (400, burn_in + 3)
+        main = {row.tobytes() for row in labels(batch)[:, burn_in:]}
+        assert main == {row.tobytes() for row in labels(checked(played, plain))}
+
+
+def test_burn_in_whose_rows_were_evicted_is_not_made_up() -> None:
+    with a_replay(Kind(capacity=64)) as played:
+        for _ in range(50):
+            played.add(Step(0, 3))
+        head = played.episodes[0].head
+        assert head > 0
+        for burn_in in (0, 3, 20):
+            batch = checked(played, Sequences(500, 2, burn_in=burn_in))
+            assert batch.mask.all()
+            assert labels(batch)[:, 0, 2].min() == head
+
+
+def test_a_stack_that_would_need_evicted_frames_is_not_drawn() -> None:
+    """N2, N3: the first k - 1 rows behind the head mixed the newest and the oldest frames."""
+    with a_replay(Kind(False, 64, 4)) as played:
+        for _ in range(70):
+            played.add(Step(0, 2, End.PENDING))
+        head = played.episodes[0].head
+        stacked = checked(played, Sequences(1_000, 1, stack=True), 4)
+        assert labels(stacked)[..., 2].min() == head + 3
+        single = checked(played, Sequences(1_000, 1), 4)
+        assert labels(single)[..., 2].min() == head
+
+
+def test_episodes_all_shorter_than_a_sequence_are_refused_but_where_they_are_padded() -> None:
+    """I1 with E 10 and L 20: no window was valid, and nothing said so."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [10] * 5)
+        with pytest.raises(NotEnoughData, match="20 rows"):
+            played.replay.sample_sequences(1, 20)
+        for borders in ("cross", "pad_after", "pad_before"):
+            checked(played, Sequences(100, 20, borders))
+
+
+@pytest.mark.parametrize("draw", ["episodes", "ends"])
+def test_sequences_across_episodes_belong_to_no_episode(draw: Any) -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [10] * 5)
+        with pytest.raises(ValueError, match=draw):
+            played.replay.sample_sequences(1, 3, borders="cross", draw=draw)

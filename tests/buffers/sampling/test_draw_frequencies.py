@@ -1,0 +1,244 @@
+"""Each mode draws as often as it promises: chi-square tests with fixed seeds."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chi_square import assert_shares, limit, surprise
+from replay_histories import Kind, a_replay, busy_history, whole_episodes
+from replay_model import Item, by_id, drawn, sequences, transitions
+from replay_rows import Played, Step
+from stepwell.buffers import End, SequenceReplayBuffer
+from stepwell.buffers.sampling.requests import Sequences, Transitions
+
+MODES = ["steps", "episodes", "ends", "recent"]
+
+
+def long_and_short(played: Played) -> None:
+    """Trap 17: one episode of 100 rows and ten of 10, side by side."""
+    for _ in range(5):
+        played.add(Step(0, 20, End.PENDING))
+        whole_episodes(played, [10, 10], stream=1)
+    played.add(Step(0, 0, End.NONE))
+    played.recording.stop()
+
+
+def shares_of(items: Sequence[Item], draw: str) -> dict[Hashable, float]:
+    """How often each item is to be drawn."""
+    if draw == "recent":
+        ordered = sorted(items, key=lambda item: (item.rows[-1].id, item.rows[0].id))
+        return {item: 2.0 * k - 1 for k, item in enumerate(ordered, 1)}
+    if draw == "episodes":
+        number = Counter(item.rows[-1].episode for item in items)
+        return {item: 1 / number[item.rows[-1].episode] for item in items}
+    return dict.fromkeys(items, 1.0)
+
+
+def counts_of(
+    played: Played, request: Sequences, batches: int
+) -> tuple[list[Item], Counter[Hashable]]:
+    """All items of a request, and how often each one came."""
+    items = by_id(sequences(played.episodes, request), request)
+    counts: Counter[Hashable] = Counter()
+    for _ in range(batches):
+        counts.update(drawn(played.replay.sample(request), items))
+    return list(items.values()), counts
+
+
+@pytest.mark.parametrize("draw", MODES)
+@pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
+@pytest.mark.parametrize("align", ["arrival", "transition"])
+def test_sequences_are_drawn_as_often_as_promised(draw: Any, borders: Any, align: Any) -> None:
+    if borders == "cross" and draw in ("episodes", "ends"):
+        return
+    with a_replay(Kind()) as played:
+        if draw in ("recent", "ends"):
+            # In one stream, where it is plain which of two sequences is the newer one.
+            whole_episodes(played, [9, 3, 6, 12, 4, 7])
+        else:
+            long_and_short(played)
+        request = Sequences(20_000, 4, borders, draw, align, fields=["reward"])
+        items, counts = counts_of(played, request, batches=1)
+        assert len(items) > 1
+        assert_shares(counts, shares_of(items, draw))
+
+
+@pytest.mark.parametrize(("batch_size", "batches"), [(1, 3_000), (7, 1_000)])
+@pytest.mark.parametrize("draw", ["steps", "recent", "episodes"])
+def test_small_batches_are_drawn_as_large_ones(batch_size: int, batches: int, draw: Any) -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [9, 3, 6, 12])
+        request = Sequences(batch_size, 3, draw=draw, fields=["reward"])
+        items, counts = counts_of(played, request, batches)
+        assert_shares(counts, shares_of(items, draw))
+
+
+def test_the_draws_of_a_batch_do_not_depend_on_one_another() -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [5, 4, 3])
+        ids = played.replay.sample_sequences(40_000, 2).ids
+        pairs = Counter(zip(ids[:-1:2].tolist(), ids[1::2].tolist(), strict=True))
+        found = np.unique(ids).tolist()
+        assert len(found) == 9
+        assert_shares(Counter(pairs), dict.fromkeys([(a, b) for a in found for b in found], 1.0))
+
+
+def test_evicted_rows_leave_the_others_their_shares() -> None:
+    with a_replay(Kind(capacity=100)) as played:
+        for step in busy_history(90):
+            played.add(step)
+        assert played.replay.storage.table.base > 0
+        for draw in ("steps", "episodes"):
+            request = Sequences(20_000, 3, draw=draw, fields=["reward"])
+            items, counts = counts_of(played, request, batches=1)
+            assert_shares(counts, shares_of(items, draw))
+
+
+def test_each_step_of_trap_17_weighs_what_its_mode_says() -> None:
+    """A single episode owns half of all rows, and an eleventh of all episodes."""
+    with a_replay(Kind()) as played:
+        long_and_short(played)
+        share = {}
+        for draw in ("steps", "episodes", "ends"):
+            batch = played.replay.sample_sequences(20_000, 1, draw=draw)
+            share[draw] = float((batch.observation["place"][:, 0, 1] == 0).mean())
+        assert share["steps"] == pytest.approx(0.5, abs=0.02)
+        assert share["episodes"] == pytest.approx(1 / 11, abs=0.01)
+        assert share["ends"] == 0  # a cut is no end
+
+
+@pytest.mark.parametrize("draw", MODES)
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_transitions_are_drawn_as_often_as_promised(draw: Any, n_step: int) -> None:
+    with a_replay(Kind()) as played:
+        if draw in ("recent", "ends"):
+            whole_episodes(played, [9, 3, 6, 12, 4, 7])
+        else:
+            long_and_short(played)
+        request = Transitions(20_000, n_step, draw=draw, fields=["reward"])
+        steps = transitions(played.episodes, request)
+        items = {step.row.id: Item((step.row,)) for step in steps}
+        counts: Counter[Hashable] = Counter(
+            items[row] for row in played.replay.sample(request).ids.tolist()
+        )
+        assert_shares(counts, shares_of(list(items.values()), draw))
+
+
+def test_whole_episodes_are_drawn_alike_whatever_their_lengths() -> None:
+    with a_replay(Kind()) as played:
+        long_and_short(played)
+        ids = played.replay.sample_episodes(5_000, fields=["reward"]).ids.tolist()
+        firsts = [episode.rows[0].id for episode in played.episodes]
+        assert_shares(Counter(ids), dict.fromkeys(firsts, 1.0))
+
+
+def test_a_condition_leaves_shares_to_the_others_alone() -> None:
+    with a_replay(Kind()) as played:
+        long_and_short(played)
+        chosen = [episode for episode in played.episodes if episode.id % 2]
+        for draw in ("steps", "episodes", "ends", "recent"):
+            request = Sequences(5_000, 3, draw=draw, where={"is_even": False})
+            items = by_id(sequences(chosen, request), request)
+            counts: Counter[Hashable] = Counter(drawn(played.replay.sample(request), items))
+            if draw != "recent":
+                assert_shares(counts, shares_of(list(items.values()), draw))
+        ids = played.replay.sample_episodes(1_000, where={"is_even": False}).ids
+        assert set(ids.tolist()) == {episode.rows[0].id for episode in chosen}
+        ids = played.replay.sample_transitions(1_000, where={"is_even": False}).ids
+        assert set(ids.tolist()) == {row.id for episode in chosen for row in episode.rows[:-1]}
+
+
+# Several stores
+
+STORE = 1 << 48  # ids of the k-th store begin at k times this
+
+
+def two_stores(stack: ExitStack) -> list[Path]:
+    paths = [Path("a"), Path("b")]
+    for path, lengths in zip(paths, ([9, 3, 30], [5, 5, 4, 8, 6, 5]), strict=True):
+        played = Played(path=path)
+        whole_episodes(played, lengths)
+        played.replay.close()
+    return paths
+
+
+@pytest.mark.parametrize("weights", [None, (1.0, 1.0), (1.0, 9.0), (1.0, 0.0)])
+@pytest.mark.parametrize("draw", MODES)
+def test_weights_share_all_modes_out_among_the_stores(weights: Any, draw: Any) -> None:
+    with ExitStack() as stack:
+        paths = two_stores(stack)
+        lengths = ([9, 3, 30], [5, 5, 4, 8, 6, 5])
+        many = stack.enter_context(SequenceReplayBuffer.open(paths, weights=weights, seed=0))
+        batch = many.sample_sequences(20_000, 3, draw=draw, fields=["reward"])
+        stores = [_shares_in_store(rows, draw) for rows in lengths]
+        if weights is None:
+            shares = _of_one_store(lengths, draw)
+        else:
+            shares = {
+                number * STORE + row: weight * share / sum(store.values())
+                for number, (store, weight) in enumerate(zip(stores, weights, strict=True))
+                for row, share in store.items()
+            }
+        assert_shares(Counter(batch.ids.tolist()), shares)
+
+
+def _shares_in_store(lengths: Sequence[int], draw: str) -> dict[int, float]:
+    """Shares by the first row's id, in windows of 3 rows."""
+    starts = [range(sum(lengths[:k]), sum(lengths[: k + 1]) - 2) for k in range(len(lengths))]
+    if draw == "ends":
+        return {start[-1]: 1.0 for start in starts}
+    if draw == "episodes":
+        return {row: 1 / len(start) for start in starts for row in start}
+    rows = [row for start in starts for row in start]
+    return {row: 2.0 * k - 1 if draw == "recent" else 1.0 for k, row in enumerate(rows, 1)}
+
+
+def _of_one_store(lengths: Sequence[Sequence[int]], draw: str) -> dict[Hashable, float]:
+    """Shares as if the stores were one, the first one the older."""
+    shares = _shares_in_store([rows for store in lengths for rows in store], draw)
+    border = sum(lengths[0])
+    return {row if row < border else STORE + row - border: x for row, x in shares.items()}
+
+
+def test_stores_without_an_order_or_ids_refuse_what_needs_them() -> None:
+    with ExitStack() as stack:
+        paths = two_stores(stack)
+        weighted = stack.enter_context(SequenceReplayBuffer.open(paths, weights=[1, 2], seed=0))
+        for draw in ("newest", "priorities"):
+            with pytest.raises(ValueError, match=draw):
+                weighted.sample_sequences(4, 3, draw=draw)
+        plain = stack.enter_context(SequenceReplayBuffer.open(paths, seed=0))
+        with pytest.raises(ValueError, match="priorities"):
+            plain.sample_transitions(4, draw="priorities")
+
+
+# The yardstick
+
+
+def test_the_limit_is_passed_by_one_fair_sample_in_ten_thousand() -> None:
+    for freedom in (6, 10, 50, 100, 500):
+        half = limit(freedom) / 2
+        logs = [j * math.log(half) - half - math.lgamma(j + 1) for j in range(freedom // 2)]
+        passed = sum(map(math.exp, logs))  # exact where the degrees are even
+        assert passed == pytest.approx(1e-4, rel=0.3)
+
+
+def test_a_bias_as_that_of_trap_17_would_be_seen() -> None:
+    """Episodes drawn alike, where steps were promised; and one start that is never drawn."""
+    rng = np.random.default_rng(0)
+    starts = np.concatenate([np.arange(97)] + [100 + 10 * k + np.arange(7) for k in range(10)])
+    fair = Counter(rng.choice(starts, 20_000).tolist())
+    assert surprise(fair, dict.fromkeys(starts.tolist(), 1.0)) < 1
+    lacking = Counter(rng.choice(starts[:-1], 20_000).tolist())
+    assert surprise(lacking, dict.fromkeys(starts.tolist(), 1.0)) > 1
+    weights = np.where(np.arange(len(starts)) < 97, 1 / 97, 1 / 7) / 11
+    biased = Counter(rng.choice(starts, 20_000, p=weights).tolist())
+    assert surprise(biased, dict.fromkeys(starts.tolist(), 1.0)) > 1

@@ -1,0 +1,312 @@
+"""Whole episodes are those of the model; an epoch gives each item once, however it is cut up."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
+from replay_model import (
+    Contents,
+    Item,
+    assert_sequences,
+    assert_transitions,
+    by_id,
+    drawn,
+    sequences,
+    transitions,
+)
+from replay_rows import Played, Row, Step
+from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
+
+# Whole episodes
+
+
+def whole(played: Played, request: Episodes, stack: int) -> dict[int, list[Row]]:
+    """The rows of the episodes that can be drawn, as far as they and their stacks are stored."""
+    found: dict[int, list[Row]] = {}
+    for episode in played.episodes:
+        lacks = stack - 1 if request.stack and episode.head > 0 else 0
+        rows = episode.rows[lacks:]
+        if len(rows) > (request.align == "transition"):
+            found[rows[0].id] = rows
+    return found
+
+
+def items_of(episodes: list[list[Row]]) -> list[Item]:
+    """Episodes side by side, padded behind up to the longest one."""
+    longest = max(map(len, episodes))
+    return [Item((*rows, *[None] * (longest - len(rows)))) for rows in episodes]
+
+
+def check_episodes(played: Played, request: Episodes, stack: int) -> None:
+    request = request._replace(stack=request.stack and stack > 1)
+    known = whole(played, request, stack)
+    if not known:
+        with pytest.raises(NotEnoughData):
+            played.replay.sample(request)
+        return
+    batch = played.replay.sample(request)
+    assert isinstance(batch, Batch)
+    assert set(batch.ids.tolist()) <= set(known)
+    items = items_of([known[row] for row in batch.ids.tolist()])
+    contents = Contents(played.spec, played.episodes)
+    assert_sequences(played.spec, contents, batch, items, request)
+
+
+@given(KINDS, HISTORIES, st.integers(1, 20), st.sampled_from(["arrival", "transition"]))
+@settings(max_examples=80)
+def test_drawn_episodes_are_those_of_the_model(
+    kind: Kind, history: list[Step], batch_size: int, align: Any
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history):
+            for stack in (False, True):
+                check_episodes(played, Episodes(batch_size, align, stack), kind.stack)
+
+
+@pytest.mark.parametrize("end", [End.NONE, End.TERMINATED, End.TRUNCATED, End(3)])
+@pytest.mark.parametrize("align", ["arrival", "transition"])
+def test_the_four_ways_to_end_are_told_apart(end: End, align: Any) -> None:
+    """Trap 12, behind which rows of padding have no flags at all."""
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 5, end, "cut"))
+        played.add(Step(0, 9, End.TERMINATED))
+        batch = played.replay.sample_episodes(50, align=align)
+        short = batch.lengths < batch.lengths.max()
+        assert short.any()
+        last = 4 if align == "arrival" else 3
+        for name, expected in (
+            ("is_last", True),
+            ("terminated", bool(end & End.TERMINATED)),
+            ("truncated", bool(end & End.TRUNCATED)),
+            ("cut", not end.is_final),
+        ):
+            flags = getattr(batch, name)[short]
+            assert (flags[:, last] == expected).all(), name
+            assert not flags[:, :last].any(), name
+            assert not flags[:, last + 1 :].any(), name
+        assert batch.mask[short].sum(axis=1).tolist() == [last + 1] * int(short.sum())
+
+
+def test_all_episodes_are_drawn_sooner_or_later() -> None:
+    with a_replay(Kind(capacity=200)) as played:
+        for step in busy_history(60):
+            played.add(step)
+        known = whole(played, Episodes(1), 1)
+        assert len(known) > 4
+        batch = played.replay.sample_episodes(40 * len(known))
+        assert set(batch.ids.tolist()) == set(known)
+
+
+# Epochs
+
+
+def taken(played: Played, batches: Any, request: Request) -> list[object]:
+    """What each row of some batches is, whose arrays are checked."""
+    contents = Contents(played.spec, played.episodes)
+    found: list[object] = []
+    if isinstance(request, Transitions):
+        steps = {step.row.id: step for step in transitions(played.episodes, request)}
+        for batch in batches:
+            assert isinstance(batch, TransitionBatch)
+            some = [steps[row] for row in batch.ids.tolist()]
+            assert_transitions(played.spec, contents, batch, some, request)
+            found += some
+    elif isinstance(request, Sequences):
+        items = by_id(sequences(played.episodes, request), request)
+        for batch in batches:
+            assert isinstance(batch, Batch)
+            sequence = drawn(batch, items)
+            assert_sequences(played.spec, contents, batch, sequence, request)
+            found += sequence
+    else:
+        known = whole(played, request, 1)
+        for batch in batches:
+            assert isinstance(batch, Batch)
+            episodes = [known[row] for row in batch.ids.tolist()]
+            assert_sequences(played.spec, contents, batch, items_of(episodes), request)
+            found += [rows[0].id for rows in episodes]
+    return found
+
+
+def everything(played: Played, request: Request) -> list[object]:
+    """What an epoch must give."""
+    if isinstance(request, Transitions):
+        return list(transitions(played.episodes, request))
+    if isinstance(request, Sequences):
+        return list(sequences(played.episodes, request))
+    return list(whole(played, request, 1))
+
+
+REQUESTS: list[Request] = [
+    *(Sequences(7, 4, borders) for borders in ("inside", "cross", "pad_after", "pad_before")),
+    Sequences(7, 4, "pad_after", align="transition", burn_in=2),
+    Sequences(1, 1),
+    Transitions(16, stack=False),
+    Transitions(5, n_step=3, stack=False),
+    Episodes(3),
+    Episodes(2, "transition"),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("capacity", [None, 120])
+def test_an_epoch_gives_each_item_once(
+    request_: Request, shuffle: bool, capacity: int | None
+) -> None:
+    with a_replay(Kind(capacity=capacity)) as played:
+        for step in busy_history(60):
+            played.add(step)
+        expected = everything(played, request_)
+        epoch = played.replay.epoch(request_, shuffle=shuffle)
+        batches = list(epoch)
+        assert len(batches) == len(epoch) == -(-len(expected) // request_.batch_size)
+        assert {len(batch.ids) for batch in batches[:-1]} <= {request_.batch_size}
+        found = taken(played, batches, request_)
+        assert Counter(found) == Counter(expected)
+        again = taken(played, epoch, request_)
+        assert Counter(again) == Counter(expected)
+        assert (again != found) == shuffle
+
+
+@pytest.mark.parametrize("request_", REQUESTS[:1] + REQUESTS[6:], ids=str)
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+def test_shards_share_an_epoch_without_a_rest(request_: Request, shards: int) -> None:
+    with a_replay(Kind()) as played:
+        for step in busy_history(40):
+            played.add(step)
+        expected = everything(played, request_)
+        parts = [
+            taken(played, played.replay.epoch(request_, seed=5, shard=(k, shards)), request_)
+            for k in range(shards)
+        ]
+        assert Counter(itertools.chain(*parts)) == Counter(expected)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("stride", [2, 3, 5])
+@pytest.mark.parametrize("borders", ["inside", "pad_after"])
+@pytest.mark.parametrize("capacity", [None, 120])
+def test_a_stride_leaves_out_all_but_every_so_manieth_start(
+    stride: int, borders: Any, capacity: int | None
+) -> None:
+    request = Sequences(6, 3, borders)
+    with a_replay(Kind(capacity=capacity)) as played:
+        for step in busy_history(60):
+            played.add(step)
+        items = sequences(played.episodes, request)
+        expected = [item for item in items if item.rows[0].number % stride == 0]
+        epoch = played.replay.epoch(request, stride=stride)
+        assert Counter(taken(played, epoch, request)) == Counter(expected)
+
+
+def test_without_shuffling_items_come_in_the_order_of_their_arrival() -> None:
+    with a_replay(Kind()) as played:
+        for step in busy_history(40):
+            played.add(step)
+        request = Sequences(6, 3)
+        found = taken(played, played.replay.epoch(request, shuffle=False), request)
+        last = [item.rows[-1].id for item in found if isinstance(item, Item)]
+        assert last == sorted(last)
+
+
+@pytest.mark.parametrize("request_", REQUESTS[:1] + REQUESTS[6:], ids=str)
+@pytest.mark.parametrize("epochs_before", [0, 2])
+def test_an_epoch_is_resumed_in_the_middle(request_: Request, epochs_before: int) -> None:
+    with a_replay(Kind()) as played:
+        for step in busy_history(40):
+            played.add(step)
+        first = played.replay.epoch(request_, seed=3, shard=(1, 2))
+        for _ in range(epochs_before):
+            list(first)
+        going = iter(first)
+        begun = [next(going) for _ in range(2)]
+        state = first.state_dict()
+        rest = taken(played, going, request_)
+        following = taken(played, first, request_)
+        second = played.replay.epoch(request_, seed=3, shard=(1, 2))
+        second.load_state_dict(state)
+        assert taken(played, second, request_) == rest
+        assert taken(played, second, request_) == following
+        assert not set(taken(played, begun, request_)) & set(rest)
+
+
+@pytest.mark.parametrize("seeds", [(1, 1), (1, 2)])
+def test_the_seed_settles_the_order(seeds: tuple[int, int]) -> None:
+    with a_replay(Kind()) as played:
+        for step in busy_history(40):
+            played.add(step)
+        ids = [
+            [batch.ids.tolist() for batch in played.replay.epoch(Sequences(8, 3), seed=seed)]
+            for seed in seeds
+        ]
+        assert (ids[0] == ids[1]) == (seeds[0] == seeds[1])
+
+
+@pytest.mark.parametrize("batch_size", [1, 6, 7, 97, 98, 99])
+def test_the_last_batch_is_dropped_where_it_is_not_full_and_that_was_asked(
+    batch_size: int,
+) -> None:
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 100))
+        request = Sequences(batch_size, 3)
+        for drop_last in (False, True):
+            epoch = played.replay.epoch(request, drop_last=drop_last)
+            sizes = [len(batch.ids) for batch in epoch]
+            full, rest = divmod(98, batch_size)
+            assert sizes == [batch_size] * full + ([rest] if rest and not drop_last else [])
+            assert len(epoch) == len(sizes)
+
+
+def test_an_epoch_is_over_what_was_stored_when_it_began() -> None:
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 30, End.TERMINATED))
+        request = Sequences(5, 4)
+        expected = everything(played, request)
+        epoch = played.replay.epoch(request)
+        going = iter(epoch)
+        batches = [next(going)]
+        played.add(Step(0, 30, End.TERMINATED))
+        batches += list(going)
+        ids = np.concatenate([batch.ids for batch in batches])
+        assert sorted(ids.tolist()) == sorted(
+            item.rows[0].id for item in expected if isinstance(item, Item)
+        )
+        later = np.concatenate([batch.ids for batch in epoch])
+        assert sorted(later.tolist()) == sorted(
+            item.rows[0].id for item in everything(played, request) if isinstance(item, Item)
+        )
+
+
+@pytest.mark.parametrize("request_", [REQUESTS[0], REQUESTS[6], REQUESTS[8]], ids=str)
+def test_an_epoch_over_nothing_is_refused(request_: Request) -> None:
+    with a_replay(Kind()) as played, pytest.raises(NotEnoughData):
+        list(played.replay.epoch(request_))
+
+
+@given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 4))
+@settings(max_examples=40)
+def test_epochs_over_any_history_give_each_item_once(
+    kind: Kind, history: list[Step], request: Request, shards: int
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history, count=1):
+            pass
+        expected = everything(played, request)
+        if len(expected) < shards:
+            return
+        parts = [
+            taken(played, played.replay.epoch(request, shard=(k, shards)), request)
+            for k in range(shards)
+        ]
+        assert Counter(itertools.chain(*parts)) == Counter(expected)

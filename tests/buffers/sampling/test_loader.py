@@ -1,0 +1,404 @@
+"""Batches that are drawn ahead are the source's own, in its order, and no thread outlives them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.buffers.sampling.loader import Loader
+
+SECONDS = 20.0  # nothing here takes that long, unless it hangs
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A batch that tells its number."""
+
+    number: int
+    rows: np.ndarray
+    memory: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+
+
+class Counting:
+    """A draw that numbers its batches, refills what it is given, and counts those alive."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.calls = itertools.count()
+        self.made = 0
+        self.most_alive = 0
+        self.died: list[None] = []
+        self.seconds = seconds
+        self.lock = threading.Lock()
+
+    def __call__(self, out: Small | None) -> Small:
+        time.sleep(self.seconds)
+        with self.lock:
+            number = next(self.calls)
+            if out is None:
+                rows = np.empty(1000, np.int64)
+                self.made += 1
+                weakref.finalize(rows, self.died.append, None).atexit = False
+            else:
+                rows = out.rows
+            self.most_alive = max(self.most_alive, self.made - len(self.died))
+        rows[:] = number
+        return Small(number, rows)
+
+
+class Resumable:
+    """Numbers up to a limit, once; knows how far it is."""
+
+    def __init__(self, stop: int) -> None:
+        self.stop = stop
+        self.next = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.next >= self.stop:
+            self.stop += 1  # asked once more it would go on
+            raise StopIteration
+        self.next += 1
+        return self.next - 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+
+def loader_threads() -> list[threading.Thread]:
+    found = threading.enumerate()
+    return [thread for thread in found if thread.name.startswith("stepwell-loader")]
+
+
+def wait_until(claim: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not claim():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.002)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    yield
+    wait_until(lambda: not loader_threads())
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 7])
+@pytest.mark.parametrize("reuse", [False, True])
+def test_one_thread_gives_what_comes_without_a_loader(prefetch: int, reuse: bool) -> None:
+    rng, own = np.random.default_rng(3), np.random.default_rng(3)
+
+    def draw(out: np.ndarray | None) -> np.ndarray:
+        return rng.random(4) if out is None else rng.random(out=out)
+
+    with Loader(draw, prefetch=prefetch, reuse=reuse) as batches:
+        for batch in itertools.islice(batches, 50):
+            np.testing.assert_array_equal(batch, own.random(4))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_iterable_comes_whole_and_in_order(threads: int) -> None:
+    assert list(Loader(range(200), threads=threads, prefetch=3)) == list(range(200))
+
+
+def test_several_threads_call_a_function_at_once() -> None:
+    meeting = threading.Barrier(3, timeout=SECONDS)
+
+    def draw(out: int | None) -> int:
+        return meeting.wait()
+
+    with Loader(draw, threads=3, prefetch=1) as batches:
+        assert {next(batches) for _ in range(3)} == {0, 1, 2}
+        meeting.abort()
+
+
+def test_several_threads_draw_each_batch_once() -> None:
+    with Loader(Counting(0.0005), threads=4) as batches:
+        numbers = [next(batches).number for _ in range(100)]
+    assert len(set(numbers)) == 100
+    assert max(numbers) < 100 + 4 + 2
+
+
+def test_batches_are_drawn_while_the_caller_works() -> None:
+    draw = Counting()
+    with Loader(draw, prefetch=3) as batches:
+        wait_until(lambda: draw.made == 3)
+        first = next(batches)
+        wait_until(lambda: draw.made == 4)
+        assert first.number == 0
+        time.sleep(0.01)
+        assert draw.made == 4
+
+
+@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (2, 1), (1, 4), (5, 3)])
+def test_so_many_batches_are_alive_and_no_more(prefetch: int, threads: int) -> None:
+    draw = Counting()
+    with Loader(draw, prefetch=prefetch, threads=threads) as batches:
+        for batch in itertools.islice(batches, 300):
+            assert batch.rows[0] == batch.rows[-1] == batch.number
+    assert draw.most_alive <= prefetch + threads + 1
+    assert draw.made >= 300
+
+
+def test_by_default_a_batch_belongs_to_the_caller() -> None:
+    with Loader(Counting(), prefetch=1) as batches:
+        kept = [next(batches) for _ in range(20)]
+    assert [int(batch.rows[0]) for batch in kept] == list(range(20))
+
+
+@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (3, 2)])
+def test_memory_is_used_again_where_that_is_asked_for(prefetch: int, threads: int) -> None:
+    draw = Counting()
+    with Loader(draw, prefetch=prefetch, threads=threads, reuse=True) as batches:
+        for batch in itertools.islice(batches, 100):
+            time.sleep(0.0001)
+            assert batch.rows[0] == batch.rows[-1] == batch.number  # valid until the next one
+    assert draw.made <= prefetch + threads
+
+
+def test_an_error_arrives_after_the_batches_before_it_with_its_traceback() -> None:
+    def draw(out: int | None) -> int:
+        number = next(count)
+        return number if number < 3 else deep_inside(number)
+
+    def deep_inside(number: int) -> int:
+        raise KeyError(f"batch {number}")
+
+    count = itertools.count()
+    batches = Loader(draw, prefetch=5)
+    assert [next(batches) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(KeyError, match="batch 3") as caught:
+        next(batches)
+    assert "deep_inside" in "".join(traceback.format_tb(caught.value.__traceback__))
+    with pytest.raises(ValueError, match="the loader is closed: expected an open one; make a new"):
+        next(batches)
+    assert next(count) == 4
+
+
+def test_an_error_of_an_iterable_ends_it_too() -> None:
+    def numbers() -> Iterator[int]:
+        yield 0
+        raise OSError("the disk is gone")
+
+    batches = Loader(numbers(), threads=3)
+    assert next(batches) == 0
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(batches)
+
+
+def test_a_function_that_stops_iteration_does_not_end_the_loop_quietly() -> None:
+    def draw(out: int | None) -> int:
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="the loader's source raised StopIteration"):
+        next(Loader(draw))
+
+
+def test_an_exhausted_loader_stays_so_and_does_not_loop_in_silence() -> None:
+    batches = Loader([1, 2])
+    assert list(batches) == [1, 2]
+    assert next(batches, None) is None
+    with pytest.raises(ValueError, match="the loader has given all batches: expected one that has"):
+        list(batches)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_source_is_not_asked_again_after_its_end(threads: int) -> None:
+    for _ in range(20):
+        source = Resumable(5)
+        assert list(Loader(source, threads=threads)) == [0, 1, 2, 3, 4]
+        assert (source.next, source.stop) == (5, 6)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_state_is_that_of_the_batches_that_were_taken(threads: int) -> None:
+    source = Resumable(50)
+    with Loader(source, prefetch=5, threads=threads) as batches:
+        assert batches.state_dict() == {"next": 0}
+        for number in batches:
+            assert batches.state_dict() == {"next": number + 1}
+            if number == 9:
+                wait_until(lambda: source.next > 12)
+    assert batches.state_dict() == {"next": 50}
+
+
+def test_a_function_keeps_no_state() -> None:
+    with pytest.raises(ValueError, match="the loader's source keeps no state: expected an iter"):
+        Loader(Counting()).state_dict()
+
+
+def test_no_thread_runs_before_the_first_batch_or_after_the_block() -> None:
+    batches = Loader(Counting(), threads=2)
+    assert loader_threads() == []
+    with batches:
+        assert len(loader_threads()) == 2
+    assert loader_threads() == []
+    batches.close()
+    with pytest.raises(ValueError, match="the loader is closed"):
+        next(batches)
+
+
+def test_leaving_a_loop_ends_the_threads() -> None:
+    for batch in Loader(Counting(), threads=2):
+        assert len(loader_threads()) == 2
+        if batch.number == 3:
+            break
+    wait_until(lambda: not loader_threads())
+
+
+def test_a_forgotten_loader_is_collected_though_it_is_in_a_cycle() -> None:
+    batches = Loader(Counting(), threads=2)
+    next(batches)
+    cycle: list[Any] = [batches]
+    cycle.append(cycle)
+    seen = weakref.ref(batches)
+    del cycle, batches
+    gc.collect()
+    assert seen() is None
+    wait_until(lambda: not loader_threads())
+
+
+def take_one_and_close(draw: Counting) -> None:
+    with Loader(draw, reuse=True) as batches:
+        next(batches)
+
+
+def take_one_and_forget(draw: Counting) -> None:
+    for _ in Loader(draw, threads=2):
+        break
+
+
+def take_all(draw: Counting) -> None:
+    list(Loader(draw(None) for _ in range(5)))
+
+
+@pytest.mark.parametrize("use", [take_one_and_close, take_one_and_forget, take_all])
+def test_nothing_keeps_a_source_and_its_batches_alive(use: Callable[[Counting], None]) -> None:
+    draw = Counting()
+    seen = weakref.ref(draw)
+    use(draw)
+    made, died = draw.made, draw.died
+    del draw
+    wait_until(lambda: not loader_threads())
+    gc.collect()
+    assert seen() is None
+    assert made <= len(died) <= made + 3  # a forgotten one drew on for a moment
+
+
+def test_closing_waits_for_the_draw_under_way() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def draw(out: int | None) -> int:
+        begun.set()
+        time.sleep(0.05)
+        ended.set()
+        return 0
+
+    with Loader(draw):
+        assert begun.wait(SECONDS)
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "batches = Loader(draw, threads=3); next(batches)",
+        "batches = Loader(draw, threads=3); next(batches); batches.close()",
+        "for batch in Loader(draw): break",
+        "batches = Loader(draw)",
+        "cycle = [Loader(draw)]; next(cycle[0]); cycle.append(cycle); del cycle",
+        "learn = lambda: [next(batches) for _ in range(20)] and print('learned')\n"
+        "batches = Loader(draw)\nthreading.Thread(target=learn).start()",
+        "batches = Loader(draw); next(batches); raise SystemExit",
+    ],
+)
+def test_a_program_ends_whatever_it_did_with_its_loader(use: str) -> None:
+    program = f"""\
+import sys, threading, time
+from stepwell.buffers.sampling.loader import Loader
+def draw(out):
+    time.sleep(0.01)
+    return 1
+{use}
+"""
+    run = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == ("learned\n" if "learned" in use else "")
+
+
+def test_after_a_fork_the_loader_says_that_its_threads_are_elsewhere() -> None:
+    # In a process of its own: a fork of this one would inherit other tests' threads.
+    program = """
+    import os, sys, warnings
+    from stepwell.buffers.sampling.loader import Loader
+    warnings.simplefilter("ignore", DeprecationWarning)  # that of a fork beside threads
+    with Loader(lambda out: 1, threads=2) as batches:
+        unused = Loader(lambda out: 2)
+        next(batches)
+        child = os.fork()
+        if child == 0:
+            try:
+                next(batches)
+            except RuntimeError as error:
+                print(str(error).replace(str(os.getppid()), "A").replace(str(os.getpid()), "B"))
+            print(next(unused))
+            unused.close()
+            batches.close()
+            sys.exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), next(batches), flush=True)
+    """
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == (
+        "the loader's threads run in process A, which was forked: expected to be used there, got "
+        "process B; make a loader in each process\n2\n0 1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefetch": 0}, "prefetch: expected a whole number >= 1, got 0"),
+        ({"threads": 0.5}, "threads: expected a whole number >= 1, got 0.5"),
+        ({"to": "jax"}, "to: expected 'numpy' or 'torch', got 'jax'"),
+        ({"device": "cuda"}, "expected to='torch' with them"),
+        ({"pin_memory": True}, "expected to='torch' with them"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Loader(Counting(), **options)
+
+
+def test_memory_of_an_iterable_cannot_be_used_again() -> None:
+    with pytest.raises(ValueError, match="reuse=True: expected a function that refills batches"):
+        Loader([1, 2], reuse=True)
+
+
+def test_a_source_is_a_function_or_an_iterable() -> None:
+    with pytest.raises(ValueError, match="source: expected a function or an iterable, got 7"):
+        Loader(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

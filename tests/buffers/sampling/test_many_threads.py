@@ -1,0 +1,201 @@
+"""One thread writes while several draw: no row is torn, mixed up, or of another episode."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replay_histories import busy_history
+from replay_model import fields_of, next_fields_of
+from replay_rows import Played, Row, Step, telling, telling_spec
+from stepwell.buffers import Batch, End, SequenceReplayBuffer
+from stepwell.buffers.sampling.batch import TransitionBatch
+
+Draw = Callable[[SequenceReplayBuffer, np.random.Generator], Batch | TransitionBatch]
+CHOSEN = ("action", "extra/memory", "extra/code")  # zeros where no action was chosen
+
+
+@contextmanager
+def frequent_switches() -> Iterator[None]:
+    """Let Python's threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def rows_that_say(place: np.ndarray) -> list[Row]:
+    """The rows that [n, 3] observations say they are."""
+    return [Row(stream, episode, number, 0, True) for stream, episode, number in place.tolist()]
+
+
+def assert_consistent(batch: Batch | TransitionBatch) -> None:
+    """Whatever was drawn, each of its rows is whole, and they are neighbours."""
+    place = batch.observation["place"]
+    if isinstance(batch, TransitionBatch):
+        _assert_rows(batch, np.ones(len(place), np.bool_))
+        steps = batch.next_observation["place"] - place
+        assert (steps[:, :2] == 0).all()
+        assert (steps[:, 2] == batch.steps).all()
+        return
+    mask = batch.mask
+    assert mask.any()
+    _assert_rows(batch, mask)
+    follows = mask[:, 1:] & mask[:, :-1] & ~batch.is_first[:, 1:]
+    assert (np.diff(place, axis=1)[follows] == [0, 0, 1]).all()
+    assert ((place[..., 2] == 0) == batch.is_first)[mask].all()
+    assert (mask.sum(axis=1) == batch.lengths).all()
+
+
+def _assert_rows(batch: Batch | TransitionBatch, mask: np.ndarray) -> None:
+    """Each field is that of the row which the observation tells."""
+    now = then = telling(rows_that_say(batch.observation["place"][mask]))
+    arrays = list(fields_of(batch))
+    if batch.next_observation is not None:
+        then = telling(rows_that_say(batch.next_observation["place"][mask]))
+        arrays += next_fields_of(batch)
+    for name, array, is_next in arrays:
+        if name == "reward" and isinstance(batch, TransitionBatch):
+            continue  # of several rows
+        is_of_next = is_next or name.partition("/")[0] in ("info", "reward")
+        rows, expected = array[mask], (then if is_of_next else now)[name]
+        if name in CHOSEN:
+            is_chosen = rows.reshape(len(rows), -1).any(axis=1)
+            rows, expected = rows[is_chosen], expected[is_chosen]
+        if rows.ndim > expected.ndim:
+            rows = rows[:, -1]  # the newest frame of a stack
+        assert (rows == expected).all(), name
+
+
+SAMPLERS: dict[str, Draw] = {
+    "inside": lambda replay, rng: replay.sample_sequences(16, 5, rng=rng),
+    "large": lambda replay, rng: replay.sample_sequences(64, 60, borders="pad_after", rng=rng),
+    "cross": lambda replay, rng: replay.sample_sequences(
+        16, 9, borders="cross", burn_in=2, stack=True, rng=rng
+    ),
+    "transition": lambda replay, rng: replay.sample_sequences(
+        16, 6, borders="pad_before", align="transition", rng=rng
+    ),
+    "own generator": lambda replay, rng: replay.sample_sequences(16, 3, draw="recent"),
+    "newest": lambda replay, rng: replay.sample_sequences(4, 3, draw="newest"),
+    "stacks": lambda replay, rng: replay.sample_transitions(32, rng=rng),
+    "steps": lambda replay, rng: replay.sample_transitions(32, n_step=3, stack=False, rng=rng),
+    "episodes": lambda replay, rng: replay.sample_episodes(3, rng=rng),
+}
+
+
+class Crowd:
+    """Threads that draw until they are told to stop, or one fails."""
+
+    def __init__(self, replay: SequenceReplayBuffer, samplers: dict[str, Draw]) -> None:
+        self.counts = dict.fromkeys(samplers, 0)
+        self._replay = replay
+        self._is_over = threading.Event()
+        self._errors: list[tuple[str, BaseException]] = []
+        self._threads = [
+            threading.Thread(target=self._draw, args=(name, seed, sampler))
+            for seed, (name, sampler) in enumerate(samplers.items())
+        ]
+
+    def __enter__(self) -> Crowd:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def is_well(self) -> bool:
+        return not self._errors
+
+    def assert_well(self) -> None:
+        if self._errors:
+            name, error = self._errors[0]
+            raise AssertionError(f"the thread that draws {name!r} failed") from error
+        assert min(self.counts.values()) > 0, self.counts
+
+    def _draw(self, name: str, seed: int, sampler: Draw) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            while not self._is_over.is_set():
+                assert_consistent(sampler(self._replay, rng))
+                self.counts[name] += 1
+        except BaseException as error:
+            self._errors.append((name, error))
+
+
+def write_and_draw(
+    played: Played, seconds: float, samplers: dict[str, Draw], pause: float = 0.0
+) -> Crowd:
+    """Write on and on in this thread, while the others draw."""
+    steps = busy_history(10**9)
+    played.add(*(Step(stream, 40, End.PENDING) for stream in range(3)))
+    played.add(*(Step(stream, 20, End.TERMINATED) for stream in range(3)))
+    played.add(*(Step(stream, 40, End.PENDING) for stream in range(3)))
+    stop = time.monotonic() + seconds
+    with frequent_switches(), Crowd(played.replay, samplers) as crowd:
+        while time.monotonic() < stop and crowd.is_well:
+            played.replay.add([played.recording.piece(*next(steps)[:3])])
+            time.sleep(pause)
+    crowd.assert_well()
+    return crowd
+
+
+@pytest.fixture(params=[2.0, pytest.param(60.0, marks=pytest.mark.full)])
+def seconds(request: pytest.FixtureRequest) -> float:
+    value: float = request.param
+    return value
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+@pytest.mark.parametrize("capacity", [None, 600])
+def test_what_is_drawn_while_another_thread_writes_is_whole(
+    is_on_disk: bool, capacity: int | None, seconds: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "store" if is_on_disk else None
+    with Played(telling_spec(3, "repeat"), path, capacity, threads=2) as played:
+        write_and_draw(played, seconds, SAMPLERS, pause=0.0 if capacity else 0.002)
+        if capacity is not None:
+            assert played.replay.storage.table.base > 0
+
+
+def test_priorities_are_drawn_and_updated_while_another_thread_writes(
+    seconds: float, tmp_path: Path
+) -> None:
+    def draw_and_update(replay: SequenceReplayBuffer, rng: np.random.Generator) -> Any:
+        batch = replay.sample_transitions(32, draw="priorities", rng=rng)
+        replay.update_priorities(batch.ids, rng.exponential(size=32))
+        return batch
+
+    samplers: dict[str, Draw] = {"one": draw_and_update, "two": draw_and_update}
+    samplers["steps"] = SAMPLERS["steps"]
+    for path in (None, tmp_path / "store"):
+        with Played(telling_spec(3, "zero"), path, 600) as played:
+            write_and_draw(played, seconds / 2, samplers)
+
+
+def test_a_torn_row_would_be_seen() -> None:
+    with Played(telling_spec(3, "zero")) as played:
+        played.add(Step(0, 30))
+        for name, sampler in SAMPLERS.items():
+            batch = sampler(played.replay, np.random.default_rng(0))
+            assert_consistent(batch)
+            batch.observation["frame"].reshape(-1)[-1:] ^= 1
+            flat: Any = batch.info["scan"]
+            flat[-1, -1] += 1
+            with pytest.raises(AssertionError):
+                assert_consistent(batch)
+            assert name

@@ -1,0 +1,163 @@
+"""Every sequence that is drawn is one that the model lists, in every array; and all are drawn."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
+from replay_model import Contents, assert_sequences, by_id, drawn, sequences
+from replay_rows import Played, Step
+from stepwell.buffers import NotEnoughData
+from stepwell.buffers.sampling.requests import Align, Borders, Sequences
+
+NEVER = ("episodes", "ends")  # with borders="cross"
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Sequences:
+    borders = draw(st.sampled_from(get_args(Borders)))
+    modes = ["steps", "recent", "episodes", "ends"]
+    return Sequences(
+        batch_size=draw(st.integers(1, 60)),
+        length=draw(st.integers(1, 7)),
+        borders=borders,
+        draw=draw(st.sampled_from([m for m in modes if borders != "cross" or m not in NEVER])),
+        align=draw(st.sampled_from(get_args(Align))),
+        burn_in=draw(st.sampled_from([0, 0, 1, 3])),
+        stack=draw(st.booleans()),
+        state=draw(st.sampled_from([(), ("memory",)])),
+    )
+
+
+def check(played: Played, request: Sequences, stack: int, batches: int = 1) -> None:
+    """A request gives what the model says, or nothing where the model has nothing."""
+    request = request._replace(stack=request.stack and stack > 1)
+    items = by_id(sequences(played.episodes, request, stack), request)
+    if not items:
+        with pytest.raises(NotEnoughData):
+            played.replay.sample(request)
+        return
+    contents = Contents(played.spec, played.episodes)
+    for _ in range(batches):
+        batch = played.replay.sample(request)
+        assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
+
+
+@given(KINDS, HISTORIES, st.lists(requests(), min_size=3, max_size=6))
+@settings(max_examples=120)
+def test_what_is_drawn_is_what_the_model_lists(
+    kind: Kind, history: list[Step], wanted: list[Sequences]
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history):
+            for request in wanted:
+                check(played, request, kind.stack)
+
+
+@pytest.mark.full
+@given(KINDS, HISTORIES, st.lists(requests(), min_size=5, max_size=10))
+@settings(max_examples=4_000)
+def test_what_is_drawn_is_what_the_model_lists_at_length(
+    kind: Kind, history: list[Step], wanted: list[Sequences]
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history, count=5):
+            for request in wanted:
+                check(played, request, kind.stack)
+
+
+@given(KINDS, HISTORIES, requests())
+@settings(max_examples=60)
+def test_all_that_the_model_lists_is_drawn_sooner_or_later(
+    kind: Kind, history: list[Step], request: Sequences
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history, count=1):
+            pass
+        request = request._replace(draw="steps", stack=request.stack and kind.stack > 1)
+        items = by_id(sequences(played.episodes, request, kind.stack), request)
+        if not items:
+            return
+        # That one of n stays away from 30 n draws has a probability below n * exp(-30).
+        request = request._replace(batch_size=30 * len(items), fields=["reward"])
+        found = drawn(played.replay.sample(request), items)
+        assert set(found) == set(items.values())
+
+
+@pytest.mark.parametrize("borders", get_args(Borders))
+@pytest.mark.parametrize("align", get_args(Align))
+@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize("kind", [Kind(False, 150, 3, "repeat"), Kind(True, 150, 3)])
+def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
+    borders: Borders, align: Align, burn_in: int, kind: Kind
+) -> None:
+    """D5, D6, I2, I6, N2, N3: windows over the head, over the end of the memory, and stacks."""
+    with a_replay(kind) as played:
+        for number, step in enumerate(busy_history(150)):
+            played.add(step)
+            for length, stack in ((1, True), (4, False), (9, True)) if number % 10 == 9 else ():
+                request = Sequences(
+                    40, length, borders=borders, align=align, burn_in=burn_in, stack=stack
+                )
+                check(played, request, 3)
+        assert played.replay.storage.table.base > 0
+        played.assert_follows()
+
+
+@pytest.mark.parametrize("length", [1, 50, 1_000])
+@pytest.mark.parametrize("borders", get_args(Borders))
+def test_blocks_and_pieces_of_long_episodes_are_joined(borders: Borders, length: int) -> None:
+    """Longer than the blocks of rows that are compressed together."""
+    with a_replay(Kind()) as played:
+        for new_rows in (700, 1, 2, 301, 1, 150):
+            played.add(Step(0, new_rows), Step(1, new_rows // 2))
+        check(played, Sequences(6, length, borders=borders), 1, batches=4)
+
+
+@pytest.mark.parametrize("draw", ["steps", "recent", "episodes", "ends", "newest", "priorities"])
+@pytest.mark.parametrize("borders", ["inside", "pad_after", "pad_before"])
+def test_an_empty_replay_has_nothing_to_draw(draw: str, borders: str) -> None:
+    with a_replay(Kind()) as played, pytest.raises(NotEnoughData):
+        played.replay.sample_sequences(1, 2, borders=borders, draw=draw)
+
+
+def test_too_few_rows_are_refused_with_both_numbers() -> None:
+    """D2, I4: 15 or 5 rows stored, 20 or 6 needed."""
+    for stored, needed in ((5, 6), (15, 20)):
+        with a_replay(Kind()) as played:
+            played.add(Step(0, stored))
+            with pytest.raises(NotEnoughData, match=rf"{needed} rows.*has {stored}\b"):
+                played.replay.sample_sequences(3, needed)
+            played.replay.sample_sequences(3, stored)
+            with pytest.raises(NotEnoughData):
+                played.replay.sample_sequences(3, stored, align="transition")
+
+
+@pytest.mark.parametrize("stored", [8, 60, 100])
+def test_no_request_ever_hangs_or_repeats_rows(stored: int) -> None:
+    """D3, D4: sizes below twice the length made a loop without an end, or repeated rows."""
+    with a_replay(Kind(capacity=60)) as played:
+        for _ in range(stored):
+            played.add(Step(0, 1))
+        rows = len(played.episodes[0].rows)
+        for length in range(1, rows + 1):
+            check(played, Sequences(8, length), 1)
+        assert math.isclose(rows, min(stored, 60), abs_tol=6)
+        with pytest.raises(NotEnoughData):
+            played.replay.sample_sequences(1, rows + 1)
+
+
+def test_the_first_and_the_newest_row_are_drawn() -> None:
+    """D5, N5: the newest step was never in a window, nor the last start."""
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 20))
+        batch = played.replay.sample_sequences(2_000, 10)
+        numbers = np.asarray(batch.observation["place"])[..., 2]
+        assert set(numbers[:, 0].tolist()) == set(range(11))
+        assert numbers.max() == 19

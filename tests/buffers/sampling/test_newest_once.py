@@ -1,0 +1,216 @@
+"""draw="newest": each tile of rows once and in the order of its arrival, then any sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chi_square import assert_shares
+from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, whole_episodes
+from replay_model import (
+    Contents,
+    assert_sequences,
+    assert_transitions,
+    by_id,
+    drawn,
+    sequences,
+    transitions,
+)
+from replay_rows import ModelEpisode, Played, Row, Step, streams_of
+from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers.sampling.requests import Sequences, Transitions
+
+
+def tiles(episodes: list[ModelEpisode], request: Sequences) -> list[int]:
+    """Ids of the first rows of what is to be handed out, in order; of streams all rows are here."""
+    width = request.length + (request.align == "transition")
+    found: list[tuple[Row, Row]] = []
+    for line, first in _lines(episodes, request):
+        for start in range(-first % request.length, len(line) - width + 1, request.length):
+            last = line[start + width - 1]
+            if not _is_pending(last, episodes):
+                found.append((last, line[start]))
+    return [row.id for _, row in sorted(found, key=lambda pair: pair[0].id)]
+
+
+def _lines(episodes: list[ModelEpisode], request: Sequences) -> Iterator[tuple[list[Row], int]]:
+    """Rows that follow one another, and the number of the first one among them."""
+    if request.borders == "cross":
+        for line in streams_of(episodes):
+            yield line, 0
+    else:
+        for episode in episodes:
+            yield episode.rows, episode.head
+
+
+def _is_pending(row: Row, episodes: list[ModelEpisode]) -> bool:
+    return any(e.end & End.PENDING and e.last.id == row.id for e in episodes)
+
+
+REQUESTS = [
+    Sequences(1, 3, draw="newest"),
+    Sequences(1, 1, draw="newest"),
+    Sequences(1, 4, draw="newest", align="transition"),
+    Sequences(1, 5, "cross", draw="newest"),
+    Sequences(1, 2, "cross", draw="newest", align="transition"),
+]
+
+
+def hand_out(played: Played, request: Sequences, count: int) -> list[int]:
+    """Ids of the next sequences, whose arrays are checked."""
+    items = by_id(sequences(played.episodes, request), request)
+    batch = played.replay.sample(request._replace(batch_size=count))
+    assert isinstance(batch, Batch)
+    contents = Contents(played.spec, played.episodes)
+    assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
+    assert (batch.weights == 1).all()
+    ids: list[int] = batch.ids.tolist()
+    return ids
+
+
+@given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 9))
+@settings(max_examples=100)
+def test_each_tile_comes_once_and_in_order(
+    kind: Kind, history: list[Step], request: Sequences, most: int
+) -> None:
+    """Asked between all adds, each time for at most so many."""
+    if request.borders == "cross":
+        kind = kind._replace(capacity=None)
+    given_out: set[int] = set()
+    with a_replay(kind) as played:
+        for step in history:
+            if step.then == "restart":
+                step = step._replace(then="")
+            played.add(step)
+            if not sequences(played.episodes, request):
+                with pytest.raises(NotEnoughData):
+                    played.replay.sample(request)
+                continue
+            left = [row for row in tiles(played.episodes, request) if row not in given_out]
+            new = left[:most]
+            found = hand_out(played, request, most)
+            assert found[: len(new)] == new
+            given_out |= set(new)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+@pytest.mark.parametrize("batch_size", [1, 4, 1_000])
+def test_where_nothing_is_left_sequences_are_drawn_uniformly(
+    request_: Sequences, batch_size: int
+) -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [9, 5, 12, 8])
+        expected = tiles(played.episodes, request_)
+        found: list[int] = []
+        while len(found) < 4_000:
+            batch = played.replay.sample(request_._replace(batch_size=batch_size))
+            found += batch.ids.tolist()
+        assert found[: len(expected)] == expected
+        items = sequences(played.episodes, request_)
+        counts: dict[Any, int] = dict.fromkeys([item.rows[0].id for item in items], 0)
+        for row in found[len(expected) :]:
+            counts[row] += 1
+        assert_shares(counts, dict.fromkeys(counts, 1.0))  # type: ignore[arg-type]
+
+
+def test_every_kind_of_sequence_has_a_queue_of_its_own() -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [20])
+        for request in (*REQUESTS, Sequences(1, 2, draw="newest")):
+            assert hand_out(played, request, 2) == tiles(played.episodes, request)[:2]
+        for request in (*REQUESTS, Sequences(1, 2, draw="newest")):
+            assert hand_out(played, request, 2) == tiles(played.episodes, request)[2:4]
+
+
+def test_what_was_evicted_before_its_turn_is_left_out() -> None:
+    with a_replay(Kind(capacity=64)) as played:
+        played.add(Step(0, 12))
+        request = Sequences(1, 3, draw="newest")
+        assert hand_out(played, request, 2) == tiles(played.episodes, request)[:2]
+        for _ in range(40):
+            played.add(Step(0, 4))
+        head = played.episodes[0].head
+        assert head > 12
+        expected = tiles(played.episodes, request)
+        assert hand_out(played, request, len(expected)) == expected
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_the_queue_is_restored_with_the_state(is_on_disk: bool, tmp_path: Path) -> None:
+    with Played(path=tmp_path / "store" if is_on_disk else None) as played:
+        for step in busy_history(40):
+            played.add(step)
+        request = Sequences(1, 3, draw="newest")
+        hand_out(played, request, 7)
+        if is_on_disk:
+            played.replay.save_checkpoint()
+        state = played.replay.state_dict()
+        expected = hand_out(played, request, 9)
+        played.restart()
+        if is_on_disk:
+            played.replay.load_checkpoint()
+        else:
+            played.replay.load_state_dict(state)
+        assert hand_out(played, request, 9) == expected == tiles(played.episodes, request)[7:16]
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_each_transition_comes_once_and_in_order(n_step: int) -> None:
+    """A transition has arrived when its next row has, and an action was chosen from that."""
+    request = Transitions(1, n_step, draw="newest")
+    given_out: set[int] = set()
+    with a_replay(Kind(capacity=120)) as played:
+        for step in busy_history(60):
+            played.add(step)
+            steps = {one.row.id: one for one in transitions(played.episodes, request)}
+            arrived = sorted(
+                (one.between[0].id, row)
+                for row, one in steps.items()
+                if not _is_pending(one.between[0], played.episodes)
+            )
+            new = [row for _, row in arrived if row not in given_out]
+            batch = played.replay.sample(request._replace(batch_size=len(new) + 2))
+            found = batch.ids.tolist()
+            assert found[: len(new)] == new
+            given_out |= set(new)
+            contents = Contents(played.spec, played.episodes)
+            some = [steps[row] for row in found]
+            assert_transitions(played.spec, contents, batch, some, request)
+
+
+@pytest.mark.parametrize("borders", ["pad_after", "pad_before"])
+def test_padded_sequences_have_no_queue(borders: Any) -> None:
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 10))
+        with pytest.raises(ValueError, match="newest"):
+            played.replay.sample_sequences(2, 3, borders=borders, draw="newest")
+
+
+def test_all_rows_are_handed_out_but_the_rest_of_an_episode() -> None:
+    """An online queue: nothing is skipped, nothing comes twice."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [9, 4, 3, 2, 7])
+        batch = played.replay.sample_sequences(7, 3, draw="newest")
+        rows = np.asarray(batch.observation["place"]).reshape(-1, 3)[:, 1:].tolist()
+        assert len({tuple(row) for row in rows}) == len(rows) == 21
+        assert rows == [
+            [episode, row] for episode, count in enumerate([9, 3, 3, 0, 6]) for row in range(count)
+        ]
+
+
+def test_no_two_sequences_of_a_request_share_an_id() -> None:
+    """Else an update of priorities would hit the wrong one."""
+    with a_replay(Kind(stack=2)) as played:
+        for step in busy_history(60):
+            played.add(step)
+        for borders in ("inside", "cross", "pad_after", "pad_before"):
+            for burn_in in (0, 3):
+                request = Sequences(1, 4, borders, burn_in=burn_in)
+                items = sequences(played.episodes, request)
+                assert len(by_id(items, request)) == len(items) == len(set(items))

@@ -1,0 +1,474 @@
+"""Prioritized draws against a dictionary of priorities, by id."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.sampling.priorities import Priorities
+
+EPSILON = 1e-6
+# 99.9 % quantiles of chi-square, by degrees of freedom.
+QUANTILE = {7: 24.32, 15: 37.70, 63: 103.44}
+
+
+def some(alpha: float, values: list[float], first: int = 0) -> Priorities:
+    """Items with these priorities, from an id on."""
+    priorities = Priorities(alpha)
+    ids = np.arange(first, first + len(values))
+    priorities.enter(np.array([first]), np.array([len(values)]))
+    assert priorities.update(ids, np.array(values)) == 0
+    return priorities
+
+
+def enter(priorities: Priorities, *ranges: tuple[int, int]) -> None:
+    """Ranges of (first id, count)."""
+    firsts, counts = np.array(ranges, np.int64).reshape(-1, 2).T
+    priorities.enter(firsts, counts)
+
+
+def leave(priorities: Priorities, *ranges: tuple[int, int]) -> None:
+    firsts, counts = np.array(ranges, np.int64).reshape(-1, 2).T
+    priorities.leave(firsts, counts)
+
+
+def masses(priorities: Priorities) -> dict[int, float]:
+    """What `state` says of each live id."""
+    state = priorities.state()
+    return dict(zip(state["ids"].tolist(), state["masses"].tolist(), strict=True))
+
+
+def drawn(priorities: Priorities, seed: int = 0, size: int = 4_000) -> set[int]:
+    ids, _ = priorities.draw(size, np.random.default_rng(seed))
+    return set(ids.tolist())
+
+
+# --- draws ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alpha", "first"), [(0.0, 0), (0.6, 1_000_003), (1.0, 61), (2.0, 0)])
+def test_ids_are_drawn_in_proportion_to_priority_to_the_power_of_alpha(
+    alpha: float, first: int
+) -> None:
+    values = [0.1 * (1 + number % 7) for number in range(64)]
+    priorities = some(alpha, values, first)
+    expected = np.array([(value + EPSILON) ** alpha for value in values])
+    expected /= expected.sum()
+    rng = np.random.default_rng(5)
+    counts = np.zeros(64)
+    for _ in range(4_000):  # single draws: those of one batch depend on one another
+        ids, probabilities = priorities.draw(1, rng)
+        counts[ids - first] += 1
+        np.testing.assert_allclose(probabilities, expected[ids - first], rtol=1e-12)
+    chi_square = ((counts - 4_000 * expected) ** 2 / (4_000 * expected)).sum()
+    assert chi_square < QUANTILE[63]
+
+
+def test_a_batch_holds_one_draw_from_each_of_equal_parts_of_the_total() -> None:
+    priorities = some(1.0, [1.0] * 100)
+    rng = np.random.default_rng(0)
+    counts = np.zeros(8)
+    for _ in range(500):
+        ids, _ = priorities.draw(20, rng)
+        assert (ids // 5).tolist() == list(range(20))
+        counts += np.bincount(ids // 5 % 8, ids % 5 == 2, 8)
+    expected = np.array([3, 3, 3, 3, 2, 2, 2, 2]) * 500 / 5
+    assert ((counts - expected) ** 2 / expected).sum() < QUANTILE[7]
+
+
+def test_within_its_part_of_the_total_a_draw_is_uniform() -> None:
+    priorities = some(1.0, [1.0] * 64)
+    rng = np.random.default_rng(1)
+    counts = np.zeros(16)
+    for _ in range(500):
+        ids, _ = priorities.draw(4, rng)
+        counts += np.bincount(ids % 16, minlength=16)
+    assert ((counts - 125) ** 2 / 125).sum() < QUANTILE[15]
+
+
+def test_equal_seeds_draw_equally() -> None:
+    one, other = some(0.6, [1.0, 2.0, 3.0]), some(0.6, [1.0, 2.0, 3.0])
+    first = one.draw(50, np.random.default_rng(3))[0].tolist()
+    assert first == other.draw(50, np.random.default_rng(3))[0].tolist()
+    assert first != other.draw(50, np.random.default_rng(4))[0].tolist()
+
+
+def test_what_was_drawn_is_the_callers_own() -> None:
+    priorities = some(0.6, [1.0, 2.0, 3.0])
+    ids, probabilities = priorities.draw(2, np.random.default_rng(0))
+    before = ids.tolist(), probabilities.tolist()
+    priorities.draw(2, np.random.default_rng(1))
+    priorities.update(ids, np.array([7.0, 8.0]))
+    assert (ids.tolist(), probabilities.tolist()) == before
+    assert [array.dtype for array in (ids, probabilities)] == [np.int64, np.float64]
+
+
+def test_drawing_from_nothing_says_that_there_is_nothing() -> None:
+    priorities = Priorities(0.6)
+    with pytest.raises(NotEnoughData, match="expected something that can be drawn, got nothing"):
+        priorities.draw(4, np.random.default_rng(0))
+    enter(priorities, (0, 5))
+    leave(priorities, (0, 5))
+    with pytest.raises(NotEnoughData, match="collect more"):
+        priorities.draw(4, np.random.default_rng(0))
+
+
+@given(
+    values=st.lists(st.floats(0, 1e3), min_size=1, max_size=50),
+    alpha=st.floats(0, 2),
+    beta=st.floats(0, 1),
+)
+def test_weights_are_those_of_the_paper(values: list[float], alpha: float, beta: float) -> None:
+    priorities = some(alpha, values)
+    _, probabilities = priorities.draw(16, np.random.default_rng(0))
+    plain = (len(values) * probabilities) ** -beta
+    weights = priorities.weights(probabilities, beta)
+    assert weights.dtype == np.float32
+    np.testing.assert_allclose(weights, plain / plain.max(), rtol=1e-6)
+
+
+# --- priorities -----------------------------------------------------------------------------------
+
+
+def test_new_items_have_the_largest_priority_that_was_ever_given() -> None:
+    priorities = Priorities(1.0)
+    enter(priorities, (0, 2))
+    assert masses(priorities) == {0: 1.0, 1: 1.0}
+    priorities.update(np.array([0]), np.array([0.5]))
+    enter(priorities, (2, 1))
+    priorities.update(np.array([1, 0]), np.array([-8.0, 3.0]))
+    priorities.update(np.array([1]), np.array([2.0]))
+    enter(priorities, (3, 2))
+    assert masses(priorities) == pytest.approx(
+        {0: 3 + EPSILON, 1: 2 + EPSILON, 2: 1.0, 3: 8 + EPSILON, 4: 8 + EPSILON}, rel=1e-14
+    )
+
+
+def test_an_ignored_priority_is_none_that_was_given() -> None:
+    priorities = Priorities(1.0)
+    enter(priorities, (0, 2))
+    assert priorities.update(np.array([0, 5]), np.array([2.0, 9.0])) == 1
+    enter(priorities, (5, 1))
+    assert masses(priorities)[5] == 2 + EPSILON
+
+
+def test_a_priority_of_0_is_drawn_seldom_but_not_never() -> None:
+    priorities = some(0.5, [0.0, 1.0])
+    assert masses(priorities)[0] == EPSILON**0.5
+    assert drawn(priorities) == {0, 1}
+
+
+def test_of_an_id_that_is_named_twice_the_last_priority_counts() -> None:
+    priorities = some(1.0, [1.0, 1.0])
+    priorities.update(np.array([1, 0, 1]), np.array([5.0, 6.0, 7.0]))
+    assert masses(priorities) == {0: 6 + EPSILON, 1: 7 + EPSILON}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_priorities_of_any_float_are_taken(dtype: type[np.floating]) -> None:
+    priorities = some(1.0, [1.0])
+    values = np.array([-0.1], dtype)
+    priorities.update(np.array([0]), values)
+    assert masses(priorities)[0] == 0 - float(values[0]) + EPSILON
+    assert values[0] == dtype(-0.1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "complaint"),
+    [
+        ([0, 1], [1.0], r"priorities: expected one number for each of the 2 ids.*float64 \(1,\)"),
+        ([0, 1], [[1.0, 2.0]], r"priorities: .*got float64 \(1, 2\); hand over an array \[B\]"),
+        ([0, 1], [1, 2], "priorities: .*got int64"),
+        ([0.0, 1.0], [1.0, 2.0], "ids: expected the int64 ids .* got float64"),
+        ([[0, 1]], [[1.0, 2.0]], "ids: .*hand over batch.ids"),
+        ([0, 1], [1.0, math.nan], "priorities: expected finite numbers.*got nan; look at"),
+        ([0, 1], [-math.inf, 1.0], "priorities: expected finite numbers.*got -inf"),
+        ([0, 1], [1.0, 1e300], r"below 1e\+140 where alpha is 2, got 1e\+300"),
+    ],
+)
+def test_priorities_that_are_none_are_refused_and_change_nothing(
+    ids: list[int], values: list[float], complaint: str
+) -> None:
+    priorities = some(2.0, [3.0, 4.0])
+    before = masses(priorities)
+    with pytest.raises(ValueError, match=complaint):
+        priorities.update(np.array(ids), np.array(values))
+    enter(priorities, (2, 1))
+    assert masses(priorities) == before | {2: (4 + EPSILON) ** 2}
+
+
+def test_not_a_number_is_refused_where_alpha_is_0_too() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        some(0.0, [1.0]).update(np.array([0]), np.array([math.nan]))
+
+
+def test_an_update_of_nothing_is_none() -> None:
+    assert some(1.0, [1.0]).update(np.array([], np.int64), np.array([])) == 0
+
+
+@pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf, 21])
+def test_an_alpha_that_is_none_is_refused(alpha: float) -> None:
+    with pytest.raises(ValueError, match="alpha: expected a number from 0 to 20"):
+        Priorities(alpha)
+
+
+@pytest.mark.parametrize("beta", [-0.1, math.nan, math.inf])
+def test_a_beta_that_is_none_is_refused(beta: float) -> None:
+    with pytest.raises(ValueError, match="beta: expected a finite number >= 0"):
+        some(1.0, [1.0]).weights(np.array([1.0]), beta)
+
+
+# --- what comes and goes --------------------------------------------------------------------------
+
+
+def test_what_left_is_not_drawn_and_its_updates_are_counted() -> None:
+    priorities = some(1.0, [1.0] * 10)
+    leave(priorities, (2, 3), (7, 1))
+    assert drawn(priorities) == {0, 1, 5, 6, 8, 9}
+    assert priorities.update(np.array([2, 3, 5, 7]), np.full(4, 9.0)) == 3
+    assert masses(priorities)[5] == 9 + EPSILON
+    assert (priorities.count, len(priorities)) == (6, 6)
+
+
+def test_what_was_never_entered_is_counted_as_ignored() -> None:
+    priorities = some(1.0, [1.0] * 4, first=100)
+    ids = np.array([-1, 0, 99, 104, 164, 228, np.iinfo(np.int64).max, np.iinfo(np.int64).min])
+    before = masses(priorities)
+    assert priorities.update(ids, np.full(8, 5.0)) == 8
+    assert masses(priorities) == before
+
+
+def test_an_id_that_is_gone_never_hits_the_one_that_has_its_leaf_now() -> None:
+    priorities = Priorities(1.0)
+    for first in range(0, 64 * 40, 16):  # never more than 48 alive: one round of leaves is enough
+        enter(priorities, (first, 16))
+        priorities.leave_before(first - 32)
+    assert priorities.state()["capacity"] == 64
+    alive = masses(priorities)
+    assert list(alive) == list(range(64 * 40 - 48, 64 * 40))
+    for lap in range(1, 40):
+        assert priorities.update(np.array(list(alive)) - 64 * lap, np.full(48, 5.0)) == 48
+    assert masses(priorities) == alive
+
+
+def test_the_leaves_are_used_again_when_items_leave_one_by_one() -> None:
+    priorities = Priorities(1.0)
+    for id in range(1_000):
+        enter(priorities, (id, 1))
+        if id >= 60:
+            leave(priorities, (id - 60, 1))
+    assert priorities.state()["capacity"] == 64
+    assert drawn(priorities) == set(range(940, 1_000))
+
+
+def test_only_the_room_from_the_lowest_to_the_highest_live_id_is_taken() -> None:
+    priorities = Priorities(1.0)
+    enter(priorities, (0, 20_000))
+    leave(priorities, (0, 15_000))
+    enter(priorities, (20_000, 20_000))
+    assert priorities.state()["capacity"] == 32_768
+    assert list(masses(priorities)) == list(range(15_000, 40_000))
+    leave(priorities, (0, 40_000))
+    enter(priorities, (1 << 50, 32_768))
+    assert priorities.state()["capacity"] == 32_768
+    assert list(masses(priorities)) == list(range(1 << 50, (1 << 50) + 32_768))
+
+
+def test_what_is_alive_stays_as_it_is_when_more_room_is_needed() -> None:
+    priorities = some(1.0, [float(1 + id % 5) for id in range(1_000, 1_050)], first=1_000)
+    before = masses(priorities)
+    enter(priorities, (1_050, 100))
+    assert before.items() <= masses(priorities).items()
+    leave(priorities, (1_049, 60))
+    enter(priorities, (1_150, 100_000))
+    assert priorities.count == 49 + 41 + 100_000
+    left = masses(priorities)
+    assert all(left[id] == before[id] for id in range(1_000, 1_049))
+    assert list(left) == [*range(1_000, 1_049), *range(1_109, 101_150)]
+
+
+def test_what_is_gone_for_good_does_not_come_back() -> None:
+    priorities = some(1.0, [1.0] * 10)
+    priorities.leave_before(6)
+    enter(priorities, (3, 5))
+    assert sorted(masses(priorities)) == [6, 7, 8, 9]
+    priorities.clear()
+    enter(priorities, (8, 4))
+    assert sorted(masses(priorities)) == [10, 11]
+    priorities.leave_before(1_000)
+    enter(priorities, (11, 990))
+    assert sorted(masses(priorities)) == [1_000]
+
+
+def test_what_left_may_come_back_and_what_is_there_keeps_its_priority() -> None:
+    priorities = some(1.0, [4.0] * 100)
+    leave(priorities, (0, 90))
+    enter(priorities, (90, 200))  # raises what the lowest live id is
+    priorities.update(np.array([95]), np.array([0.5]))
+    enter(priorities, (5, 120))
+    alive = masses(priorities)
+    assert list(alive) == list(range(5, 290))
+    assert alive[95] == 0.5 + EPSILON
+    assert alive[5] == 4 + EPSILON
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 4_097])
+def test_ranges_may_wrap_around_the_end_of_the_leaves(size: int) -> None:
+    priorities = Priorities(1.0)
+    for first in range(0, 5 * size, max(1, size // 3)):
+        priorities.leave_before(first - size + max(1, size // 3))
+        enter(priorities, (first, max(1, size // 3)))
+    state = priorities.state()
+    assert state["capacity"] < 2 * max(size, 33)
+    assert drawn(priorities, size=20_000) == set(state["ids"].tolist())
+
+
+# --- over a long time -----------------------------------------------------------------------------
+
+
+def test_probabilities_do_not_drift_over_many_updates() -> None:
+    rng = np.random.default_rng(0)
+    priorities = some(1.0, [1.0] * 3_000)
+    for _ in range(1_000):
+        ids, _ = priorities.draw(100, rng)
+        priorities.update(ids, 10.0 ** rng.uniform(-6, 6, 100))
+    ids = np.arange(3_000)
+    priorities.update(ids, np.full(3_000, 2.0))
+    _, probabilities = priorities.draw(100, rng)
+    np.testing.assert_allclose(probabilities, 1 / 3_000, rtol=1e-12)
+
+
+def test_restored_priorities_go_on_as_the_old_ones_do() -> None:
+    rng = np.random.default_rng(0)
+    old = some(0.6, rng.random(5_000).tolist(), first=3_000)
+    leave(old, (4_000, 100))
+    old.leave_before(3_500)
+    state = old.state()
+    kept = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
+    arrays = {name: value.copy() for name, value in state.items() if name not in kept}
+    new = Priorities(0.6)
+    enter(new, (0, 7))
+    new.restore(json.loads(json.dumps(kept)) | arrays)
+    assert state["ids"].dtype == np.int64
+    assert len(new) == len(old) == 5_000 - 500 - 100
+    streams = [np.random.default_rng(9), np.random.default_rng(9)]
+    for first in range(8_000, 20_000, 500):
+        found = [one.draw(64, rng) for one, rng in zip((old, new), streams, strict=True)]
+        assert found[0][0].tolist() == found[1][0].tolist()
+        assert found[0][1].tolist() == found[1][1].tolist()
+        for one in (old, new):
+            one.update(found[0][0], found[0][1] * 50)
+            enter(one, (first, 500), (first - 3_990, 5))
+            one.leave_before(first - 4_000)
+    assert masses(new) == masses(old)
+
+
+def test_nothing_at_all_can_be_restored() -> None:
+    empty = Priorities(0.6)
+    empty.leave_before(50)
+    new = some(0.6, [1.0])
+    new.restore(empty.state())
+    enter(new, (40, 20))
+    assert sorted(masses(new)) == list(range(50, 60))
+
+
+def test_a_state_of_another_alpha_is_refused() -> None:
+    state = some(0.6, [1.0]).state()
+    new = some(0.5, [2.0])
+    with pytest.raises(ValueError, match=r"alpha: expected 0\.6.*got 0\.5; make the replay with"):
+        new.restore(state)
+    assert masses(new) == {0: pytest.approx((2 + EPSILON) ** 0.5)}
+
+
+class AgainstADictionary(RuleBasedStateMachine):
+    """Anything that can happen, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.priorities = Priorities(0.5)
+        self.model: dict[int, float] = {}
+        self.largest = 1.0
+        self.gone = 0
+        self.newest = 0
+        self.rng = np.random.default_rng(0)
+
+    @rule(gap=st.integers(0, 70), counts=st.lists(st.integers(0, 70), max_size=4))
+    def arrive(self, gap: int, counts: list[int]) -> None:
+        ranges = []
+        for count in counts:
+            ranges.append((self.newest, count))
+            self.model |= dict.fromkeys(range(self.newest, self.newest + count), self.largest)
+            self.newest += count + gap
+        enter(self.priorities, *ranges)
+
+    @rule(back=st.integers(0, 300), count=st.integers(0, 100))
+    def come_back(self, back: int, count: int) -> None:
+        first = max(0, self.newest - back)
+        enter(self.priorities, (first, count))
+        for id in range(max(first, self.gone), first + count):
+            self.model.setdefault(id, self.largest)
+        self.newest = max(self.newest, first + count)
+
+    @rule(back=st.integers(0, 300), count=st.integers(0, 100))
+    def go(self, back: int, count: int) -> None:
+        first = self.newest - back
+        leave(self.priorities, (first, count), (first - 30, 20))
+        for id in (*range(first, first + count), *range(first - 30, first - 10)):
+            self.model.pop(id, None)
+
+    @rule(back=st.integers(-20, 300))
+    def evict(self, back: int) -> None:
+        id = self.newest - back
+        self.priorities.leave_before(id)
+        self.gone = max(self.gone, id)
+        self.newest = max(self.newest, self.gone)
+        self.model = {live: mass for live, mass in self.model.items() if live >= id}
+
+    @rule()
+    def clear(self) -> None:
+        self.priorities.clear()
+        self.model = {}
+        state = self.priorities.state()
+        assert state["gone"] <= self.newest
+        self.gone = state["gone"]
+
+    @rule(backs=st.lists(st.integers(-10, 400), max_size=9), data=st.data())
+    def update(self, backs: list[int], data: st.DataObject) -> None:
+        value = st.floats(-1e3, 1e3)
+        values = data.draw(st.lists(value, min_size=len(backs), max_size=len(backs)))
+        ids = [self.newest - back for back in backs]
+        ignored = self.priorities.update(np.array(ids, np.int64), np.array(values))
+        assert ignored == sum(id not in self.model for id in ids)
+        for id, each in zip(ids, values, strict=True):
+            if id in self.model:
+                self.model[id] = (abs(each) + EPSILON) ** 0.5
+                self.largest = max(self.largest, self.model[id])
+
+    @rule()
+    def go_on_from_a_state(self) -> None:
+        state = self.priorities.state()
+        self.priorities = Priorities(0.5)
+        self.priorities.restore(state)
+
+    @precondition(lambda self: self.model)
+    @rule(size=st.sampled_from([1, 7, 64]))
+    def draw(self, size: int) -> None:
+        ids, probabilities = self.priorities.draw(size, self.rng)
+        total = sum(self.model.values())
+        expected = [self.model[id] / total for id in ids.tolist()]
+        np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
+
+    @invariant()
+    def the_same_items_have_the_same_priorities(self) -> None:
+        assert len(self.priorities) == len(self.model)
+        assert masses(self.priorities) == pytest.approx(self.model, rel=1e-12)
+
+
+TestAgainstADictionary = AgainstADictionary.TestCase

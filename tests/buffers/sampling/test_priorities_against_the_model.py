@@ -1,0 +1,288 @@
+"""Priorities against a dictionary: what is drawn how often, and which row keeps what it was given.
+
+Within a batch the weights tell the ratios of all probabilities exactly, so that most of this needs
+no statistics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chi_square import assert_shares
+from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history
+from replay_model import (
+    Contents,
+    assert_sequences,
+    assert_transitions,
+    by_id,
+    drawn,
+    sequences,
+    transitions,
+)
+from replay_rows import Played, Step
+from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.requests import Sequences, Transitions
+
+EPSILON = 1e-6  # added to every priority
+ALPHA = 0.6  # what a replay raises them to
+
+
+class PriorityModel:
+    """Priorities by id: new ids get the largest one that was ever given."""
+
+    def __init__(self) -> None:
+        self.priorities: dict[int, float] = {}
+        self.largest = 1.0
+
+    def follow(self, ids: Sequence[int]) -> None:
+        """These can be drawn now, and nothing else."""
+        self.priorities = {row: self.priorities.get(row, self.largest) for row in ids}
+
+    def update(self, ids: Sequence[int], values: Sequence[float]) -> int:
+        """Returns how many are ignored."""
+        ignored = 0
+        for row, value in zip(ids, values, strict=True):
+            if row not in self.priorities:
+                ignored += 1
+                continue
+            self.priorities[row] = abs(value) + EPSILON
+            self.largest = max(self.largest, self.priorities[row])
+        return ignored
+
+    def shares(self, alpha: float = ALPHA) -> dict[Any, float]:
+        return {row: priority**alpha for row, priority in self.priorities.items()}
+
+    def assert_weights(self, batch: Batch | TransitionBatch, beta: float) -> None:
+        """Schaul et al. 2016, sec. 3.4: (N P)^-beta, divided by the largest of the batch."""
+        masses = np.array([self.priorities[row] ** ALPHA for row in batch.ids.tolist()])
+        expected = (masses / masses.min()) ** -beta
+        assert batch.weights.dtype == np.float32
+        np.testing.assert_allclose(batch.weights, expected, rtol=1e-4)
+
+
+def ids_of(played: Played, request: Sequences | Transitions, stack: int = 1) -> list[int]:
+    """The ids of all that can be drawn."""
+    if isinstance(request, Transitions):
+        return [step.row.id for step in transitions(played.episodes, request, stack)]
+    return list(by_id(sequences(played.episodes, request, stack), request))
+
+
+def assert_batch(
+    played: Played, batch: Batch | TransitionBatch, request: Sequences | Transitions, stack: int
+) -> None:
+    """The rows are those of the ids."""
+    contents = Contents(played.spec, played.episodes)
+    if isinstance(request, Transitions):
+        assert isinstance(batch, TransitionBatch)
+        steps = {step.row.id: step for step in transitions(played.episodes, request, stack)}
+        some = [steps[row] for row in batch.ids.tolist()]
+        assert_transitions(played.spec, contents, batch, some, request)
+    else:
+        assert isinstance(batch, Batch)
+        items = by_id(sequences(played.episodes, request, stack), request)
+        assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
+
+
+KINDS_OF_ITEM: list[Sequences | Transitions] = [
+    Transitions(16, draw="priorities", beta=0.5),
+    Transitions(16, n_step=3, draw="priorities", beta=1.0),
+    Sequences(16, 3, draw="priorities", beta=0.7),
+    Sequences(16, 1, draw="priorities", beta=0.7),
+    Sequences(16, 4, "pad_after", draw="priorities", align="transition"),
+    Sequences(16, 4, "cross", draw="priorities"),
+    Sequences(16, 3, draw="priorities", burn_in=4),
+    Sequences(16, 5, "pad_before", draw="priorities", align="transition"),
+]
+
+
+@given(
+    KINDS,
+    HISTORIES,
+    st.sampled_from(KINDS_OF_ITEM),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=100)
+def test_priorities_are_those_of_a_dictionary(
+    kind: Kind, history: list[Step], request: Sequences | Transitions, random: Any
+) -> None:
+    """Drawn and updated between all adds, with ids of rows that are gone by then among them."""
+    if isinstance(request, Transitions):
+        request = request._replace(stack=False)
+    history = [step._replace(then=step.then.replace("restart", "")) for step in history]  # type: ignore[arg-type]
+    with a_replay(kind) as played:
+        model, seen = PriorityModel(), [7_000_000]
+        for step in history:
+            played.add(step)
+            model.follow(ids_of(played, request))
+            if not model.priorities:
+                with pytest.raises(NotEnoughData):
+                    played.replay.sample(request)
+                continue
+            batch = played.replay.sample(request)
+            assert set(batch.ids.tolist()) <= set(model.priorities)
+            assert_batch(played, batch, request, 1)
+            model.assert_weights(batch, request.beta)
+            seen += batch.ids.tolist()
+            some = random.sample(seen, min(len(seen), 8))
+            values = [random.choice([0.0, 0.5, -3.0, 8.0, 100.0]) for _ in some]
+            ignored = played.replay.update_priorities(
+                np.array(some, np.int64), np.array(values, np.float32)
+            )
+            assert ignored == model.update(some, values)
+
+
+@pytest.mark.parametrize("request_", KINDS_OF_ITEM, ids=str)
+def test_things_are_drawn_in_proportion_to_their_priorities(
+    request_: Sequences | Transitions,
+) -> None:
+    with a_replay(Kind()) as played:
+        for step in busy_history(30):
+            played.add(step)
+        model, rng = PriorityModel(), np.random.default_rng(0)
+        model.follow(ids_of(played, request_))
+        ids = np.array(list(model.priorities))
+        played.replay.sample(request_)
+        some = rng.permutation(ids)[: len(ids) * 3 // 4]
+        values = rng.exponential(2.0, len(some))
+        assert played.replay.update_priorities(some, values) == 0
+        model.update(some.tolist(), values.tolist())
+        counts: Counter[Any] = Counter()
+        for _ in range(40):
+            batch = played.replay.sample(request_._replace(batch_size=500))
+            model.assert_weights(batch, request_.beta)
+            counts.update(batch.ids.tolist())
+        assert_shares(counts, model.shares())
+
+
+def test_new_rows_get_the_largest_priority_ever_given() -> None:
+    request = Transitions(400, draw="priorities", beta=1.0)
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 11))
+        ids = played.replay.sample(request).ids
+        played.replay.update_priorities(np.unique(ids), np.full(10, 0.25))
+        played.replay.update_priorities(ids[:1], np.array([50.0]))
+        played.replay.update_priorities(ids[:1], np.array([0.25]))
+        played.add(Step(0, 4))
+        batch = played.replay.sample(request)
+        is_new = batch.observation["place"][:, 2] >= 10
+        assert set(batch.weights[is_new].tolist()) == {batch.weights.min()}
+        ratio = batch.weights.max() / batch.weights.min()
+        assert ratio == pytest.approx((50.0 / 0.25) ** ALPHA, rel=1e-3)
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_an_update_of_evicted_rows_hits_no_other_row(is_on_disk: bool) -> None:
+    """Trap 23: sample, overwrite everything, update: new items keep their initial priority."""
+    request = Transitions(64, draw="priorities", beta=1.0)
+    with a_replay(Kind(is_on_disk, 80)) as played:
+        played.add(*(Step(0, 20, End.TERMINATED) for _ in range(4)))
+        old = played.replay.sample(request).ids
+        for _ in range(10):
+            played.add(Step(0, 20, End.TERMINATED))
+        assert played.replay.update_priorities(old, np.full(len(old), 99.0)) == len(old)
+        batch = played.replay.sample(request)
+        assert not set(batch.ids.tolist()) & set(old.tolist())
+        assert (batch.weights == 1).all()
+        played.add(Step(0, 20, End.TERMINATED))
+        assert (played.replay.sample(request).weights == 1).all()
+
+
+def test_only_those_that_are_gone_are_ignored_and_counted() -> None:
+    request = Transitions(400, draw="priorities", beta=1.0)
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 11))
+        played.replay.sample(request)
+        ids = np.array([3, 10, 4, 4_000, 3])  # row 10 has no successor
+        assert played.replay.update_priorities(ids, np.array([1.0, 9, 9, 9, 7])) == 2
+        batch = played.replay.sample(request)
+        relative = dict(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
+        assert len(relative) == 10
+        assert relative[3] / relative[4] == pytest.approx((9 / 7) ** ALPHA, rel=1e-3)
+
+
+@pytest.mark.parametrize("request_", KINDS_OF_ITEM, ids=str)
+def test_a_checkpoint_brings_the_priorities_back(
+    request_: Sequences | Transitions, tmp_path: Path
+) -> None:
+    def ids(played: Played) -> list[list[Any]]:
+        found = []
+        for _ in range(5):
+            batch = played.replay.sample(request_)
+            found.append([batch.ids.tolist(), batch.weights.tolist()])
+        return found
+
+    with Played(path=tmp_path / "store", capacity=150) as played:
+        for step in busy_history(60):
+            played.add(step)
+        batch = played.replay.sample(request_)
+        values = np.linspace(0.1, 30, len(batch.ids))
+        played.replay.update_priorities(batch.ids, values)
+        played.replay.save_checkpoint()
+        expected = ids(played)
+        played.restart()
+        played.replay.load_checkpoint()
+        assert ids(played) == expected
+        played.replay.update_priorities(batch.ids, values[::-1].copy())
+        played.replay.load_checkpoint()
+        assert ids(played) == expected
+        # What was stored after the checkpoint is there too, with the largest priority.
+        played.add(Step(0, 5), Step(1, 9))
+        assert_batch(played, played.replay.sample(request_), request_, 1)
+
+
+def test_a_state_of_a_replay_in_ram_brings_the_priorities_back() -> None:
+    request = Transitions(16, draw="priorities")
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 30))
+        batch = played.replay.sample(request)
+        played.replay.update_priorities(batch.ids, np.linspace(0.1, 30, len(batch.ids)))
+        state = played.replay.state_dict()
+        expected = [played.replay.sample(request).ids.tolist() for _ in range(3)]
+        played.replay.update_priorities(batch.ids, np.ones(len(batch.ids)))
+        played.replay.load_state_dict(state)
+        assert [played.replay.sample(request).ids.tolist() for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_alpha_says_how_much_priorities_weigh(alpha: float) -> None:
+    request = Transitions(2_000, draw="priorities", beta=0.0, stack=False)
+    played = Played(priority_alpha=alpha)
+    with played:
+        played.add(Step(0, 11))
+        played.replay.sample(request)
+        values = np.linspace(1, 10, 10)
+        played.replay.update_priorities(np.arange(10), values)
+        batch = played.replay.sample(request)
+        assert (batch.weights == 1).all()
+        shares = {row: (value + EPSILON) ** alpha for row, value in enumerate(values)}
+        assert_shares(Counter(batch.ids.tolist()), shares)
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "message"),
+    [
+        ([1, 2], [1.0], "priorities"),
+        ([1, 2], [1.0, float("nan")], "priorities.*finite"),
+        ([1, 2], [1.0, float("inf")], "priorities.*finite"),
+        ([[1, 2]], [[1.0, 2.0]], "ids"),
+    ],
+)
+def test_what_are_no_priorities_is_refused_and_changes_nothing(
+    ids: Any, values: Any, message: str
+) -> None:
+    request = Transitions(100, draw="priorities", beta=1.0)
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 11))
+        played.replay.sample(request)
+        with pytest.raises(ValueError, match=message):
+            played.replay.update_priorities(np.array(ids), np.array(values))
+        assert (played.replay.sample(request).weights == 1).all()

@@ -1,0 +1,230 @@
+"""Every transition that is drawn is one that the model lists, in every array; and all are drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay_histories import (
+    HISTORIES,
+    KINDS,
+    Kind,
+    a_replay,
+    busy_history,
+    moments,
+    whole_episodes,
+)
+from replay_model import Contents, Transition, assert_transitions, transitions
+from replay_rows import Played, Step
+from stepwell.buffers import End, NotEnoughData
+from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.requests import Transitions
+
+REQUESTS = st.builds(
+    Transitions,
+    st.integers(1, 60),
+    st.sampled_from([1, 1, 2, 3, 5, 40]),
+    st.sampled_from([0.99, 0.5, 1.0, 0.0]),
+    st.sampled_from(["steps", "episodes", "ends", "recent"]),
+    st.booleans(),
+)
+
+
+def listed(played: Played, request: Transitions, stack: int) -> dict[int, Transition]:
+    """What can be drawn, by the id of the first row."""
+    return {step.row.id: step for step in transitions(played.episodes, request, stack)}
+
+
+def drawn(batch: TransitionBatch, steps: dict[int, Transition]) -> list[Transition]:
+    ids = batch.ids.tolist()
+    assert set(ids) <= set(steps), "a transition was drawn that cannot be"
+    return [steps[row] for row in ids]
+
+
+def check(played: Played, request: Transitions, stack: int) -> None:
+    """A request gives what the model says, or nothing where the model has nothing."""
+    steps = listed(played, request, stack)
+    if not steps:
+        with pytest.raises(NotEnoughData):
+            played.replay.sample(request)
+        return
+    batch = played.replay.sample(request)
+    assert isinstance(batch, TransitionBatch)
+    contents = Contents(played.spec, played.episodes)
+    assert_transitions(played.spec, contents, batch, drawn(batch, steps), request)
+
+
+@given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=3, max_size=6))
+@settings(max_examples=80)
+def test_what_is_drawn_is_what_the_model_lists(
+    kind: Kind, history: list[Step], wanted: list[Transitions]
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history):
+            for request in wanted:
+                check(played, request, kind.stack)
+
+
+@pytest.mark.full
+@given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=5, max_size=10))
+@settings(max_examples=3_000)
+def test_what_is_drawn_is_what_the_model_lists_at_length(
+    kind: Kind, history: list[Step], wanted: list[Transitions]
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history, count=5):
+            for request in wanted:
+                check(played, request, kind.stack)
+
+
+@given(KINDS, HISTORIES, REQUESTS)
+@settings(max_examples=40)
+def test_all_that_the_model_lists_is_drawn_sooner_or_later(
+    kind: Kind, history: list[Step], request: Transitions
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history, count=1):
+            pass
+        request = request._replace(draw="steps")
+        steps = listed(played, request, kind.stack)
+        if steps:
+            request = request._replace(batch_size=30 * len(steps), fields=["reward"])
+            batch = played.replay.sample(request)
+            assert set(batch.ids.tolist()) == set(steps)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("kind", [Kind(False, 150, 4, "repeat"), Kind(True, 150, 4)])
+def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
+    n_step: int, kind: Kind
+) -> None:
+    """Trap 10, N2, N3, N4: next observations and stacks at the write head."""
+    with a_replay(kind) as played:
+        for number, step in enumerate(busy_history(150)):
+            played.add(step)
+            if number % 5 == 4:
+                check(played, Transitions(60, n_step), 4)
+        assert played.replay.storage.table.base > 0
+
+
+# Named
+
+
+def ended(end: End, rows: int = 6) -> Played:
+    """One episode that ends in one of the four ways."""
+    played = Played()
+    played.add(Step(0, rows, end, "cut"))
+    played.add(Step(0, rows, End.TERMINATED))
+    return played
+
+
+WAYS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, End.TERMINATED | End.TRUNCATED]
+
+
+@pytest.mark.parametrize("end", WAYS)
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_the_four_ways_to_end_are_told_apart(end: End, n_step: int) -> None:
+    """Trap 12: only a terminated episode has nothing to bootstrap from."""
+    with ended(end) as played:
+        batch = played.replay.sample_transitions(400, n_step=n_step, gamma=0.5)
+        of_first = batch.observation["place"][:, 1] == 0
+        numbers = batch.observation["place"][:, 2]
+        assert set(numbers[of_first].tolist()) == set(range(5))
+        reaches = of_first & (numbers + n_step >= 5)
+        is_terminated, is_truncated = bool(end & End.TERMINATED), bool(end & End.TRUNCATED)
+        assert (batch.terminated[reaches] == is_terminated).all()
+        assert (batch.truncated[reaches] == is_truncated).all()
+        assert (batch.cut[reaches] == (not is_terminated and not is_truncated)).all()
+        inner = of_first & ~reaches
+        assert not (batch.terminated | batch.truncated | batch.cut)[inner].any()
+        assert (batch.discount[reaches] == 0).all() == is_terminated
+        steps = np.minimum(n_step, 5 - numbers[of_first])
+        assert (batch.steps[of_first] == steps).all()
+        if not is_terminated:
+            assert (batch.discount[of_first] == 0.5**steps).all()
+
+
+def test_the_target_of_a_truncation_uses_the_true_final_observation() -> None:
+    """Trap 13: V(s) = s, so that the observation of the next reset would show."""
+    with ended(End.TRUNCATED) as played:
+        batch = played.replay.sample_transitions(200, gamma=1.0)
+        at_end = batch.truncated
+        assert at_end.any()
+        values = batch.next_observation["place"][:, 2]
+        assert (values[at_end] == 5).all()
+        assert (batch.next_observation["place"][:, 1] == batch.observation["place"][:, 1]).all()
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 3, 9])
+def test_no_transition_reaches_over_an_episodes_border(n_step: int) -> None:
+    """Trap 9: the n-step return ends with the episode."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [2, 5, 3, 7])
+        batch = played.replay.sample_transitions(500, n_step=n_step)
+        now, then = batch.observation["place"], batch.next_observation["place"]
+        assert (now[:, 1] == then[:, 1]).all()
+        assert (then[:, 2] - now[:, 2] == batch.steps).all()
+        last = np.array([1, 4, 2, 6])[now[:, 1]]
+        assert (then[:, 2] == np.minimum(now[:, 2] + n_step, last)).all()
+
+
+def test_streams_side_by_side_are_never_mixed() -> None:
+    """Trap 11, N10: three envs of unequal episode lengths."""
+    with a_replay(Kind()) as played:
+        for number in range(30):
+            end = End.TERMINATED if number % (3 + number % 3) == 0 else End.PENDING
+            played.add(*(Step(stream, 1 + stream, end) for stream in range(3)))
+        batch = played.replay.sample_transitions(2_000, n_step=2)
+        assert (batch.observation["place"][:, :2] == batch.next_observation["place"][:, :2]).all()
+        check(played, Transitions(2_000, 2), 1)
+
+
+def test_the_newest_row_of_an_unfinished_episode_is_no_first_row_of_a_transition() -> None:
+    """N4, N5: it has no next observation yet; with one it is drawn at once."""
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 1, End.PENDING))
+        with pytest.raises(NotEnoughData):
+            played.replay.sample_transitions(1)
+        for rows in range(2, 9):
+            played.add(Step(0, 1, End.PENDING))
+            batch = played.replay.sample_transitions(200)
+            found = batch.observation["place"][:, 2]
+            assert set(found.tolist()) == set(range(rows - 1))
+            assert (batch.cut == (found == rows - 2)).all()
+            assert (batch.action > 0).all()
+            check(played, Transitions(50, 3), 1)
+
+
+def test_stacks_at_an_episodes_start_are_padded_not_borrowed() -> None:
+    """Traps 8 and 9, N6."""
+    for padding in ("zero", "repeat"):
+        with a_replay(Kind(False, None, 4, padding)) as played:
+            whole_episodes(played, [3, 6, 2])
+            check(played, Transitions(300), 4)
+            batch = played.replay.sample_transitions(300)
+            stacks, numbers = batch.observation["frame"], batch.observation["place"][:, 2]
+            first = stacks[numbers == 0]
+            filler = first[:, 3] if padding == "repeat" else np.zeros_like(first[:, 3])
+            for place in range(3):
+                assert (first[:, place] == filler).all()
+
+
+def test_both_observations_are_views_into_the_same_frames() -> None:
+    """Five frames for two stacks of four."""
+    with a_replay(Kind(False, None, 4, "zero")) as played:
+        whole_episodes(played, [20])
+        batch = played.replay.sample_transitions(8)
+        now, then = batch.observation["frame"], batch.next_observation["frame"]
+        assert now.shape == then.shape == (8, 4, 4, 32)
+        assert np.shares_memory(now, then)
+        assert (now[:, 1:] == then[:, :-1]).all()
+
+
+def test_without_stacks_single_frames_come() -> None:
+    with a_replay(Kind(False, None, 4, "zero")) as played:
+        whole_episodes(played, [20])
+        batch = played.replay.sample_transitions(8, stack=False)
+        assert batch.observation["frame"].shape == (8, 4, 32)
+        check(played, Transitions(80, stack=False), 4)
