@@ -18,7 +18,8 @@ from stepwell.buffers.errors import (
 )
 from stepwell.buffers.many_storages import ManyStorages
 from stepwell.buffers.memory_storage import MemoryStorage
-from stepwell.buffers.sampling.batch import Batch
+from stepwell.buffers.sampling.batch import Batch, TransitionBatch
+from stepwell.buffers.sampling.requests import Episodes, Sequences, Transitions
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
 from stepwell.buffers.storage import Storage
@@ -28,6 +29,10 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers.disk.repair import RepairReport, repair
     from stepwell.buffers.disk.verify import VerifyReport, verify
     from stepwell.buffers.episode_selection import EpisodeSelection
+    from stepwell.buffers.sampling.epoch import Epoch
+    from stepwell.buffers.sampling.loader import Loader
+    from stepwell.buffers.sampling.rate_limiter import LimiterClosed, SampleLimiter
+    from stepwell.buffers.sampling.replay_ratio import ReplayRatio
 
 __all__ = [
     "Batch",
@@ -39,14 +44,21 @@ __all__ = [
     "Episode",
     "EpisodeBuffer",
     "EpisodeSelection",
+    "Episodes",
+    "Epoch",
     "Field",
     "Layout",
+    "LimiterClosed",
+    "Loader",
     "ManyStorages",
     "MemoryStorage",
     "NotEnoughData",
     "Piece",
     "RepairReport",
+    "ReplayRatio",
+    "SampleLimiter",
     "SequenceReplayBuffer",
+    "Sequences",
     "Spec",
     "SpecMismatch",
     "StepwellError",
@@ -56,6 +68,8 @@ __all__ = [
     "StoreLocked",
     "StoreNotFound",
     "StoreTooNew",
+    "TransitionBatch",
+    "Transitions",
     "Tree",
     "VerifyReport",
     "copy_episodes",
@@ -66,7 +80,12 @@ __all__ = [
 _LATER = {
     "CopyReport": "copying",
     "EpisodeSelection": "episode_selection",
+    "Epoch": "sampling.epoch",
+    "LimiterClosed": "sampling.rate_limiter",
+    "Loader": "sampling.loader",
     "RepairReport": "disk.repair",
+    "ReplayRatio": "sampling.replay_ratio",
+    "SampleLimiter": "sampling.rate_limiter",
     "VerifyReport": "disk.verify",
     "copy_episodes": "copying",
     "repair": "disk.repair",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -20,19 +20,23 @@ from stepwell.buffers.many_storages import open_many
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity
 from stepwell.buffers.replay_state import difference_of, restore, state_of
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-from stepwell.buffers.sampling.epoch import Epoch
 from stepwell.buffers.sampling.requests import (
     Align,
+    Asks,
+    BatchT,
     Borders,
     Draw,
     Episodes,
-    Request,
     Sequences,
     Transitions,
 )
-from stepwell.buffers.sampling.sampler import AnyBatch, Sampler
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage import Storage
+
+if TYPE_CHECKING:
+    from stepwell.buffers.sampling.epoch import Epoch
+    from stepwell.buffers.sampling.loader import Loader, To
+    from stepwell.buffers.sampling.sampler import Sampler
 
 __all__ = ["SequenceReplayBuffer"]
 
@@ -246,19 +250,9 @@ class SequenceReplayBuffer:
         self.storage.add(pieces)
         self._total_bytes += int(table.records["nbytes"][max(0, before - table.base) :].sum())
 
-    @overload
     def sample(
-        self, request: Sequences | Episodes, *, out: Batch | None = None, rng: Rng | None = None
-    ) -> Batch: ...
-
-    @overload
-    def sample(
-        self, request: Transitions, *, out: TransitionBatch | None = None, rng: Rng | None = None
-    ) -> TransitionBatch: ...
-
-    def sample(
-        self, request: Request, *, out: AnyBatch | None = None, rng: Rng | None = None
-    ) -> AnyBatch:
+        self, request: Asks[BatchT], *, out: BatchT | None = None, rng: Rng | None = None
+    ) -> BatchT:
         """Draw what a request asks for.
 
         `sample_sequences`, `sample_transitions` and `sample_episodes` are the same, spelled out.
@@ -458,40 +452,16 @@ class SequenceReplayBuffer:
         """
         return self._sampler_in_force().update_priorities(ids, priorities)
 
-    @overload
     def epoch(
         self,
-        request: Sequences | Episodes,
+        request: Asks[BatchT],
         *,
         stride: int = 1,
         shuffle: bool = True,
         seed: int = 0,
         shard: tuple[int, int] = (0, 1),
         drop_last: bool = False,
-    ) -> Epoch[Batch]: ...
-
-    @overload
-    def epoch(
-        self,
-        request: Transitions,
-        *,
-        stride: int = 1,
-        shuffle: bool = True,
-        seed: int = 0,
-        shard: tuple[int, int] = (0, 1),
-        drop_last: bool = False,
-    ) -> Epoch[TransitionBatch]: ...
-
-    def epoch(
-        self,
-        request: Request,
-        *,
-        stride: int = 1,
-        shuffle: bool = True,
-        seed: int = 0,
-        shard: tuple[int, int] = (0, 1),
-        drop_last: bool = False,
-    ) -> Epoch[Batch] | Epoch[TransitionBatch]:
+    ) -> Epoch[BatchT]:
         """Everything that is stored once, in batches, without replacement; see `Epoch`.
 
         Args:
@@ -502,7 +472,9 @@ class SequenceReplayBuffer:
             shard: Number of this share, from 0 on, and number of shares.
             drop_last: Leave out the last batch where it is smaller.
         """
-        epoch: Epoch[Any] = Epoch(
+        from stepwell.buffers.sampling.epoch import Epoch  # few programs need it
+
+        return Epoch(
             self._sampler_in_force(),
             request,
             stride=stride,
@@ -511,7 +483,88 @@ class SequenceReplayBuffer:
             shard=shard,
             drop_last=drop_last,
         )
-        return epoch
+
+    def loader(
+        self,
+        source: Asks[BatchT] | Epoch[BatchT],
+        *,
+        prefetch: int = 2,
+        threads: int = 1,
+        to: To = "numpy",
+        device: object = None,
+        pin_memory: bool = False,
+        reuse: bool = False,
+    ) -> Loader[BatchT]:
+        """An iterator over batches that are drawn ahead in threads; see `Loader`.
+
+        Args:
+            source: A request, of which batches are drawn without end, or what `epoch` gave.
+            prefetch: Batches that are ready, or in the making, while the caller has one, >= 1.
+            threads: Threads that draw, >= 1; with one the batches are those that `sample` gives.
+            to: ``"torch"`` puts tensors in place of the arrays.
+            device: Where torch puts the tensors, such as ``"cuda"``.
+            pin_memory: Put them in pinned memory first.
+            reuse: A batch is valid only until the next one is taken: its memory is used again.
+
+        Raises:
+            ValueError: Options do not go together, or the request makes no sense.
+            ImportError: Tensors are asked for, and PyTorch is not installed.
+
+        Example:
+            >>> import itertools
+            >>> import stepwell as sw
+            >>> replay = sw.SequenceReplayBuffer(seed=0)
+            >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+            >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...     report = collector.collect(steps=100)
+            >>> with replay.loader(sw.Sequences(16, length=8)) as batches:
+            ...     [batch.reward.shape for batch in itertools.islice(batches, 2)]
+            [(16, 8), (16, 8)]
+        """
+        from stepwell.buffers.sampling.epoch import Epoch
+        from stepwell.buffers.sampling.loader import Loader  # few programs need it
+
+        draw = source if isinstance(source, Epoch) else self._endless(source)
+        return Loader(
+            draw,
+            prefetch=prefetch,
+            threads=threads,
+            to=to,
+            device=device,
+            pin_memory=pin_memory,
+            reuse=reuse,
+        )
+
+    def torch_dataset(
+        self,
+        request: Sequences | Transitions | Episodes,
+        *,
+        seed: int = 0,
+        epoch: bool = False,
+        shard: tuple[int, int] = (0, 1),
+        stride: int = 1,
+    ) -> Any:
+        """A `torch.utils.data.IterableDataset`, right with any number of workers.
+
+        Give it to a ``DataLoader`` with ``batch_size=None``. Each worker opens the replay's folder
+        itself.
+
+        Args:
+            request: What to draw.
+            seed: Seed of all draws and orders, >= 0.
+            epoch: Give everything that is stored once, over all workers and shards together, and
+                then end. By default draws never end.
+            shard: Number of this share, from 0 on, and number of shares.
+            stride: With ``epoch``, sequences that begin at every ``stride``-th row.
+
+        Raises:
+            ImportError: PyTorch is not installed.
+            NotEnoughData: The replay is empty.
+            ValueError: An argument is out of range, or workers cannot draw so.
+        """
+        from stepwell.buffers.sampling.torch_dataset import torch_dataset  # few programs need it
+
+        return torch_dataset(self, request, seed=seed, epoch=epoch, shard=shard, stride=stride)
 
     def iter_episodes(self, *, where: Where | None = None) -> Iterator[Episode]:
         """Stored episodes, the oldest first, decoded one at a time.
@@ -625,6 +678,12 @@ class SequenceReplayBuffer:
     ) -> None:
         self.close()
 
+    def _endless(self, request: Asks[BatchT]) -> Callable[[BatchT | None], BatchT]:
+        """Draws, again and again."""
+        sampler = self._sampler_in_force()
+        sampler.check(request)  # now, not in a thread
+        return lambda out: sampler.sample(request, out, self._rng)
+
     def _disk(self) -> DiskStorage:
         if not isinstance(self.storage, DiskStorage):
             raise ValueError(
@@ -642,9 +701,12 @@ class SequenceReplayBuffer:
 
     def _use(self, storage: Storage) -> None:
         self._storage = storage
-        self._sampler = Sampler(storage, self._threads, self._alpha)
 
     def _sampler_in_force(self) -> Sampler:
         if self._sampler is None:
-            self._sampler = Sampler(self.storage, self._threads, self._alpha)
+            # Not before: a program that only collects need not load it.
+            from stepwell.buffers.sampling.sampler import Sampler
+
+            with self.storage.lock:
+                self._sampler = self._sampler or Sampler(self.storage, self._threads, self._alpha)
         return self._sampler

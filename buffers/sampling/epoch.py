@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.requests import Episodes, Request
-from stepwell.buffers.sampling.sampler import AnyBatch, Sampler
+from stepwell.buffers.sampling.requests import Asks, BatchT, Episodes, Request
+from stepwell.buffers.sampling.sampler import Sampler
 
 __all__ = ["Epoch"]
-
-BatchT = TypeVar("BatchT", bound=AnyBatch)
 
 
 class Epoch(Generic[BatchT]):
@@ -49,7 +47,7 @@ class Epoch(Generic[BatchT]):
     def __init__(
         self,
         sampler: Sampler,
-        request: Request,
+        request: Asks[BatchT],
         *,
         stride: int = 1,
         shuffle: bool = True,
@@ -69,6 +67,7 @@ class Epoch(Generic[BatchT]):
             raise ValueError(f"stride: expected 1 for whole episodes, got {stride}; leave it out")
         self._sampler = sampler
         self._request = request
+        self._batch_size = cast("Request", request).batch_size
         self._stride = stride
         self._shuffle = shuffle
         self._seed = seed
@@ -96,7 +95,7 @@ class Epoch(Generic[BatchT]):
 
     def __len__(self) -> int:
         """Batches of a whole pass."""
-        size = self._request.batch_size
+        size = self._batch_size
         return self.items // size if self._drop_last else -(-self.items // size)
 
     def __iter__(self) -> Iterator[BatchT]:
@@ -107,12 +106,12 @@ class Epoch(Generic[BatchT]):
                 episodes, one went on.
         """
         self._begin()
-        order, size = self._order(), self._request.batch_size
+        order, size = self._order(), self._batch_size
         while self._done < len(self) * size:
             numbers = order[self._done : self._done + size]
             batch = self._sampler.take(self._request, self._contents, numbers)
             self._done += size
-            yield cast("BatchT", batch)
+            yield batch
         self._pass, self._done = self._pass + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,7 +141,7 @@ class Epoch(Generic[BatchT]):
 
     def _begin(self) -> None:
         """At the beginning of a pass take up what is stored now."""
-        if self._done >= len(self) * self._request.batch_size:
+        if self._done >= len(self) * self._batch_size:
             self._pass, self._done = self._pass + (self._done > 0), 0
         if self._done == 0:
             self._contents = self._sampler.contents(self._request, self._stride)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
 from stepwell.buffers.episode_filter import Where
+from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 
 __all__ = [
     "Align",
+    "Asks",
+    "BatchT",
     "Borders",
     "Draw",
     "Episodes",
@@ -45,6 +48,19 @@ Align: TypeAlias = Literal["arrival", "transition"]
 that *arrived* with it, or those of the *transition* that the action began."""
 
 
+BatchT = TypeVar("BatchT", bound="Batch | TransitionBatch")
+BatchT_co = TypeVar("BatchT_co", covariant=True)
+
+
+class Asks(Protocol[BatchT_co]):
+    """A request: `Sequences`, `Transitions` or `Episodes`."""
+
+    @property
+    def gives(self) -> type[BatchT_co]:
+        """What it is answered with."""
+        ...
+
+
 class Sequences(NamedTuple):
     """Sequences of rows; `SequenceReplayBuffer.sample_sequences` tells what the arguments mean."""
 
@@ -61,6 +77,11 @@ class Sequences(NamedTuple):
     beta: float = 0.4
     where: Where | None = None
 
+    @property
+    def gives(self) -> type[Batch]:
+        """What it is answered with."""
+        return Batch
+
 
 class Transitions(NamedTuple):
     """Transitions; `SequenceReplayBuffer.sample_transitions` tells what the arguments mean."""
@@ -74,6 +95,11 @@ class Transitions(NamedTuple):
     beta: float = 0.4
     where: Where | None = None
 
+    @property
+    def gives(self) -> type[TransitionBatch]:
+        """What it is answered with."""
+        return TransitionBatch
+
 
 class Episodes(NamedTuple):
     """Whole episodes; `SequenceReplayBuffer.sample_episodes` tells what the arguments mean."""
@@ -84,6 +110,11 @@ class Episodes(NamedTuple):
     fields: Sequence[str] | None = None
     time_major: bool = False
     where: Where | None = None
+
+    @property
+    def gives(self) -> type[Batch]:
+        """What it is answered with."""
+        return Batch
 
 
 Request: TypeAlias = "Sequences | Transitions | Episodes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -22,7 +22,14 @@ from stepwell.buffers.sampling.episode_reader import EpisodeReader
 from stepwell.buffers.sampling.filters import Filters
 from stepwell.buffers.sampling.memory import Memory
 from stepwell.buffers.sampling.priority_index import PriorityIndex
-from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
+from stepwell.buffers.sampling.requests import (
+    Asks,
+    BatchT,
+    Episodes,
+    Request,
+    Sequences,
+    Transitions,
+)
 from stepwell.buffers.sampling.row_gather import RowGather
 from stepwell.buffers.sampling.sequences import SequenceSampler
 from stepwell.buffers.sampling.transitions import TransitionSampler
@@ -93,8 +100,9 @@ class Sampler:
         self._newest = NewestQueue()
         self._priorities = PriorityIndex(alpha)
 
-    def sample(self, request: Request, out: AnyBatch | None, rng: Generator) -> AnyBatch:
+    def sample(self, asked: Asks[BatchT], out: BatchT | None, rng: Generator) -> BatchT:
         """Draw a batch; see `SequenceReplayBuffer.sample`."""
+        request = cast("Request", asked)
         maker = self._maker(request)
         memory = maker.memory(request.batch_size, out)
 
@@ -110,10 +118,19 @@ class Sampler:
         found, weights = self._locked(plan)
         # Without the lock: what is evicted meanwhile stays in memory until it is copied.
         self._gather.copy(found.copies)
-        return maker.finish(found, weights)
+        return cast("BatchT", maker.finish(found, weights))
 
-    def contents(self, request: Request, stride: int) -> Contents:
+    def check(self, request: Asks[BatchT]) -> None:
+        """Refuse a request that makes no sense.
+
+        Raises:
+            ValueError: With what is wrong.
+        """
+        self._maker(cast("Request", request))
+
+    def contents(self, asked: Asks[BatchT], stride: int) -> Contents:
         """What there is for an epoch, as it is now."""
+        request = cast("Request", asked)
         kinds = self._maker(request).kinds(stride)
         family = kinds.wholes if isinstance(request, Episodes) else kinds.every
         assert family is not None
@@ -127,12 +144,13 @@ class Sampler:
 
         return self._locked(look)
 
-    def take(self, request: Request, contents: Contents, numbers: np.ndarray) -> AnyBatch:
+    def take(self, asked: Asks[BatchT], contents: Contents, numbers: np.ndarray) -> BatchT:
         """A batch of the items of an epoch with the given numbers.
 
         Raises:
             NotEnoughData: They were evicted or lost meanwhile, or their episodes have grown.
         """
+        request = cast("Request", asked)
         maker = self._maker(request)
         memory = maker.memory(len(numbers), None)
 
@@ -142,7 +160,7 @@ class Sampler:
 
         found = self._locked(plan)
         self._gather.copy(found.copies)
-        return maker.finish(found, np.ones(len(numbers), np.float32))
+        return cast("BatchT", maker.finish(found, np.ones(len(numbers), np.float32)))
 
     def episodes(self, where: Where | None) -> Iterator[Episode]:
         """The episodes stored now, in the order in which they began."""
