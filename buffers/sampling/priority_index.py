@@ -30,6 +30,7 @@ class PriorityIndex:
         self._priorities = Priorities(alpha)
         self._family: Spans | None = None
         self._base = self._losses = self._next_number = 0
+        self._gap: int | None = None
         self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
         self._generation = 0
 
@@ -135,6 +136,9 @@ class PriorityIndex:
 
     def _numbers_of(self, ids: np.ndarray) -> np.ndarray:
         """The numbers of rows, -1 where one is not there."""
+        if self._gap is not None:
+            numbers_of: np.ndarray = ids - self._gap
+            return numbers_of
         if not len(self._row_ids):
             return np.full(len(ids), -1)
         index = np.maximum(self._row_ids.searchsorted(ids, side="right") - 1, 0)
@@ -176,6 +180,9 @@ class PriorityIndex:
         self._row_ids = np.concatenate([self._row_ids, new["row_id"]])
         self._rows = np.concatenate([self._rows, new["stored_rows"]])
         self._next_number = int(stops[-1]) if len(new) else self._next_number
+        gaps = self._row_ids - self._numbers
+        # Mostly nothing was ever lost: then ids and numbers differ by one and the same.
+        self._gap = int(gaps[0]) if len(gaps) and (gaps == gaps[0]).all() else None
         if gone:
             first = int(self._numbers[0]) if len(self._numbers) else self._next_number
             self._priorities.leave_before(first)
@@ -240,7 +247,7 @@ class PriorityIndex:
     def _forget(self, table: PieceTable, generation: int) -> None:
         self._priorities = Priorities(self.alpha)
         self._generation, self._losses = generation, table.losses
-        self._base, self._next_number = table.base, 0
+        self._base, self._next_number, self._gap = table.base, 0, None
         self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
 
 

@@ -17,6 +17,7 @@ __all__ = ["RowColumns"]
 # each row. Rows of more bytes cost so much to copy that the difference is not felt.
 _SMALL_ROW_BYTES = 64
 _MAX_BYTES = 1 << 30
+_NONE = np.zeros(0, np.int64)
 
 
 class RowColumns:
@@ -82,8 +83,8 @@ class RowColumns:
 
     def unknown(self, indices: np.ndarray) -> np.ndarray:
         """Those of the pieces that were not decoded yet, once each."""
-        strange = indices[~self._is_known[indices]]
-        return np.unique(strange) if len(strange) else strange
+        is_known = self._is_known[indices]
+        return _NONE if is_known.all() else np.unique(indices[~is_known])
 
     def decode(self, index: int, record: Record) -> None:
         """Decode a piece.

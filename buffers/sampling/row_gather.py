@@ -165,8 +165,8 @@ class RowGather:
         """
         place, field = self._fields[name]
         piece, start, rows, target = segments[:4]
-        records, places = self._storage.table.records[piece], self._places
-        sources = places.buffers(piece, records["segment"])
+        records, places = self._storage.table.records, self._places
+        sources = places.buffers(piece, records["segment"][piece])
         offsets, kinds = places.offsets[piece, place], places.kinds[piece, place]
         first = places.codings[kinds[0]]
         is_plain = not first.block_rows and first.dtype == field.numpy_dtype == out.dtype
@@ -178,7 +178,7 @@ class RowGather:
                 (target * row_bytes).tolist(),
                 (rows * row_bytes).tolist(),
             )
-        columns = (offsets, records["stored_rows"], start, rows, target)
+        columns = (offsets, records["stored_rows"][piece], start, rows, target)
         codings = [places.codings[kind] for kind in kinds.tolist()]
         where = list(zip(*(column.tolist() for column in columns), strict=True))
         return CodedCopies(field, places.reader, sources, codings, where)

@@ -241,8 +241,7 @@ class SequenceSampler:
         records, borders = table.records, self.window.borders
         if self.window.burn_in or borders == "pad_before":
             is_across = borders == "cross"
-            index, place = piece_of(table, chosen.piece, chosen.start, is_across)
-            row = place - records["stream_row" if is_across else "first_row"][index]
+            index, row, _ = piece_of(table, chosen.piece, chosen.start, is_across)
         ids: np.ndarray = records["row_id"][index] + row
         return ids
 

@@ -84,9 +84,8 @@ class Window(NamedTuple):
             first = np.maximum(last - (self.length + self.shift) + 1, 0)
         else:
             last = first + self.length + self.shift - 1
-        index, last = piece_of(table, chosen.piece, last, is_across)
-        records = table.records[index]
-        row = records["stream_row" if is_across else "first_row"]
+        index, place, records = piece_of(table, chosen.piece, last, is_across)
+        last = records["stream_row" if is_across else "first_row"] + place
         begin = np.maximum(first - (self.burn_in + frames), 0)
         if is_across:
             begin = np.maximum(begin, records["stream_head"])
@@ -96,12 +95,12 @@ class Window(NamedTuple):
             target = cells + frames + self.rows - count
         else:
             target = cells + frames + self.burn_in - (first - begin)
-        return Runs(index, last - row + 1, count, target)
+        return Runs(index, place + 1, count, target)
 
 
 def piece_of(
     table: PieceTable, index: np.ndarray, row: np.ndarray, is_across: bool
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the pieces that hold rows; where a row is not there, the last one of its episode.
 
     Args:
@@ -111,24 +110,18 @@ def piece_of(
         is_across: It is counted in the stream.
 
     Returns:
-        Index of the piece [B] and the row [B].
+        Index of the piece [B], place of the row in the piece [B], and the pieces' records [B].
     """
     records, base = table.records, table.base
     name = "stream_row" if is_across else "first_row"
     while True:
         at = records[index]
-        low = at[name]
-        stop = low + at["rows"]
-        is_after = row >= stop
-        if is_after.any():
-            is_last = (at["stream_next"] < 0) if is_across else (at["is_tail"] == 1)
-            row = np.where(is_after & is_last, stop - 1, row)
-            is_after &= ~is_last
-        is_before = row < low
-        if not (is_after.any() or is_before.any()):
-            return index, row
-        index = np.where(
-            is_after,
-            at["stream_next"] - base,
-            np.where(is_before, at["stream_previous"] - base, index),
-        )
+        place, rows = row - at[name], at["rows"]
+        # As an unsigned number a row before the piece is one far behind it: one comparison.
+        if (place.view(np.uint64) < rows.view(np.uint64)).all():
+            return index, place, at
+        is_after = place >= rows
+        is_last = (at["stream_next"] < 0) if is_across else (at["is_tail"] == 1)
+        row = np.where(is_after & is_last, row - place + rows - 1, row)
+        step = np.where(is_after, at["stream_next"], at["stream_previous"]) - base
+        index = np.where(is_after & ~is_last | (place < 0), step, index)

@@ -27,6 +27,8 @@ from stepwell.buffers.spec import Field, Spec
 
 __all__ = ["TransitionPlan", "TransitionSampler"]
 
+_TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
+
 
 class TransitionPlan(NamedTuple):
     """A batch of which the small fields are there and the large ones are still to be copied.
@@ -50,12 +52,14 @@ class _Path(NamedTuple):
     Args:
         first: Where rows t are.
         last: Where rows t + k are.
+        at_last: [B] the records of their pieces.
         start: [B] rows t, counted in their episodes.
         steps: [B] k.
     """
 
     first: Spot
     last: Spot
+    at_last: np.ndarray
     start: np.ndarray
     steps: np.ndarray
 
@@ -77,9 +81,14 @@ class TransitionSampler:
         self._spec = spec
         fields = BatchFields.of(spec, request.fields)
         self._observed = [f for f in fields.chosen if f.name.split("/")[0] == "observation"]
-        self._others = [f for f in fields.chosen if f not in self._observed]
+        names = [field.name for field in fields.chosen]
+        self._is_rewarded = "reward" in names
+        self._of_action = [name for name in names if name.split("/")[0] in ("action", "extra")]
+        self._of_arrival = [name for name in names if name.startswith("info/")]
         self._frames = longest_stack(spec) - 1 if request.stack else 0
-        self._powers = request.gamma ** np.arange(request.n_step + 1.0)
+        powers = request.gamma ** np.arange(request.n_step + 1.0)
+        self._powers = powers.astype(np.float32)
+        self._weights = powers[:-1]
 
     def kinds(self, stride: int = 1) -> Kinds:
         """The families of its items.
@@ -113,21 +122,15 @@ class TransitionSampler:
             DamagedPiece: Stored bytes are not what was written.
         """
         path = self._path(gather, table, chosen)
-        records = table.records
-        index, row, _ = path.first
-        columns = {
-            "ids": records["row_id"][index] + row,
-            "steps": path.steps,
-            **self._ends(records, path),
-        }
-        for field in self._others:
-            if field.name == "reward":
-                columns["reward"] = self._returns(gather, path)
-            else:
-                is_of_action = field.name.split("/")[0] in ("action", "extra")
-                columns[field.name] = gather.pick(
-                    field.name, path.first if is_of_action else path.last
-                )
+        piece, row, _ = path.first
+        columns = {"ids": table.records["row_id"][piece] + row, "steps": path.steps}
+        self._mark_ends(columns, path)
+        if self._is_rewarded:
+            columns["reward"] = self._returns(gather, path)
+        for name in self._of_action:
+            columns[name] = gather.pick(name, path.first)
+        for name in self._of_arrival:
+            columns[name] = gather.pick(name, path.last)
         copies, missing = self._take(gather, path, memory)
         return TransitionPlan(memory, copies, missing, columns)
 
@@ -140,10 +143,8 @@ class TransitionSampler:
             rows, k = plan.memory[field.name], self._stack_of(field)
             is_joined = self._is_joined(k)
             if k in plan.missing:
-                pad_before(
-                    rows.reshape(-1, k + self._is_joined(k), *field.shape), plan.missing[k], field
-                )
-            is_joined = self._is_joined(k)
+                stacks = rows.reshape(-1, k + is_joined, *field.shape)
+                pad_before(stacks, plan.missing[k], field)
             before[field.name] = rows[:, :k] if is_joined else rows[0]
             after[field.name] = rows[:, 1:] if is_joined else rows[1]
         return TransitionBatch(
@@ -165,30 +166,32 @@ class TransitionSampler:
 
     def _path(self, gather: RowGather, table: PieceTable, chosen: Chosen) -> _Path:
         """Where each transition begins and ends."""
-        start, records = chosen.start, table.records
-        index, last = piece_of(table, chosen.piece, start + self._request.n_step, is_across=False)
-        before, _ = piece_of(table, chosen.piece, start, is_across=False)
-        first_row = records["first_row"]
-        return _Path(
-            gather.spot(before, start - first_row[before]),
-            gather.spot(index, last - first_row[index]),
-            start,
-            last - start,
-        )
+        start, n = chosen.start, self._request.n_step
+        piece, place, at_last = piece_of(table, chosen.piece, start + n, is_across=False)
+        steps = np.ones_like(start) if n == 1 else at_last["first_row"] + place - start
+        last, row = gather.spot(piece, place), place - steps
+        if (row < 0).any():  # in an earlier piece
+            piece, row, _ = piece_of(table, chosen.piece, start, is_across=False)
+        return _Path(gather.spot(piece, row), last, at_last, start, steps)
 
-    def _ends(self, records: np.ndarray, path: _Path) -> dict[str, np.ndarray]:
-        """Whether, and how, the episodes end with rows t + k."""
-        at = records[path.last.piece]
-        end = at["end"] * ((at["is_tail"] == 1) & (path.last.row == at["rows"] - 1))
-        is_last = (at["is_tail"] == 1) & (path.last.row == at["rows"] - 1)
-        terminated = end & int(End.TERMINATED) != 0
-        truncated = end & int(End.TRUNCATED) != 0
-        discount = self._powers[path.steps] * ~terminated
-        return {
+    def _mark_ends(self, columns: dict[str, np.ndarray], path: _Path) -> None:
+        """Add whether, and how, the episodes end with rows t + k: few do."""
+        at, batch = path.at_last, len(path.start)
+        terminated, truncated, cut = np.zeros((3, batch), np.bool_)
+        discount = self._powers.take(path.steps)
+        last = ((path.last.row + at["is_tail"]) == at["rows"]).nonzero()[0]
+        if len(last):
+            last = last[at["is_tail"][last] == 1]
+            end = at["end"][last]
+            terminated[last] = end & _TERMINATED != 0
+            truncated[last] = end & _TRUNCATED != 0
+            cut[last] = end & (_TERMINATED | _TRUNCATED) == 0
+            discount[terminated] = 0
+        columns |= {
             "terminated": terminated,
             "truncated": truncated,
-            "cut": is_last & ~(terminated | truncated),
-            "discount": discount.astype(np.float32),
+            "cut": cut,
+            "discount": discount,
         }
 
     def _returns(self, gather: RowGather, path: _Path) -> np.ndarray:
@@ -200,7 +203,7 @@ class TransitionSampler:
         segments = gather.segments(Runs(path.last.piece, path.last.row + 1, steps, target))
         rewards = gather.rows("reward", segments, n * len(steps)).reshape(-1, n)
         is_used = np.arange(n) < steps[:, None]
-        returns: np.ndarray = (np.where(is_used, rewards, 0) @ self._powers[:n]).astype(np.float32)
+        returns: np.ndarray = (np.where(is_used, rewards, 0) @ self._weights).astype(np.float32)
         return returns
 
     def _take(
