@@ -31,8 +31,13 @@ class Family(Protocol):
         """How many items belong to each of some records, [n] int64."""
         ...
 
-    def starts(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The first row [n] of the item at a place among those of its record [n]."""
+    def lowest(self, records: np.ndarray) -> np.ndarray:
+        """The number [n] of the first item of each record; it begins at number * `spacing`."""
+        ...
+
+    @property
+    def spacing(self) -> int:
+        """Rows from the beginning of an item to that of the next one."""
         ...
 
 
@@ -63,24 +68,24 @@ class Spans(NamedTuple):
         if self.is_settled:
             is_pending = (records["is_tail"] == 1) & (records["end"] & End.PENDING != 0)
             stop = stop - is_pending
-        found: np.ndarray = (stop - self.length) // self.stride - self._lowest(records) + 1
+        found: np.ndarray = (stop - self.length) // self.stride - self.lowest(records) + 1
         counts: np.ndarray = np.maximum(0, found)
         return counts
 
-    def starts(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The spans' first rows."""
-        rows: np.ndarray = (self._lowest(records) + places) * self.stride
-        return rows
-
-    def _row(self, records: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = records["stream_row" if self.is_across else "first_row"]
-        return rows
-
-    def _lowest(self, records: np.ndarray) -> np.ndarray:
+    def lowest(self, records: np.ndarray) -> np.ndarray:
         """The number of the first span, counted from row 0, that ends in each record."""
         least = _first_start(records, self.context, self.is_across)
         lowest: np.ndarray = np.maximum(least, self._row(records) - self.length + 1)
         return lowest if self.stride == 1 else -(-lowest // self.stride)
+
+    @property
+    def spacing(self) -> int:
+        """Rows from the beginning of a span to that of the next one."""
+        return self.stride
+
+    def _row(self, records: np.ndarray) -> np.ndarray:
+        rows: np.ndarray = records["stream_row" if self.is_across else "first_row"]
+        return rows
 
 
 class LastStarts(NamedTuple):
@@ -100,23 +105,24 @@ class LastStarts(NamedTuple):
         """How many items end in each of some records: only in the last one of an episode."""
         is_final = records["end"] & (End.TERMINATED | End.TRUNCATED) != 0
         is_last = is_final & (records["is_tail"] == 1)
-        found: np.ndarray = (self._stop(records) - self._lowest(records)) * is_last
+        found: np.ndarray = (self._stop(records) - self.lowest(records)) * is_last
         counts: np.ndarray = np.maximum(0, found)
         return counts
 
-    def starts(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The items' first rows."""
-        rows: np.ndarray = self._lowest(records) + places
-        return rows
+    def lowest(self, records: np.ndarray) -> np.ndarray:
+        """The first row that an item can begin with."""
+        least = _first_start(records, self.context, is_across=False)
+        lowest: np.ndarray = np.maximum(least, self._stop(records) - self.reach)
+        return lowest
+
+    @property
+    def spacing(self) -> int:
+        """Every row can begin one."""
+        return 1
 
     def _stop(self, records: np.ndarray) -> np.ndarray:
         stop: np.ndarray = records["first_row"] + records["rows"] - self.skip
         return stop
-
-    def _lowest(self, records: np.ndarray) -> np.ndarray:
-        least = _first_start(records, self.context, is_across=False)
-        lowest: np.ndarray = np.maximum(least, self._stop(records) - self.reach)
-        return lowest
 
 
 class Wholes(NamedTuple):
@@ -133,13 +139,18 @@ class Wholes(NamedTuple):
     def counts(self, records: np.ndarray) -> np.ndarray:
         """Whether a long enough episode ends in each of some records."""
         stop = records["first_row"] + records["rows"]
-        is_long = stop - self.starts(records, stop) >= self.length
+        is_long = stop - self.lowest(records) >= self.length
         found: np.ndarray = (is_long & (records["is_tail"] == 1)).astype(np.int64)
         return found
 
-    def starts(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The first rows that an item in these episodes can begin with."""
+    def lowest(self, records: np.ndarray) -> np.ndarray:
+        """The first row that an item in the episode can begin with."""
         return _first_start(records, self.context, is_across=False)
+
+    @property
+    def spacing(self) -> int:
+        """An episode has one beginning."""
+        return 1
 
 
 def first_start(records: np.ndarray, family: Spans) -> np.ndarray:
@@ -169,6 +180,8 @@ class ItemCounts:
         self._family = family
         self._chosen = chosen
         self._running = np.zeros(64, np.int64)
+        # Item i of all is the one with the number i + _shift[record] of its episode or stream.
+        self._shift = np.zeros(64, np.int64)
         self._known = 0
 
     @property
@@ -195,13 +208,16 @@ class ItemCounts:
         if not len(new):
             return
         if len(records) > len(self._running):
-            grown = np.zeros(2 * len(records), np.int64)
-            grown[: self._known] = self._running[: self._known]
-            self._running = grown
+            more = 2 * len(records) - len(self._running)
+            self._running, self._shift = (
+                np.pad(each, (0, more)) for each in (self._running, self._shift)
+            )
         counts = self._family.counts(new)
         if self._chosen is not None:
             counts = counts * self._chosen.verdicts(base + self._known, len(new))
-        self._running[self._known : len(records)] = self.total + np.cumsum(counts)
+        running = self.total + np.cumsum(counts)
+        self._running[self._known : len(records)] = running
+        self._shift[self._known : len(records)] = self._family.lowest(new) - (running - counts)
         self._known = len(records)
 
     def limits(self, shares: Shares | None) -> tuple[np.ndarray, np.ndarray]:
@@ -210,21 +226,19 @@ class ItemCounts:
         limits = np.array([self.before(border) for border in borders])
         return limits[:-1], limits[1:]
 
-    def locate(self, records: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find items by their numbers, which follow the order of the pieces.
 
         Returns:
             Indices of the items' records ``[n]``, and the items' first rows ``[n]``.
         """
-        running = self._running[: self._known]
-        index = running.searchsorted(numbers, side="right")
-        places = numbers - np.where(index > 0, running[index - 1], 0)
-        return index, self._family.starts(records[index], places)
+        index = self._running[: self._known].searchsorted(numbers, side="right")
+        first = numbers + self._shift.take(index)
+        spacing = self._family.spacing
+        return index, first if spacing == 1 else first * spacing
 
-    def number_of(self, records: np.ndarray, index: int, row: int) -> int:
+    def number_of(self, index: int, row: int) -> int:
         """How many items belong to earlier records, or to this one and begin before a row."""
-        count = self.before(index + 1) - self.before(index)
-        if not count:
-            return self.before(index)
-        starts = self._family.starts(records[np.full(count, index)], np.arange(count))
-        return self.before(index) + int(np.searchsorted(starts, row))
+        before, stop = self.before(index), self.before(index + 1)
+        number = -(-row // self._family.spacing) - int(self._shift[index])
+        return min(max(number, before), stop)

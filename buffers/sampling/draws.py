@@ -59,8 +59,8 @@ class NewestQueue:
         row_id, row = self._cursors.get(family, (0, 0))
         index = int(np.searchsorted(records["row_id"], row_id))
         is_there = index < len(records) and records["row_id"][index] == row_id
-        first = items.number_of(records, index, row) if is_there else items.before(index)
-        return Chosen(*items.locate(records, np.arange(first, min(first + count, items.total))))
+        first = items.number_of(index, row) if is_there else items.before(index)
+        return Chosen(*items.locate(np.arange(first, min(first + count, items.total))))
 
     def advance(self, table: PieceTable, family: Spans, chosen: Chosen) -> None:
         """Items that `next` gave were handed out."""
@@ -105,7 +105,7 @@ def draw_items(
     else:
         _check_each(table.shares, items, kinds.rows, chosen)
         numbers = _draw_by(table.shares, items, draw == "recent", count, rng)
-    found = Chosen(*items.locate(table.records, numbers))
+    found = Chosen(*items.locate(numbers))
     if draw != "episodes":
         return found
     records = table.records[found.piece]

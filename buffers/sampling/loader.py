@@ -328,12 +328,12 @@ class _Feed(Generic[BatchT]):
 
     def _next(self, iterator: Iterator[BatchT]) -> BatchT:
         """The iterator's next batch, or `_END`, after which nobody may ask it again."""
-        is_over = True
+        batch = _END
         try:
             batch = next(iterator, _END)
-            is_over = batch is _END
         finally:
-            self._is_ending |= is_over
+            if batch is _END:
+                self._is_ending = True
         return cast("BatchT", batch)
 
     def _take_back(self, batch: BatchT) -> None:
@@ -345,7 +345,8 @@ class _Feed(Generic[BatchT]):
     def _deliver(self, number: int, outcome: _Outcome) -> bool:
         is_last = outcome.error is not None or outcome.batch is _END
         with self._changed:
-            self._is_ending |= is_last
+            if is_last:  # never set back: other threads set it too
+                self._is_ending = True
             if self._is_stopped:
                 return False
             self._ready[number] = outcome

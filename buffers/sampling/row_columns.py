@@ -84,7 +84,9 @@ class RowColumns:
     def unknown(self, indices: np.ndarray) -> np.ndarray:
         """Those of the pieces that were not decoded yet, once each."""
         is_known = self._is_known[indices]
-        return _NONE if is_known.all() else np.unique(indices[~is_known])
+        return (
+            _NONE if np.count_nonzero(is_known) == len(is_known) else np.unique(indices[~is_known])
+        )
 
     def decode(self, index: int, record: Record) -> None:
         """Decode a piece.

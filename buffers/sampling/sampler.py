@@ -247,7 +247,7 @@ class Sampler:
     def _still_there(self, request: Request, contents: Contents, numbers: np.ndarray) -> Chosen:
         """Items of an epoch where they stand now."""
         storage, table = self._storage, self._storage.table
-        piece, start = contents.items.locate(contents.records, numbers)
+        piece, start = contents.items.locate(numbers)
         piece = piece + (contents.base - table.base)
         is_same = (storage.generation, table.losses) == (contents.generation, contents.losses)
         if is_same and isinstance(request, Episodes):

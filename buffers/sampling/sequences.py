@@ -79,6 +79,7 @@ class SequenceSampler:
         self.window = Window(
             request.borders, request.length, int(is_shifted), request.burn_in, self._frames
         )
+        self._kinds = self.window.kinds()
         # Where nothing is padded and nothing crossed, stacks can overlap in memory.
         self._are_views = request.borders == "inside" and not request.burn_in
         # An episode's last row is a row, but begins no transition.
@@ -86,7 +87,7 @@ class SequenceSampler:
 
     def kinds(self, stride: int = 1) -> Kinds:
         """The families of its items; see `Window.kinds`."""
-        return self.window.kinds(stride)
+        return self._kinds if stride == 1 else self.window.kinds(stride)
 
     def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
         """Memory for so many sequences, perhaps that of an earlier batch.

@@ -118,7 +118,7 @@ def piece_of(
         at = records[index]
         place, rows = row - at[name], at["rows"]
         # As an unsigned number a row before the piece is one far behind it: one comparison.
-        if (place.view(np.uint64) < rows.view(np.uint64)).all():
+        if np.count_nonzero(place.view(np.uint64) < rows.view(np.uint64)) == len(place):
             return index, place, at
         is_after = place >= rows
         is_last = (at["stream_next"] < 0) if is_across else (at["is_tail"] == 1)

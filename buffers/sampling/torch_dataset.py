@@ -137,7 +137,8 @@ class _Draws:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._stores is None:
-            raise TypeError(
+            # A TypeError would have DataLoader warn of something else first.
+            raise ValueError(
                 "a replay in RAM cannot be sent to another process: expected one with a folder; "
                 "give SequenceReplayBuffer a path, or DataLoader multiprocessing_context='fork', "
                 "or use replay.loader"
@@ -173,7 +174,7 @@ class _Draws:
                 plan.request,
                 stride=plan.stride,
                 seed=plan.seed,
-                shard=(rank * workers + worker, ranks * workers),
+                shard=(rank + ranks * worker, ranks * workers),
             )
             epoch.load_state_dict({**epoch.state_dict(), "pass": number})
             for batch in epoch:
@@ -243,8 +244,9 @@ def _dataset_class() -> Any:
     """
     load_torch("torch_dataset")
     data = importlib.import_module("torch.utils.data")
+    base: Any = data.IterableDataset
 
-    class TorchDataset(data.IterableDataset):  # type: ignore[misc]
+    class TorchDataset(base):  # type: ignore[misc]
         """What `torch_dataset` gives."""
 
         def __init__(self, draws: _Draws) -> None:

@@ -15,7 +15,7 @@ from stepwell.buffers.episode import End
 from stepwell.buffers.item_counts import LastStarts, Spans, Wholes
 from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-from stepwell.buffers.sampling.batch_fields import BatchFields, longest_stack, pick, under
+from stepwell.buffers.sampling.batch_fields import BatchFields, longest_stack, pick
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Chosen, Kinds
 from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
@@ -89,6 +89,9 @@ class TransitionSampler:
         powers = request.gamma ** np.arange(request.n_step + 1.0)
         self._powers = powers.astype(np.float32)
         self._weights = powers[:-1]
+        self._info = [name.removeprefix("info/") for name in self._of_arrival]
+        self._extras = [n.removeprefix("extra/") for n in names if n.startswith("extra/")]
+        self._kinds = self._all_kinds()
 
     def kinds(self, stride: int = 1) -> Kinds:
         """The families of its items.
@@ -96,10 +99,15 @@ class TransitionSampler:
         Args:
             stride: Distance of the first rows.
         """
+        if stride == 1:
+            return self._kinds
+        return self._kinds._replace(every=Spans(2, self._frames, stride))
+
+    def _all_kinds(self) -> Kinds:
         n, frames = self._request.n_step, self._frames
         return Kinds(
             2,
-            Spans(2, frames, stride),
+            Spans(2, frames),
             LastStarts(n, 1, frames),
             Wholes(2, frames),
             Spans(2, frames, is_settled=True),
@@ -157,8 +165,8 @@ class TransitionSampler:
             truncated=columns["truncated"],
             cut=columns["cut"],
             steps=columns["steps"],
-            info=under("info/", columns),
-            extras=under("extra/", columns),
+            info={name: columns["info/" + name] for name in self._info},
+            extras={name: columns["extra/" + name] for name in self._extras},
             ids=columns["ids"],
             weights=weights,
             memory=plan.memory,
@@ -170,7 +178,7 @@ class TransitionSampler:
         piece, place, at_last = piece_of(table, chosen.piece, start + n, is_across=False)
         steps = np.ones_like(start) if n == 1 else at_last["first_row"] + place - start
         last, row = gather.spot(piece, place), place - steps
-        if (row < 0).any():  # in an earlier piece
+        if np.count_nonzero(row < 0):  # in an earlier piece
             piece, row, _ = piece_of(table, chosen.piece, start, is_across=False)
         return _Path(gather.spot(piece, row), last, at_last, start, steps)
 

@@ -135,7 +135,7 @@ def test_what_is_left_counts(program: list[str | int | tuple[int, int, End]]) ->
 
 def drawn(table: PieceTable, length: int) -> list[tuple[int, int]]:
     items = table.items(Spans(length))
-    index, starts = items.locate(table.records, np.arange(items.total))
+    index, starts = items.locate(np.arange(items.total))
     episodes = table.records["episode"][index]
     return list(zip(episodes.tolist(), starts.tolist(), strict=True))
 

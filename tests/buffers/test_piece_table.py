@@ -117,7 +117,7 @@ def test_windows_with_context_have_it_stored_or_before_the_reset(
 
 def all_windows(table: PieceTable, length: int, context: int = 0) -> list[tuple[int, int]]:
     items = table.items(Spans(length, context))
-    index, starts = items.locate(table.records, np.arange(items.total))
+    index, starts = items.locate(np.arange(items.total))
     found: list[tuple[int, int]] = []
     for place, start in zip(index.tolist(), starts.tolist(), strict=True):
         record = table.record(place + table.base)
