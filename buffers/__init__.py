@@ -7,6 +7,7 @@ from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import End, Episode, Piece
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.errors import (
+    LimiterClosed,
     NotEnoughData,
     SpecMismatch,
     StepwellError,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers.episode_selection import EpisodeSelection
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader
-    from stepwell.buffers.sampling.rate_limiter import LimiterClosed, SampleLimiter
+    from stepwell.buffers.sampling.rate_limiter import SampleLimiter
     from stepwell.buffers.sampling.replay_ratio import ReplayRatio
 
 __all__ = [
@@ -81,7 +82,6 @@ _LATER = {
     "CopyReport": "copying",
     "EpisodeSelection": "episode_selection",
     "Epoch": "sampling.epoch",
-    "LimiterClosed": "sampling.rate_limiter",
     "Loader": "sampling.loader",
     "RepairReport": "disk.repair",
     "ReplayRatio": "sampling.replay_ratio",

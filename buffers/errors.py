@@ -3,6 +3,7 @@
 StepwellError
 ├── SpecMismatch       the data does not fit what the store was made for
 ├── NotEnoughData      nothing stored is long enough for what was asked
+├── LimiterClosed      somebody closed the limiter that was waited at
 ├── StoreNotFound      the folder holds no store
 ├── StoreLocked        another process writes into this store
 ├── StoreCorrupt       stored bytes are not what was written
@@ -11,6 +12,7 @@ StepwellError
 """
 
 __all__ = [
+    "LimiterClosed",
     "NotEnoughData",
     "SpecMismatch",
     "StepwellError",
@@ -32,6 +34,10 @@ class SpecMismatch(StepwellError):
 
 class NotEnoughData(StepwellError):
     """No stored episode is long enough for what was asked."""
+
+
+class LimiterClosed(StepwellError):
+    """Somebody closed the limiter: there is nothing to wait for any more."""
 
 
 class StoreNotFound(StepwellError):

@@ -29,6 +29,7 @@ from stepwell.buffers.sampling.requests import (
     Episodes,
     Sequences,
     Transitions,
+    check_priority_alpha,
 )
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage import Storage
@@ -90,6 +91,7 @@ class SequenceReplayBuffer:
         priority_alpha: float = 0.6,
     ) -> None:
         check_capacity(capacity, capacity_bytes)
+        check_priority_alpha(priority_alpha)
         self._path = None if path is None else Path(path)
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
@@ -564,7 +566,8 @@ class SequenceReplayBuffer:
         """
         from stepwell.buffers.sampling.torch_dataset import torch_dataset  # few programs need it
 
-        return torch_dataset(self, request, seed=seed, epoch=epoch, shard=shard, stride=stride)
+        this: Any = self  # pyright sees the class under two names, the checkout being the package
+        return torch_dataset(this, request, seed=seed, epoch=epoch, shard=shard, stride=stride)
 
     def iter_episodes(self, *, where: Where | None = None) -> Iterator[Episode]:
         """Stored episodes, the oldest first, decoded one at a time.

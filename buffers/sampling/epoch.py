@@ -27,7 +27,7 @@ class Epoch(Generic[BatchT]):
         shuffle: In a random order, by ``seed`` and the number of the pass; else the oldest first.
         seed: Seed of the orders.
         shard: Number of this share and number of shares: of several that are read side by side each
-            gives out others.
+            gives out others, in every pass the same.
         drop_last: Leave out the last batch of a pass where it is smaller.
 
     Raises:
@@ -147,11 +147,12 @@ class Epoch(Generic[BatchT]):
             self._contents = self._sampler.contents(self._request, self._stride)
 
     def _order(self) -> np.ndarray:
-        """The numbers of this share's items, in the order of the pass."""
+        """The numbers of this share's items, in the order of the pass.
+
+        A share has the same items in every pass: readers that lose count of them stay disjoint.
+        """
         number, shares = self._shard
-        if not self._shuffle:
-            return np.arange(number, self._total, shares)
-        dtype = np.int32 if self._total < 2**31 else np.int64
-        order = np.arange(self._total, dtype=dtype)
-        np.random.default_rng([self._seed, self._pass]).shuffle(order)
-        return order[number::shares].astype(np.int64)
+        order = np.arange(number, self._total, shares)
+        if self._shuffle:
+            np.random.default_rng([self._seed, self._pass, number]).shuffle(order)
+        return order

@@ -8,14 +8,10 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from stepwell.buffers.errors import StepwellError
+from stepwell.buffers.errors import LimiterClosed
 from stepwell.buffers.sampling.replay_ratio import simplest_fraction
 
-__all__ = ["LimiterClosed", "SampleLimiter"]
-
-
-class LimiterClosed(StepwellError):
-    """The limiter was closed, so that whoever waits in it can end."""
+__all__ = ["SampleLimiter"]
 
 
 class SampleLimiter:

@@ -19,6 +19,7 @@ __all__ = [
     "Sequences",
     "Transitions",
     "check_episodes",
+    "check_priority_alpha",
     "check_sequences",
     "check_transitions",
 ]
@@ -118,6 +119,19 @@ class Episodes(NamedTuple):
 
 
 Request: TypeAlias = "Sequences | Transitions | Episodes"
+
+
+def check_priority_alpha(alpha: float) -> None:
+    """Refuse an exponent of priorities that makes no sense.
+
+    Raises:
+        ValueError: It is not a number from 0 to 20.
+    """
+    if not 0 <= alpha <= 20:
+        raise ValueError(
+            f"priority_alpha: expected a number from 0 to 20, got {alpha}; 0 draws uniformly, 1 in "
+            f"proportion to the priorities"
+        )
 
 
 def check_sequences(request: Sequences) -> None:

@@ -128,7 +128,7 @@ class SequenceSampler:
         memory = plan.memory
         columns = self.window.rows
         leaves = {f.name: self._rows_of(f, plan) for f in self._fields.chosen}
-        flags = dict(zip(FLAGS, memory["flags"], strict=True))
+        flags: dict[str, np.ndarray] = dict(zip(FLAGS, memory["flags"], strict=True))
         lengths, following = plan.lengths, None
         if self._is_shifted:
             mask = flags["mask"][:, :-1] & flags["mask"][:, 1:] & ~flags["is_last"][:, :-1]

@@ -17,8 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from stepwell.buffers import Batch, End, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.loader import Loader
+from stepwell.buffers.sampling.requests import Request, Sequences, Transitions
 
 SECONDS = 20.0  # nothing here takes that long, unless it hangs
 
@@ -79,6 +83,21 @@ class Resumable:
         return {"next": self.next}
 
 
+def a_replay(episodes: int = 6) -> SequenceReplayBuffer:
+    """Episodes of which each row tells its episode and place."""
+    replay = SequenceReplayBuffer(seed=5, capacity=2_000)
+    replay.bind(Spec.from_spaces(spaces.Box(0, 2**40, (2,), np.int64), spaces.Discrete(9)), {})
+    for episode in range(episodes):
+        replay.add([an_episode(episode, 5 + 3 * episode)])
+    return replay
+
+
+def an_episode(number: int, rows: int) -> Piece:
+    place = np.stack([np.full(rows, number), np.arange(rows)], 1)
+    fields = {"observation": place, "action": place[:, 1] % 9, "reward": place[:, 0] / 8}
+    return Piece(number, 0, 0, End.TERMINATED, fields)
+
+
 def loader_threads() -> list[threading.Thread]:
     found = threading.enumerate()
     return [thread for thread in found if thread.name.startswith("stepwell-loader")]
@@ -113,6 +132,21 @@ def test_one_thread_gives_what_comes_without_a_loader(prefetch: int, reuse: bool
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_iterable_comes_whole_and_in_order(threads: int) -> None:
     assert list(Loader(range(200), threads=threads, prefetch=3)) == list(range(200))
+
+
+def test_the_order_is_the_sources_though_a_later_batch_is_ready_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = Loader(range(30), threads=3, prefetch=4)
+    deliver = batches._feed._deliver
+
+    def deliver_some_late(number: int, outcome: Any) -> bool:
+        if number % 3 == 0:
+            time.sleep(0.005)
+        return deliver(number, outcome)
+
+    monkeypatch.setattr(batches._feed, "_deliver", deliver_some_late)
+    assert list(batches) == list(range(30))
 
 
 def test_several_threads_call_a_function_at_once() -> None:
@@ -217,11 +251,20 @@ def test_an_exhausted_loader_stays_so_and_does_not_loop_in_silence() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_source_is_not_asked_again_after_its_end(threads: int) -> None:
-    for _ in range(20):
-        source = Resumable(5)
-        assert list(Loader(source, threads=threads)) == [0, 1, 2, 3, 4]
-        assert (source.next, source.stop) == (5, 6)
+def test_a_source_is_not_asked_again_after_its_end(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Resumable(5)
+    batches = Loader(source, threads=threads)
+    deliver = batches._feed._deliver
+
+    def deliver_late(number: int, outcome: Any) -> bool:
+        time.sleep(0.005)  # another thread has its turn now
+        return deliver(number, outcome)
+
+    monkeypatch.setattr(batches._feed, "_deliver", deliver_late)
+    assert list(batches) == [0, 1, 2, 3, 4]
+    assert (source.next, source.stop) == (5, 6)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -272,6 +315,16 @@ def test_a_forgotten_loader_is_collected_though_it_is_in_a_cycle() -> None:
     wait_until(lambda: not loader_threads())
 
 
+def test_a_closed_loader_keeps_no_batch() -> None:
+    draw = Counting()
+    batches = Loader(draw, prefetch=3)
+    first = next(batches)
+    wait_until(lambda: draw.made == 4)
+    batches.close()
+    assert first.number == 0
+    assert len(draw.died) == 3
+
+
 def take_one_and_close(draw: Counting) -> None:
     with Loader(draw, reuse=True) as batches:
         next(batches)
@@ -317,9 +370,7 @@ def test_closing_waits_for_the_draw_under_way() -> None:
     "use",
     [
         "batches = Loader(draw, threads=3); next(batches)",
-        "batches = Loader(draw, threads=3); next(batches); batches.close()",
         "for batch in Loader(draw): break",
-        "batches = Loader(draw)",
         "cycle = [Loader(draw)]; next(cycle[0]); cycle.append(cycle); del cycle",
         "learn = lambda: [next(batches) for _ in range(20)] and print('learned')\n"
         "batches = Loader(draw)\nthreading.Thread(target=learn).start()",
@@ -328,32 +379,42 @@ def test_closing_waits_for_the_draw_under_way() -> None:
 )
 def test_a_program_ends_whatever_it_did_with_its_loader(use: str) -> None:
     program = f"""\
-import sys, threading, time
+import atexit, sys, threading, time
 from stepwell.buffers.sampling.loader import Loader
+atexit.register(lambda: print("threads at the end:", threading.active_count()))
 def draw(out):
     time.sleep(0.01)
     return 1
 {use}
 """
     run = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout == ("learned\n" if "learned" in use else "")
+    learned = "learned\n" if "learned" in use else ""
+    assert run.stdout == f"{learned}threads at the end: 1\n"
 
 
 def test_after_a_fork_the_loader_says_that_its_threads_are_elsewhere() -> None:
     # In a process of its own: a fork of this one would inherit other tests' threads.
     program = """
-    import os, sys, warnings
+    import os, sys, threading, time, warnings
     from stepwell.buffers.sampling.loader import Loader
     warnings.simplefilter("ignore", DeprecationWarning)  # that of a fork beside threads
     with Loader(lambda out: 1, threads=2) as batches:
         unused = Loader(lambda out: 2)
         next(batches)
+        held = threading.Event()
+        def hold():  # as the loader's own threads do now and then
+            with batches._feed._changed:
+                held.set()
+                time.sleep(0.3)
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
         child = os.fork()
         if child == 0:
             try:
@@ -364,13 +425,14 @@ def test_after_a_fork_the_loader_says_that_its_threads_are_elsewhere() -> None:
             unused.close()
             batches.close()
             sys.exit(0)
+        holder.join()
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), next(batches), flush=True)
     """
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=30,
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == (
@@ -402,3 +464,59 @@ def test_memory_of_an_iterable_cannot_be_used_again() -> None:
 def test_a_source_is_a_function_or_an_iterable() -> None:
     with pytest.raises(ValueError, match="source: expected a function or an iterable, got 7"):
         Loader(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("request_", [Sequences(4, 3), Transitions(4)], ids=["rows", "transitions"])
+def test_a_replay_gives_the_same_batches_with_a_loader(request_: Request, reuse: bool) -> None:
+    replay, other = a_replay(), a_replay()
+
+    def draw(out: Any) -> Batch | TransitionBatch:
+        batch: Batch | TransitionBatch = replay.sample(request_, out=out)
+        return batch
+
+    with Loader(draw, reuse=reuse) as batches:
+        for batch in itertools.islice(batches, 30):
+            same = other.sample(request_)
+            np.testing.assert_array_equal(batch.observation, same.observation)
+            np.testing.assert_array_equal(batch.ids, same.ids)
+
+
+def test_an_epoch_that_was_loaded_ahead_goes_on_where_its_reader_was() -> None:
+    replay = a_replay()
+    with Loader(replay.epoch(Transitions(4), seed=2), prefetch=3) as batches:
+        seen = [next(batches) for _ in range(5)]
+        time.sleep(0.02)  # three more are drawn
+        state = batches.state_dict()
+    again = replay.epoch(Transitions(4), seed=2)
+    again.load_state_dict(state)
+    seen += list(Loader(again, threads=2))
+    ids = np.concatenate([batch.ids for batch in seen])
+    assert len(ids) == len(set(ids.tolist())) == replay.steps
+
+
+def test_threads_draw_true_batches_while_another_writes_and_evicts() -> None:
+    replay = a_replay()
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count(6):
+            if stop.is_set():
+                break
+            replay.add([an_episode(number, 30)])
+
+    def draw(out: Batch | None) -> Batch:
+        return replay.sample(Sequences(8, 4), out=out)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with Loader(draw, threads=3, reuse=True) as batches:
+            for batch in itertools.islice(batches, 200):
+                episode, place = batch.observation[..., 0], batch.observation[..., 1]
+                assert (episode == episode[:, :1]).all()
+                assert (np.diff(place, axis=1) == 1).all()
+                np.testing.assert_array_equal(batch.reward, (episode / 8).astype(np.float32))
+    finally:
+        stop.set()
+        writer.join()

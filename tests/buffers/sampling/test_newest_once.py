@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chi_square import assert_shares
@@ -75,7 +75,6 @@ def hand_out(played: Played, request: Sequences, count: int) -> list[int]:
 
 
 @given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 9))
-@settings(max_examples=100)
 def test_each_tile_comes_once_and_in_order(
     kind: Kind, history: list[Step], request: Sequences, most: int
 ) -> None:
@@ -100,7 +99,7 @@ def test_each_tile_comes_once_and_in_order(
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-@pytest.mark.parametrize("batch_size", [1, 4, 1_000])
+@pytest.mark.parametrize("batch_size", [1, 4, 500])
 def test_where_nothing_is_left_sequences_are_drawn_uniformly(
     request_: Sequences, batch_size: int
 ) -> None:
@@ -108,7 +107,7 @@ def test_where_nothing_is_left_sequences_are_drawn_uniformly(
         whole_episodes(played, [9, 5, 12, 8])
         expected = tiles(played.episodes, request_)
         found: list[int] = []
-        while len(found) < 4_000:
+        while len(found) < min(3_000, 300 * batch_size):
             batch = played.replay.sample(request_._replace(batch_size=batch_size))
             found += batch.ids.tolist()
         assert found[: len(expected)] == expected
@@ -116,7 +115,7 @@ def test_where_nothing_is_left_sequences_are_drawn_uniformly(
         counts: dict[Any, int] = dict.fromkeys([item.rows[0].id for item in items], 0)
         for row in found[len(expected) :]:
             counts[row] += 1
-        assert_shares(counts, dict.fromkeys(counts, 1.0))  # type: ignore[arg-type]
+        assert_shares(counts, dict.fromkeys(counts, 1.0))
 
 
 def test_every_kind_of_sequence_has_a_queue_of_its_own() -> None:

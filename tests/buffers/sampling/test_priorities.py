@@ -347,7 +347,7 @@ def test_probabilities_do_not_drift_over_many_updates() -> None:
 
 def test_restored_priorities_go_on_as_the_old_ones_do() -> None:
     rng = np.random.default_rng(0)
-    old = some(0.6, rng.random(5_000).tolist(), first=3_000)
+    old = some(0.6, (5 * rng.random(5_000)).tolist(), first=3_000)
     leave(old, (4_000, 100))
     old.leave_before(3_500)
     state = old.state()

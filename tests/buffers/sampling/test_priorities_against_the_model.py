@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chi_square import assert_shares
@@ -110,7 +110,6 @@ KINDS_OF_ITEM: list[Sequences | Transitions] = [
     st.sampled_from(KINDS_OF_ITEM),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=100)
 def test_priorities_are_those_of_a_dictionary(
     kind: Kind, history: list[Step], request: Sequences | Transitions, random: Any
 ) -> None:
@@ -145,7 +144,7 @@ def test_things_are_drawn_in_proportion_to_their_priorities(
     request_: Sequences | Transitions,
 ) -> None:
     with a_replay(Kind()) as played:
-        for step in busy_history(30):
+        for step in busy_history(20):
             played.add(step)
         model, rng = PriorityModel(), np.random.default_rng(0)
         model.follow(ids_of(played, request_))
@@ -156,7 +155,7 @@ def test_things_are_drawn_in_proportion_to_their_priorities(
         assert played.replay.update_priorities(some, values) == 0
         model.update(some.tolist(), values.tolist())
         counts: Counter[Any] = Counter()
-        for _ in range(40):
+        for _ in range(8):
             batch = played.replay.sample(request_._replace(batch_size=500))
             model.assert_weights(batch, request_.beta)
             counts.update(batch.ids.tolist())

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers.sampling.rate_limiter import LimiterClosed, SampleLimiter
+from stepwell.buffers.errors import LimiterClosed
+from stepwell.buffers.sampling.rate_limiter import SampleLimiter
 
 SECONDS = 20.0  # nothing here takes that long, unless it hangs
 
@@ -80,6 +81,14 @@ def test_steps_count_for_the_learner_only_once_their_thread_is_back() -> None:
     assert errors == []
 
 
+def test_the_learner_gets_no_further_by_what_is_only_being_collected() -> None:
+    limiter = SampleLimiter(1, min_steps=0, slack=2)
+    with threads(lambda: limiter.wait_to_insert(2)):
+        pass
+    limiter.wait_to_sample(2)
+    assert is_held_back(limiter.wait_to_sample, 1)
+
+
 def test_what_one_actor_collects_counts_for_the_other_at_once() -> None:
     limiter = SampleLimiter(1, min_steps=0, slack=10)
     with threads(lambda: limiter.wait_to_insert(7)):
@@ -92,7 +101,7 @@ def test_a_held_back_actor_goes_on_when_the_learner_samples() -> None:
     limiter = SampleLimiter(2, min_steps=0, slack=4)
     limiter.wait_to_insert(2)
     assert is_held_back(limiter.wait_to_insert, 1)
-    with threads(lambda: limiter.wait_to_insert(1, timeout=SECONDS)) as errors:
+    with threads(lambda: limiter.wait_to_insert(1)) as errors:
         limiter.wait_to_sample(2)
     assert errors == []
 
@@ -210,7 +219,7 @@ def test_a_limiter_goes_on_after_a_restart() -> None:
 
 def test_loading_a_state_wakes_who_waits() -> None:
     limiter = SampleLimiter(1, min_steps=10, slack=3)
-    with threads(lambda: limiter.wait_to_sample(1, timeout=SECONDS)) as errors:
+    with threads(lambda: limiter.wait_to_sample(1)) as errors:
         time.sleep(0.02)
         limiter.load_state_dict({"steps": 10, "samples": 0})
     assert errors == []

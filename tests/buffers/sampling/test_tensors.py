@@ -142,11 +142,14 @@ def read_only(array: np.ndarray) -> np.ndarray:
         np.arange(6)[::-1],
         np.arange(12).reshape(3, 4)[:, ::-2],
         read_only(np.arange(6)),
+        read_only(np.arange(6)).reshape(2, 3),
         np.broadcast_to(np.arange(3), (2, 3)),
         np.arange(6, dtype=">i4"),
         np.zeros(3, [("a", "i1"), ("b", "f8")])["b"],
     ],
-    ids=["reversed", "reversed columns", "read only", "broadcast", "big endian", "in a record"],
+    ids="reversed,reversed columns,read only,a view of that,broadcast,big endian,in a record".split(
+        ","
+    ),
 )
 def test_what_torch_cannot_share_is_copied(array: np.ndarray) -> None:
     before = array.copy()
@@ -165,8 +168,9 @@ def test_what_torch_cannot_share_is_copied(array: np.ndarray) -> None:
         np.zeros((0, 3)),
         np.array(3.0),
         np.arange(6)[2:3],
+        np.arange(16, dtype=np.uint8).view(np.float32),
     ],
-    ids=["time major", "columns", "windows", "empty", "a scalar", "one"],
+    ids=["time major", "columns", "windows", "empty", "a scalar", "one", "other dtype"],
 )
 def test_other_views_are_shared(array: np.ndarray) -> None:
     tensor = ToTensors()((array,))[0]

@@ -57,7 +57,6 @@ def check(played: Played, request: Transitions, stack: int) -> None:
 
 
 @given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=3, max_size=6))
-@settings(max_examples=80)
 def test_what_is_drawn_is_what_the_model_lists(
     kind: Kind, history: list[Step], wanted: list[Transitions]
 ) -> None:
@@ -80,7 +79,6 @@ def test_what_is_drawn_is_what_the_model_lists_at_length(
 
 
 @given(KINDS, HISTORIES, REQUESTS)
-@settings(max_examples=40)
 def test_all_that_the_model_lists_is_drawn_sooner_or_later(
     kind: Kind, history: list[Step], request: Transitions
 ) -> None:
@@ -102,7 +100,7 @@ def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
 ) -> None:
     """Trap 10, N2, N3, N4: next observations and stacks at the write head."""
     with a_replay(kind) as played:
-        for number, step in enumerate(busy_history(150)):
+        for number, step in enumerate(busy_history(100)):
             played.add(step)
             if number % 5 == 4:
                 check(played, Transitions(60, n_step), 4)

@@ -1,0 +1,162 @@
+"""Stores that others write into, several stores as one, and stores with holes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from replay_histories import busy_history
+from replay_model import (
+    Contents,
+    assert_sequences,
+    assert_transitions,
+    by_id,
+    drawn,
+    sequences,
+    transitions,
+)
+from replay_rows import ModelEpisode, Played, Step, telling_spec
+from stepwell.buffers import End, SequenceReplayBuffer, Spec
+from stepwell.buffers.sampling.requests import Borders, Sequences, Transitions
+
+SPEC = telling_spec(3, "repeat")
+REQUESTS: list[Sequences | Transitions] = [
+    *(Sequences(40, 4, borders) for borders in get_args(Borders)),
+    Sequences(40, 3, "cross", align="transition", burn_in=2, stack=True),
+    Sequences(40, 3, "pad_before", "recent", burn_in=2, stack=True),
+    Sequences(40, 3, draw="episodes", align="transition"),
+    Transitions(40),
+    Transitions(40, n_step=3, draw="ends", stack=False),
+]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def check(replay: SequenceReplayBuffer, spec: Spec, episodes: Sequence[ModelEpisode]) -> None:
+    """All requests give what the model says."""
+    contents = Contents(spec, episodes)
+    for request in REQUESTS:
+        if isinstance(request, Transitions):
+            steps = {one.row.id: one for one in transitions(episodes, request, 3)}
+            transition = replay.sample(request)
+            some = [steps[row] for row in transition.ids.tolist()]
+            assert_transitions(spec, contents, transition, some, request)
+        else:
+            items = by_id(sequences(episodes, request, 3), request)
+            batch = replay.sample(request)
+            assert_sequences(spec, contents, batch, drawn(batch, items), request)
+
+
+def test_a_reader_follows_a_writer_from_refresh_to_refresh(stack: ExitStack) -> None:
+    """What is remembered of pieces must not outlive them: evicted, superseded, renumbered."""
+    written = stack.enter_context(Played(SPEC, Path("store"), 150))
+    steps = busy_history(10**9)
+    for _ in range(12):
+        written.add(next(steps))
+    reader = stack.enter_context(SequenceReplayBuffer.open("store", read_only=True, seed=0))
+    for _ in range(12):
+        check(reader, SPEC, written.episodes)
+        for _ in range(6):
+            written.add(next(steps))
+        assert reader.refresh()
+    assert written.replay.storage.table.base > 0
+
+
+def test_a_reader_sees_nothing_of_a_writer_before_the_refresh(stack: ExitStack) -> None:
+    written = stack.enter_context(Played(SPEC, Path("store")))
+    for step in busy_history(20):
+        written.add(step)
+    before = [replace(each, rows=list(each.rows)) for each in written.episodes]
+    reader = stack.enter_context(SequenceReplayBuffer.open("store", read_only=True, seed=0))
+    for step in busy_history(6):
+        written.add(step._replace(stream=step.stream + 3))
+        written.add(step)
+        check(reader, SPEC, before)
+
+
+def of_store(number: int, episodes: Sequence[ModelEpisode]) -> list[ModelEpisode]:
+    """The episodes with the ids that their rows have among several stores."""
+    return [
+        replace(each, rows=[row._replace(id=row.id + (number << 48)) for row in each.rows])
+        for each in episodes
+    ]
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 3.0, 0.5]])
+def test_several_stores_are_drawn_from_as_if_each_were_alone(
+    weights: Any, stack: ExitStack
+) -> None:
+    specs = [SPEC, SPEC.with_codecs({"info": "raw", "observation": "raw"}), SPEC]
+    stores = [
+        stack.enter_context(Played(spec, Path(f"store-{number}"), capacity))
+        for number, (spec, capacity) in enumerate(zip(specs, [None, 120, 150], strict=True))
+    ]
+    for number, store in enumerate(stores):
+        # Streams and episodes that tell the stores apart.
+        store.recording.next_episode = 100 * number
+        for step in busy_history(25 + 10 * number):
+            store.add(step._replace(stream=step.stream + 10 * number))
+    paths = [Path(f"store-{number}") for number in range(3)]
+    many = stack.enter_context(SequenceReplayBuffer.open(paths, weights=weights, seed=0))
+    for turn in range(4):
+        episodes = [
+            each for number, store in enumerate(stores) for each in of_store(number, store.episodes)
+        ]
+        check(many, SPEC, episodes)
+        for step in busy_history(5):
+            stores[turn % 3].add(step._replace(stream=step.stream + 10 * (turn % 3)))
+        assert many.refresh()
+
+
+@pytest.mark.parametrize("borders", get_args(Borders))
+@pytest.mark.parametrize("align", ["arrival", "transition"])
+def test_nothing_is_joined_over_a_damaged_piece(
+    borders: Borders, align: Any, stack: ExitStack
+) -> None:
+    """The pending row before it stays: the damaged piece had it again."""
+    with Played(SPEC, Path("store")) as written:
+        for rows in (8, 8, 8):
+            written.add(Step(0, rows, End.PENDING))
+        written.add(Step(0, 8, End.TERMINATED))
+        written.add(Step(0, 8, End.TERMINATED))
+        for position in (1, 3):
+            _spoil(written, position)
+    reader = SequenceReplayBuffer.open("store", read_only=True, on_corrupt="skip", seed=0)
+    with closing(reader):
+        for _ in range(4):
+            batch = reader.sample_sequences(200, 3, borders=borders, align=align, burn_in=1)
+            place = np.asarray(batch.observation["place"])
+            neighbours = batch.mask[:, 1:] & batch.mask[:, :-1] & ~batch.is_first[:, 1:]
+            assert (np.diff(place, axis=1)[neighbours] == [0, 0, 1]).all()
+            if align == "transition":
+                then = batch.next_observation["place"]
+                assert ((then - place)[batch.mask] == [0, 0, 1]).all()
+            found = {tuple(row) for row in place[batch.mask][:, 1:].tolist()}
+            lost = {(0, row) for row in [*range(8, 15), *range(24, 31)]}
+            assert not found & lost
+        assert reader.lost_pieces == 2
+        single = reader.sample_sequences(600, 1).observation["place"][:, 0, 1:]
+        held = [*range(8), *range(15, 24)]
+        assert {tuple(row) for row in single.tolist()} == {
+            *((0, row) for row in held),
+            *((1, row) for row in range(8)),
+        }
+
+
+def _spoil(written: Played, position: int) -> None:
+    """Change a byte in a piece's rows."""
+    record = written.replay.storage.table.record(position)
+    file = Path("store") / f"segment-{record.segment:08}.bin"
+    data = bytearray(file.read_bytes())
+    data[record.offset + record.nbytes - 9] ^= 1
+    file.write_bytes(data)

@@ -1,0 +1,305 @@
+"""Worker processes share the work as promised: own draws each, or each item once in all."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import itertools
+import pickle
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from stepwell.buffers import Batch, End, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.sampling import torch_dataset as module
+from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
+from stepwell.buffers.sampling.torch_dataset import torch_dataset
+
+torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
+DataLoader: Any = importlib.import_module("torch.utils.data").DataLoader
+
+SPEC = Spec.from_spaces(spaces.Box(0, 2**40, (2,), np.int64), spaces.Discrete(10**6))
+LENGTHS = (5, 12, 3, 20, 9)
+
+
+def add_episodes(replay: SequenceReplayBuffer, first: int, lengths: tuple[int, ...]) -> None:
+    """Whole episodes, each of so many rows that tell their episode and place."""
+    for episode, rows in enumerate(lengths, first):
+        t = np.arange(rows)
+        fields = {
+            "observation": np.stack([np.full(rows, episode), t], 1),
+            "action": t,
+            "reward": t.astype(np.float64),
+        }
+        replay.add([Piece(episode, 0, 0, End.TERMINATED, fields)])
+
+
+def filled(path: Path | None) -> SequenceReplayBuffer:
+    replay = SequenceReplayBuffer(path, seed=0)
+    replay.bind(SPEC, {})
+    add_episodes(replay, 0, LENGTHS)
+    return replay
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Iterator[SequenceReplayBuffer]:
+    with filled(tmp_path / "store") as replay:
+        yield replay
+
+
+def ids_of(batches: Any) -> list[int]:
+    return [number for batch in batches for number in batch.ids.tolist()]
+
+
+def places_of(batches: Any) -> Counter[tuple[int, ...]]:
+    """(episode, row) of each transition."""
+    return Counter(tuple(place) for batch in batches for place in batch.observation.tolist())
+
+
+EVERY_TRANSITION = Counter(
+    (episode, t) for episode, rows in enumerate(LENGTHS) for t in range(rows - 1)
+)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Sequences(4, length=3), Transitions(4), Episodes(2)],
+    ids=lambda r: type(r).__name__,
+)
+def test_batches_are_those_of_the_replay_as_tensors(
+    on_disk: SequenceReplayBuffer, request_: Request
+) -> None:
+    dataset = torch_dataset(on_disk, request_, seed=7)
+    assert isinstance(dataset, torch.utils.data.IterableDataset)
+    rng = np.random.default_rng([7, 0, 0, 0])
+    for batch in itertools.islice(DataLoader(dataset, batch_size=None), 5):
+        same: Any = on_disk.sample(request_, rng=rng)
+        assert type(batch) is (TransitionBatch if isinstance(request_, Transitions) else Batch)
+        for name in ("observation", "reward", "ids", "weights", "terminated"):
+            tensor = getattr(batch, name)
+            assert isinstance(tensor, torch.Tensor)
+            np.testing.assert_array_equal(tensor.numpy(), getattr(same, name))
+
+
+def test_each_worker_of_each_shard_draws_by_a_generator_of_its_own(
+    on_disk: SequenceReplayBuffer,
+) -> None:
+    for rank in (0, 1):
+        dataset = torch_dataset(on_disk, Sequences(4, 3), seed=7, shard=(rank, 2))
+        loader = DataLoader(dataset, batch_size=None, num_workers=2)
+        drawn = [batch.ids.tolist() for batch in itertools.islice(loader, 6)]
+        for worker in (0, 1):
+            rng = np.random.default_rng([7, rank, worker, 0])
+            own = [on_disk.sample(Sequences(4, 3), rng=rng).ids.tolist() for _ in range(3)]
+            assert drawn[worker::2] == own
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_another_pass_draws_other_batches_and_another_run_the_same(
+    on_disk: SequenceReplayBuffer, persistent: bool
+) -> None:
+    def three_passes() -> list[list[int]]:
+        dataset = torch_dataset(on_disk, Transitions(8), seed=1, epoch=True)
+        loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
+        return [ids_of(loader) for _ in range(3)]
+
+    passes = three_passes()
+    assert passes[0] != passes[1] != passes[2] != passes[0]
+    assert sorted(passes[0]) == sorted(passes[1]) == sorted(passes[2])
+    assert three_passes() == passes
+
+
+def test_a_broken_off_pass_of_draws_is_not_repeated(on_disk: SequenceReplayBuffer) -> None:
+    dataset = torch_dataset(on_disk, Transitions(8))
+    first, second = (next(iter(dataset)).ids.tolist() for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_an_epoch_gives_each_item_once_over_all_workers(
+    on_disk: SequenceReplayBuffer, workers: int
+) -> None:
+    dataset = torch_dataset(on_disk, Transitions(4), epoch=True)
+    loader = DataLoader(dataset, batch_size=None, num_workers=workers)
+    for _ in range(2):
+        assert places_of(loader) == EVERY_TRANSITION
+
+
+def test_an_epoch_gives_each_item_once_over_shards_with_different_workers(
+    on_disk: SequenceReplayBuffer,
+) -> None:
+    found: Counter[tuple[int, ...]] = Counter()
+    for rank, workers in enumerate((2, 0, 1)):
+        dataset = torch_dataset(on_disk, Transitions(4), epoch=True, shard=(rank, 3))
+        found += places_of(DataLoader(dataset, batch_size=None, num_workers=workers))
+    assert found == EVERY_TRANSITION
+
+
+def test_workers_that_have_begun_other_passes_share_the_items_all_the_same(
+    on_disk: SequenceReplayBuffer,
+) -> None:
+    dataset = torch_dataset(on_disk, Transitions(4), epoch=True)
+    next(iter(dataset))  # a look that counts as a pass of the first worker alone
+    assert places_of(DataLoader(dataset, batch_size=None, num_workers=2)) == EVERY_TRANSITION
+
+
+def test_a_spawned_worker_opens_the_folder_itself(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as replay:  # open for writing meanwhile
+        dataset = torch_dataset(replay, Sequences(4, 3), epoch=True, stride=2)
+        loader = DataLoader(
+            dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn"
+        )
+        expected = sum(len(range(0, rows - 2, 2)) for rows in LENGTHS)
+        batches = list(loader)
+    assert len(set(ids_of(batches))) == len(ids_of(batches)) == expected
+    assert all(isinstance(batch, Batch) for batch in batches)
+
+
+def test_a_dataset_that_was_pickled_gives_the_same_batches(on_disk: SequenceReplayBuffer) -> None:
+    dataset = torch_dataset(on_disk, Sequences(4, 3), seed=3)
+    text = pickle.dumps(dataset)
+    assert len(text) < 20_000  # the folder, not the data
+    copied = pickle.loads(text)
+    assert isinstance(copied, torch.utils.data.IterableDataset)
+    assert next(iter(copied)).ids.tolist() == next(iter(dataset)).ids.tolist()
+
+
+def test_a_replay_in_ram_cannot_be_pickled() -> None:
+    dataset = torch_dataset(filled(None), Sequences(4, 3))
+    with pytest.raises(
+        ValueError, match="a replay in RAM cannot be sent to another process: expec"
+    ):
+        DataLoader(
+            dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"
+        ).__iter__()
+    with pytest.raises(
+        ValueError, match="give SequenceReplayBuffer a path, or DataLoader multipro"
+    ):
+        copy.deepcopy(dataset)
+
+
+def test_a_replay_in_ram_can_be_forked() -> None:
+    dataset = torch_dataset(filled(None), Transitions(4), epoch=True)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    assert places_of(loader) == EVERY_TRANSITION
+
+
+def test_a_fork_while_another_thread_uses_a_replay_in_ram_is_refused() -> None:
+    replay = filled(None)
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with replay.storage.lock:
+            held.set()
+            release.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(20)
+        loader = DataLoader(torch_dataset(replay, Transitions(4)), batch_size=None, num_workers=1)
+        with pytest.raises(RuntimeError, match="the replay was being used by another thread when"):
+            next(iter(loader))
+    finally:
+        release.set()
+        thread.join()
+
+
+def test_an_epoch_over_workers_refuses_what_changed_since(on_disk: SequenceReplayBuffer) -> None:
+    dataset = torch_dataset(on_disk, Transitions(4), epoch=True)
+    add_episodes(on_disk, len(LENGTHS), (7,))
+    with pytest.raises(
+        ValueError, match="expected 44 of 44 steps stored, got 50 of 50; make a new"
+    ):
+        list(DataLoader(dataset, batch_size=None, num_workers=2))
+
+
+def test_draws_of_workers_take_up_what_is_stored_meanwhile(
+    on_disk: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    loader = DataLoader(torch_dataset(on_disk, Transitions(64)), batch_size=None, num_workers=1)
+    batches = iter(loader)
+    assert next(batches).observation[:, 0].max() < len(LENGTHS)
+    add_episodes(on_disk, len(LENGTHS), (100,))
+    for batch in itertools.islice(batches, 1000):
+        if batch.observation[:, 0].max() == len(LENGTHS):
+            return
+    pytest.fail("the new episode was never drawn from")
+
+
+def test_several_stores_are_opened_with_their_weights(tmp_path: Path) -> None:
+    for name in "ab":
+        filled(tmp_path / name).close()
+    folders = [tmp_path / "a", tmp_path / "b"]
+    with SequenceReplayBuffer.open(folders, weights=[1, 0]) as replay:
+        dataset = pickle.loads(pickle.dumps(torch_dataset(replay, Transitions(50))))
+        assert next(iter(dataset)).ids.max() < 1 << 48
+        every = pickle.loads(pickle.dumps(torch_dataset(replay, Transitions(50), epoch=True)))
+        assert places_of(every) == EVERY_TRANSITION + EVERY_TRANSITION
+
+
+@pytest.mark.parametrize(
+    ("request_", "options", "message"),
+    [
+        (
+            Transitions(4, draw="newest"),
+            {},
+            "draw='newest': expected a way of drawing that needs n",
+        ),
+        (Sequences(4, 3, draw="priorities"), {}, "draw='priorities': expected a way of drawing"),
+        (
+            Transitions(4),
+            {"shard": (2, 2)},
+            r"shard: expected the number of a share, from 0 on, and",
+        ),
+        (
+            Transitions(4),
+            {"stride": 2},
+            "stride: expected 1 without epoch=True, got 2; leave it out",
+        ),
+        (Transitions(4), {"seed": -1}, "seed: expected a whole number >= 0, got -1"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    on_disk: SequenceReplayBuffer, request_: Request, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        torch_dataset(on_disk, request_, **options)
+
+
+def test_the_way_of_drawing_means_nothing_to_an_epoch(on_disk: SequenceReplayBuffer) -> None:
+    dataset = torch_dataset(on_disk, Transitions(4, draw="newest"), epoch=True)
+    assert places_of(dataset) == EVERY_TRANSITION
+
+
+def test_pytorch_is_imported_when_it_is_used_and_not_before() -> None:
+    program = (
+        "import sys, stepwell.buffers.sampling.torch_dataset, stepwell.buffers.sampling.loader; "
+        "print('torch' in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "False\n"
+
+
+def test_without_torch_one_sentence_says_what_to_install(
+    on_disk: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    module._dataset_class.cache_clear()
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r"torch_dataset needs PyTorch, .* pip install 'stepwell"):
+        torch_dataset(on_disk, Transitions(4))
