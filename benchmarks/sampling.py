@@ -1,6 +1,6 @@
-"""How near `sample_sequences` comes to a plain copy of the same bytes.
+"""How near `sample_sequences` comes to a plain copy of the same bytes, and others beside it.
 
-    python benchmarks/sampling.py                    # raw pixels, then compressed Atari frames
+    python benchmarks/sampling.py                    # raw pixels in RAM and on disk, Atari frames
     python benchmarks/sampling.py --only raw --rounds 3
 
 The limit is one ``memcpy`` of the batch's observations alone, from a random place into memory that
@@ -10,118 +10,110 @@ is used again.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import functools
+import tempfile
+from pathlib import Path
 
 import numpy as np
-from gymnasium import spaces
 
+import peer_sheeprl
+import peer_stepwell
+import peer_torchrl
+import peers
 import rounds
-import stepwell as sw
-from stepwell.buffers import End, Piece, Spec
 
-BATCH, LENGTH = 16, 64
+SHAPES = ((16, 64), (32, 50))
 
 
-def memcpy(frames: np.ndarray, batches: int) -> Callable[[], float]:
-    """Copy as many rows as a batch has, in one piece."""
-    rows = BATCH * LENGTH
-    target = np.empty((rows, *frames.shape[1:]), frames.dtype)
-    rng = np.random.default_rng(0)
-
-    def run() -> float:
-        for _ in range(batches):
-            start = int(rng.integers(len(frames) - rows))
-            np.copyto(target, frames[start : start + rows])
-        return batches
-
-    return run
-
-
-def sampling(replay: sw.SequenceReplayBuffer, batches: int) -> Callable[[], float]:
-    """Draw batches; the one before is let go only when the next one is there."""
-
-    def run() -> float:
-        batch = None
-        for _ in range(batches):
-            batch = replay.sample_sequences(BATCH, LENGTH)
-        assert batch is not None
-        return batches
-
-    return run
-
-
-def raw_pixels(rows: int, threads: int | None) -> tuple[np.ndarray, sw.SequenceReplayBuffer]:
-    """Random (3, 64, 64) pixels in episodes of 1,000 rows, kept uncompressed."""
-    rng = np.random.default_rng(0)
-    frames = rng.integers(0, 256, (rows, 3, 64, 64), dtype=np.uint8)
-    spec = Spec.from_spaces(spaces.Box(0, 255, (3, 64, 64), np.uint8), spaces.Discrete(6))
-    replay = sw.SequenceReplayBuffer(codecs={"observation": "raw"}, seed=0, threads=threads)
-    replay.bind(spec, {})
-    for episode, start in enumerate(range(0, rows, 1_000)):
-        chosen = slice(start, start + 1_000)
-        fields: dict[str, np.ndarray] = {
-            "observation": frames[chosen],
-            "action": rng.integers(0, 6, 1_000),
-            "reward": rng.normal(size=1_000),
+def in_ram(rows: peers.Rows, count: int, threads: int | None) -> list[tuple[str, ...]]:
+    """Raw pixels, with the peers."""
+    lines: list[tuple[str, ...]] = []
+    replay = peer_stepwell.replay_of(rows, threads=threads)
+    for batch, length in SHAPES:
+        makers = {
+            "sheeprl EpisodeBuffer": peer_sheeprl.episode_sequences,
+            "sheeprl SequentialReplayBuffer, crosses": peer_sheeprl.sequential_sequences,
+            "TorchRL SliceSampler": peer_torchrl.sequences,
         }
-        whole = Piece(episode, 0, 0, End.TERMINATED, fields)
-        for piece in whole.split(512):
-            replay.add([piece])
-    return frames, replay
+        candidates = {
+            "memcpy": peers.memcpy(rows.observation, batch * length),
+            **peer_stepwell.sequences(replay, batch, length),
+            **peers.available(
+                {
+                    name: functools.partial(make, rows, batch, length)
+                    for name, make in makers.items()
+                }
+            ),
+        }
+        lines += peers.compare(f"raw, RAM, {batch}x{length}", candidates, "memcpy", count)
+        candidates.clear()  # before the next ones take as much memory
+    return lines
 
 
-def atari_frames(game: str, steps: int, threads: int | None) -> sw.SequenceReplayBuffer:
-    """Real frames of a random player."""
-    replay = sw.SequenceReplayBuffer(seed=0, threads=threads)
-    with sw.Collector(sw.make_atari(game, 8), sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=steps)
-    return replay
+def on_disk(
+    rows: peers.Rows, folder: Path, count: int, threads: int | None
+) -> list[tuple[str, ...]]:
+    """Raw pixels in a folder, all of it in the page cache."""
+    lines: list[tuple[str, ...]] = []
+    with peer_stepwell.replay_of(rows, path=folder, threads=threads) as replay:
+        for _ in range(3 * len(replay) // 16_384):  # each piece is checked at its first touch
+            replay.sample_sequences(256, 64)
+        for batch, length in SHAPES:
+            candidates = {
+                "memcpy": peers.memcpy(rows.observation, batch * length),
+                **peer_stepwell.sequences(replay, batch, length),
+            }
+            lines += peers.compare(
+                f"raw, page cache, {batch}x{length}", candidates, "memcpy", count
+            )
+    return lines
 
 
-def measure(
-    name: str, frames: np.ndarray, replay: sw.SequenceReplayBuffer, count: int
-) -> tuple[str, ...]:
-    """One line of the table."""
-    batches = 100
-    measured = rounds.rates(
-        {"memcpy": memcpy(frames, batches), "sampled": sampling(replay, batches)}, count
-    )
-    low, middle, high = rounds.ratios(measured, "sampled", "memcpy")
-    per_million = replay.total_bytes / max(1, len(replay)) * 1e6
-    return (
-        name,
-        f"{len(replay):,}",
-        f"{per_million / 1e6:,.0f} MB",
-        f"{np.median(measured['sampled']):,.0f}",
-        f"{middle:.2f}",
-        f"{low:.2f}",
-        f"{high:.2f}",
-    )
+def atari(games: list[str], steps: int, count: int, threads: int | None) -> list[tuple[str, ...]]:
+    """Real frames, compressed."""
+    lines: list[tuple[str, ...]] = []
+    frames = np.random.default_rng(0).integers(0, 256, (50_000, 84, 84), dtype=np.uint8)
+    for game in games:
+        replay = peer_stepwell.atari(game, steps, threads)
+        per_million = replay.total_bytes / max(1, len(replay))
+        for batch, length in SHAPES:
+            candidates = {
+                "memcpy": peers.memcpy(frames, batch * length),
+                **peer_stepwell.sequences(replay, batch, length),
+            }
+            what = f"{game}, {per_million:.0f} MB a million, {batch}x{length}"
+            lines += peers.compare(what, candidates, "memcpy", count)
+    return lines
 
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", choices=["raw", "atari"])
+    title = (__doc__ or "").split("\n")[0]
+    parser = argparse.ArgumentParser(description=title, epilog=peers.EPILOG)
+    parser.add_argument("--only", choices=["raw", "disk", "atari"])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--rows", type=int, default=200_000, help="raw rows of 12 kB each")
+    parser.add_argument("--rows", type=int, default=100_000, help="raw rows of 12 kB each")
     parser.add_argument("--steps", type=int, default=50_000, help="Atari steps a game")
+    parser.add_argument("--games", nargs="+", default=["Pong", "Breakout", "Seaquest"])
     parser.add_argument("--threads", type=int, help="threads that sample; left out: the default")
+    parser.add_argument("--folder", default=".", help="a folder on the disk to be measured")
     options = parser.parse_args()
-    print(rounds.machine("stepwell", "numpy", "zstandard"))
+    print(rounds.machine("stepwell", "numpy", "zstandard", *peers.versions()))
     lines: list[tuple[str, ...]] = []
     if options.only != "atari":
-        frames, replay = raw_pixels(options.rows, options.threads)
-        lines.append(measure("raw (3,64,64)", frames, replay, options.rounds))
-        del frames, replay
-    if options.only != "raw":
-        frames = np.random.default_rng(0).integers(0, 256, (50_000, 84, 84), dtype=np.uint8)
-        for game in ("Pong", "Breakout", "Seaquest"):
-            replay = atari_frames(game, options.steps, options.threads)
-            lines.append(measure(f"{game}, zstd", frames, replay, options.rounds))
-    head = ("data", "steps", "per million", "batches/s", "ratio to memcpy: median", "min", "max")
-    print(f"batches of {BATCH} x {LENGTH} rows, all fields")
-    print(rounds.table(head, lines))
+        rng = np.random.default_rng(0)
+        frames = rng.integers(0, 256, (options.rows, 3, 64, 64), dtype=np.uint8)
+        rows = peers.Rows.of(frames, episode_rows=1_000)
+        if options.only != "disk":
+            lines += in_ram(rows, options.rounds, options.threads)
+        if options.only != "raw":
+            with tempfile.TemporaryDirectory(dir=options.folder, prefix="benchmark-") as name:
+                lines += on_disk(rows, Path(name) / "store", options.rounds, options.threads)
+        del frames, rows
+    if options.only in (None, "atari"):
+        lines += atari(options.games, options.steps, options.rounds, options.threads)
+    print("batches of sequences, all fields")
+    print(rounds.table(peers.HEAD, lines))
 
 
 if __name__ == "__main__":
