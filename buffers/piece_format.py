@@ -37,6 +37,7 @@ Part: TypeAlias = "bytes | memoryview"
 
 _HEADER = struct.Struct("<II")
 _FIELD = struct.Struct("<B4s3xI4xQQ")
+_END = struct.Struct("<I")
 _DTYPE_CHARS = 4
 _TAGS: dict[Codec, int] = {"raw": 0, "narrow": 1, "zstd": 2}
 _RAW, _NARROW, _ZSTD = 0, 1, 2
@@ -190,7 +191,8 @@ class PieceReader:
         """`copy`, with the parts of the place one by one."""
         dtype, row_bytes, block_rows = coding
         if block_rows:
-            self._read_blocks(buffer, offset, rows, block_rows, start, out)
+            source = memoryview(cast("bytes", buffer))
+            self.decode_rows(source, coding, offset, rows, start, len(out), _as_bytes(out))
         else:
             out[...] = np.ndarray(out.shape, dtype, buffer, offset + start * row_bytes)
 
@@ -200,25 +202,42 @@ class PieceReader:
         """`copy` of the field at one place of the Spec, which is looked up anew."""
         self.copy(buffer, self.places(buffer, origin, rows)[place], start, out)
 
-    def _read_blocks(
-        self, buffer: Buffer, offset: int, rows: int, block_rows: int, start: int, out: np.ndarray
+    def decode_rows(
+        self,
+        source: memoryview,
+        coding: Coding,
+        offset: int,
+        rows: int,
+        start: int,
+        count: int,
+        target: memoryview,
     ) -> None:
-        """Decode the blocks that hold the wanted rows, straight into ``out`` where they fit."""
-        target = _as_bytes(out)
-        row_bytes = out.nbytes // len(out)
-        blocks = -(-rows // block_rows)
-        first, last = start // block_rows, (start + len(out) - 1) // block_rows
-        ends = np.frombuffer(buffer, "<u4", last + 1, offset).tolist()
-        data = offset + 4 * blocks
-        source = memoryview(cast("bytes", buffer))
-        for block in range(first, last + 1):
-            packed = source[data + (ends[block - 1] if block else 0) : data + ends[block]]
+        """Decode the blocks that hold ``count`` rows of a compressed field.
+
+        Args:
+            source: Memory that holds the piece.
+            coding: How the rows are stored.
+            offset: Where the field begins in the memory.
+            rows: All rows of the piece.
+            start: First row wanted.
+            count: Rows wanted.
+            target: Where their bytes go.
+        """
+        _, row_bytes, block_rows = coding
+        data, stop = offset + 4 * -(-rows // block_rows), start + count
+        for block in range(start // block_rows, (stop - 1) // block_rows + 1):
             begin = block * block_rows
-            stop = min(begin + block_rows, rows)
-            low, high = max(start, begin), min(start + len(out), stop)
+            end = begin + block_rows
+            if end > rows:
+                end = rows
+            low = start if start > begin else begin
+            high = stop if stop < end else end
+            where = offset + 4 * block
+            before = _END.unpack_from(source, where - 4)[0] if block else 0
+            packed = source[data + before : data + _END.unpack_from(source, where)[0]]
             self._decode(
                 packed,
-                (stop - begin) * row_bytes,
+                (end - begin) * row_bytes,
                 (low - begin) * row_bytes,
                 target[(low - start) * row_bytes : (high - start) * row_bytes],
             )

@@ -59,7 +59,7 @@ class PiecePlaces:
         if gone:
             self._buffers = {}
             self.is_known = self.is_known[gone:].copy()
-            self.offsets, self.kinds = self.offsets[gone:].copy(), self.kinds[gone:].copy()
+            self.offsets, self.kinds = self.offsets[:, gone:].copy(), self.kinds[:, gone:].copy()
             self.base = table.base
         if len(table) > len(self.is_known):
             self._grow(2 * len(table))
@@ -80,7 +80,7 @@ class PiecePlaces:
         buffer = self._buffers.get(record.segment)
         if buffer is None or not self.is_known[index]:
             buffer = self._look_up(position, record)
-        return buffer, self.offsets[index].tolist(), self.kinds[index].tolist()
+        return buffer, self.offsets[:, index].tolist(), self.kinds[:, index].tolist()
 
     def buffers(self, indices: np.ndarray, segments: np.ndarray) -> list[memoryview]:
         """Memory that holds pieces, all of which were found before.
@@ -89,14 +89,16 @@ class PiecePlaces:
             indices: [n] indices of the pieces.
             segments: [n] their segments.
         """
-        found = [self._buffers.get(segment) for segment in segments.tolist()]
-        return [
-            buffer if buffer is not None else self._buffer_of(index + self.base)
-            for buffer, index in zip(found, indices.tolist(), strict=True)
-        ]
+        get = self._buffers.get
+        found = [get(segment) for segment in segments.tolist()]
+        if None not in found:
+            return cast("list[memoryview]", found)
+        return [self._buffer_of(index + self.base) for index in indices.tolist()]
 
     def _buffer_of(self, position: int) -> memoryview:
-        return self._look_up(position, self._storage.table.record(position))
+        record = self._storage.table.record(position)
+        found = self._buffers.get(record.segment)
+        return self._look_up(position, record) if found is None else found
 
     def _look_up(self, position: int, record: Record) -> memoryview:
         """Find a piece's memory and its fields, and remember them."""
@@ -107,8 +109,8 @@ class PiecePlaces:
         buffer = memoryview(cast("bytes", payload))
         places = self.reader.places(buffer, origin, record.stored_rows)
         index = position - self.base
-        self.offsets[index] = [place.offset for place in places]
-        self.kinds[index] = [self._kind(place.coding) for place in places]
+        self.offsets[:, index] = [place.offset for place in places]
+        self.kinds[:, index] = [self._kind(place.coding) for place in places]
         self.is_known[index] = True  # last, for other threads
         if len(self._buffers) >= _MAX_SEGMENTS:
             self._buffers = {}
@@ -126,11 +128,11 @@ class PiecePlaces:
         self._buffers = {}
         self.is_known = np.zeros(0, np.bool_)
         fields = len(self._storage.spec.fields)
-        self.offsets, self.kinds = np.zeros((0, fields), np.int64), np.zeros((0, fields), np.int16)
+        self.offsets, self.kinds = np.zeros((fields, 0), np.int64), np.zeros((fields, 0), np.int16)
 
     def _grow(self, pieces: int) -> None:
         """Make room for more pieces."""
         more = pieces - len(self.is_known)
         self.is_known = np.pad(self.is_known, (0, more))
-        self.offsets = np.pad(self.offsets, ((0, more), (0, 0)))
-        self.kinds = np.pad(self.kinds, ((0, more), (0, 0)))
+        self.offsets = np.pad(self.offsets, ((0, 0), (0, more)))
+        self.kinds = np.pad(self.kinds, ((0, 0), (0, more)))

@@ -84,17 +84,19 @@ class CodedCopies(NamedTuple):
             out[...] = into
 
     def _copier(self, into: np.ndarray) -> Callable[[range], None]:
+        reader, row_bytes = self.reader, self.field.row_bytes
+        flat = memoryview(into.reshape(-1).view(np.uint8).data)
+
         def copy(some: range) -> None:
             for k in some:
+                source, coding = self.sources[k], self.codings[k]
                 offset, stored, start, rows, target = self.places[k]
-                self.reader.copy_rows(
-                    self.sources[k],
-                    self.codings[k],
-                    offset,
-                    stored,
-                    start,
-                    into[target : target + rows],
-                )
+                if coding.block_rows:
+                    part = flat[target * row_bytes : (target + rows) * row_bytes]
+                    reader.decode_rows(source, coding, offset, stored, start, rows, part)
+                else:
+                    part_of = into[target : target + rows]
+                    reader.copy_rows(source, coding, offset, stored, start, part_of)
 
         return copy
 

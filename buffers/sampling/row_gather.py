@@ -167,10 +167,10 @@ class RowGather:
         piece, start, rows, target = segments[:4]
         records, places = self._storage.table.records, self._places
         sources = places.buffers(piece, records["segment"][piece])
-        offsets, kinds = places.offsets[piece, place], places.kinds[piece, place]
+        offsets, kinds = places.offsets[place].take(piece), places.kinds[place].take(piece)
         first = places.codings[kinds[0]]
         is_plain = not first.block_rows and first.dtype == field.numpy_dtype == out.dtype
-        if is_plain and (kinds == kinds[0]).all():
+        if is_plain and np.count_nonzero(kinds == kinds[0]) == len(kinds):
             row_bytes = field.row_bytes
             return PlainCopies(
                 sources,
@@ -202,6 +202,9 @@ class RowGather:
 def _resolve(runs: Runs, records: np.ndarray, base: int) -> Segments:
     """Walk back along the streams until every run has its rows."""
     index, stop, need, target = runs
+    start = stop - need
+    if not np.count_nonzero(start < 0):  # mostly
+        return Segments(index, start, need, target, index, start)
     count = np.minimum(need, stop)
     parts = [(index, stop - count, count, target + need - count)]
     first_piece, first_start = index, stop - count
@@ -219,8 +222,6 @@ def _resolve(runs: Runs, records: np.ndarray, base: int) -> Segments:
         need = need - count
         more = need > 0
         of, index, need, target = of[more], index[more], need[more], target[more]
-    if len(parts) == 1:
-        return Segments(*parts[0], first_piece, first_start)
     pieces, starts, rows, targets = map(np.concatenate, zip(*parts, strict=True))
     # Of a piece whose only row was superseded nothing is taken.
     some = np.flatnonzero(rows)

@@ -227,13 +227,14 @@ class Sampler:
         """Items as the request says, and their weights."""
         table, count = self._storage.table, request.batch_size
         draw = "wholes" if isinstance(request, Episodes) else request.draw
-        weights = np.ones(count, np.float32)
         if draw == "priorities":
             assert not isinstance(request, Episodes)
             chosen, probabilities = self._priorities.draw(
                 table, self._storage.generation, kinds, count, rng
             )
             return chosen, self._priorities.weights(probabilities, request.beta)
+        weights = np.empty(count, np.float32)
+        weights.fill(1)
         if draw == "newest":
             assert newest is not None
             rest = count - len(newest.start)

@@ -31,7 +31,7 @@ def requests(draw: st.DrawFn) -> Sequences:
         align=draw(st.sampled_from(get_args(Align))),
         burn_in=draw(st.sampled_from([0, 0, 1, 3])),
         stack=draw(st.booleans()),
-        state=draw(st.sampled_from([(), ("memory",)])),
+        state=draw(st.sampled_from([(), ("memory",), ("memory", "code")])),
     )
 
 
@@ -97,9 +97,9 @@ def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
 ) -> None:
     """D5, D6, I2, I6, N2, N3: windows over the head, over the end of the memory, and stacks."""
     with a_replay(kind) as played:
-        for number, step in enumerate(busy_history(100)):
+        for number, step in enumerate(busy_history(90)):
             played.add(step)
-            for length, stack in ((1, True), (4, False), (9, True)) if number % 20 == 19 else ():
+            for length, stack in ((1, True), (6, False)) if number % 30 == 29 else ():
                 request = Sequences(
                     40, length, borders=borders, align=align, burn_in=burn_in, stack=stack
                 )

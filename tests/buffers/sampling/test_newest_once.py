@@ -27,14 +27,16 @@ from stepwell.buffers import Batch, End, NotEnoughData
 from stepwell.buffers.sampling.requests import Sequences, Transitions
 
 
-def tiles(episodes: list[ModelEpisode], request: Sequences) -> list[int]:
+def tiles(episodes: list[ModelEpisode], request: Sequences, stack: int = 1) -> list[int]:
     """Ids of the first rows of what is to be handed out, in order; of streams all rows are here."""
     width = request.length + (request.align == "transition")
+    before = request.burn_in + (stack - 1 if request.stack else 0)
     found: list[tuple[Row, Row]] = []
     for line, first in _lines(episodes, request):
         for start in range(-first % request.length, len(line) - width + 1, request.length):
             last = line[start + width - 1]
-            if not _is_pending(last, episodes):
+            is_whole = line[0].number == 0 or start >= before
+            if is_whole and not _is_pending(last, episodes):
                 found.append((last, line[start]))
     return [row.id for _, row in sorted(found, key=lambda pair: pair[0].id)]
 
@@ -59,12 +61,13 @@ REQUESTS = [
     Sequences(1, 4, draw="newest", align="transition"),
     Sequences(1, 5, "cross", draw="newest"),
     Sequences(1, 2, "cross", draw="newest", align="transition"),
+    Sequences(1, 3, draw="newest", burn_in=2),
 ]
 
 
-def hand_out(played: Played, request: Sequences, count: int) -> list[int]:
+def hand_out(played: Played, request: Sequences, count: int, stack: int = 1) -> list[int]:
     """Ids of the next sequences, whose arrays are checked."""
-    items = by_id(sequences(played.episodes, request), request)
+    items = by_id(sequences(played.episodes, request, stack), request)
     batch = played.replay.sample(request._replace(batch_size=count))
     assert isinstance(batch, Batch)
     contents = Contents(played.spec, played.episodes)
@@ -81,19 +84,20 @@ def test_each_tile_comes_once_and_in_order(
     """Asked between all adds, each time for at most so many."""
     if request.borders == "cross":
         kind = kind._replace(capacity=None)
+    request = request._replace(stack=kind.stack > 1)
     given_out: set[int] = set()
     with a_replay(kind) as played:
         for step in history:
             if step.then == "restart":
                 step = step._replace(then="")
             played.add(step)
-            if not sequences(played.episodes, request):
+            if not sequences(played.episodes, request, kind.stack):
                 with pytest.raises(NotEnoughData):
                     played.replay.sample(request)
                 continue
-            left = [row for row in tiles(played.episodes, request) if row not in given_out]
-            new = left[:most]
-            found = hand_out(played, request, most)
+            left = tiles(played.episodes, request, kind.stack)
+            new = [row for row in left if row not in given_out][:most]
+            found = hand_out(played, request, most, kind.stack)
             assert found[: len(new)] == new
             given_out |= set(new)
 
@@ -112,7 +116,7 @@ def test_where_nothing_is_left_sequences_are_drawn_uniformly(
             found += batch.ids.tolist()
         assert found[: len(expected)] == expected
         items = sequences(played.episodes, request_)
-        counts: dict[Any, int] = dict.fromkeys([item.rows[0].id for item in items], 0)
+        counts: dict[int, int] = dict.fromkeys(by_id(items, request_), 0)
         for row in found[len(expected) :]:
             counts[row] += 1
         assert_shares(counts, dict.fromkeys(counts, 1.0))

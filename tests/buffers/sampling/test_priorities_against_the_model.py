@@ -114,21 +114,20 @@ def test_priorities_are_those_of_a_dictionary(
     kind: Kind, history: list[Step], request: Sequences | Transitions, random: Any
 ) -> None:
     """Drawn and updated between all adds, with ids of rows that are gone by then among them."""
-    if isinstance(request, Transitions):
-        request = request._replace(stack=False)
+    request = request._replace(stack=kind.stack > 1)
     history = [step._replace(then=step.then.replace("restart", "")) for step in history]  # type: ignore[arg-type]
     with a_replay(kind) as played:
         model, seen = PriorityModel(), [7_000_000]
         for step in history:
             played.add(step)
-            model.follow(ids_of(played, request))
+            model.follow(ids_of(played, request, kind.stack))
             if not model.priorities:
                 with pytest.raises(NotEnoughData):
                     played.replay.sample(request)
                 continue
             batch = played.replay.sample(request)
             assert set(batch.ids.tolist()) <= set(model.priorities)
-            assert_batch(played, batch, request, 1)
+            assert_batch(played, batch, request, kind.stack)
             model.assert_weights(batch, request.beta)
             seen += batch.ids.tolist()
             some = random.sample(seen, min(len(seen), 8))

@@ -102,7 +102,7 @@ def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
     with a_replay(kind) as played:
         for number, step in enumerate(busy_history(100)):
             played.add(step)
-            if number % 5 == 4:
+            if number % 10 == 9:
                 check(played, Transitions(60, n_step), 4)
         assert played.replay.storage.table.base > 0
 
