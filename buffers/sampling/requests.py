@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
+import numpy as np
+
 from stepwell.buffers.episode_filter import Where
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 
@@ -199,8 +201,9 @@ def _check_draw(draw: str, beta: float, where: Where | None) -> None:
 
 
 def _check_whole(name: str, value: float, least: int) -> None:
-    if isinstance(value, bool) or int(value) != value or value < least:
-        raise ValueError(f"{name}: expected a whole number >= {least}, got {value}")
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

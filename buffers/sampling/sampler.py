@@ -104,6 +104,8 @@ class Sampler:
         """Draw a batch; see `SequenceReplayBuffer.sample`."""
         request = cast("Request", asked)
         maker = self._maker(request)
+        if not isinstance(out, Batch | TransitionBatch | None):
+            raise TypeError(f"out: expected a batch of an equal request, got {type(out).__name__}")
         memory = maker.memory(request.batch_size, out)
 
         def plan() -> tuple[_Plan, np.ndarray]:
@@ -204,9 +206,10 @@ class Sampler:
 
     def _maker(self, request: Request) -> _Maker:
         """What makes batches for a request, which is checked the first time."""
+        request = _with_tuples(request)
         try:
             found = self._makers.get(request)
-        except TypeError:  # a list or a dict in it
+        except TypeError:  # a mapping in it
             return _new_maker(request, self._storage)
         if found is None:
             if len(self._makers) >= _MAX_MAKERS:
@@ -259,6 +262,14 @@ class Sampler:
                 "stay as they are, got some that were evicted, lost or continued; begin a new epoch"
             )
         return Chosen(piece, start)
+
+
+def _with_tuples(request: Request) -> Request:
+    """The same request, which can be looked up: with tuples in place of lists."""
+    if list not in map(type, request):
+        return request
+    values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in request]
+    return type(request)(*values)
 
 
 def _new_maker(request: Request, storage: Storage) -> _Maker:

@@ -177,6 +177,24 @@ def test_new_rows_get_the_largest_priority_ever_given() -> None:
         assert ratio == pytest.approx((50.0 / 0.25) ** ALPHA, rel=1e-3)
 
 
+def test_a_pending_row_that_came_again_is_not_drawn_twice_as_often() -> None:
+    """It has another id; priorities of the old one hit nothing."""
+    request = Sequences(4_000, 1, draw="priorities", beta=1.0)
+    with a_replay(Kind()) as played:
+        old: list[int] = []
+        for _ in range(8):
+            played.add(Step(0, 2, End.PENDING))
+            played.replay.sample(request._replace(batch_size=1))
+            old.append(played.episodes[0].last.id)
+        played.add(Step(0, 0, End.NONE))
+        values = np.full(len(old), 99.0)
+        assert played.replay.update_priorities(np.array(old), values) == len(old)
+        batch = played.replay.sample(request)
+        assert (batch.weights == 1).all()
+        ids = [row.id for row in played.episodes[0].rows]
+        assert_shares(Counter(batch.ids.tolist()), dict.fromkeys(ids, 1.0))
+
+
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_an_update_of_evicted_rows_hits_no_other_row(is_on_disk: bool) -> None:
     """Trap 23: sample, overwrite everything, update: new items keep their initial priority."""

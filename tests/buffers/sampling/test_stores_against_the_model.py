@@ -118,12 +118,8 @@ def test_several_stores_are_drawn_from_as_if_each_were_alone(
         assert many.refresh()
 
 
-@pytest.mark.parametrize("borders", get_args(Borders))
-@pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_nothing_is_joined_over_a_damaged_piece(
-    borders: Borders, align: Any, stack: ExitStack
-) -> None:
-    """The pending row before it stays: the damaged piece had it again."""
+def with_holes() -> SequenceReplayBuffer:
+    """Two episodes of 32 and 8 rows; of the first one the second and last piece are damaged."""
     with Played(SPEC, Path("store")) as written:
         for rows in (8, 8, 8):
             written.add(Step(0, rows, End.PENDING))
@@ -131,8 +127,14 @@ def test_nothing_is_joined_over_a_damaged_piece(
         written.add(Step(0, 8, End.TERMINATED))
         for position in (1, 3):
             _spoil(written, position)
-    reader = SequenceReplayBuffer.open("store", read_only=True, on_corrupt="skip", seed=0)
-    with closing(reader):
+    return SequenceReplayBuffer.open("store", read_only=True, on_corrupt="skip", seed=0)
+
+
+@pytest.mark.parametrize("borders", get_args(Borders))
+@pytest.mark.parametrize("align", ["arrival", "transition"])
+def test_nothing_is_joined_over_a_damaged_piece(borders: Borders, align: Any) -> None:
+    """The pending row before it stays: the damaged piece had it again."""
+    with closing(with_holes()) as reader:
         for _ in range(4):
             batch = reader.sample_sequences(200, 3, borders=borders, align=align, burn_in=1)
             place = np.asarray(batch.observation["place"])
@@ -151,6 +153,23 @@ def test_nothing_is_joined_over_a_damaged_piece(
             *((0, row) for row in held),
             *((1, row) for row in range(8)),
         }
+
+
+def test_priorities_find_their_rows_behind_a_damaged_piece() -> None:
+    """Row ids have gaps there, and what is lost is ignored like what was evicted."""
+    with closing(with_holes()) as reader:
+        request = Transitions(1_000, draw="priorities", beta=1.0)
+        for _ in range(3):
+            batch = reader.sample(request)
+        held = [*range(7), *range(17, 25), *range(35, 42)]
+        assert sorted(set(batch.ids.tolist())) == held
+        assert (batch.weights == 1).all()
+        some = np.array([3, 7, 8, 20, 30, 36, 10_000])
+        assert reader.update_priorities(some, np.full(7, 9.0)) == 4
+        batch = reader.sample(request)
+        lowered = set(batch.ids[batch.weights < 1].tolist())
+        assert lowered == {3, 20, 36}
+        assert batch.weights.min() == pytest.approx(9**-0.6, rel=1e-3)
 
 
 def _spoil(written: Played, position: int) -> None:
