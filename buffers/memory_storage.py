@@ -20,6 +20,7 @@ __all__ = ["MemoryStorage"]
 # Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
 _SLABS = 16
 _SLAB_BYTES = 8 << 20
+_MOST_SLABS, _MOST_SLAB_BYTES = 128, 1 << 30
 
 
 class MemoryStorage:
@@ -162,6 +163,8 @@ class MemoryStorage:
             return newest
         size = max(self._slab_bytes, nbytes)
         budget = self._capacity_bytes
+        if budget is None:  # larger ones rather than very many
+            size = max(size, min(self.nbytes // _MOST_SLABS, _MOST_SLAB_BYTES))
         while budget is not None and self._slabs and self.nbytes + size > budget:
             self._evict()
         self._slabs.append(_Slab(size))

@@ -89,11 +89,11 @@ class PiecePlaces:
             indices: [n] indices of the pieces.
             segments: [n] their segments.
         """
-        get = self._buffers.get
-        found = [get(segment) for segment in segments.tolist()]
-        if None not in found:
-            return cast("list[memoryview]", found)
-        return [self._buffer_of(index + self.base) for index in indices.tolist()]
+        buffers = self._buffers
+        try:
+            return [buffers[segment] for segment in segments.tolist()]
+        except KeyError:  # forgotten: there were many
+            return [self._buffer_of(index + self.base) for index in indices.tolist()]
 
     def _buffer_of(self, position: int) -> memoryview:
         record = self._storage.table.record(position)

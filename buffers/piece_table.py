@@ -92,6 +92,13 @@ class PieceTable:
         """The live records [pieces], dtype `PIECE`; a view that must not be changed."""
         return self._records[: self._length]
 
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """The records [n], dtype `PIECE`, at some indices [n]; a copy."""
+        # Four times as fast as indexing with an array, which copies field by field.
+        columns = len(Record._fields)
+        numbers = np.ndarray((len(self._records), columns), np.int64, self._records)
+        return np.ndarray(len(index), PIECE, numbers.take(index, 0))
+
     @property
     def base(self) -> int:
         """Position of the oldest live record."""

@@ -43,7 +43,7 @@ class BatchFields(NamedTuple):
         if fields is None:
             return cls(tuple(f for f in spec.fields if f not in carried), tuple(carried))
         parts = {part for field in spec.fields for part in _parts(field)}
-        names = _checked("fields", fields, parts)
+        names = set(_checked("fields", fields, parts))
         return cls(tuple(f for f in spec.fields if _is_in(f, names)), tuple(carried))
 
 
@@ -76,7 +76,7 @@ def under(prefix: str, leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     }
 
 
-def _checked(argument: str, names: Sequence[str], known: set[str]) -> set[str]:
+def _checked(argument: str, names: Sequence[str], known: set[str]) -> Sequence[str]:
     """The names, all of which are known."""
     if isinstance(names, str):
         raise ValueError(f"{argument}: expected a list of names, got {names!r}: put it in a list")
@@ -84,7 +84,7 @@ def _checked(argument: str, names: Sequence[str], known: set[str]) -> set[str]:
         if name not in known:
             there = ", ".join(sorted(known)) or "none: no extras are stored"
             raise ValueError(f"{argument} names {name!r}, expected some of: {there}")
-    return set(names)
+    return names
 
 
 def _is_in(field: Field, names: set[str]) -> bool:

@@ -99,18 +99,24 @@ def draw_items(
     if items.total == 0:
         raise NotEnoughData(_shortage(table, kinds, draw, chosen))
     if table.shares is None:
-        numbers = rng.integers(items.total, size=count)
+        numbers = _uniform(rng, items.total, count)
         if draw == "recent":
-            numbers = np.maximum(numbers, rng.integers(items.total, size=count))
+            numbers = np.maximum(numbers, _uniform(rng, items.total, count))
     else:
         _check_each(table.shares, items, kinds.rows, chosen)
         numbers = _draw_by(table.shares, items, draw == "recent", count, rng)
     found = Chosen(*items.locate(numbers))
     if draw != "episodes":
         return found
-    records = table.records[found.piece]
+    records = table.at(found.piece)
     stop = records["first_row"] + records["rows"] - kinds.every.length
     return Chosen(found.piece, rng.integers(found.start, stop + 1))
+
+
+def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
+    """Numbers below ``total``, alike but for one part in 2^53 / total: a quarter of the time."""
+    numbers: np.ndarray = (rng.random(count) * total).astype(np.int64)
+    return numbers
 
 
 def _family_of(kinds: Kinds, draw: CountedDraw) -> Family:

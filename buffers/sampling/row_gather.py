@@ -76,15 +76,23 @@ class RowGather:
 
     def __init__(self, storage: Storage, threads: int | None) -> None:
         self._storage = storage
-        self._fields = {field.name: (k, field) for k, field in enumerate(storage.spec.fields)}
+        self._fields = {
+            field.name: (place, field, field.numpy_dtype, field.row_bytes)
+            for place, field in enumerate(storage.spec.fields)
+        }
+        self._extent: tuple[int, int, int] | None = None
         self._places = PiecePlaces(storage)
         self._columns = RowColumns(storage, self._places)
         self._share = ThreadShare(threads)
 
     def follow(self) -> None:
         """Take up what the storage has added, evicted, or given other positions."""
-        self._places.follow()
-        self._columns.follow()
+        table = self._storage.table
+        extent = (self._storage.generation, table.base, len(table))
+        if extent != self._extent:
+            self._places.follow()
+            self._columns.follow()
+            self._extent = extent
 
     def close(self) -> None:
         """End the threads."""
@@ -128,8 +136,8 @@ class RowGather:
         """Rows of a field in new memory, [size, ...]; what no run goes to is undefined."""
         if self.is_small(name):
             return self._columns.rows(name, self.slots(segments, size))
-        _, field = self._fields[name]
-        out = np.empty((size, *field.shape), field.numpy_dtype)
+        _, field, dtype, _ = self._fields[name]
+        out = np.empty((size, *field.shape), dtype)
         self.copy([(self.plan(name, segments, out), out)])
         return out
 
@@ -163,15 +171,14 @@ class RowGather:
             segments: The rows.
             out: What they will be copied to, ``[rows, ...]``.
         """
-        place, field = self._fields[name]
+        place, field, dtype, row_bytes = self._fields[name]
         piece, start, rows, target = segments[:4]
         records, places = self._storage.table.records, self._places
         sources = places.buffers(piece, records["segment"][piece])
         offsets, kinds = places.offsets[place].take(piece), places.kinds[place].take(piece)
         first = places.codings[kinds[0]]
-        is_plain = not first.block_rows and first.dtype == field.numpy_dtype == out.dtype
+        is_plain = not first.block_rows and first.dtype == dtype == out.dtype
         if is_plain and np.count_nonzero(kinds == kinds[0]) == len(kinds):
-            row_bytes = field.row_bytes
             return PlainCopies(
                 sources,
                 (offsets + start * row_bytes).tolist(),

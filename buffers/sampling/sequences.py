@@ -84,6 +84,7 @@ class SequenceSampler:
         self._are_views = request.borders == "inside" and not request.burn_in
         # An episode's last row is a row, but begins no transition.
         self._is_shifted = is_shifted
+        self._shapes = self._shapes_of(request.batch_size)
 
     def kinds(self, stride: int = 1) -> Kinds:
         """The families of its items; see `Window.kinds`."""
@@ -95,7 +96,8 @@ class SequenceSampler:
         Raises:
             ValueError: ``out`` was made for another request.
         """
-        return memory_for(self._shapes(count), None if out is None else out.memory)
+        shapes = self._shapes if count == self._request.batch_size else self._shapes_of(count)
+        return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
         self, gather: RowGather, table: PieceTable, chosen: Chosen, memory: Memory
@@ -109,7 +111,7 @@ class SequenceSampler:
         runs = self.window.runs(table, chosen, 0)
         segments = gather.segments(runs)
         flags = memory["flags"].reshape(len(FLAGS), -1)
-        fill_flags(flags, table.records[segments.piece], segments)
+        fill_flags(flags, table.at(segments.piece), segments)
         is_full = fill_mask(flags[-1], runs.target, runs.rows)
         copies = self._take(gather, segments, memory)
         missing = rows = None
@@ -165,7 +167,7 @@ class SequenceSampler:
             memory=memory,
         )
 
-    def _shapes(self, batch: int) -> Shapes:
+    def _shapes_of(self, batch: int) -> Shapes:
         """What is needed for so many sequences."""
         shapes: Shapes = {}
         rows = self.window.rows

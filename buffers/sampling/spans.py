@@ -112,10 +112,10 @@ def piece_of(
     Returns:
         Index of the piece [B], place of the row in the piece [B], and the pieces' records [B].
     """
-    records, base = table.records, table.base
+    base = table.base
     name = "stream_row" if is_across else "first_row"
     while True:
-        at = records[index]
+        at = table.at(index)
         place, rows = row - at[name], at["rows"]
         # As an unsigned number a row before the piece is one far behind it: one comparison.
         if np.count_nonzero(place.view(np.uint64) < rows.view(np.uint64)) == len(place):

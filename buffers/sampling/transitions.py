@@ -92,6 +92,7 @@ class TransitionSampler:
         self._info = [name.removeprefix("info/") for name in self._of_arrival]
         self._extras = [n.removeprefix("extra/") for n in names if n.startswith("extra/")]
         self._kinds = self._all_kinds()
+        self._shapes = self._shapes_of(request.batch_size)
 
     def kinds(self, stride: int = 1) -> Kinds:
         """The families of its items.
@@ -119,7 +120,8 @@ class TransitionSampler:
         Raises:
             ValueError: ``out`` was made for another request.
         """
-        return memory_for(self._shapes(count), None if out is None else out.memory)
+        shapes = self._shapes if count == self._request.batch_size else self._shapes_of(count)
+        return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
         self, gather: RowGather, table: PieceTable, chosen: Chosen, memory: Memory
@@ -252,7 +254,7 @@ class TransitionSampler:
         missing = width - count
         return Runs(index, stop, count, np.arange(len(count)) * width + missing), missing
 
-    def _shapes(self, batch: int) -> Shapes:
+    def _shapes_of(self, batch: int) -> Shapes:
         shapes: Shapes = {}
         for field in self._observed:
             k = self._stack_of(field)

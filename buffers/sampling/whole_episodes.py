@@ -85,7 +85,7 @@ class EpisodeSampler:
         Raises:
             DamagedPiece: Stored bytes are not what was written.
         """
-        records = table.records[chosen.piece]
+        records = table.at(chosen.piece)
         rows = records["first_row"] + records["rows"] - chosen.start
         sampler = self._of_length(int(rows.max()) - self._shift)
         memory = sampler.memory(len(chosen.start), None)
