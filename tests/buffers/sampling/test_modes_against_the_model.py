@@ -61,7 +61,7 @@ def test_what_is_drawn_is_what_the_model_lists(
 
 @pytest.mark.full
 @given(KINDS, HISTORIES, st.lists(requests(), min_size=5, max_size=10))
-@settings(max_examples=4_000)
+@settings(max_examples=1_000)
 def test_what_is_drawn_is_what_the_model_lists_at_length(
     kind: Kind, history: list[Step], wanted: list[Sequences]
 ) -> None:
