@@ -53,7 +53,7 @@ def main() -> None:
                 hidden = np.where(batch.mask[:, t, None], after, hidden)  # nothing before a reset
                 errors += np.abs(hidden).mean(axis=1) * (t >= BURN_IN)
             replay.update_priorities(batch.ids, errors * batch.weights)
-        print(f"unrolled {BURN_IN} + {LENGTH} rows of 8 sequences, 20 times: state {hidden.shape}")
+        print(f"unrolled {BURN_IN} + {LENGTH} rows of 8 sequences, 20 times")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from replay_histories import Kind, a_replay, busy_history
 from replay_rows import Played, Step
 from stepwell.buffers import End
+from stepwell.buffers.sampling import row_columns
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
 
 ROW_WISE = ("ids", "weights", "lengths")  # [B], in whatever order the rest is
@@ -250,3 +251,16 @@ def test_what_makes_no_sense_is_refused(played: Played, request_: Request) -> No
     with pytest.raises(ValueError, match="expected"):
         played.replay.sample(request_)
     assert played.replay.state_dict() == state
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_small_fields_are_the_same_where_there_is_no_room_to_keep_them_decoded(
+    played: Played, request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = copies(drawn(played, request_, 5))
+    monkeypatch.setattr(row_columns, "_MAX_BYTES", 0)
+    played.replay._sampler = None
+    assert_same(copies(drawn(played, request_, 5)), kept)
+    sampler = played.replay._sampler
+    assert sampler is not None
+    assert sampler._gather._columns.nbytes == 0
