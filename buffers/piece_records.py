@@ -8,7 +8,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 
-__all__ = ["PIECE", "Record", "behead_streams", "link"]
+__all__ = ["PIECE", "Record", "behead_streams", "link", "records_at"]
 
 
 class Record(NamedTuple):
@@ -55,10 +55,22 @@ class Record(NamedTuple):
 PIECE = np.dtype([(name, np.int64) for name in Record._fields])
 
 
+def records_at(records: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The records [n] at some indices [n]; a copy.
+
+    Args:
+        records: Contiguous records, dtype `PIECE`.
+        index: Which of them.
+    """
+    # Several times as fast as indexing with an array, which copies field by field.
+    numbers = np.ndarray((len(records), len(Record._fields)), np.int64, records)
+    return np.ndarray(len(index), PIECE, numbers.take(index, 0))
+
+
 def link(records: np.ndarray, base: int) -> None:
     """Fill in what follows from the order of the pieces, as appending them would have done."""
     order = np.argsort(records["stream"], kind="stable")
-    of_stream = records[order]
+    of_stream = records_at(records, order)
     is_pending = of_stream["end"] & End.PENDING != 0
     is_final = of_stream["end"] & (End.TERMINATED | End.TRUNCATED) != 0
     is_lost = of_stream["end"] & End.LOST != 0
@@ -89,7 +101,7 @@ def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray,
         continues: [pieces] in that order: the piece continues the episode of the one before.
         base: Position of the first record.
     """
-    of_stream = records[order]
+    of_stream = records_at(records, order)
     is_lost = of_stream["end"] & End.LOST != 0
     joins = np.zeros(len(order), np.bool_)
     joins[1:] = (

@@ -14,7 +14,7 @@ import numpy as np
 from stepwell.buffers.episode import End, Piece
 from stepwell.buffers.episode_filter import EpisodeFilter
 from stepwell.buffers.item_counts import Family, ItemCounts, Shares
-from stepwell.buffers.piece_records import PIECE, Record, behead_streams, link
+from stepwell.buffers.piece_records import PIECE, Record, behead_streams, link, records_at
 
 __all__ = ["Counters", "PieceTable"]
 
@@ -94,10 +94,7 @@ class PieceTable:
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """The records [n], dtype `PIECE`, at some indices [n]; a copy."""
-        # Four times as fast as indexing with an array, which copies field by field.
-        columns = len(Record._fields)
-        numbers = np.ndarray((len(self._records), columns), np.int64, self._records)
-        return np.ndarray(len(index), PIECE, numbers.take(index, 0))
+        return records_at(self._records, index)
 
     @property
     def base(self) -> int:

@@ -13,7 +13,7 @@ from stepwell.buffers.sampling.row_columns import RowColumns
 from stepwell.buffers.sampling.thread_share import ThreadShare
 from stepwell.buffers.storage import Storage
 
-__all__ = ["RowGather", "Runs", "Segments", "Spot"]
+__all__ = ["RowGather", "Runs", "Segments", "Spot", "spread"]
 
 
 class Runs(NamedTuple):
@@ -116,17 +116,14 @@ class RowGather:
     def slots(self, segments: Segments, size: int) -> np.ndarray:
         """Where the rows stand in the columns, [size] by output row; 0 where no run goes."""
         begin = self._columns.slots(segments.piece, segments.start)
-        count, target = segments.rows, segments.target
+        count = segments.rows
         rows = int(count[0])
         is_whole = len(count) == len(segments.first_piece)
         if is_whole and len(count) * rows == size and (count == rows).all():
             # The usual case: no run is split, all are as long, and so fill the output in order.
             found: np.ndarray = (begin[:, None] + np.arange(rows)).ravel()
             return found
-        numbers = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        slots = np.zeros(size, np.int64)
-        slots[np.repeat(target, count) + numbers] = np.repeat(begin, count) + numbers
-        return slots
+        return spread(begin, segments, np.zeros(size, np.int64))
 
     def take(self, name: str, slots: np.ndarray, out: np.ndarray) -> None:
         """Copy rows of a small field to ``out``, [n, ...] of any dtype that holds the values."""
@@ -204,6 +201,20 @@ class RowGather:
         table = self._storage.table
         for index in self._columns.unknown(indices).tolist():
             self._columns.decode(index, table.record(index + table.base))
+
+
+def spread(first: np.ndarray, segments: Segments, out: np.ndarray) -> np.ndarray:
+    """Number the rows of each segment upwards from a first number.
+
+    Args:
+        first: [S] the first row's number.
+        segments: Where the rows go.
+        out: [rows] numbers, changed where a segment goes.
+    """
+    rows = segments.rows
+    place = np.arange(int(rows.sum())) - np.repeat(np.cumsum(rows) - rows, rows)
+    out[np.repeat(segments.target, rows) + place] = np.repeat(first, rows) + place
+    return out
 
 
 def _resolve(runs: Runs, records: np.ndarray, base: int) -> Segments:

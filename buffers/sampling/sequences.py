@@ -21,7 +21,7 @@ from stepwell.buffers.sampling.draws import Chosen, Kinds
 from stepwell.buffers.sampling.flags import FLAGS, fill_flags, fill_mask
 from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
 from stepwell.buffers.sampling.requests import Sequences, check_sequences
-from stepwell.buffers.sampling.row_gather import RowGather, Runs, Segments
+from stepwell.buffers.sampling.row_gather import RowGather, Runs, Segments, spread
 from stepwell.buffers.sampling.spans import Window, piece_of
 from stepwell.buffers.sampling.stacks import pad_before, stack_copies, stack_views
 from stepwell.buffers.spec import Field, Spec
@@ -250,11 +250,8 @@ class SequenceSampler:
 
     def _row_numbers(self, table: PieceTable, segments: Segments, mask: np.ndarray) -> np.ndarray:
         """Each row's place in its episode [B, T], or -1 where there is no row."""
-        rows = np.full(mask.size, -1)
         first = table.records["first_row"][segments.piece] + segments.start
-        count = segments.rows
-        numbers = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        rows[np.repeat(segments.target, count) + numbers] = np.repeat(first, count) + numbers
+        rows = spread(first, segments, np.full(mask.size, -1))
         return rows.reshape(mask.shape)
 
 
