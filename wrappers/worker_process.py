@@ -1,5 +1,6 @@
 """What runs inside a worker process: a block of envs and the loop that serves the parent."""
 
+import gc
 import os
 import pickle
 import signal
@@ -156,6 +157,9 @@ def run_worker(
         done: Released by the worker for each answer.
         pipe: Carries the payloads.
     """
+    # What the fork brought along is not collected here: some of the parent's garbage (ale-py's
+    # vector envs) joins threads, when it is, that this process does not have, and crashes.
+    gc.freeze()
     # Ctrl-C reaches the whole process group: only the parent decides what to do about it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Libraries that are loaded from here on: one thread each, since the workers fill the cores.

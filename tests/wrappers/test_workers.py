@@ -687,3 +687,47 @@ def test_seeds_and_masks_of_a_wrong_length_are_refused(make: Make) -> None:
         envs.reset(seed=[1, 2, 3])
     with pytest.raises(ValueError, match=r"reset_mask'\] is wrong: expected a bool array of shape"):
         envs.reset(options={"reset_mask": np.array([1, 0])})
+
+
+def test_a_worker_leaves_its_parents_garbage_alone(tmp_path: Path) -> None:
+    """ale-py's vector envs join threads when they are collected, which a fork does not have."""
+    program = tmp_path / "garbage.py"
+    program.write_text(
+        textwrap.dedent("""
+            import gc
+            import os
+
+            import gymnasium as gym
+            import numpy as np
+
+            import stepwell as sw
+            from stepwell.wrappers.workers import WorkerVectorEnv
+
+            gc.disable()
+            parent = os.getpid()
+            for _ in range(10):
+                envs = sw.make_atari("pong", 2)
+                envs.reset(seed=0)
+                envs.step(np.zeros(2, np.int64))
+                envs.close()
+                cycle = [envs]
+                cycle.append(cycle)
+                del envs, cycle
+
+
+            def build():
+                if os.getpid() != parent:
+                    gc.collect()
+                return gym.make("CartPole-v1")
+
+
+            envs = WorkerVectorEnv([build] * 2, num_workers=2, context="fork")
+            print(envs.reset(seed=0)[0].shape)
+            envs.close()
+        """),
+        encoding="utf-8",
+    )
+    run = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stdout) == (0, "(2, 4)\n"), run.stderr
