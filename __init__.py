@@ -18,7 +18,8 @@ from stepwell.collectors import Collector, CollectReport, RandomPolicy
 from stepwell.wrappers import check_vector_env, make_atari, make_vec
 
 if TYPE_CHECKING:  # loaded when it is first asked for
-    from stepwell.buffers import ReplayRatio, SampleLimiter
+    from stepwell.buffers import ReplayRatio, Rollout, SampleLimiter
+    from stepwell.collectors import EpsilonGreedy, Evaluation, GaussianNoise, WarmUp, evaluate
 
 __all__ = [
     "Batch",
@@ -26,9 +27,13 @@ __all__ = [
     "Collector",
     "Episode",
     "Episodes",
+    "EpsilonGreedy",
+    "Evaluation",
+    "GaussianNoise",
     "NotEnoughData",
     "RandomPolicy",
     "ReplayRatio",
+    "Rollout",
     "SampleLimiter",
     "SequenceReplayBuffer",
     "Sequences",
@@ -36,20 +41,31 @@ __all__ = [
     "StepwellError",
     "TransitionBatch",
     "Transitions",
+    "WarmUp",
     "check_vector_env",
+    "evaluate",
     "make_atari",
     "make_vec",
 ]
 
 __version__ = "0.1.0"
 
-_LATER = ("ReplayRatio", "SampleLimiter")
+_LATER = {
+    "EpsilonGreedy": "collectors",
+    "Evaluation": "collectors",
+    "GaussianNoise": "collectors",
+    "ReplayRatio": "buffers",
+    "Rollout": "buffers",
+    "SampleLimiter": "buffers",
+    "WarmUp": "collectors",
+    "evaluate": "collectors",
+}
 
 
 def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from stepwell import buffers
+    import importlib
 
-    found: object = getattr(buffers, name)
+    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
     return found

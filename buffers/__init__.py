@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers.disk.repair import RepairReport, repair
     from stepwell.buffers.disk.verify import VerifyReport, verify
     from stepwell.buffers.episode_selection import EpisodeSelection
+    from stepwell.buffers.on_policy.minibatches import Minibatch
+    from stepwell.buffers.on_policy.rollout import Bootstrap, Rollout
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader
     from stepwell.buffers.sampling.rate_limiter import SampleLimiter
@@ -37,6 +39,7 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
 
 __all__ = [
     "Batch",
+    "Bootstrap",
     "Codec",
     "CopyReport",
     "Digest",
@@ -53,10 +56,12 @@ __all__ = [
     "Loader",
     "ManyStorages",
     "MemoryStorage",
+    "Minibatch",
     "NotEnoughData",
     "Piece",
     "RepairReport",
     "ReplayRatio",
+    "Rollout",
     "SampleLimiter",
     "SequenceReplayBuffer",
     "Sequences",
@@ -79,12 +84,15 @@ __all__ = [
 ]
 
 _LATER = {
+    "Bootstrap": "on_policy.rollout",
     "CopyReport": "copying",
     "EpisodeSelection": "episode_selection",
     "Epoch": "sampling.epoch",
     "Loader": "sampling.loader",
+    "Minibatch": "on_policy.minibatches",
     "RepairReport": "disk.repair",
     "ReplayRatio": "sampling.replay_ratio",
+    "Rollout": "on_policy.rollout",
     "SampleLimiter": "sampling.rate_limiter",
     "VerifyReport": "disk.verify",
     "copy_episodes": "copying",

@@ -202,7 +202,10 @@ class EpisodeBuffer:
         """
         self._release()
         for env in range(self.num_envs) if env_ids is None else env_ids:
-            self._ended[env] += self._unfinished(env)
+            run = self._open[env]
+            # The row of a reset from which nothing followed is no episode.
+            if run is not None and (run.first_row > 0 or self._cursor[env] > run.start + 1):
+                self._ended[env] += self._unfinished(env)
             self._open[env] = None
             self._pending[env] = False
 

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from gymnasium import spaces
 
 from stepwell.buffers import Field, Spec, Tree
 from stepwell.buffers.spec import default_codec, flatten, unflatten
-from stepwell.collectors.policy import Policy
+from stepwell.collectors.policy import AnyPolicy, Policy, recurrent
 
-__all__ = ["PolicyCaller"]
+if TYPE_CHECKING:
+    from stepwell.collectors.policy_state import PolicyState
+
+__all__ = ["Choice", "PolicyCaller"]
+
+
+class Choice(NamedTuple):
+    """What a policy chose for n envs.
+
+    Args:
+        action: The actions, as the envs take them.
+        leaves: The fields of action and extras, ``[n, ...]`` by name.
+        state: The policy's state before it, ``[n, ...]`` by name; empty without a state.
+    """
+
+    action: Tree
+    leaves: dict[str, np.ndarray]
+    state: dict[str, np.ndarray]
 
 
 class PolicyCaller:
@@ -22,10 +39,34 @@ class PolicyCaller:
         policy: Chooses the actions.
         space: One env's action space.
         spec: Names the parts of the action.
+        num_envs: Number of envs N.
+        store_state: Give the policy's state out among the extras.
+
+    Raises:
+        ValueError: There is no state to store, or it is no tree of arrays ``[N, ...]``.
     """
 
-    def __init__(self, policy: Policy, space: spaces.Space[object], spec: Spec) -> None:
+    def __init__(
+        self,
+        policy: AnyPolicy,
+        space: spaces.Space[object],
+        spec: Spec,
+        num_envs: int,
+        store_state: bool = False,
+    ) -> None:
         self._policy = policy
+        self._recurrent = recurrent(policy)
+        self.state: PolicyState | None = None
+        if self._recurrent is not None:
+            from stepwell.collectors.policy_state import PolicyState  # not for all to load
+
+            self.state = PolicyState(self._recurrent.initial_state(num_envs), num_envs)
+        elif store_state:
+            raise ValueError(
+                "store_state=True: expected a policy with a state, got one without a method "
+                "initial_state(num_envs); leave store_state out, or give the policy that method"
+            )
+        self._stores_state = store_state
         self._layout = spec.action
         self._leaves = {name: part for name, part in _leaf_spaces(spec.action, space)}
         self._extras: dict[str, np.ndarray] | None = None
@@ -39,23 +80,51 @@ class PolicyCaller:
         ]
 
     def __call__(
-        self, observation: Tree, is_first: np.ndarray
-    ) -> tuple[Tree, dict[str, np.ndarray]]:
-        """The action for the envs, and the fields of action and extras ``[n, ...]`` to store.
+        self, observation: Tree, is_first: np.ndarray, env_ids: np.ndarray | None = None
+    ) -> Choice:
+        """What the policy chooses for n envs, of which the ids may be left out where n is N.
 
         Raises:
             ValueError: The policy returned another shape, structure, dtype or range.
         """
         n = len(is_first)
-        action, extras = self._split(self._policy(observation, is_first))
+        before: dict[str, np.ndarray] = {}
+        after: object = None
+        if self.state is None or self._recurrent is None:
+            action, extras = self._split(cast("Policy", self._policy)(observation, is_first))
+        else:
+            before = self.state.begin(is_first, env_ids)
+            # The policy may write into what it is given.
+            given = self.state.tree({name: rows.copy() for name, rows in before.items()})
+            action, after, extras = _with_state(self._recurrent(observation, is_first, given))
+        choice = self._checked_choice(action, extras, before, n)
+        if self.state is not None:
+            self.state.put(after, env_ids, n)
+        return choice
+
+    def _checked_choice(
+        self,
+        action: object,
+        extras: Mapping[str, object],
+        before: dict[str, np.ndarray],
+        n: int,
+    ) -> Choice:
         try:
             given = list(flatten(self._layout, action))
         except ValueError as error:
             raise ValueError(f"policy returned another structure of actions: {error}") from None
         leaves = {name: self._checked(name, leaf, n) for name, leaf in given}
+        if self._stores_state:
+            twice = sorted(extras.keys() & before.keys())
+            if twice:
+                raise ValueError(
+                    f"policy returned the extra {twice[0]!r}, which store_state=True writes "
+                    f"itself; give it another name"
+                )
+            extras = {**extras, **before}
         checked = {f"extra/{name}": _extra(name, rows, n) for name, rows in extras.items()}
         self._check_extras(checked)
-        return unflatten(self._layout, leaves), {**leaves, **checked}
+        return Choice(unflatten(self._layout, leaves), {**leaves, **checked}, before)
 
     def _check_extras(self, extras: dict[str, np.ndarray]) -> None:
         """The first call settles names, dtypes and shapes."""
@@ -88,7 +157,7 @@ class PolicyCaller:
 
     def _checked(self, name: str, leaf: object, n: int) -> np.ndarray:
         space = self._leaves[name]
-        rows = np.asarray(leaf)
+        rows = _array(name, leaf)
         dtype, shape = np.dtype(space.dtype), (n, *(space.shape or ()))
         if rows.shape != shape or not np.can_cast(rows.dtype, dtype, "safe"):
             raise ValueError(
@@ -101,6 +170,30 @@ class PolicyCaller:
                 f"policy returned {name} {outside}, expected one of {space}; mend the policy"
             )
         return rows.astype(dtype, copy=False)
+
+
+def _array(name: str, value: object) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"policy returned {name} that is no array ({error}), expected one row for each env; a "
+            f"policy with a state needs a method initial_state(num_envs)"
+        ) from None
+
+
+def _with_state(result: object) -> tuple[object, object, Mapping[str, object]]:
+    """What a recurrent policy returned: action, state and extras."""
+    parts = cast("tuple[object, ...]", result) if isinstance(result, tuple) else ()
+    if len(parts) == 2:
+        return parts[0], parts[1], {}
+    if len(parts) == 3 and isinstance(parts[2], Mapping):
+        return parts[0], parts[1], cast("Mapping[str, object]", parts[2])
+    got = f"a tuple of {len(parts)}" if isinstance(result, tuple) else type(result).__name__
+    raise ValueError(
+        f"policy with a state returned {got}, expected (action, state) or (action, state, extras "
+        f"in a dict); return one of these"
+    )
 
 
 def _leaf_spaces(
@@ -137,7 +230,7 @@ def _names(extras: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _extra(name: str, rows: object, n: int) -> np.ndarray:
-    array = np.asarray(rows)
+    array = _array(f"extra {name!r}", rows)
     if array.dtype.kind not in "biufc" or array.ndim == 0 or len(array) != n:
         raise ValueError(
             f"policy returned extra {name!r} of shape {array.shape} and dtype {array.dtype}, "

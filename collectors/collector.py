@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv, VectorEnv
-from gymnasium.wrappers import TransformReward
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.spec import Field, default_codec
 from stepwell.collectors.actions import PolicyCaller
-from stepwell.collectors.arrival import Arrival, InfoReader
+from stepwell.collectors.arrival import InfoReader
+from stepwell.collectors.callbacks import Callbacks
+from stepwell.collectors.dialect import Vector
+from stepwell.collectors.env_groups import as_groups, stepper_of
 from stepwell.collectors.episode_facts import EpisodeFacts, EpisodeMetadata
+from stepwell.collectors.goal import check_goal, check_number, waves_of
 from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.policy import Policy, SeededPolicy
+from stepwell.collectors.policy import AnyPolicy, SeededPolicy, value_of
 from stepwell.collectors.recorder import Recorder
-from stepwell.collectors.report import CollectReport
+from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of
-from stepwell.collectors.stepper import Stepper, Vector
 from stepwell.collectors.tally import Tally
+from stepwell.collectors.turns import Turns
+
+if TYPE_CHECKING:
+    from stepwell.buffers import Rollout
+    from stepwell.collectors.rollout_writer import RolloutWriter
 
 __all__ = ["Collector"]
 
@@ -36,8 +44,10 @@ class Collector:
     Use it as a context manager: at the end what was gathered is flushed and the envs are closed.
 
     Args:
-        envs: A gymnasium vector env, or a single env, which is stepped as a vector of one.
-        policy: Chooses the actions; see `Policy`.
+        envs: A gymnasium vector env, or a single env, which is stepped as a vector of one; or a
+            list of vector envs, which are stepped in turns: the policy computes for one while the
+            others step. Their envs are numbered through.
+        policy: Chooses the actions; see `Policy`, and `RecurrentPolicy` for one with a state.
         replay: Takes up the rows; None steps and reports without storing anything.
         seed: From it the seeds of envs and policy are derived; None draws one. A replay that is
             continued gets other seeds than the first time.
@@ -49,6 +59,10 @@ class Collector:
         frame_stack: Frames that the envs stack on the first axis of the observation; one frame a
             row is then stored. None reads it from what `make_atari` and `make_vec` declare.
         flush_seconds: No row waits longer than this, plus a step, to be stored for good.
+        store_state: Store the state that a `RecurrentPolicy` had before each row, as the extra
+            ``"state"``, or ``"state/<key>"`` for each part of it.
+        on_step: Called with the rows that each step or reset brought. It only looks.
+        on_episode: Called with each episode that counts, when it ends.
 
     Raises:
         ValueError: The env does not say how it resets its sub-envs.
@@ -67,8 +81,8 @@ class Collector:
 
     def __init__(
         self,
-        envs: Vector | gymnasium.Env[Any, Any],
-        policy: Policy,
+        envs: Vector | gymnasium.Env[Any, Any] | Sequence[Vector],
+        policy: AnyPolicy,
         replay: SequenceReplayBuffer | None = None,
         *,
         seed: int | None = None,
@@ -76,51 +90,81 @@ class Collector:
         metadata: EpisodeMetadata | None = None,
         frame_stack: int | None = None,
         flush_seconds: float = 10.0,
+        store_state: bool = False,
+        on_step: Callable[[StepReport], None] | None = None,
+        on_episode: Callable[[EpisodeReport], None] | None = None,
     ) -> None:
-        self._envs = _as_vector(envs)
+        self._groups = as_groups(envs, frame_stack)
+        first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader(info or {})
-        stack, padding = frame_stack_of(self._envs, frame_stack)
+        stack, padding = frame_stack_of(first, frame_stack)
         self._spec = Spec.from_spaces(
-            self._envs.single_observation_space,
-            self._envs.single_action_space,
+            first.single_observation_space,
+            first.single_action_space,
             frame_stack=stack,
             stack_padding=padding,
             more=[_info_field(name, value) for name, value in reader.missing.items()],
         )
         facts = EpisodeFacts(metadata)
-        self._stepper = Stepper(self._envs, self._spec.observation, reader, facts)
         self._policy = policy
-        self._call = PolicyCaller(policy, self._envs.single_action_space, self._spec)
         self._replay = replay
-        self._recorder: Recorder | None = None
-        self._flush_seconds = flush_seconds
-        self._frame_skip = frame_skip(self._envs)
+        self._frame_skip = frame_skip(first)
         session = 0 if replay is None else len(replay.sessions)
         self._seeds = Seeds(seed, session)
         if isinstance(policy, SeededPolicy):
-            policy.begin(self._envs.single_action_space, self._seeds.policy_rng())
-        self._tally = Tally(self._envs.num_envs)
-        self._arrivals: list[Arrival] = []
-        self._unsure: np.ndarray | None = None
-        self._is_counted = True
+            policy.begin(first.single_action_space, self._seeds.policy_rng())
+        self._call = PolicyCaller(
+            policy, first.single_action_space, self._spec, num_envs, store_state
+        )
+        self._minibatch_rng = self._seeds.minibatch_rng()
+        self._tally = Tally(num_envs)
+        layout = self._spec.observation
+        describes = partial(describe, self._groups, policy, self._seeds)
+        self._turns = Turns(
+            stepper_of(self._groups, layout, reader, facts),
+            self._call,
+            self._tally,
+            Callbacks(self._tally, layout, on_step, on_episode),
+            # Nothing that holds the Collector: who drops it must get rid of the envs at once.
+            None
+            if replay is None
+            else partial(_bound, replay, self._spec, self._call, describes, flush_seconds),
+        )
         self._needs_reset = True
         self._is_closed = False
-        self._clock = {"env": 0.0, "policy": 0.0, "write": 0.0}
+        self._report: CollectReport | None = None
+
+    @property
+    def report(self) -> CollectReport:
+        """What the last `collect` or `rollout` did.
+
+        Raises:
+            ValueError: There was none yet.
+        """
+        if self._report is None:
+            raise ValueError("no report: expected a collect or rollout before, got none yet")
+        return self._report
 
     def collect(
         self,
         *,
         steps: int | None = None,
         episodes: int | None = None,
+        seeds: Sequence[int] | None = None,
         progress: Callable[[CollectReport], None] | None = None,
     ) -> CollectReport:
         """Gather steps, or whole episodes; when it returns they are stored for good.
+
+        Give one of ``steps``, ``episodes`` and ``seeds``.
 
         Args:
             steps: Env steps to take over all envs, at least: all N envs step at once, so up to
                 N - 1 more may come. A later call goes on where this one stopped.
             episodes: Episodes to record: the first ones to *start* after a reset of all envs. What
-                the envs play beside them is not recorded. Give either ``steps`` or ``episodes``.
+                the envs play beside them is not recorded.
+            seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
+                them at a time, so what is recorded does not depend on N. Where a worker process
+                dies an episode from no seed stands in for the one that was cut.
             progress: Called about five times a second with the report so far.
 
         Returns:
@@ -133,27 +177,80 @@ class Collector:
 
         After an error or Ctrl-C all whole rows are flushed; a note on the error says what was kept.
         """
-        self._check_goal(steps, episodes)
-        with InterruptGuard() as guard:
-            try:
-                before = self._begin(episodes)
-                due = time.perf_counter() + _PROGRESS_SECONDS
-                while not self._is_reached(steps):
-                    guard.check()
-                    self._step()
-                    if progress is not None and time.perf_counter() >= due:
-                        progress(self._report(before))
-                        due = time.perf_counter() + _PROGRESS_SECONDS
-                self._settle()
-                guard.check()
-            except BaseException as error:
-                self._rescue(error)
-                raise
-            self._needs_reset = episodes is not None
-            report = self._report(before)
+        self._check_open()
+        check_goal(steps, episodes, seeds, self._groups)
+        with self._guarded() as guard:
+            self._turns.writer = None
+            waves = waves_of(seeds, self._tally.num_envs)
+            limit = episodes if waves is None else len(waves[0].seeds)
+            before = self._begin(limit, None if waves is None else waves[0].filled)
+            self._step_until(steps, guard, progress, before)
+            for wave in (waves or [])[1:]:
+                self._turns.settle()
+                self._tally.forget()
+                self._tally.go_on(len(wave.seeds))
+                self._turns.reset(wave.filled)
+                self._step_until(None, guard, progress, before)
+            self._turns.gather()
+            self._turns.settle()
+            guard.check()
+            self._needs_reset = steps is None
+            self._report = self._reported(before)
         if progress is not None:
-            progress(report)
-        return report
+            progress(self._report)
+        return self._report
+
+    def rollout(self, steps: int, *, out: Rollout | None = None) -> Rollout:
+        """Gather the next T rows of each env for an on-policy learner.
+
+        Episodes go on from one rollout to the next: 7 rows, then 13 equal 20. With a replay the
+        rows are stored there too, as `collect` stores them, before this returns. Envs that answer a
+        few at a time (ale-py's ``batch_size``) run ahead of each other: what they did beyond T rows
+        begins the next rollout, with the extras that the policy gave then.
+
+        Args:
+            steps: Number of rows T of each env: T vector steps.
+            out: An earlier rollout of the same shape, whose arrays are written anew.
+
+        Returns:
+            Arrays ``[T, N, ...]``, with the observations to bootstrap from. Their values are asked
+            of the policy, where it has a method ``value``.
+
+        Raises:
+            ValueError: ``steps`` is no whole number >= 1, ``out`` is of another shape, or the
+                policy returned something that the envs cannot take.
+            SpecMismatch: The replay holds other rows than these envs give.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> import stepwell as sw
+            >>> envs = gym.make_vec("CartPole-v1", num_envs=4)
+            >>> with sw.Collector(envs, sw.RandomPolicy(), seed=0) as collector:
+            ...     rollout = collector.rollout(steps=16)
+            >>> rollout.observation.shape, rollout.reward.shape
+            ((16, 4, 4), (16, 4))
+        """
+        self._check_open()
+        check_number("steps", steps)
+        writer = self._writer_of_rollouts()
+        if out is not None:
+            writer.check_out(out, steps)
+        with self._guarded() as guard:
+            self._turns.writer = writer
+            before = self._begin(None, None)
+            writer.begin(steps, out)
+            self._turns.resume(writer)
+            while self._turns.has_uncounted or not writer.is_complete:
+                guard.check()
+                self._turns.step_rollout()
+            self._turns.settle()
+            guard.check()
+            tally = self._tally
+            rollout = writer.finish(
+                value_of(self._policy), tally.returns, tally.lengths, self._minibatch_rng
+            )
+            self._report = self._reported(before)
+        return rollout
 
     def close(self) -> None:
         """Store what was gathered and close the envs; closing twice is harmless."""
@@ -161,9 +258,11 @@ class Collector:
             return
         self._is_closed = True
         try:
-            self._settle()
+            self._turns.settle()
         finally:
-            self._envs.close()
+            with contextlib.ExitStack() as stack:
+                for group in self._groups:
+                    stack.callback(group.close)
 
     def __enter__(self) -> Self:
         return self
@@ -181,120 +280,82 @@ class Collector:
                 raise
             error.add_note(f"closing failed too: {second}")
 
-    def _check_goal(self, steps: int | None, episodes: int | None) -> None:
+    def _writer_of_rollouts(self) -> RolloutWriter:
+        from stepwell.collectors.rollout_writer import RolloutWriter  # not for all to load
+
+        writer = self._turns.writer
+        return writer or RolloutWriter(self._tally.num_envs, self._spec, self._call.state)
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise ValueError("the Collector is closed: expected an open one; make a new one")
-        if (steps is None) == (episodes is None):
-            raise ValueError(
-                f"collect: expected either steps or episodes, got steps={steps} and "
-                f"episodes={episodes}"
-            )
-        for name, value in (("steps", steps), ("episodes", episodes)):
-            if value is not None and (int(value) != value or value < 1):
-                raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
 
-    def _begin(self, episodes: int | None) -> _Before:
+    @contextlib.contextmanager
+    def _guarded(self) -> Generator[InterruptGuard]:
+        """After an error, or Ctrl-C between two steps, what is whole is stored."""
+        with InterruptGuard() as guard:
+            try:
+                yield guard
+            except BaseException as error:
+                self._rescue(error)
+                raise
+
+    def _begin(self, episodes: int | None, seeds: Sequence[int] | None) -> _Before:
         """Reset the envs where that is due, and start the count."""
         started = time.perf_counter()
-        if self._recorder is not None and self._recorder.is_overtaken:
+        self._turns.restart_clock()
+        recorder = self._turns.recorder
+        if recorder is not None and recorder.is_overtaken:
             # Another Collector has written into the replay since this one did.
-            self._recorder.begin_anew()
+            recorder.begin_anew()
             self._needs_reset = True
         if self._needs_reset or episodes is not None:
-            self._settle()
+            self._turns.settle()
             cut = self._tally.forget()
             self._tally.begin(episodes)
             self._tally.cut = cut
-            self._arrivals = self._stepper.reset(self._seeds.next_envs_seed(self._envs.num_envs))
-            self._needs_reset, self._unsure = False, None
-            self._count()
+            drawn = self._seeds.next_envs_seed(self._tally.num_envs) if seeds is None else seeds
+            self._turns.reset(drawn)
+            self._needs_reset = False
         else:
             self._tally.begin(None)
-        self._clock = {"env": time.perf_counter() - started, "policy": 0.0, "write": 0.0}
         return _Before(started, 0 if self._replay is None else self._replay.total_bytes)
 
+    def _step_until(
+        self,
+        steps: int | None,
+        guard: InterruptGuard,
+        progress: Callable[[CollectReport], None] | None,
+        before: _Before,
+    ) -> None:
+        """Step until so many steps were taken, or all episodes that count have ended."""
+        due = time.perf_counter() + _PROGRESS_SECONDS
+        while not self._is_reached(steps):
+            guard.check()
+            self._turns.step()
+            if progress is not None and time.perf_counter() >= due:
+                progress(self._reported(before))
+                due = time.perf_counter() + _PROGRESS_SECONDS
+
     def _is_reached(self, steps: int | None) -> bool:
-        if not self._is_counted:  # whether an episode has ended is known after the next step only
+        if self._turns.has_uncounted:
             return False
         return self._tally.is_complete if steps is None else self._tally.steps >= steps
 
-    def _step(self) -> None:
-        """One vector step: the rows before it are written while the envs step."""
-        began = time.perf_counter()
-        action, chosen = self._call(self._stepper.observation, self._stepper.is_first)
-        self._bind()
-        decided = time.perf_counter()
-        unsure, env_ids = self._unsure, self._stepper.env_ids
-        self._stepper.send(action)
-        sent = time.perf_counter()
-        if unsure is None:
-            self._write(chosen, env_ids)
-        written = time.perf_counter()
-        arrivals = self._stepper.receive()
-        received = time.perf_counter()
-        if unsure is not None:
-            self._resolve(self._stepper.went_on(unsure))
-            self._write(chosen, env_ids)
-        self._arrivals, self._unsure = arrivals, self._stepper.unsure
-        self._is_counted = False
-        if self._unsure is None:
-            self._count()
-        self._clock["policy"] += decided - began
-        self._clock["env"] += sent - decided + received - written
-        self._clock["write"] += written - sent
-
-    def _count(self) -> None:
-        """Keep of the newest rows those that are to be recorded."""
-        counted = [self._tally.count(arrival) for arrival in self._arrivals]
-        self._arrivals = [arrival for arrival in counted if arrival is not None]
-        self._is_counted = True
-
-    def _resolve(self, going_on: np.ndarray) -> None:
-        """Now it is known which episodes did not end with the newest rows."""
-        self._arrivals[-1] = self._arrivals[-1].going_on(going_on)
-        self._count()
-
-    def _write(self, chosen: Mapping[str, np.ndarray], env_ids: np.ndarray | None) -> None:
-        if self._recorder is not None:
-            self._observe()
-            self._recorder.act(chosen, env_ids)
-
-    def _observe(self) -> None:
-        """Begin the newest rows, each once, whatever happens."""
-        arrivals, self._arrivals = self._arrivals, []
-        if self._recorder is not None:
-            for arrival in arrivals:
-                self._recorder.observe(arrival)
-
-    def _settle(self) -> None:
-        """Store all there is, the newest rows too, from which no action was chosen yet."""
-        if not self._is_counted and self._unsure is not None:
-            self._resolve(self._unsure)
-        if self._recorder is not None:
-            self._observe()
-            self._recorder.flush()
-
-    def _bind(self) -> None:
-        """Settle what the rows are, once the policy's extras are known."""
-        if self._recorder is not None or self._replay is None:
-            return
-        spec = self._spec.with_more(self._call.extra_fields)
-        self._replay.bind(spec, describe(self._envs, self._policy, self._seeds))
-        self._recorder = Recorder(self._replay, self._envs.num_envs, self._flush_seconds)
-
     def _rescue(self, error: BaseException) -> None:
         """Flush what is whole and say so on the error."""
-        self._needs_reset = True
+        turns = self._turns
+        self._needs_reset, turns.writer = True, None
         # Twice: where the newest rows cannot be stored those before them can.
-        failures = [_tried(work) for work in (self._settle, self._settle, self._stepper.drain)]
+        failures = [_tried(work) for work in (turns.settle, turns.settle, turns.drain)]
         for failure in dict.fromkeys(failures):
             if failure not in ("", str(error)):
                 error.add_note(f"then: {failure}")
-        if self._recorder is not None:
-            error.add_note(f"kept: {self._recorder.kept}")
+        if turns.recorder is not None:
+            error.add_note(f"kept: {turns.recorder.kept}")
 
-    def _report(self, before: _Before) -> CollectReport:
-        replay, tally = self._replay, self._tally
+    def _reported(self, before: _Before) -> CollectReport:
+        replay, tally, turns = self._replay, self._tally, self._turns
         path = None if replay is None or replay.path is None else str(replay.path)
         return CollectReport(
             steps=tally.steps,
@@ -304,13 +365,13 @@ class Collector:
             cut=tally.cut,
             restarts=tally.restarts,
             seconds=time.perf_counter() - before.started,
-            env_seconds=self._clock["env"],
-            policy_seconds=self._clock["policy"],
-            write_seconds=self._clock["write"],
+            env_seconds=turns.env_seconds,
+            policy_seconds=turns.policy_seconds,
+            write_seconds=turns.write_seconds,
             raw_bytes=0 if replay is None else tally.rows * self._spec.row_bytes,
             stored_bytes=0 if replay is None else replay.total_bytes - before.stored_bytes,
             total_steps=0 if replay is None else replay.steps,
-            digest="" if self._recorder is None else self._recorder.digest,
+            digest="" if turns.recorder is None else turns.recorder.digest,
             path=path,
         )
 
@@ -322,16 +383,17 @@ class _Before(NamedTuple):
     stored_bytes: int
 
 
-def _as_vector(envs: Vector | gymnasium.Env[Any, Any]) -> Vector:
-    if isinstance(envs, VectorEnv):
-        return envs
-    if not isinstance(envs, gymnasium.Env):
-        raise TypeError(
-            f"envs: expected a gymnasium VectorEnv or Env, got {type(envs).__name__}; make one "
-            f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
-        )
-    single = TransformReward(envs, _one_number)
-    return SyncVectorEnv([lambda: single])
+def _bound(
+    replay: SequenceReplayBuffer,
+    spec: Spec,
+    call: PolicyCaller,
+    describes: Callable[[], dict[str, object]],
+    flush_seconds: float,
+) -> Recorder:
+    """Settle what the rows are, now that the policy's extras are known, and record them."""
+    facts = describes()
+    replay.bind(spec.with_more(call.extra_fields), facts)
+    return Recorder(replay, cast("int", facts["num_envs"]), flush_seconds)
 
 
 def _tried(work: Callable[[], None]) -> str:
@@ -341,11 +403,6 @@ def _tried(work: Callable[[], None]) -> str:
     except Exception as error:
         return str(error) or type(error).__name__
     return ""
-
-
-def _one_number(reward: Any) -> float:
-    """Gymnasium's vector envs refuse arrays of shape (1,)."""
-    return float(np.asarray(reward).item())
 
 
 def _info_field(name: str, missing: np.ndarray) -> Field:

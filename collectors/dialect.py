@@ -19,6 +19,7 @@ __all__ = [
     "Vector",
     "hands_out_copies",
     "is_ale",
+    "is_partial",
     "mode_of",
     "refuse_bad_reset",
     "split_step",
@@ -76,6 +77,12 @@ def is_ale(envs: Vector) -> bool:
     return any(kind.__name__ == "AtariVectorEnv" for kind in type(envs.unwrapped).__mro__)
 
 
+def is_partial(envs: Vector) -> bool:
+    """Whether the envs answer a few at a time."""
+    inner: Any = envs.unwrapped
+    return is_ale(envs) and bool(inner.batch_size < envs.num_envs)
+
+
 def split_step(envs: Vector) -> tuple[Callable[[Any], None], Callable[[], Any]]:
     """A call that begins a step and one that finishes it."""
     # Looked up on the outermost class: the inner env's would step past its wrappers.
@@ -107,7 +114,7 @@ def refuse_bad_reset(envs: Vector, was_reset: bool, has_ended: bool) -> None:
         ValueError: The reset would mix up rows.
     """
     inner: Any = envs.unwrapped
-    if is_ale(envs) and was_reset and inner.batch_size < envs.num_envs:
+    if was_reset and is_partial(envs):
         raise ValueError(
             f"envs with batch_size={inner.batch_size} of {envs.num_envs}: expected one reset in "
             "all, got a second, which ale-py mixes up with steps under way; make new envs, or "

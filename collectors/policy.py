@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -11,10 +12,24 @@ from gymnasium.vector.utils import batch_space
 
 from stepwell.buffers import Tree
 
-__all__ = ["Policy", "PolicyResult", "RandomPolicy", "SeededPolicy"]
+__all__ = [
+    "AnyPolicy",
+    "Policy",
+    "PolicyResult",
+    "RandomPolicy",
+    "RecurrentPolicy",
+    "RecurrentResult",
+    "SeededPolicy",
+    "ValuePolicy",
+    "recurrent",
+    "value_of",
+]
 
 PolicyResult: TypeAlias = "Tree | tuple[Tree, Mapping[str, np.ndarray]]"
 """The actions, or the actions and a dict of extra arrays ``[N, ...]`` to store beside them."""
+
+RecurrentResult: TypeAlias = "tuple[Tree, Any] | tuple[Tree, Any, Mapping[str, np.ndarray]]"
+"""The actions and the new state, and possibly a dict of extra arrays ``[N, ...]``."""
 
 
 class Policy(Protocol):
@@ -39,6 +54,65 @@ class Policy(Protocol):
             extra arrays ``[N, ...]``.
         """
         ...
+
+
+class RecurrentPolicy(Protocol):
+    """A policy whose state is an argument and a result; the Collector keeps it, a row for each env.
+
+    The state is an array ``[N, ...]``, or a nested dict or tuple of them.
+    """
+
+    def initial_state(self, num_envs: int, /) -> Any:
+        """The state with which an episode begins, for each of N envs."""
+        ...
+
+    def __call__(self, observation: Any, is_first: np.ndarray, state: Any, /) -> RecurrentResult:
+        """Choose an action for each env, and say what becomes of the state.
+
+        Args:
+            observation: Observations ``[n, ...]``, as for `Policy`.
+            is_first: [n] bool: an episode begins; the state has been set back already.
+            state: The state of these envs, arrays ``[n, ...]``; the policy may write into them.
+
+        Returns:
+            The actions and the new state, or these and a dict of extra arrays ``[n, ...]``. Dtypes
+            and shapes of the state stay those of `initial_state`.
+        """
+        ...
+
+
+AnyPolicy: TypeAlias = "Policy | RecurrentPolicy"
+
+
+class ValuePolicy(Protocol):
+    """A policy that tells the value of observations, too, without choosing an action.
+
+    `Collector.rollout` asks for those to bootstrap from, all at once, at its end. A policy with a
+    state is given that as well: ``value(observation, state)``.
+    """
+
+    def __call__(self, observation: Any, is_first: np.ndarray, /) -> PolicyResult:
+        """Choose an action for each env, as any `Policy`."""
+        ...
+
+    def value(self, observation: Any, /) -> np.ndarray:
+        """Values [K] float of K observations ``[K, ...]``."""
+        ...
+
+
+def recurrent(policy: object) -> RecurrentPolicy | None:
+    """The policy, if it has a state."""
+    has_state = callable(getattr(policy, "initial_state", None))
+    return cast("RecurrentPolicy", policy) if has_state else None
+
+
+def value_of(policy: object) -> Callable[..., object] | None:
+    """The policy's method that tells values.
+
+    A method, since a network may well have a part of that name, which takes no numpy arrays.
+    """
+    found = getattr(policy, "value", None)
+    return cast("Callable[..., object]", found) if inspect.isroutine(found) else None
 
 
 @runtime_checkable

@@ -77,6 +77,10 @@ class Recorder:
         if time.monotonic() - self._flushed >= self._flush_seconds:
             self.flush()
 
+    def cut(self) -> None:
+        """All envs begin anew, and those whose next episode is not recorded would not say so."""
+        self._buffer.cut()
+
     def flush(self) -> None:
         """Store all rows there are."""
         self._store(everything=True)

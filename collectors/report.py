@@ -1,12 +1,15 @@
-"""What one collect did."""
+"""What a Collector reports: of a step, of an episode, of a whole call."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["CollectReport", "format_bytes"]
+from stepwell.buffers import Tree
+
+__all__ = ["CollectReport", "EpisodeReport", "StepReport", "format_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,55 @@ class CollectReport:
         return "\n".join(
             ("  ".join([*parts, *lost]), "  ".join([shares, f"digest {self.digest}", *where]))
         )
+
+
+class StepReport(NamedTuple):
+    """The rows that a step, or a reset, brought for n envs; the arrays cannot be written to.
+
+    Args:
+        env_ids: [n] int64: which envs.
+        observation: Observations ``[n, ...]``, nested, as the policy sees them.
+        reward: [n] float64: what the step into these rows gave, 0 in a first row.
+        is_first: [n] bool: the row of a reset.
+        terminated: [n] bool: the MDP ended with this row.
+        truncated: [n] bool: the env's clock ended the episode with this row.
+        episode: [n] int64: number of the row's episode, counted by starts since the Collector was
+            made; -1 where it does not count.
+        total_steps: Env steps that the Collector has taken so far.
+    """
+
+    env_ids: np.ndarray
+    observation: Tree
+    reward: np.ndarray
+    is_first: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    episode: np.ndarray
+    total_steps: int
+
+
+class EpisodeReport(NamedTuple):
+    """An episode that ended.
+
+    Args:
+        episode: Its number, counted by starts since the Collector was made.
+        env: Index of its env.
+        total_reward: Sum of its rewards.
+        steps: Its env steps.
+        terminated: The MDP ended.
+        truncated: The env's clock ended it.
+        seed: Seed of the reset that began it; None where the env went on with its own generator.
+        total_steps: Env steps that the Collector had taken when it ended.
+    """
+
+    episode: int
+    env: int
+    total_reward: float
+    steps: int
+    terminated: bool
+    truncated: bool
+    seed: int | None
+    total_steps: int
 
 
 def format_bytes(count: float) -> str:

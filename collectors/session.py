@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Sequence
 from typing import Literal, cast
 
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from stepwell.collectors.policy import Policy
-from stepwell.collectors.stepper import Vector
+from stepwell.collectors.dialect import Vector
 
 __all__ = ["Seeds", "describe", "frame_skip", "frame_stack_of", "recipe_of"]
 
-_ENVS, _POLICY = 0, 1
+_ENVS, _POLICY, _MINIBATCHES = 0, 1, 2
 
 
 class Seeds:
@@ -36,6 +36,10 @@ class Seeds:
         """A generator for the policy."""
         return np.random.default_rng(self._sequence(_POLICY))
 
+    def minibatch_rng(self) -> np.random.Generator:
+        """A generator for what learners draw from rollouts."""
+        return np.random.default_rng(self._sequence(_MINIBATCHES))
+
     def next_envs_seed(self, num_envs: int) -> int:
         """A seed for the next reset of all envs; env i gets this plus i, below 2**31."""
         words = self._sequence(_ENVS, self._resets).generate_state(1, np.uint64)
@@ -46,13 +50,13 @@ class Seeds:
         return np.random.SeedSequence(self.seed, spawn_key=(self.session, *key))
 
 
-def describe(envs: Vector, policy: Policy, seeds: Seeds) -> dict[str, object]:
+def describe(groups: Sequence[Vector], policy: object, seeds: Seeds) -> dict[str, object]:
     """JSON-able facts about a run: what made this data?"""
-    recipe = recipe_of(envs)
+    recipe = recipe_of(groups[0])
     return {
         # As a file would give it back, so that the two can be compared.
         "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
-        "num_envs": envs.num_envs,
+        "num_envs": sum(group.num_envs for group in groups),
         "seed": str(seeds.seed),
         "session": seeds.session,
         "policy": _name(policy),

@@ -13,10 +13,11 @@ DISABLED       its last row; then the env is reset here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
@@ -47,17 +48,26 @@ class Stepper:
         layout: How its observations are nested.
         info: Reads the declared info fields.
         facts: Tells what is noted about an episode that begins.
+        first_env: What the user calls the first one of these envs.
 
     Raises:
         ValueError: The env does not say how it resets its sub-envs.
     """
 
-    def __init__(self, envs: Vector, layout: Layout, info: InfoReader, facts: EpisodeFacts) -> None:
+    def __init__(
+        self,
+        envs: Vector,
+        layout: Layout,
+        info: InfoReader,
+        facts: EpisodeFacts,
+        first_env: int = 0,
+    ) -> None:
         self.envs = envs
         self.mode = mode_of(envs)
         self._layout = layout
         self._info = info
         self._facts = facts
+        self._first_env = first_env
         self._send, self._receive = split_step(envs)
         self._is_ale = is_ale(envs)
         self._copies = hands_out_copies(envs)
@@ -67,6 +77,7 @@ class Stepper:
         self._is_waiting = False
         self._was_reset = False
         self.env_ids: np.ndarray | None = None
+        self.leaves: Mapping[str, np.ndarray] = {}
         self.observation: Tree = np.empty(0)
         self.is_first = np.zeros(envs.num_envs, np.bool_)
         self.unsure: np.ndarray | None = None
@@ -77,20 +88,27 @@ class Stepper:
         """Number of envs N."""
         return self.envs.num_envs
 
-    def reset(self, seed: int) -> list[Arrival]:
-        """Reset all envs; env i gets the seed ``seed + i``.
+    @property
+    def newest(self) -> list[Arrival]:
+        """The rows from which no action has been chosen yet, without what led to them."""
+        nothing = np.zeros(len(self.is_first))
+        return [Arrival(self.env_ids, self.leaves, nothing, self.is_first, None, None)]
+
+    def reset(self, seed: int | Sequence[int]) -> list[Arrival]:
+        """Reset all envs; env i gets ``seed + i``, or the i-th seed.
 
         Raises:
             ValueError: These envs cannot be reset now.
         """
         self.drain()
         refuse_bad_reset(self.envs, self._was_reset, bool(self._ended.any()))
-        observation, info = self.envs.reset(seed=seed)
+        observation, info = self._reset_all(seed)
         self._was_reset = True
         self._ended[:] = True
         self.unsure = None
         self._clock.forget()
-        self._seeds = {env: {"seed": seed + env} for env in range(self.num_envs)}
+        seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
+        self._seeds = {env: {"seed": one} for env, one in enumerate(seeds)}
         n = len(info["env_id"]) if self._is_ale else self.num_envs
         flags = np.zeros(n, np.bool_)
         return [self._newest(observation, np.zeros(n), flags, flags, info)]
@@ -113,6 +131,24 @@ class Stepper:
         if self.mode is AutoresetMode.DISABLED and self._ended.any():
             return [arrived, self._reset_ended()]
         return [arrived]
+
+    def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, _Info]:
+        if isinstance(seed, int):  # every vector env takes one number
+            return self.envs.reset(seed=seed)
+        # ale-py takes an array of seeds and no list, the others vice versa.
+        many: Any = np.array(seed, np.int64) if self._is_ale else list(seed)
+        try:
+            return self.envs.reset(seed=many)
+        except (TypeError, ValueError, AssertionError, gymnasium.error.Error) as error:
+            kind = type(self.envs.unwrapped).__name__
+            raise ValueError(
+                f"seeds: expected envs that take a seed each, got {kind} ({error}); make them with "
+                f"stepwell.make_vec"
+            ) from error
+
+    def gather(self) -> list[Arrival]:
+        """Finish what is under way and can be waited for without another action: nothing here."""
+        return []
 
     def drain(self) -> None:
         """Wait for a step that was begun and never received, and forget what it brings."""
@@ -260,7 +296,8 @@ class Stepper:
         found: dict[int, Mapping[str, object]] = {}
         for place in places.tolist():
             env = place if env_ids is None else int(env_ids[place])
-            found[env] = {**self._seeds.pop(env, {}), **self._facts.of(env, info, place)}
+            facts = self._facts.of(env + self._first_env, info, place)
+            found[env] = {**self._seeds.pop(env, {}), **facts}
         return found
 
     def _see(
@@ -270,6 +307,7 @@ class Stepper:
         leaves = self._flat(observation)
         if not self._copies:
             leaves = {name: rows.copy() for name, rows in leaves.items()}
+        self.leaves = leaves
         self.observation = unflatten(self._layout, leaves)
         self.is_first = first.copy()
         self.env_ids = env_ids

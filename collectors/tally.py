@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import cast
+
 import numpy as np
 
 from stepwell.collectors.arrival import Arrival
+from stepwell.collectors.report import EpisodeReport
 
 __all__ = ["Tally"]
 
@@ -23,8 +27,12 @@ class Tally:
         self._sums = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
         self._counts = np.ones(num_envs, np.bool_)
+        self._numbers = np.full(num_envs, -1, np.int64)
+        self._seeds: list[int | None] = [None] * num_envs
         self._unlimited = True
         self._may_start = 0
+        self._next_number = 0
+        self.total_steps = 0  # those of episodes that do not count, too
         self.begin()
 
     def begin(self, episodes: int | None = None) -> None:
@@ -35,8 +43,8 @@ class Tally:
         """
         self.steps = 0
         self.rows = 0
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
+        self.ended: list[EpisodeReport] = []
+        self._told = 0
         self.cut = 0
         self.restarts = 0
         self._unlimited = episodes is None
@@ -44,17 +52,53 @@ class Tally:
         if episodes is not None:
             self._counts[:] = False
 
+    def go_on(self, episodes: int) -> None:
+        """Count so many more of the episodes that start from now on, to what was counted so far."""
+        self._may_start += episodes
+        self._counts[:] = False
+
     @property
     def is_complete(self) -> bool:
         """All episodes that were asked for have ended."""
         return not self._unlimited and self._may_start == 0 and not self._counts.any()
 
+    @property
+    def returns(self) -> list[float]:
+        """Sum of rewards of each episode that ended."""
+        return [one.total_reward for one in self.ended]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Env steps of each episode that ended."""
+        return [one.steps for one in self.ended]
+
+    @property
+    def num_envs(self) -> int:
+        """Number of envs N."""
+        return len(self._all)
+
+    def newly_ended(self) -> list[EpisodeReport]:
+        """The episodes that ended since this was asked."""
+        told, self._told = self._told, len(self.ended)
+        return self.ended[told:]
+
+    def envs_of(self, arrival: Arrival) -> np.ndarray:
+        """[n] the envs of an arrival."""
+        return self._all if arrival.env_ids is None else arrival.env_ids
+
+    def numbers(self, envs: np.ndarray) -> np.ndarray:
+        """[n] numbers of the episodes of the envs' newest rows, -1 where they do not count."""
+        found: np.ndarray = self._numbers[envs]
+        return found
+
     def count(self, arrival: Arrival) -> Arrival | None:
         """Count what arrived and return the rows that are to be recorded, None for none."""
-        envs = self._all if arrival.env_ids is None else arrival.env_ids
+        envs = self.envs_of(arrival)
         self.restarts += arrival.restarts
+        self.total_steps += arrival.steps
+        if arrival.is_first is not None:
+            self._start(envs[arrival.is_first].tolist(), arrival.metadata or {})
         if not self._unlimited:
-            self._choose(arrival, envs)
             keep = self._counts[envs]
             if not keep.all():
                 arrival = arrival.only(keep, envs)
@@ -69,16 +113,23 @@ class Tally:
         self._sums[:] = 0
         self._lengths[:] = 0
         self._counts[:] = True
+        self._numbers[:] = -1
         self.cut += cut
         return cut
 
-    def _choose(self, arrival: Arrival, envs: np.ndarray) -> None:
-        if arrival.is_first is not None:
-            for env in envs[arrival.is_first].tolist():
-                # An episode that begins where one was cut off stands in for it.
-                self._may_start += int(self._counts[env])
-                self._counts[env] = self._may_start > 0
-                self._may_start -= int(self._counts[env])
+    def _start(self, envs: list[int], metadata: Mapping[int, Mapping[str, object]]) -> None:
+        """Choose and number the episodes that begin."""
+        for env in envs:
+            self._seeds[env] = cast("int | None", metadata.get(env, {}).get("seed"))
+            # An episode that begins where one was cut off stands in for it.
+            stands_in = not self._unlimited and bool(self._counts[env])
+            if stands_in:
+                continue
+            counts = self._unlimited or self._may_start > 0
+            self._counts[env] = counts
+            self._may_start -= counts and not self._unlimited
+            self._numbers[env] = self._next_number if counts else -1
+            self._next_number += counts
 
     def _add(self, arrival: Arrival, envs: np.ndarray) -> None:
         self.rows += len(envs)
@@ -91,16 +142,25 @@ class Tally:
         self._sums[envs] += arrival.reward
         self._lengths[envs] += 1
         self.steps += arrival.steps
-        for flags in (arrival.terminated, arrival.truncated):
-            if flags is not None:
-                for env in envs[flags].tolist():
-                    self._finish(env)
+        if arrival.terminated is not None or arrival.truncated is not None:
+            nobody = np.zeros(len(envs), np.bool_)
+            terminated = nobody if arrival.terminated is None else arrival.terminated
+            truncated = nobody if arrival.truncated is None else arrival.truncated
+            for place in np.flatnonzero(terminated | truncated).tolist():
+                self._finish(int(envs[place]), bool(terminated[place]), bool(truncated[place]))
 
-    def _finish(self, env: int) -> None:
-        if self._lengths[env] < 0:  # both flags were set
-            return
-        self.returns.append(float(self._sums[env]))
-        self.lengths.append(int(self._lengths[env]))
+    def _finish(self, env: int, terminated: bool, truncated: bool) -> None:
+        report = EpisodeReport(
+            episode=int(self._numbers[env]),
+            env=env,
+            total_reward=float(self._sums[env]),
+            steps=int(self._lengths[env]),
+            terminated=terminated,
+            truncated=truncated,
+            seed=self._seeds[env],
+            total_steps=self.total_steps,
+        )
+        self.ended.append(report)
         self._lengths[env] = -1
         if not self._unlimited:
             self._counts[env] = False

@@ -29,6 +29,12 @@ class Tired(Agent):
     def __call__(self, observation, is_first):
         if self.calls == 20: raise KeyError("tired")
         return super().__call__(observation, is_first)
+class Counting:
+    def initial_state(self, num_envs): return np.zeros(num_envs, np.int64)
+    def __call__(self, observation, is_first, state):
+        return zeros(observation, is_first), state + 1, {"age": state}
+class Stateless(Counting):
+    def __call__(self, observation, is_first): pass
 class Needy:
     def __init__(self, model): pass
     def __call__(self, observation, is_first): pass

@@ -6,7 +6,7 @@ import difflib
 
 import gymnasium
 
-__all__ = ["atari_games", "find_game", "game_ids"]
+__all__ = ["atari_games", "atari_name", "find_game", "game_ids"]
 
 
 def game_ids() -> dict[str, str]:
@@ -63,3 +63,22 @@ def find_game(name: str) -> str:
 
 def _key(name: str) -> str:
     return name.replace("_", "").lower()
+
+
+def atari_name(env: str) -> str | None:
+    """The game that a name means for `make_atari`; None when it is another env's name.
+
+    Example:
+        >>> atari_name("ALE/Pong-v5"), atari_name("Pong"), atari_name("CartPole-v1")
+        ('ALE/Pong-v5', 'Pong', None)
+    """
+    if env.startswith("ALE/"):
+        find_game(env)  # says which games there are
+        return env
+    if ":" in env or env in gymnasium.registry:
+        return None
+    try:
+        find_game(env)
+    except ValueError:
+        return None
+    return env

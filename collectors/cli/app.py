@@ -133,7 +133,8 @@ def collect(
         typer.Option(
             metavar="NAME",
             help="'random' or module:callable, also from the current folder. It is called as "
-            "policy(observation, is_first) with arrays of N; a class is made first.",
+            "policy(observation, is_first) with arrays of N (and its state, if it has a method "
+            "initial_state); a class is made first.",
             rich_help_panel=_RUN,
         ),
     ] = "random",

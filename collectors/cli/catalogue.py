@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from stepwell.wrappers.atari_games import find_game, game_ids
+from stepwell.wrappers.atari_games import game_ids
 
-__all__ = ["Catalogue", "atari_name", "catalogue", "nearest", "unknown_env"]
+__all__ = ["Catalogue", "catalogue", "nearest", "unknown_env"]
 
 # Where gymnasium keeps envs that need more than itself: the module to look for, what to install.
 _NEEDS = {
@@ -65,25 +65,6 @@ def catalogue() -> Catalogue:
             ready.append(name)
     lacking = {package: tuple(names) for package, names in sorted(missing.items())}
     return Catalogue(atari, tuple(ready), tuple(old), lacking)
-
-
-def atari_name(env: str) -> str | None:
-    """The game that a name means for `make_atari`; None when it is another env's name.
-
-    Example:
-        >>> atari_name("ALE/Pong-v5"), atari_name("Pong"), atari_name("CartPole-v1")
-        ('ALE/Pong-v5', 'Pong', None)
-    """
-    if env.startswith("ALE/"):
-        find_game(env)  # says which games there are
-        return env
-    if ":" in env or env in gymnasium.registry:
-        return None
-    try:
-        find_game(env)
-    except ValueError:
-        return None
-    return env
 
 
 def unknown_env(env: str) -> str | None:

@@ -8,9 +8,10 @@ from typing import Any, Literal, TypedDict, cast
 
 import gymnasium
 
-from stepwell.collectors.cli.catalogue import atari_name, unknown_env
+from stepwell.collectors.cli.catalogue import unknown_env
 from stepwell.collectors.cli.load import load_object, refuse_signature
-from stepwell.collectors.stepper import Vector
+from stepwell.collectors.dialect import Vector
+from stepwell.wrappers.atari_games import atari_name
 
 __all__ = ["AtariKnobs", "EnvWish", "make_envs"]
 

@@ -6,12 +6,12 @@ import inspect
 from typing import cast
 
 from stepwell.collectors.cli.load import load_object, refuse_signature
-from stepwell.collectors.policy import Policy, RandomPolicy
+from stepwell.collectors.policy import AnyPolicy, RandomPolicy, recurrent
 
 __all__ = ["load_policy"]
 
 
-def load_policy(name: str) -> Policy:
+def load_policy(name: str) -> AnyPolicy:
     """The policy that ``--policy`` names.
 
     Args:
@@ -40,5 +40,9 @@ def load_policy(name: str) -> Policy:
             f"--policy {name}: expected something to call, got {type(found).__name__}; name a "
             f"function, a class or a callable object"
         )
-    refuse_signature(f"--policy {name}", found, 2, "two arguments, observation and is_first")
-    return cast("Policy", found)
+    if recurrent(found) is None:
+        count, what = 2, "two arguments, observation and is_first"
+    else:
+        count, what = 3, "three arguments, observation, is_first and state"
+    refuse_signature(f"--policy {name}", found, count, what)
+    return cast("AnyPolicy", found)

@@ -389,3 +389,22 @@ def test_an_owned_array_is_not_written_into() -> None:
     buffer.observe(rows, is_first=BOTH, owned=True)
     buffer.observe(stacks_of([[0, 7, 8]]), env_ids=np.array([1]), owned=True)
     assert np.array_equal(rows["observation"], before)
+
+
+def test_a_reset_whose_first_action_came_to_nothing_is_no_episode() -> None:
+    """A worker died in its first step: what was stored had no steps."""
+    buffer = EpisodeBuffer(SPEC, 1)
+    row = {
+        "observation": np.zeros((1, 2), np.int64),
+        "reward": np.zeros(1),
+        "info/lives": np.zeros(1, np.int64),
+    }
+    action: dict[str, np.ndarray] = {
+        "action": np.zeros(1, np.int64),
+        "extra/value": np.zeros(1, np.float32),
+    }
+    for _ in range(2):
+        buffer.observe(row, is_first=np.array([True]))
+        buffer.act(action)
+    buffer.observe(row)
+    assert [(len(p.fields["reward"]), p.episode) for p in buffer.take(everything=True)] == [(2, 1)]

@@ -26,7 +26,7 @@ def call(space: Any, *results: Any) -> Any:
     """What comes of the last of the results that a policy returns one after the other."""
     queue, found = list(results), None
     spec = Spec.from_spaces(OBSERVATION, space)
-    caller = PolicyCaller(lambda observation, is_first: queue.pop(0), space, spec)
+    caller = PolicyCaller(lambda observation, is_first: queue.pop(0), space, spec, 3)
     for _ in results:
         found = caller(np.zeros((3, 2)), FIRST)
     return found
@@ -49,7 +49,7 @@ def numbers(*values: Any, dtype: Any = np.int64) -> np.ndarray:
     ],
 )
 def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fields: Any) -> None:
-    action, chosen = call(space, result)
+    action, chosen, _ = call(space, result)
     spec = Spec.from_spaces(OBSERVATION, space)
     for field in spec.fields:
         if field.name.startswith("action"):
@@ -143,10 +143,10 @@ def test_extras_are_told_from_parts_of_the_action(space: Any) -> None:
         str(PAIR): (numbers(0, 1, 2), np.zeros((3, 2), np.float32)),
         str(WITH_DICT): (numbers(0, 1, 2), {"a": numbers(0, 1, 2)}),
     }.get(str(space), (numbers(0, 1, 2),))
-    _, chosen = call(space, (batch, {"value": np.arange(3.0)}))
+    _, chosen, _ = call(space, (batch, {"value": np.arange(3.0)}))
     assert chosen["extra/value"].tolist() == [0, 1, 2]
     assert "extra/a" not in chosen
-    _, without = call(space, batch)
+    _, without, _ = call(space, batch)
     assert not any(name.startswith("extra") for name in without)
 
 

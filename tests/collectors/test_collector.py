@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 import threading
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import stepwell as sw
 from fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
 from stepwell.buffers import SpecMismatch
+from stepwell.collectors.turns import Turns
 
 
 def counters(num_envs: int = 2, length: int = 5, **options: Any) -> SyncVectorEnv:
@@ -61,10 +64,15 @@ def check_rows(replay: sw.SequenceReplayBuffer) -> None:
 @pytest.mark.parametrize(
     ("goal", "message"),
     [
-        ({}, "collect: expected either steps or episodes, got steps=None and episodes=None"),
+        (
+            {},
+            "collect: expected one of steps, episodes and seeds, got steps=None, episodes=None and "
+            "seeds=None",
+        ),
         (
             {"steps": 1, "episodes": 1},
-            "collect: expected either steps or episodes, got steps=1 and episodes=1",
+            "collect: expected one of steps, episodes and seeds, got steps=1, episodes=1 and "
+            "seeds=None",
         ),
         ({"steps": 0}, "steps: expected a whole number >= 1, got 0"),
         ({"steps": 2.5}, "steps: expected a whole number >= 1, got 2.5"),
@@ -85,6 +93,22 @@ def test_at_most_one_vector_step_more_is_taken_than_asked_for() -> None:
         assert [collector.collect(steps=n).steps for n in (1, 3, 4)] == [3, 3, 6]
 
 
+def test_episodes_under_way_are_cut_by_a_reset_that_leaves_their_envs_out(
+    replay: sw.SequenceReplayBuffer,
+) -> None:
+    """Env 1's episode once got an action from the reset that followed, which it never saw."""
+    envs = SyncVectorEnv([lambda: CounterEnv(4), lambda: CounterEnv(9)])
+
+    def policy(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        return np.full(len(is_first), 3)
+
+    with sw.Collector(envs, policy, replay, seed=0) as collector:
+        collector.collect(steps=6)
+        collector.collect(episodes=1)
+    stored = [(e.stream, np.asarray(e.action).tolist()) for e in replay.iter_episodes()]
+    assert stored == [(0, [3, 3, 3, 0]), (1, [3, 3, 3, 0]), (0, [3, 3, 3, 3, 0])]
+
+
 def test_without_a_replay_steps_are_counted_only() -> None:
     with collector_of() as collector:
         report = collector.collect(steps=20)
@@ -98,7 +122,9 @@ def test_a_single_env_is_stepped_as_a_vector_of_one(replay: sw.SequenceReplayBuf
 
 
 def test_something_else_than_an_env_is_refused() -> None:
-    with pytest.raises(TypeError, match="envs: expected a gymnasium VectorEnv or Env, got list"):
+    with pytest.raises(TypeError, match="envs: expected a gymnasium VectorEnv or Env, got int"):
+        collector_of(3)
+    with pytest.raises(TypeError, match="envs: expected vector envs in the list, got CounterEnv"):
         collector_of([CounterEnv()])
 
 
@@ -338,13 +364,29 @@ def test_closing_stores_the_rest_closes_the_envs_and_may_be_repeated(
         collector.collect(steps=1)
 
 
+def test_a_collector_that_is_dropped_takes_its_envs_along(
+    replay: sw.SequenceReplayBuffer,
+) -> None:
+    """Garbage of native envs that waits to be collected crashes processes that are forked."""
+    gc.disable()
+    try:
+        collector = collector_of(counters(3), replay=replay)
+        collector.collect(steps=4)
+        collector.rollout(steps=4)
+        envs = weakref.ref(collector._groups[0])
+        del collector
+        assert envs() is None
+    finally:
+        gc.enable()
+
+
 def test_envs_are_closed_even_if_storing_the_rest_fails(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envs = counters()
     collector = collector_of(envs, replay=replay)
     collector.collect(steps=3)
-    monkeypatch.setattr(type(collector), "_settle", lambda self: 1 / 0)
+    monkeypatch.setattr(Turns, "settle", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collector.close()
     assert envs.closed
@@ -353,7 +395,7 @@ def test_envs_are_closed_even_if_storing_the_rest_fails(
 def test_an_error_in_the_block_is_not_hidden_by_one_while_closing(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sw.Collector, "_settle", lambda self: 1 / 0)
+    monkeypatch.setattr(Turns, "settle", lambda self: 1 / 0)
     with pytest.raises(RuntimeError, match="mine") as caught, collector_of(replay=replay):
         raise RuntimeError("mine")
     assert caught.value.__notes__ == ["closing failed too: division by zero"]

@@ -43,7 +43,7 @@ def test_what_is_told_of_a_run_fits_into_json() -> None:
     envs = SyncVectorEnv([CounterEnv] * 3)
     recipe = {"size": (84, 84), "frame_skip": 4, "versions": {"ale-py": "0.12"}}
     envs.metadata = {**envs.metadata, "stepwell": recipe}
-    facts = describe(envs, RandomPolicy(), Seeds(None, 2))
+    facts = describe([envs], RandomPolicy(), Seeds(None, 2))
     assert json.loads(json.dumps(facts)) == facts
     assert facts["recipe"] == {"size": [84, 84], "frame_skip": 4}
     assert facts["versions"]["ale-py"] == "0.12"  # type: ignore[index]
@@ -73,7 +73,7 @@ def test_policies_are_named_by_where_they_come_from() -> None:
     def mine(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
         return np.zeros(len(is_first))
 
-    facts = describe(SyncVectorEnv([CounterEnv]), mine, Seeds(0, 0))
+    facts = describe([SyncVectorEnv([CounterEnv])], mine, Seeds(0, 0))
     assert str(facts["policy"]).endswith(
         "test_session.test_policies_are_named_by_where_they_come_from.<locals>.mine"
     )

@@ -53,6 +53,7 @@ BAD_COMMANDS = [
     (f"{POLE} --policy needs:act", "'needs' cannot be imported", "No module named 'not_there'"),
     (f"{POLE} --policy mine:number", "expected something to call, got int", "name a function"),
     (f"{POLE} --policy mine:one", "expected it to take two arguments", "got (observation)"),
+    (f"{POLE} --policy mine:Stateless", "take three arguments", "got (observation, is_first)"),
     (f"{POLE} --policy mine:Needy", "expected it to take no arguments", "got (model)"),
     (f"{POLE} --policy mine:wide", "policy returned action of shape (8, 2)", "expected (8,)"),
     (f"{POLE} --policy mine:floats", "dtype float32", "expected (8,) and int64"),

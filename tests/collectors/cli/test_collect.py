@@ -145,6 +145,14 @@ def test_a_policy_of_the_current_folder_is_used_and_its_extras_are_stored(
         assert not np.any(episode.fields["action"])
 
 
+def test_a_policy_with_a_state_is_given_it(stepwell: CommandLine) -> None:
+    collected(stepwell, f"{CARTPOLE} --out a --policy mine:Counting")
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        for episode in replay.iter_episodes():
+            steps = episode.steps
+            assert episode.fields["extra/age"][:steps].tolist() == list(range(steps))
+
+
 def test_an_env_of_the_current_folder_can_be_collected_from(stepwell: CommandLine) -> None:
     said = collected(stepwell, "collect mine:counter --workers 0 --steps 40 --out a")
     assert set(said["lengths"]) == {5}

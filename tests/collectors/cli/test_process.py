@@ -47,7 +47,7 @@ def test_a_bug_in_stepwell_shows_its_traceback() -> None:
         "import sys\n"
         "from stepwell.collectors import tally\n"
         "from stepwell.collectors.cli import app\n"
-        "tally.Tally._finish = lambda self, env: self._add(None, None)\n"
+        "tally.Tally._finish = lambda self, *ends: self._add(None, None)\n"
         "sys.exit(app.main(sys.argv[1:]))"
     )
     command = ["collect", "CartPole-v1", "--workers", "0", "--steps", "500", "--out", "a"]

@@ -1,0 +1,276 @@
+"""Plays whole episodes with a policy and tells what they scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers import TransformReward
+
+from stepwell.collectors.camera import Camera
+from stepwell.collectors.collector import Collector
+from stepwell.collectors.dialect import Vector, is_ale
+from stepwell.collectors.evaluation import EvaluatedEpisode, Evaluation
+from stepwell.collectors.policy import AnyPolicy
+from stepwell.collectors.report import CollectReport, EpisodeReport
+from stepwell.collectors.session import recipe_of
+from stepwell.collectors.video import file_names, load_av
+from stepwell.wrappers.atari_games import atari_name
+from stepwell.wrappers.env_recipe import recipe_of as recipe_of_env
+
+__all__ = ["evaluate"]
+
+_USUAL_ENVS = 8
+# They change rewards without a trace, and no task is defined by them.
+_REWARDS_LOST = {"ClipReward", "NormalizeReward"}
+
+
+def evaluate(
+    envs: str | Vector | gymnasium.Env[Any, Any],
+    policy: AnyPolicy,
+    *,
+    episodes: int | None = None,
+    seeds: Sequence[int] | None = None,
+    seed: int | None = 0,
+    num_envs: int | None = None,
+    video: bool | str | PathLike[str] | None = None,
+    video_episodes: Collection[int] = (0,),
+    progress: Callable[[CollectReport], None] | None = None,
+) -> Evaluation:
+    """Play whole episodes with a policy and tell what they scored.
+
+    Episodes are chosen by the order of their starts, never of their ends, which would favour short
+    ones. Scores are the env's own: where envs say that they clip rewards, the raw ones count.
+
+    The policy is evaluated as it is: one that explores goes on exploring, and one with a method
+    ``begin`` is begun anew, with a generator from ``seed``. So hand over the policy inside, or a
+    copy, rather than one with which a Collector is gathering. Nothing is stored.
+
+    Args:
+        envs: What is played. An id of gymnasium's, made anew and closed at the end; of an Atari
+            game ("Pong", "ALE/Pong-v5") as `make_atari` makes it, with its defaults and
+            backend="python". Or a vector env, or a single env, which are reset and stay open: not
+            those with which a Collector is gathering.
+        policy: Chooses the actions; see `Policy`.
+        episodes: Episodes to play: the first ones to start. Give either this or ``seeds``.
+        seeds: One episode is played from each seed. What the policy is shown then does not depend
+            on ``num_envs``, and so the result does not, unless the policy's choice for one env
+            depends on the others (as random numbers drawn for all at once do).
+        seed: From it the seeds of envs and policy are derived; the same one plays the same
+            episodes with equal ``num_envs``. None draws one.
+        num_envs: Envs to play side by side, where ``envs`` is an id; None takes 8, or fewer where
+            fewer episodes are asked for.
+        video: A folder, in which ``episode-0.mp4`` and so on are written, or a file that ends in
+            ".mp4", for one episode; files there are replaced. True keeps the frames without a file.
+            An id is then played in this process. Of Atari games the screen after each step is
+            shown: what a game draws in every other frame only may be missing. A file needs PyAV:
+            ``stepwell[video]``.
+        video_episodes: Numbers of the episodes to film, in the order of the starts, or of the
+            seeds. Only these are rendered.
+        progress: Called about five times a second with the report so far.
+
+    Returns:
+        The episodes, the mean return with its confidence interval, and the videos: one frame for
+        the reset and one for each step, the last one included. They play in real time: as many a
+        second as the env's metadata say, for Atari 60 divided by the frame skip.
+
+    Raises:
+        ValueError: An argument is out of range, there is no such env, its episodes end at lost
+            lives, it hides whether its rewards are clipped, or it cannot be filmed.
+        ImportError: A package is missing that this env, or a video, needs.
+
+    Example:
+        >>> import stepwell as sw
+        >>> def push(observation, is_first):
+        ...     return (observation[:, 2] + observation[:, 3] > 0).astype(np.int64)
+        >>> evaluation = sw.evaluate("CartPole-v1", push, episodes=10)
+        >>> len(evaluation.episodes), evaluation.mean > 400
+        (10, True)
+    """
+    count = _number_of_episodes(episodes, seeds)
+    filmed = _filmed(video, video_episodes, count)
+    files = _files(video, filmed)
+    wanted = _checked_num_envs(envs, num_envs, count)
+    vector = _vector_of(envs, wanted, is_filmed=bool(files))
+    ended: list[EpisodeReport] = []
+    camera: Camera | None = None
+    try:
+        raw = _raw_scores(vector)
+        if files:
+            camera = Camera(vector, files)
+        on_step = None if camera is None else camera.look
+        collector = Collector(raw, policy, seed=seed, on_step=on_step, on_episode=ended.append)
+        if seeds is None:
+            collector.collect(episodes=count, progress=progress)
+        else:
+            collector.collect(seeds=list(seeds), progress=progress)
+    finally:
+        if camera is not None:
+            camera.abort()
+        if isinstance(envs, str):
+            vector.close()
+    return Evaluation(_in_order(ended), () if camera is None else camera.videos)
+
+
+def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> int:
+    if (episodes is None) == (seeds is None):
+        raise ValueError(
+            f"evaluate: expected either episodes or seeds, got episodes={episodes} and "
+            f"seeds={seeds}"
+        )
+    count = len(seeds) if seeds is not None else cast("int", episodes)
+    if count < 1 or int(count) != count:
+        what = "episodes" if seeds is None else "number of seeds"
+        raise ValueError(f"{what}: expected a whole number >= 1, got {count!r}")
+    return int(count)
+
+
+def _filmed(
+    video: bool | str | PathLike[str] | None, video_episodes: Collection[int], count: int
+) -> list[int]:
+    """Numbers of the episodes to film, in order."""
+    if video is None or video is False:
+        return []
+    numbers = sorted(set(video_episodes))
+    if numbers and not 0 <= numbers[0] <= numbers[-1] < count:
+        raise ValueError(
+            f"video_episodes: expected numbers from 0 to {count - 1}, the episodes that are "
+            f"played, got {numbers}"
+        )
+    return numbers
+
+
+def _files(video: bool | str | PathLike[str] | None, filmed: list[int]) -> dict[int, Path | None]:
+    """Where each filmed episode goes; the folder is there then."""
+    if not filmed or isinstance(video, bool) or video is None:
+        return dict.fromkeys(filmed)
+    load_av()  # now, rather than after many steps
+    files = file_names(Path(video), iter(filmed))
+    for path in files.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return {**files}
+
+
+def _checked_num_envs(envs: object, num_envs: int | None, count: int) -> int:
+    if num_envs is None:
+        return min(_USUAL_ENVS, count)
+    if not isinstance(envs, str):
+        raise ValueError(
+            f"num_envs: expected none with envs that are made already, got {num_envs}; leave it out"
+        )
+    if num_envs < 1 or int(num_envs) != num_envs:
+        raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs!r}")
+    return int(num_envs)
+
+
+def _vector_of(
+    envs: str | Vector | gymnasium.Env[Any, Any], num_envs: int, is_filmed: bool
+) -> Vector:
+    """The envs as a vector; those of an id are made now."""
+    # Imported here: who has envs already need not load what makes them.
+    from stepwell.wrappers.make_vec import make_vec
+
+    if isinstance(envs, VectorEnv):
+        return envs
+    if isinstance(envs, gymnasium.Env):
+        return make_vec(TransformReward(envs, _one_number))
+    if not isinstance(envs, str):
+        raise TypeError(
+            f"envs: expected an id, a gymnasium VectorEnv or an Env, got {type(envs).__name__}"
+        )
+    num_workers = 0 if is_filmed else None
+    game = atari_name(envs)
+    if game is not None:
+        from stepwell.wrappers.atari import make_atari
+
+        # Of the two backends the one that can be rendered, also where nothing is: the other one
+        # draws other no-ops, so that a film would change the scores.
+        return make_atari(game, num_envs, backend="python", num_workers=num_workers)
+    if not is_filmed:
+        return make_vec(envs, num_envs)
+    try:
+        return make_vec(envs, num_envs, num_workers=0, env_kwargs={"render_mode": "rgb_array"})
+    except Exception as error:
+        error.add_note(f"video: {envs} was made with render_mode='rgb_array'")
+        raise
+
+
+def _raw_scores(vector: Vector) -> Vector:
+    """The same envs with the rewards that the game gives.
+
+    Raises:
+        ValueError: They play no whole games, or do not tell what they do to rewards.
+    """
+    recipe = recipe_of(vector)
+    wrappers = _wrappers_of(vector)
+    names = {part["name"] for part in wrappers}
+    at_lives = any((part["kwargs"] or {}).get("terminal_on_life_loss") for part in wrappers)
+    if recipe.get("life_loss") == "end" or "EpisodicLife" in names or at_lives:
+        raise ValueError(
+            "envs: expected whole games, got envs whose episodes end at lost lives; make them with "
+            "make_atari(life_loss='ignore'), or without the wrapper that does it"
+        )
+    if lost := sorted(names & _REWARDS_LOST):
+        raise ValueError(
+            f"envs: expected the rewards that the env gives, got envs in the wrapper {lost[0]}; "
+            f"make them without it"
+        )
+    if is_ale(vector) and "clip_rewards" not in recipe:
+        raise ValueError(
+            "envs: expected Atari envs that tell whether they clip rewards, got ale-py's own "
+            "AtariVectorEnv, which does by default and does not tell; make them with make_atari, "
+            "or set envs.metadata['stepwell'] = {'clip_rewards': False} where they do not"
+        )
+    clips = recipe.get("clip_rewards", False) or "SignReward" in names
+    return _RawReward(vector) if clips else vector
+
+
+def _wrappers_of(vector: Vector) -> list[dict[str, Any]]:
+    """Names and arguments of the wrappers that can be seen, around the vector and in it."""
+    found: list[dict[str, Any]] = []
+    outer: Any = vector
+    while isinstance(outer, VectorWrapper):
+        found.append({"name": type(outer).__name__, "kwargs": None})
+        outer = outer.env
+    if isinstance(outer, SyncVectorEnv):
+        return found + cast("list[dict[str, Any]]", recipe_of_env(outer.envs[0], None)["wrappers"])
+    return found + cast("list[dict[str, Any]]", recipe_of(vector).get("wrappers", []))
+
+
+class _RawReward(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Gives the reward that clipping envs keep in their info."""
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step, with the raw rewards [N]."""
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        clipped = np.asarray(reward)
+        raw = np.zeros(clipped.shape)
+        # Zeros where an info tells of none; SAME_STEP envs tell of last steps in a second one.
+        for part in (info, info.get("final_info", {})):
+            raw += np.asarray(part.get("raw_reward", 0), np.float64)
+        if (clipped[raw == 0] != 0).any():
+            raise ValueError(
+                "envs clip rewards: expected the raw ones in info['raw_reward'], got the keys "
+                f"{sorted(info)}; clip with SignReward as the outermost wrapper that touches info, "
+                f"or not at all"
+            )
+        return observation, raw, terminated, truncated, info
+
+
+def _in_order(ended: list[EpisodeReport]) -> tuple[EvaluatedEpisode, ...]:
+    return tuple(
+        EvaluatedEpisode(
+            one.episode, one.seed, one.total_reward, one.steps, one.terminated, one.truncated
+        )
+        for one in sorted(ended, key=lambda report: report.episode)
+    )
+
+
+def _one_number(reward: Any) -> float:
+    """Gymnasium's vector envs refuse arrays of shape (1,)."""
+    return float(np.asarray(reward).item())

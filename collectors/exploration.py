@@ -1,0 +1,393 @@
+"""Policies around a policy that try out other actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from gymnasium import spaces
+
+from stepwell.buffers import Layout, Spec
+from stepwell.buffers.spec import flatten, unflatten
+from stepwell.collectors.policy import (
+    AnyPolicy,
+    RandomPolicy,
+    SeededPolicy,
+    recurrent,
+    value_of,
+)
+
+__all__ = ["EpsilonGreedy", "GaussianNoise", "WarmUp"]
+
+EXPLORED = "explored"
+
+
+class WarmUp:
+    """Draws the first actions uniformly from the action space, then lets the policy choose.
+
+    The policy is asked for every row all the same, so that its state and its extras go on. Both are
+    what the policy makes of its own choice: an extra such as a log-prob is that of the action which
+    the policy chose, not of the random one that is stored beside it. A learner that needs the
+    latter must leave these rows out; ``mark=True`` tells which ones they are.
+
+    A new Collector goes on with the count where the last one stopped.
+
+    Args:
+        policy: Any policy; its ``initial_state`` and ``value`` are this one's too.
+        steps: Rows to draw at random: the first ones that are asked for, over all envs. A row from
+            which no step is taken, at the end of an episode, counts too.
+        mark: Add the extra ``explored`` [n] bool: the row's action is not the policy's.
+
+    Raises:
+        ValueError: The number of steps is not a whole one, or below 0.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import stepwell as sw
+        >>> def left(observation, is_first):
+        ...     return np.zeros(len(is_first), np.int64)
+        >>> policy = sw.WarmUp(left, steps=100)
+        >>> envs = gym.make_vec("CartPole-v1", num_envs=4)
+        >>> with sw.Collector(envs, policy, seed=0) as collector:
+        ...     report = collector.collect(steps=200)
+        >>> policy.rows >= 200
+        True
+    """
+
+    # There for a policy that has them, and only then: that is how a Collector knows.
+    initial_state: Callable[[int], Any]
+    value: Callable[..., Any]
+
+    def __init__(self, policy: AnyPolicy, steps: int, *, mark: bool = False) -> None:
+        if steps < 0 or int(steps) != steps:
+            raise ValueError(f"WarmUp: expected steps to be a whole number >= 0, got {steps!r}")
+        self._inner = _Inner(policy)
+        self._random = _RandomActions("WarmUp", mark)
+        self._steps = steps
+        self.rows = 0
+        """Rows asked for so far; set it to go on where an earlier run stopped."""
+        _hand_on(policy, self)
+
+    def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
+        """Draw from this space with this generator from now on; the policy inside begins too."""
+        self._random.begin(action_space, self._inner.begin(action_space, rng))
+
+    def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
+        """The actions ``[n, ...]``, and what else the policy returns."""
+        answer = self._inner.ask(self._random.layout, observation, is_first, state)
+        where = np.arange(self.rows, self.rows + len(is_first)) < self._steps
+        self.rows += len(is_first)
+        return self._random.put(answer, where)
+
+
+class EpsilonGreedy:
+    """Replaces the action of each env, with probability epsilon, by a uniformly random one.
+
+    The random one may be the policy's own, as usual: with n actions the policy's is taken with
+    probability ``1 - epsilon + epsilon / n``. Source: Mnih et al. 2015, "Human-level control
+    through deep reinforcement learning", algorithm 1. Of nested actions all parts are replaced.
+
+    The policy is asked for every row all the same, so that its state and its extras go on. Both are
+    what the policy makes of its own choice: an extra such as a log-prob is that of the action which
+    the policy chose, under the policy alone, not of the one that is stored beside it, nor under
+    the mixture. ``mark=True`` tells where the two differ.
+
+    A new Collector goes on with the count of rows where the last one stopped.
+
+    Args:
+        policy: Any policy; its ``initial_state`` and ``value`` are this one's too.
+        epsilon: Probability from 0 to 1, or a function that gives it for the number of rows that
+            were asked for before, over all envs.
+        mark: Add the extra ``explored`` [n] bool: the row's action was drawn at random.
+
+    Raises:
+        ValueError: Epsilon is no probability; from a function, when the policy is called.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import stepwell as sw
+        >>> def left(observation, is_first):
+        ...     return np.zeros(len(is_first), np.int64)
+        >>> policy = sw.EpsilonGreedy(left, lambda rows: max(0.05, 1 - rows / 1000), mark=True)
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> envs = gym.make_vec("CartPole-v1", num_envs=4)
+        >>> with sw.Collector(envs, policy, replay, seed=0) as collector:
+        ...     report = collector.collect(steps=400)
+        >>> episode = next(replay.iter_episodes())
+        >>> bool((episode.action[:-1] == 1)[~episode.fields["extra/explored"][:-1]].any())
+        False
+    """
+
+    initial_state: Callable[[int], Any]
+    value: Callable[..., Any]
+
+    def __init__(
+        self, policy: AnyPolicy, epsilon: float | Callable[[int], float], *, mark: bool = False
+    ) -> None:
+        if not callable(epsilon):
+            _check_probability(epsilon)
+        self._inner = _Inner(policy)
+        self._random = _RandomActions("EpsilonGreedy", mark)
+        self._epsilon = epsilon
+        self._rng: np.random.Generator | None = None
+        self.rows = 0
+        """Rows asked for so far; set it to go on where an earlier run stopped."""
+        _hand_on(policy, self)
+
+    def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
+        """Draw from this space with this generator from now on; the policy inside begins too."""
+        self._rng, actions = self._inner.begin(action_space, rng).spawn(2)
+        self._random.begin(action_space, actions)
+
+    def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
+        """The actions ``[n, ...]``, and what else the policy returns."""
+        epsilon = self._epsilon(self.rows) if callable(self._epsilon) else self._epsilon
+        _check_probability(epsilon)
+        answer = self._inner.ask(self._random.layout, observation, is_first, state)
+        assert self._rng is not None  # the layout is there, so begin was called
+        where = self._rng.random(len(is_first)) < epsilon
+        self.rows += len(is_first)
+        return self._random.put(answer, where)
+
+
+class GaussianNoise:
+    """Adds independent normal noise to the actions and clips the sum to the space's bounds.
+
+    The exploration of TD3 (Fujimoto et al. 2018, "Addressing function approximation error in
+    actor-critic methods", algorithm 1), and what most implementations of DDPG do. An extra such
+    as a log-prob is that of the action before the noise.
+
+    Args:
+        policy: Any policy for a Box of floats; its ``initial_state`` and ``value`` are this one's
+            too.
+        scale: Standard deviation, in the units of the action (TD3: a tenth of the largest action);
+            a number, or an array that fits the action's shape.
+
+    Raises:
+        ValueError: The scale is negative or not finite.
+
+    Example:
+        >>> import stepwell as sw
+        >>> policy = sw.GaussianNoise(lambda observation, is_first: np.zeros((2, 1), "f4"), 0.2)
+        >>> policy.begin(spaces.Box(-2, 2, (1,)), np.random.default_rng(0))
+        >>> policy(np.zeros((2, 3)), np.ones(2, bool)).round(2)
+        array([[ 0.29],
+               [-0.18]], dtype=float32)
+    """
+
+    initial_state: Callable[[int], Any]
+    value: Callable[..., Any]
+
+    def __init__(self, policy: AnyPolicy, scale: float | np.ndarray) -> None:
+        self._scale = np.asarray(scale, np.float64)
+        if not (np.isfinite(self._scale) & (self._scale >= 0)).all():
+            raise ValueError(
+                f"GaussianNoise: expected a scale that is finite and >= 0, got {scale}"
+            )
+        self._inner = _Inner(policy)
+        self._space: spaces.Box | None = None
+        self._rng = np.random.default_rng()
+        _hand_on(policy, self)
+
+    def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
+        """Draw noise for this space with this generator from now on; the policy inside begins too.
+
+        Raises:
+            TypeError: The space is no Box of floats.
+            ValueError: The scale does not fit the shape of its actions.
+        """
+        if not isinstance(action_space, spaces.Box) or action_space.dtype.kind != "f":
+            raise TypeError(
+                f"GaussianNoise: expected an action space Box of floats, got {action_space}; use "
+                f"EpsilonGreedy or WarmUp for others"
+            )
+        try:
+            np.broadcast_to(self._scale, action_space.shape)
+        except ValueError:
+            raise ValueError(
+                f"GaussianNoise: expected a scale that fits actions of shape {action_space.shape}, "
+                f"got one of shape {self._scale.shape}"
+            ) from None
+        self._rng = self._inner.begin(action_space, rng)
+        self._space = action_space
+
+    def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
+        """The actions ``[n, ...]`` with noise, and what else the policy returns."""
+        space = self._space
+        if space is None:
+            raise ValueError(_not_begun("GaussianNoise"))
+        answer = self._inner.ask("action", observation, is_first, state)
+        rows = np.asarray(answer.action)
+        shape = (len(is_first), *space.shape)
+        if rows.shape != shape or not np.can_cast(rows.dtype, space.dtype, "safe"):
+            raise ValueError(
+                f"policy returned an action of shape {rows.shape} and dtype {rows.dtype}, expected "
+                f"{shape} and {space.dtype} for {space}; convert it in the policy"
+            )
+        noisy = rows + self._rng.normal(size=shape) * self._scale
+        clipped = np.clip(noisy, space.low, space.high).astype(space.dtype)
+        return answer._replace(action=clipped).result()
+
+
+class _Answer(NamedTuple):
+    """What a policy returned.
+
+    Args:
+        action: The actions.
+        state: The new state alone, or nothing.
+        extras: The extras; None where it returned none.
+    """
+
+    action: object
+    state: tuple[object, ...]
+    extras: Mapping[str, np.ndarray] | None
+
+    def result(self) -> object:
+        """The same as a policy returns it."""
+        rest = self.state if self.extras is None else (*self.state, self.extras)
+        return (self.action, *rest) if rest else self.action
+
+
+class _Inner:
+    """The policy inside.
+
+    Args:
+        policy: Any policy.
+    """
+
+    def __init__(self, policy: AnyPolicy) -> None:
+        if not callable(policy):
+            raise TypeError(
+                f"policy: expected a callable policy(observation, is_first), got "
+                f"{type(policy).__name__}"
+            )
+        self._policy = policy
+        self._call = cast("Callable[..., object]", policy)
+        self._is_recurrent = recurrent(policy) is not None
+
+    def begin(
+        self, action_space: spaces.Space[object], rng: np.random.Generator
+    ) -> np.random.Generator:
+        """Let the policy begin, with a generator of its own; returns one for who is around it."""
+        outer, inner = rng.spawn(2)
+        if isinstance(self._policy, SeededPolicy):
+            self._policy.begin(action_space, inner)
+        return outer
+
+    def ask(
+        self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
+    ) -> _Answer:
+        """What the policy returns, taken apart.
+
+        Raises:
+            ValueError: A policy with a state did not return a new one.
+        """
+        result = self._call(observation, is_first, *state)
+        parts = cast("tuple[object, ...]", result) if isinstance(result, tuple) else (result,)
+        if self._is_recurrent:
+            if len(parts) not in (2, 3):
+                raise ValueError(
+                    f"policy with a state returned {type(result).__name__}, expected (action, "
+                    f"state) or (action, state, extras); return one of these"
+                )
+            extras = cast("Mapping[str, np.ndarray]", parts[2]) if len(parts) == 3 else None
+            return _Answer(parts[0], parts[1:2], extras)
+        if len(parts) == 2 and isinstance(parts[1], Mapping) and not _is_action(layout, parts):
+            return _Answer(parts[0], (), cast("Mapping[str, np.ndarray]", parts[1]))
+        return _Answer(result, (), None)
+
+
+class _RandomActions:
+    """Random actions in place of those that a policy chose.
+
+    Args:
+        owner: Name of the policy that uses them, for errors.
+        mark: Tell in an extra which rows they are.
+    """
+
+    def __init__(self, owner: str, mark: bool) -> None:
+        self._owner = owner
+        self._mark = mark
+        self._draw = RandomPolicy()
+        self._layout: Layout | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """How actions are nested.
+
+        Raises:
+            ValueError: Nobody called `begin`.
+        """
+        if self._layout is None:
+            raise ValueError(_not_begun(self._owner))
+        return self._layout
+
+    def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
+        """Draw from this space."""
+        self._layout = Spec.from_spaces(action_space, action_space).action
+        self._draw.begin(action_space, rng)
+
+    def put(self, answer: _Answer, where: np.ndarray) -> object:
+        """What a policy returns, with random actions in the rows ``where`` [n].
+
+        Raises:
+            ValueError: The policy's actions have another structure or shape than the space's.
+        """
+        if where.any():
+            drawn = self._draw(None, where)  # type: ignore[arg-type]  # it looks at n alone
+            answer = answer._replace(action=_mixed(self.layout, answer.action, drawn, where))
+        extras = dict(answer.extras or {})
+        if self._mark or EXPLORED in extras:  # one inside that marks must stay right
+            extras[EXPLORED] = where | extras.get(EXPLORED, False)
+            answer = answer._replace(extras=extras)
+        return answer.result()
+
+
+def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> object:
+    """The chosen actions ``[n, ...]``, but in the rows ``where`` [n] the drawn ones."""
+    try:
+        leaves = dict(flatten(layout, chosen))
+    except ValueError as error:
+        raise ValueError(f"policy returned another structure of actions: {error}") from None
+    mixed: dict[str, np.ndarray] = {}
+    for name, leaf in flatten(layout, drawn):
+        new, rows = np.asarray(leaf), np.asarray(leaves[name])
+        if rows.shape != new.shape:
+            raise ValueError(
+                f"policy returned {name} of shape {rows.shape}, expected {new.shape}; mend the "
+                f"policy"
+            )
+        # Of the common dtype: what the policy's own cannot hold must not be cut down to it.
+        mixed[name] = np.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, rows)
+    return unflatten(layout, mixed)
+
+
+def _is_action(layout: Layout, pair: tuple[object, ...]) -> bool:
+    """Whether a pair whose second part is a dict is itself an action of a Tuple space."""
+    if isinstance(layout, (str, Mapping)) or len(layout) != 2:
+        return False
+    second = layout[1]
+    return isinstance(second, Mapping) and cast("Mapping[str, object]", pair[1]).keys() == set(
+        second
+    )
+
+
+def _hand_on(policy: AnyPolicy, outer: WarmUp | EpsilonGreedy | GaussianNoise) -> None:
+    """Give the outer policy what the inner one has; whether it is there says what it can."""
+    if (inner := recurrent(policy)) is not None:
+        outer.initial_state = inner.initial_state
+    if (value := value_of(policy)) is not None:
+        outer.value = value
+
+
+def _check_probability(epsilon: float) -> None:
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"EpsilonGreedy: expected epsilon from 0 to 1, got {epsilon}")
+
+
+def _not_begun(owner: str) -> str:
+    return (
+        f"{owner} knows no action space: expected a call of begin() first, got none; give the "
+        f"policy to a Collector, or call begin(action_space, rng)"
+    )

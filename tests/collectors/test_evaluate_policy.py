@@ -1,0 +1,538 @@
+"""Scores are those of whole episodes, chosen by their starts, as the env itself gives them."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import AtariPreprocessing, ClipReward
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stepwell as sw
+from chi_square import assert_shares
+from fakes import CounterEnv, RewardKindEnv, SeededEnv, TraceEnv
+from mp4_files import needs_av, read
+from screen_env import ScreenEnv
+from stepwell.collectors import CollectReport
+from stepwell.wrappers import EpisodicLife, SignReward
+
+gym.register_envs(ale_py)
+
+PLAN = [(3, "terminated"), (5, "truncated"), (2, "both"), (7, "terminated")]
+
+
+class DrawnLengthEnv(CounterEnv):
+    """Episodes of 1 or 100 steps, as likely as not, drawn at each reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        first = super().reset(seed=seed)
+        self.length = int(self.np_random.choice([1, 100]))
+        return first
+
+
+def first_action(observation: Any, is_first: np.ndarray) -> np.ndarray:
+    return np.zeros(len(is_first), np.int64)
+
+
+def trace_policy(observation: Any, is_first: np.ndarray) -> Any:
+    return TraceEnv.choose(observation)
+
+
+def push(observation: Any, is_first: np.ndarray) -> Any:
+    """Keeps a pole upright for a while."""
+    return (observation[:, 2] > 0).astype(np.int64)
+
+
+def score_of(env: Any, seed: int, policy: Any) -> tuple[int, float, int, bool, bool]:
+    """One episode in a loop that anybody can check: seed, return, steps and its end."""
+    observation, _ = env.reset(seed=seed)
+    total, steps, first = 0.0, 0, True
+    while True:
+        action = policy(observation[None], np.array([first]))[0]
+        observation, reward, terminated, truncated, _ = env.step(action)
+        total, steps, first = total + float(reward), steps + 1, False
+        if terminated or truncated:
+            return seed, total, steps, terminated, truncated
+
+
+def scores(evaluation: sw.Evaluation) -> list[tuple[int | None, float, int, bool, bool]]:
+    assert [one.episode for one in evaluation.episodes] == list(range(len(evaluation.episodes)))
+    return [
+        (one.seed, one.total_reward, one.steps, one.terminated, one.truncated)
+        for one in evaluation.episodes
+    ]
+
+
+def sync(kinds: Sequence[Callable[[], Any]], **options: Any) -> Any:
+    return SyncVectorEnv(kinds, **options)
+
+
+def steps_by_start(lengths: list[list[int]], count: int) -> list[int]:
+    """Lengths of the first episodes to start, each env played by itself."""
+    starts = []
+    for env, own in enumerate(lengths):
+        at = 0
+        for episode in range(count):
+            starts.append((at, env, own[episode % len(own)]))
+            at += own[episode % len(own)] + 1  # in NEXT_STEP mode a reset takes a step
+    return [steps for _, _, steps in sorted(starts)[:count]]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([1, 2, 9]), min_size=1, max_size=4), min_size=1, max_size=4),
+    st.integers(1, 12),
+)
+def test_the_episodes_are_the_first_ones_to_start(lengths: list[list[int]], count: int) -> None:
+    envs = sync([partial(CounterEnv, own) for own in lengths])
+    found = sw.evaluate(envs, first_action, episodes=count)
+    assert [one.steps for one in found.episodes] == steps_by_start(lengths, count)
+    assert [one.total_reward for one in found.episodes] == [
+        steps * (steps + 1) / 2 for steps in steps_by_start(lengths, count)
+    ]
+
+
+def test_long_episodes_have_the_share_that_they_start_with() -> None:
+    counts: Counter[int] = Counter()
+    for seed in range(60):
+        envs = sync([DrawnLengthEnv] * 8)
+        found = sw.evaluate(envs, first_action, episodes=12, seed=seed)
+        counts.update(one.steps for one in found.episodes)
+    assert_shares(counts, {1: 1, 100: 1})
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3, 8])
+def test_with_seeds_the_scores_are_those_of_a_plain_loop(num_envs: int) -> None:
+    seeds = [9, 2, 40, 2, 7]
+    envs = sync([SeededEnv] * num_envs)
+    env = SeededEnv()
+    policy: Any = lambda observation, is_first: (observation[:, 0] * 4).astype(np.int64) % 4  # noqa: E731
+    assert scores(sw.evaluate(envs, policy, seeds=seeds)) == [
+        score_of(env, seed, policy) for seed in seeds
+    ]
+
+
+@pytest.mark.parametrize("num_envs", [None, 1, 2, 5])
+def test_an_id_is_played_side_by_side_as_it_is_alone(num_envs: int | None) -> None:
+    seeds = [3, 1, 4, 15, 9, 26]
+    env = gym.make("CartPole-v1")
+    found = sw.evaluate("CartPole-v1", push, seeds=seeds, num_envs=num_envs)
+    assert scores(found) == [score_of(env, seed, push) for seed in seeds]
+    assert 20 < found.mean < 500
+
+
+def test_the_kind_of_end_is_told() -> None:
+    ends = ("terminated", "truncated", "both")
+    envs = sync([partial(TraceEnv, [(4, end)]) for end in ends])
+    found = sw.evaluate(envs, trace_policy, episodes=3).episodes
+    assert [(one.terminated, one.truncated) for one in found] == [
+        (True, False),
+        (False, True),
+        (True, True),
+    ]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_every_autoreset_mode_scores_alike(mode: AutoresetMode) -> None:
+    envs = sync([partial(TraceEnv, PLAN, tag) for tag in range(3)], autoreset_mode=mode)
+    found = sw.evaluate(envs, trace_policy, seeds=[1, 2, 3, 4])
+    plain = [score_of(TraceEnv(PLAN, tag), tag + 1, trace_policy) for tag in range(3)]
+    assert scores(found)[:3] == plain
+
+
+def test_equal_seeds_score_alike_and_none_draws_one() -> None:
+    def scores_with(seed: int | None) -> list[Any]:
+        envs = sync([SeededEnv] * 3)
+        return scores(sw.evaluate(envs, sw.RandomPolicy(), episodes=5, seed=seed))
+
+    assert scores_with(7) == scores_with(7) != scores_with(8)
+    assert scores_with(None) != scores_with(None)
+    assert scores_with(0) == scores(
+        sw.evaluate(sync([SeededEnv] * 3), sw.RandomPolicy(), episodes=5)
+    )
+
+
+def test_given_envs_stay_open_and_can_be_evaluated_again() -> None:
+    envs, single = sync([SeededEnv] * 2), SeededEnv()
+    single.close = lambda: pytest.fail("closed")  # type: ignore[method-assign]
+    first = [sw.evaluate(one, first_action, seeds=[1, 2, 3]) for one in (envs, single)]
+    second = [sw.evaluate(one, first_action, seeds=[1, 2, 3]) for one in (envs, single)]
+    assert first[0] == second[0] == first[1] == second[1]
+    assert not envs.closed
+    assert "stepwell" not in single.metadata
+
+
+def test_envs_of_an_id_are_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    real = SyncVectorEnv.close_extras
+
+    def close_extras(self: Any, **options: Any) -> None:
+        closed.append(self)
+        real(self, **options)
+
+    monkeypatch.setattr(SyncVectorEnv, "close_extras", close_extras)
+    sw.evaluate("CartPole-v1", push, episodes=1)
+    assert len(closed) == 1
+    with pytest.raises(ZeroDivisionError):
+        sw.evaluate("CartPole-v1", lambda observation, is_first: np.zeros(1 // 0), episodes=1)
+    assert len(closed) == 2
+    with pytest.raises(ValueError, match="policy returned"):
+        sw.evaluate("CartPole-v1", lambda o, f: np.zeros(3), episodes=1)
+    assert len(closed) == 3
+
+
+@pytest.mark.parametrize("kind", ["float", "0-d", "(1,)", "int32"])
+def test_a_single_env_may_give_any_kind_of_reward(kind: Any) -> None:
+    found = sw.evaluate(RewardKindEnv(kind, length=4), first_action, episodes=3)
+    assert found.returns == (10, 10, 10)
+
+
+def test_a_policy_with_a_state_is_evaluated() -> None:
+    class Counts:
+        def initial_state(self, num_envs: int) -> np.ndarray:
+            return np.zeros(num_envs, np.int64)
+
+        def __call__(self, observation: Any, is_first: np.ndarray, state: np.ndarray) -> Any:
+            assert (state == observation[:, 1]).all()
+            return np.zeros(len(is_first), np.int64), state + 1
+
+    found = sw.evaluate(sync([lambda: CounterEnv(3), lambda: CounterEnv(5)]), Counts(), episodes=5)
+    assert [one.steps for one in found.episodes] == steps_by_start([[3], [5]], 5)
+
+
+def test_a_policy_that_explores_goes_on_exploring() -> None:
+    asked: list[np.ndarray] = []
+
+    class Watched(CounterEnv):
+        def step(self, action: Any) -> Any:
+            asked.append(action)
+            return super().step(action)
+
+    sw.evaluate(sync([lambda: Watched(40)] * 2), sw.EpsilonGreedy(first_action, 0.5), episodes=4)
+    assert_shares(Counter(int(one) for one in asked), {0: 0.625, 1: 0.125, 2: 0.125, 3: 0.125})
+
+
+def test_progress_is_told() -> None:
+    seen: list[CollectReport] = []
+    sw.evaluate(sync([SeededEnv] * 2), first_action, episodes=6, progress=seen.append)
+    assert seen[-1].episodes == 6
+
+
+def test_envs_that_were_evaluated_are_gone_with_their_last_name() -> None:
+    # Dead native Atari envs that wait for the garbage collector crash workers that are forked then.
+    gc.collect()
+    gc.disable()
+    try:
+        envs = sync([lambda: ScreenEnv(3)])
+        sw.evaluate(envs, sw.EpsilonGreedy(first_action, 0.5), episodes=2, video=True)
+        gone = weakref.ref(envs)
+        del envs
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_wrappers_change_nothing_about_what_evaluate_is() -> None:
+    for name in ("evaluate_policy", "evaluation", "exploration", "video", "camera"):
+        importlib.import_module(f"stepwell.collectors.{name}")
+    collectors = importlib.import_module("stepwell.collectors")
+    assert isinstance(collectors.evaluate, FunctionType)
+    assert sw.evaluate is collectors.evaluate
+
+
+# Atari
+
+
+def noops(observation: Any, is_first: np.ndarray) -> Any:
+    return np.zeros(len(is_first), np.int64)
+
+
+def paddle(observation: Any, is_first: np.ndarray) -> Any:
+    """Some actions that depend on each row alone."""
+    return observation[:, -1].reshape(len(observation), -1).astype(np.int64).sum(1) % 4
+
+
+def test_an_atari_game_scores_as_in_a_plain_loop_filmed_or_not() -> None:
+    seeds = [4, 9]
+    found = sw.evaluate("Qbert", paddle, seeds=seeds)
+    filmed = sw.evaluate("ALE/Qbert-v5", paddle, seeds=seeds, video=True, video_episodes=[1])
+    env = sw.make_atari("qbert", backend="python", num_workers=0).unwrapped.envs[0]  # type: ignore[attr-defined]
+    assert scores(found) == scores(filmed) == [score_of(env, seed, paddle) for seed in seeds]
+    (video,) = filmed.videos
+    assert (video.episode, video.fps, video.path) == (1, 15, None)
+    assert video.shape == (found.episodes[1].steps + 1, 210, 160, 3)
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_where_rewards_are_clipped_the_raw_ones_count(backend: Any) -> None:
+    def returns(clip: bool) -> tuple[float, ...]:
+        envs = sw.make_atari(
+            "Qbert", 2, backend=backend, num_workers=1, max_frames=1000, clip_rewards=clip
+        )
+        found = sw.evaluate(envs, paddle, seeds=[1, 2])
+        envs.close()
+        return found.returns
+
+    assert returns(True) == returns(False)
+    assert max(returns(True)) >= 25
+
+
+class Points(CounterEnv):
+    """Gives -3, 0, 7, -3 and 7 points."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, [-3.0, 0.0, 7.0, -3.0, 7.0][self.t - 1], terminated, truncated, info
+
+
+class Forgetful(gym.Wrapper[Any, Any, Any, Any]):
+    """Drops the info."""
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sync([lambda: SignReward(Points(4)), lambda: SignReward(Points(5))]),
+        lambda: sw.make_vec(lambda: SignReward(Points([4, 5])), 1, num_workers=1),
+        lambda: SignReward(Points([4, 5])),
+        lambda: sync(
+            [lambda: SignReward(Points(4)), lambda: SignReward(Points(5))],
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        ),
+    ],
+    ids=["vector", "workers", "single", "SAME_STEP"],
+)
+def test_raw_rewards_that_sign_reward_keeps_count(make: Callable[[], Any]) -> None:
+    envs = make()
+    assert sw.evaluate(envs, noops, episodes=2).returns == (1, 8)
+    envs.close()
+
+
+def test_raw_rewards_that_were_lost_on_the_way_are_missed() -> None:
+    with pytest.raises(ValueError, match=r"expected the raw ones in info\['raw_reward'\], got the"):
+        sw.evaluate(Forgetful(SignReward(Points(4))), noops, episodes=1)
+
+
+LIVES = "expected whole games, got envs whose episodes end at lost lives; make them with make_atari"
+LOST = "expected the rewards that the env gives, got envs in the wrapper ClipReward; make them"
+HIDDEN = "expected Atari envs that tell whether they clip rewards, got ale-py's own AtariVectorEnv"
+UNFIT: list[tuple[Callable[[], Any], str]] = [
+    (lambda: sw.make_atari("pong", backend="python", num_workers=0, life_loss="end"), LIVES),
+    (lambda: sw.make_atari("pong", 2, backend="python", life_loss="end"), LIVES),
+    (lambda: EpisodicLife(gym.make("ALE/Pong-v5")), LIVES),
+    (
+        lambda: AtariPreprocessing(
+            gym.make("ALE/Pong-v5", frameskip=1), terminal_on_life_loss=True
+        ),
+        LIVES,
+    ),
+    (lambda: ClipReward(CounterEnv(), -1, 1), LOST),
+    (lambda: sync([lambda: ClipReward(CounterEnv(), -1, 1)]), LOST),
+    (lambda: gym.wrappers.vector.ClipReward(sync([CounterEnv]), -1, 1), LOST),
+    (lambda: sw.make_vec(CounterEnv, 2, wrappers=[lambda env: ClipReward(env, -1, 1)]), LOST),
+    (lambda: gym.make_vec("ALE/Pong-v5", 2), HIDDEN),
+    (lambda: sw.make_vec(gym.make_vec("ALE/Pong-v5", 2)), HIDDEN),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), UNFIT, ids=range(len(UNFIT)))
+def test_envs_whose_scores_are_not_the_games_are_refused(
+    make: Callable[[], Any], message: str
+) -> None:
+    envs = make()
+    with pytest.raises(ValueError, match=message):
+        sw.evaluate(envs, noops, episodes=1)
+    envs.close()
+
+
+def test_ale_pys_own_envs_are_played_where_they_are_said_not_to_clip() -> None:
+    envs = gym.make_vec("ALE/Pong-v5", 2, reward_clipping=False, max_num_frames_per_episode=400)
+    envs.metadata = {**envs.metadata, "stepwell": {"clip_rewards": False}}
+    found = sw.evaluate(envs, noops, seeds=[1, 2])
+    envs.close()
+    assert [one.truncated for one in found.episodes] == [True, True]
+
+
+# Video
+
+
+def screen_envs(lengths: Sequence[int] = (4, 6)) -> Any:
+    return sync([partial(ScreenEnv, length) for length in lengths])
+
+
+@needs_av
+def test_a_folder_gets_a_file_for_each_episode_that_is_filmed() -> None:
+    found = sw.evaluate(
+        screen_envs(), first_action, episodes=5, video="deep/videos", video_episodes={4, 1}
+    )
+    assert sorted(os.listdir("deep/videos")) == ["episode-1.mp4", "episode-4.mp4"]
+    for video in found.videos:
+        assert video.path == Path(f"deep/videos/episode-{video.episode}.mp4")
+        steps = found.episodes[video.episode].steps
+        assert video.shape[0] == steps + 1 == read(Path(str(video.path)))[0]["frames"]
+        assert str(video.path) in str(found).splitlines()
+    assert [video["path"] for video in found.to_json()["videos"]] == [  # type: ignore[attr-defined]
+        "deep/videos/episode-1.mp4",
+        "deep/videos/episode-4.mp4",
+    ]
+
+
+@needs_av
+def test_a_file_takes_one_episode() -> None:
+    Path("a.mp4").write_text("an old one")
+    found = sw.evaluate(screen_envs(), first_action, episodes=2, video=Path("a.mp4"))
+    assert os.listdir() == ["a.mp4"]
+    assert read(Path("a.mp4"))[0]["frames"] == found.videos[0].shape[0] == 5
+    with pytest.raises(ValueError, match="expected a folder for 2 episodes, got the file b"):
+        sw.evaluate(screen_envs(), first_action, episodes=2, video="b.mp4", video_episodes=[0, 1])
+
+
+def test_frames_alone_need_neither_a_file_nor_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    single = ScreenEnv(4, tag=9)
+    (video,) = sw.evaluate(single, first_action, episodes=2, video=True).videos
+    assert video.frames[:, 0, 0].tolist() == [[9, 0, t] for t in range(5)]
+    assert (video.fps, video.path, os.listdir()) == (24, None, [])
+    with pytest.raises(ImportError, match=r"pip install 'stepwell\[video\]'"):
+        sw.evaluate(single, lambda o, f: pytest.fail("played"), episodes=1, video="videos")
+    assert os.listdir() == []
+
+
+def test_without_episodes_to_film_nothing_is_rendered() -> None:
+    env = ScreenEnv(4)
+    for video in (None, False):
+        assert sw.evaluate(env, first_action, episodes=2, video=video).videos == ()
+    found = sw.evaluate(env, first_action, episodes=2, video=True, video_episodes=())
+    assert found.videos == ()
+    assert env.renders == 0
+
+
+def test_numbers_of_episodes_to_film_may_come_in_any_order() -> None:
+    found = sw.evaluate(
+        screen_envs(), first_action, episodes=3, video=True, video_episodes=[2, 0, 2]
+    )
+    assert [video.episode for video in found.videos] == [0, 2]
+    with pytest.raises(ValueError, match=r"got \[0, 1, 9\]"):
+        sw.evaluate(screen_envs(), first_action, episodes=3, video=True, video_episodes=[0, 9, 1])
+
+
+def test_filming_does_not_change_the_scores() -> None:
+    def found(video: bool) -> list[Any]:
+        envs = sync([lambda: ScreenEnv([3, 1, 4])] * 3)
+        result = sw.evaluate(envs, sw.RandomPolicy(), episodes=7, video=video)
+        assert len(result.videos) == video
+        return scores(result)
+
+    assert found(True) == found(False)
+
+
+@needs_av
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_run_that_breaks_off_keeps_whole_films_and_nothing_half(error: Any) -> None:
+    class Breaks:
+        rows = 0
+
+        def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
+            self.rows += 1
+            if self.rows == 6:
+                raise error
+            return np.zeros(len(is_first), np.int64)
+
+    with pytest.raises(error):
+        sw.evaluate(screen_envs([2, 9]), Breaks(), episodes=3, video="v", video_episodes=[0, 1, 2])
+    assert sorted(os.listdir("v")) == ["episode-0.mp4", "episode-2.mp4"]
+
+
+def test_an_env_that_cannot_be_rendered_is_named_before_it_is_played() -> None:
+    def never(observation: Any, is_first: np.ndarray) -> Any:
+        return pytest.fail("played")
+
+    with pytest.raises(ValueError, match="video: expected envs that are stepped in this process"):
+        sw.evaluate(sw.make_atari("pong"), never, episodes=1, video=True)
+    with pytest.raises(ValueError, match="expected envs made with render_mode='rgb_array', got"):
+        sw.evaluate(gym.make("CartPole-v1"), never, episodes=1, video=True)
+
+
+class Blind(CounterEnv):
+    """Takes no render mode."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__(3)
+
+
+def test_an_id_without_pictures_can_be_played_but_not_filmed() -> None:
+    gym.register("Blind-v0", f"{__name__}:Blind", max_episode_steps=9)
+    try:
+        assert sw.evaluate("Blind-v0", first_action, episodes=2).returns == (6, 6)
+        with pytest.raises(TypeError, match="render_mode") as caught:
+            sw.evaluate("Blind-v0", first_action, episodes=2, video=True)
+        assert caught.value.__notes__ == ["video: Blind-v0 was made with render_mode='rgb_array'"]
+    finally:
+        del gym.registry["Blind-v0"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "expected either episodes or seeds, got episodes=None and seeds=None"),
+    ({"episodes": 1, "seeds": [1]}, r"got episodes=1 and seeds=\[1\]"),
+    ({"episodes": 0}, "episodes: expected a whole number >= 1, got 0"),
+    ({"episodes": 1.5}, "episodes: expected a whole number >= 1, got 1.5"),
+    ({"seeds": []}, "number of seeds: expected a whole number >= 1, got 0"),
+    ({"episodes": 1, "num_envs": 0}, "num_envs: expected a whole number >= 1, got 0"),
+    ({"episodes": 1, "seed": -1}, "seed: expected a whole number >= 0 or None, got -1"),
+    (
+        {"episodes": 3, "video": True, "video_episodes": [3]},
+        r"video_episodes: expected numbers from 0 to 2, the episodes that are played, got \[3\]",
+    ),
+    ({"episodes": 3, "video": "v", "video_episodes": [-1, 2]}, r"from 0 to 2, .* got \[-1, 2\]"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=range(len(WRONG)))
+def test_wrong_arguments_are_refused_before_an_env_steps(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        sw.evaluate("CartPole-v1", lambda o, f: pytest.fail("played"), **arguments)
+    assert os.listdir() == []
+
+
+def test_what_is_no_env_is_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean CartPole-v1"):
+        sw.evaluate("CartPol-v1", first_action, episodes=1)
+    with pytest.raises(ValueError, match="unknown Atari game"):
+        sw.evaluate("ALE/Pnog-v5", first_action, episodes=1)
+    with pytest.raises(TypeError, match="expected an id, a gymnasium VectorEnv or an Env, got int"):
+        sw.evaluate(7, first_action, episodes=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_envs: expected none with envs that are made already"):
+        sw.evaluate(SeededEnv(), first_action, episodes=1, num_envs=2)
+
+
+def test_box_actions_and_noise_are_evaluated_too() -> None:
+    def still(observation: Any, is_first: np.ndarray) -> Any:
+        return np.zeros((len(is_first), 1), np.float32)
+
+    calm = sw.evaluate("Pendulum-v1", still, seeds=[1, 2], num_envs=2)
+    noisy = sw.evaluate("Pendulum-v1", sw.GaussianNoise(still, 0.5), seeds=[1, 2], num_envs=2)
+    assert [one.truncated for one in calm.episodes] == [True, True]
+    assert calm.returns != noisy.returns
+    assert isinstance(gym.make("Pendulum-v1").action_space, spaces.Box)

@@ -1,0 +1,486 @@
+"""Exploring policies replace just the actions they should, and hand on everything else."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chi_square import assert_shares
+from fakes import CounterEnv, DictEnv
+from stepwell import (
+    Collector,
+    EpsilonGreedy,
+    GaussianNoise,
+    RandomPolicy,
+    SequenceReplayBuffer,
+    WarmUp,
+)
+from stepwell.collectors import SeededPolicy
+from stepwell.collectors.policy import recurrent, value_of
+
+FOUR = spaces.Discrete(4, start=3)
+STICK = spaces.Box(np.array([-1, -5], np.float32), np.array([1, 5], np.float32))
+NESTED = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple((spaces.MultiBinary(2), STICK))})
+
+
+class Constant:
+    """Always the same action, out of one array; notes what it is asked."""
+
+    def __init__(self, action: int = 3, most: int = 64) -> None:
+        self.actions = np.full(most, action)
+        self.asked: list[int] = []
+
+    def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
+        self.asked += np.asarray(observation).tolist()
+        return self.actions[: len(is_first)], {"twice": 2 * np.asarray(observation)}
+
+
+class Counting:
+    """A state that counts the rows since the reset; the count is also an extra."""
+
+    def __init__(self, action: Any = 3) -> None:
+        self.action = action
+
+    def initial_state(self, num_envs: int) -> np.ndarray:
+        return np.zeros(num_envs, np.int64)
+
+    def value(self, observation: Any, state: np.ndarray) -> np.ndarray:
+        return state * 0.5
+
+    def __call__(self, observation: Any, is_first: np.ndarray, state: np.ndarray) -> Any:
+        action = np.repeat(np.asarray(self.action)[None], len(is_first), 0)
+        return action, state + 1, {"count": state.copy()}
+
+
+class Drawing:
+    """A policy with a generator of its own."""
+
+    def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
+        self.space, self.rng = action_space, rng
+
+    def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
+        draw = self.rng.random(len(is_first))
+        return 3 + (draw * 4).astype(np.int64), {"draw": draw}
+
+
+Wrap = Callable[[Any], Any]
+REPLACING: dict[str, Wrap] = {
+    "WarmUp": lambda policy: WarmUp(policy, 40, mark=True),
+    "EpsilonGreedy": lambda policy: EpsilonGreedy(policy, 0.5, mark=True),
+}
+ALL: dict[str, Wrap] = {**REPLACING, "GaussianNoise": lambda policy: GaussianNoise(policy, 0.5)}
+each_replacing = pytest.mark.parametrize("wrap", REPLACING.values(), ids=REPLACING)
+each = pytest.mark.parametrize("name", ALL)
+
+
+def ask(policy: Any, n: int, first: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """One call, whose rows are numbered in the observation."""
+    result = policy(np.arange(first, first + n), np.zeros(n, np.bool_))
+    return result if isinstance(result, tuple) else (result, {})
+
+
+def begun(policy: Any, space: spaces.Space[Any] = FOUR, seed: int = 0) -> Any:
+    policy.begin(space, np.random.default_rng(seed))
+    return policy
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 40))
+def test_warm_up_draws_exactly_the_first_rows_that_are_asked_for(
+    sizes: list[int], steps: int
+) -> None:
+    inner = Constant(1000)
+    policy = begun(WarmUp(inner, steps, mark=True))
+    row = 0
+    for n in sizes:
+        action, extras = ask(policy, n, row)
+        for place in range(n):  # row by row: the slow and obvious way
+            assert extras["explored"][place] == (row < steps)
+            assert (action[place] == 1000) == (row >= steps)
+            row += 1
+    assert policy.rows == sum(sizes)
+    assert inner.asked == list(range(sum(sizes)))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.floats(0, 1), st.integers(0, 2**32))
+def test_epsilon_greedy_replaces_the_rows_that_it_marks_and_no_others(
+    sizes: list[int], epsilon: float, seed: int
+) -> None:
+    inner = Constant(1000)
+    policy = begun(EpsilonGreedy(inner, epsilon, mark=True), seed=seed)
+    for number, n in enumerate(sizes):
+        first = sum(sizes[:number])
+        action, extras = ask(policy, n, first)
+        assert (action == 1000).tolist() == (~extras["explored"]).tolist()
+        assert np.isin(action[extras["explored"]], [3, 4, 5, 6]).all()
+        assert extras["twice"].tolist() == list(range(2 * first, 2 * (first + n), 2))
+    assert inner.asked == list(range(sum(sizes)))
+    assert (inner.actions == 1000).all(), "the policy's own array was written into"
+
+
+def test_warm_up_draws_every_action_alike() -> None:
+    policy = begun(WarmUp(Constant(most=2000), 2000))
+    action, _ = ask(policy, 2000)
+    assert_shares(Counter(action.tolist()), dict.fromkeys([3, 4, 5, 6], 1))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.7])
+def test_epsilon_greedy_takes_the_policys_action_as_often_as_it_should(epsilon: float) -> None:
+    policy = begun(EpsilonGreedy(Constant(5, most=20_000), epsilon))
+    action, _ = ask(policy, 20_000)
+    shares = {each: epsilon / 4 + (1 - epsilon) * (each == 5) for each in (3, 4, 5, 6)}
+    assert_shares(Counter(action.tolist()), shares)
+
+
+def test_each_env_explores_for_itself() -> None:
+    policy = begun(EpsilonGreedy(Constant(1000), 0.3, mark=True))
+    pairs = [tuple(ask(policy, 2)[1]["explored"].tolist()) for _ in range(4000)]
+    share = {True: 0.3, False: 0.7}
+    assert_shares(Counter(pairs), {(a, b): share[a] * share[b] for a in share for b in share})
+
+
+def test_rows_that_follow_each_other_explore_independently() -> None:
+    policy = begun(EpsilonGreedy(Constant(1000), 0.5, mark=True))
+    flags = [bool(ask(policy, 1)[1]["explored"][0]) for _ in range(4000)]
+    pairs = Counter(zip(flags[::2], flags[1::2], strict=True))
+    assert_shares(pairs, {(a, b): 1 for a in (True, False) for b in (True, False)})
+
+
+def test_whether_a_row_explores_says_nothing_about_what_is_drawn() -> None:
+    policy = begun(EpsilonGreedy(Constant(1000, most=8000), 0.5))
+    action, _ = ask(policy, 8000)
+    assert_shares(Counter(action[action < 1000].tolist()), dict.fromkeys([3, 4, 5, 6], 1))
+
+
+def test_a_schedule_is_asked_with_the_rows_that_came_before() -> None:
+    asked: list[int] = []
+
+    def schedule(rows: int) -> float:
+        asked.append(rows)
+        return float(rows < 8)
+
+    policy = begun(EpsilonGreedy(Constant(1000), schedule, mark=True))
+    explored = [ask(policy, n)[1]["explored"].tolist() for n in (3, 5, 4)]
+    assert asked == [0, 3, 8]
+    assert explored == [[True] * 3, [True] * 5, [False] * 4]
+
+
+def test_a_run_that_goes_on_sets_the_count_of_rows() -> None:
+    warm, greedy = (
+        WarmUp(Constant(1000), 10, mark=True),
+        EpsilonGreedy(Constant(), lambda n: n / 99),
+    )
+    warm.rows, greedy.rows = 8, 99
+    assert ask(begun(warm), 4)[1]["explored"].tolist() == [True, True, False, False]
+    assert set(ask(begun(greedy), 60)[0].tolist()) == {3, 4, 5, 6}
+
+
+def test_a_new_collector_goes_on_with_the_count() -> None:
+    policy = WarmUp(lambda observation, is_first: np.zeros(len(is_first), np.int64), 20)
+    for _ in range(2):
+        with Collector(SyncVectorEnv([CounterEnv] * 2), policy, seed=0) as collector:
+            collector.collect(steps=10)
+    assert policy.rows == 20
+    assert not ask(policy, 8)[0].any()
+
+
+@each_replacing
+def test_extras_are_handed_on_and_a_mark_only_where_it_is_wanted(wrap: Wrap) -> None:
+    _, extras = ask(begun(wrap(Constant())), 4)
+    assert list(extras) == ["twice", "explored"]
+    for plain in (WarmUp(Constant(), 2), EpsilonGreedy(Constant(), 0.5)):
+        assert list(ask(begun(plain), 4)[1]) == ["twice"]
+    silent = begun(EpsilonGreedy(lambda observation, is_first: np.full(len(is_first), 3), 0.5))
+    assert isinstance(silent(np.zeros(4), np.zeros(4, bool)), np.ndarray)
+
+
+def test_a_mark_tells_of_every_policy_around_the_one_inside() -> None:
+    for outer_marks in (True, False):
+        inner = EpsilonGreedy(Constant(1000), 0.4, mark=True)
+        policy = begun(EpsilonGreedy(inner, 0.4, mark=outer_marks))
+        for _ in range(50):
+            action, extras = ask(policy, 8)
+            assert (extras["explored"] == (action != 1000)).all()
+
+
+@each_replacing
+def test_all_parts_of_a_nested_action_are_replaced_together(wrap: Wrap) -> None:
+    def zeros(observation: Any, is_first: np.ndarray) -> Any:
+        n = len(is_first)
+        pair = (np.full((n, 2), 1, np.int8), np.full((n, 2), 9, np.float32))
+        return {"a": np.full(n, 2), "b": pair}
+
+    policy = begun(wrap(zeros), NESTED)
+    buttons: list[int] = []
+    for _ in range(200):
+        action, extras = policy(np.zeros(6), np.zeros(6, np.bool_))
+        bits, stick = action["b"]
+        explored = extras["explored"]
+        assert ((stick == 9).all(axis=1) == ~explored).all()
+        assert ((np.abs(stick) <= [1, 5]).all(axis=1) == explored).all()
+        assert (action["a"][~explored] == 2).all()
+        assert (bits[~explored] == 1).all()
+        assert stick.dtype == np.float32
+        assert bits.dtype == np.int8
+        buttons += action["a"][explored].tolist()
+    assert_shares(Counter(buttons), {0: 1, 1: 1, 2: 1})
+
+
+def test_the_collector_stores_nested_actions_as_they_were_taken() -> None:
+    envs = SyncVectorEnv([DictEnv] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    replay = SequenceReplayBuffer()
+    policy = WarmUp(EpsilonGreedy(RandomPolicy(), 0.5, mark=True), 8)
+    with Collector(envs, policy, replay, seed=0) as collector:
+        collector.collect(steps=40)
+        seen = [env.unwrapped.actions_seen for env in envs.envs]  # type: ignore[attr-defined]
+    stored = [episode for episode in replay.iter_episodes() if episode.stream == 1]
+    buttons = [one for episode in stored for one in episode.action["button"][: episode.steps]]
+    assert buttons == [action["button"] for action in seen[1]][: len(buttons)]
+    assert len(buttons) > 10
+
+
+def test_an_action_of_a_tuple_space_is_not_taken_for_action_and_extras() -> None:
+    space = spaces.Tuple((spaces.Discrete(9), spaces.Dict({"x": spaces.Discrete(9)})))
+
+    def bare(observation: Any, is_first: np.ndarray) -> Any:
+        return np.full(len(is_first), 8), {"x": np.full(len(is_first), 8)}
+
+    def with_extras(observation: Any, is_first: np.ndarray) -> Any:
+        return bare(observation, is_first), {"y": np.zeros(len(is_first))}
+
+    first, second = begun(EpsilonGreedy(bare, 0), space)(np.zeros(2), np.zeros(2, bool))
+    assert first.tolist() == second["x"].tolist() == [8, 8]
+    (first, second), extras = begun(EpsilonGreedy(bare, 1, mark=True), space)(
+        np.zeros(99), np.zeros(99, bool)
+    )
+    assert set(first.tolist()) == set(second["x"].tolist()) == set(range(9))
+    assert extras["explored"].all()
+    (first, second), extras = begun(WarmUp(with_extras, 2, mark=True), space)(
+        np.zeros(3), np.zeros(3, bool)
+    )
+    assert (first[2], second["x"][2]) == (8, 8)
+    assert list(extras) == ["y", "explored"]
+
+
+@each
+def test_a_state_and_a_value_are_there_exactly_where_the_policy_inside_has_them(name: str) -> None:
+    wrap = ALL[name]
+
+    class Valued(Constant):
+        def value(self, observation: Any) -> np.ndarray:
+            return np.asarray(observation) * 3.0
+
+    plain, stateful, valued = wrap(Constant()), wrap(Counting()), wrap(Valued())
+    assert recurrent(plain) is None
+    assert value_of(plain) is None
+    assert not hasattr(plain, "initial_state")
+    assert recurrent(valued) is None
+    value = value_of(valued)
+    assert value is not None
+    assert np.asarray(value(np.arange(2))).tolist() == [0, 3]
+    inside = recurrent(stateful)
+    assert inside is not None
+    assert inside.initial_state(3).tolist() == [0, 0, 0]
+    assert value_of(stateful) is not None
+    assert value_of(copy.deepcopy(stateful)) is not None
+
+
+class Pushed(CounterEnv):
+    """Takes an action in a Box."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.action_space = STICK  # type: ignore[assignment]
+
+
+@each
+def test_the_state_of_a_policy_inside_counts_the_rows_since_the_reset(name: str) -> None:
+    is_noise = name == "GaussianNoise"
+    policy = ALL[name](Counting(np.zeros(2, np.float32) if is_noise else 1))
+    kinds = (
+        [lambda: Pushed(3), lambda: Pushed(5)]
+        if is_noise
+        else [lambda: CounterEnv(3), lambda: CounterEnv(5)]
+    )
+    replay = SequenceReplayBuffer()
+    with Collector(SyncVectorEnv(kinds), policy, replay, seed=0) as collector:
+        collector.collect(steps=60)
+        rollout = collector.rollout(steps=7)
+    for episode in replay.iter_episodes():
+        steps = episode.steps
+        assert episode.fields["extra/count"][:steps].tolist() == list(range(steps))
+    assert (rollout.extras["count"] == rollout.observation[..., 1])[rollout.mask].all()
+    assert rollout.bootstrap.value is not None
+    assert (rollout.bootstrap.value == 0.5 * rollout.bootstrap.observation[..., 1]).all()
+
+
+@each_replacing
+def test_equal_seeds_give_equal_data_and_other_seeds_other(wrap: Wrap) -> None:
+    def digest(seed: int) -> str:
+        replay = SequenceReplayBuffer()
+        envs = SyncVectorEnv([lambda: CounterEnv(4)] * 3)
+        with Collector(envs, wrap(RandomPolicy()), replay, seed=seed) as collector:
+            return collector.collect(steps=100).digest
+
+    assert digest(1) == digest(1)
+    assert digest(1) != digest(2)
+
+
+@each_replacing
+def test_a_policy_inside_draws_the_same_whatever_is_replaced_around_it(wrap: Wrap) -> None:
+    inner = Drawing()
+    policy = begun(wrap(inner), seed=5)
+    assert inner.space is FOUR
+    draws = np.concatenate([ask(policy, 8)[1]["draw"] for _ in range(20)])
+    twin = Drawing()
+    begun(EpsilonGreedy(twin, 0), seed=5)
+    assert draws.tolist() == twin.rng.random(160).tolist()
+
+
+def test_what_is_drawn_outside_is_independent_of_what_is_drawn_inside() -> None:
+    inner = Drawing()
+    policy = begun(EpsilonGreedy(inner, 0.5, mark=True))
+    flags, draws = [], []
+    for _ in range(500):
+        _, extras = ask(policy, 8)
+        flags += extras["explored"].tolist()
+        draws += (extras["draw"] < 0.5).tolist()
+    pairs = Counter(zip(flags, draws, strict=True))
+    assert_shares(pairs, {(a, b): 1 for a in (True, False) for b in (True, False)})
+
+
+@each
+def test_each_is_begun_by_the_collector(name: str) -> None:
+    assert isinstance(ALL[name](Constant()), SeededPolicy)
+
+
+@each_replacing
+def test_an_action_is_never_cut_down_to_the_dtype_that_the_policy_returned(wrap: Wrap) -> None:
+    def flags(observation: Any, is_first: np.ndarray) -> Any:
+        return np.zeros(len(is_first), np.bool_)
+
+    policy = begun(wrap(flags))
+    assert set(ask(policy, 40)[0].tolist()) >= {3, 4, 5, 6}
+
+
+def test_noise_is_normal_with_the_scale_asked_for_in_each_part() -> None:
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    center = np.array([[1.0, -2.0]])
+
+    def still(observation: Any, is_first: np.ndarray) -> Any:
+        return np.repeat(center, len(is_first), 0)
+
+    policy = begun(GaussianNoise(still, np.array([0.5, 3.0])), space)
+    noise = (policy(np.zeros(8000), np.zeros(8000, bool)) - center) / [0.5, 3.0]
+    eighths = [-1.150349, -0.674490, -0.318639, 0, 0.318639, 0.674490, 1.150349]
+    cells = [tuple(np.digitize(row, eighths).tolist()) for row in noise]
+    assert_shares(Counter(cells), {(a, b): 1 for a in range(8) for b in range(8)})
+    tails = Counter(bool(abs(one) > 1.959964) for one in noise.ravel())
+    assert_shares(tails, {True: 0.05, False: 0.95})
+
+
+def test_noise_stays_within_the_bounds_and_in_the_spaces_dtype() -> None:
+    def edge(observation: Any, is_first: np.ndarray) -> Any:
+        return np.repeat(np.array([[1, -5]], np.float32), len(is_first), 0), {"x": is_first}
+
+    policy = begun(GaussianNoise(edge, 0.5), STICK)
+    action, extras = ask(policy, 400)
+    assert action.dtype == np.float32
+    assert (np.abs(action) <= [1, 5]).all()
+    half = Counter((row == [1, -5]).tolist()[0] for row in action)
+    assert_shares(half, {True: 1, False: 1})
+    assert list(extras) == ["x"]
+
+
+def test_noise_of_scale_zero_leaves_the_action_as_it_is() -> None:
+    policy = begun(GaussianNoise(RandomPolicy(), 0), STICK, seed=3)
+    with_noise = begun(GaussianNoise(RandomPolicy(), 0.1), STICK, seed=3)
+    plain = ask(policy, 5)[0]
+    assert STICK.contains(plain[0])
+    assert not (plain == ask(with_noise, 5)[0]).any()
+    assert np.abs(plain - ask(begun(with_noise, STICK, seed=3), 5)[0]).max() < 1
+
+
+def test_pendulum_is_explored_with_noise_after_a_warm_up() -> None:
+    def still(observation: Any, is_first: np.ndarray) -> Any:
+        return np.zeros((len(is_first), 1), np.float32)
+
+    policy = WarmUp(GaussianNoise(still, 0.1), 40, mark=True)
+    replay = SequenceReplayBuffer()
+    with Collector(gym.make_vec("Pendulum-v1", 2), policy, replay, seed=0) as collector:
+        collector.collect(steps=100)
+    for episode in replay.iter_episodes():
+        action = episode.action[: episode.steps, 0]
+        assert np.abs(action[:20]).max() > 1.5
+        assert 0 < np.abs(action[20:]).max() < 0.6
+        assert episode.fields["extra/explored"][:25].tolist() == [True] * 20 + [False] * 5
+
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: WarmUp(Constant(), -1), "expected steps to be a whole number >= 0, got -1"),
+    (lambda: WarmUp(Constant(), 1.5), "expected steps to be a whole number >= 0, got 1.5"),  # type: ignore[arg-type]
+    (lambda: EpsilonGreedy(Constant(), 1.01), "expected epsilon from 0 to 1, got 1.01"),
+    (lambda: EpsilonGreedy(Constant(), float("nan")), "expected epsilon from 0 to 1, got nan"),
+    (
+        lambda: ask(begun(EpsilonGreedy(Constant(), lambda rows: -0.1)), 1),
+        "expected epsilon from 0 to 1, got -0.1",
+    ),
+    (lambda: GaussianNoise(Constant(), -1), "expected a scale that is finite and >= 0, got -1"),
+    (lambda: GaussianNoise(Constant(), float("inf")), "expected a scale that is finite"),
+    (lambda: ask(WarmUp(Constant(), 1), 1), "WarmUp knows no action space: expected a call"),
+    (lambda: ask(EpsilonGreedy(Constant(), 1), 1), "EpsilonGreedy knows no action space"),
+    (lambda: ask(GaussianNoise(Constant(), 1), 1), "GaussianNoise knows no action space"),
+    (
+        lambda: begun(GaussianNoise(Constant(), np.ones(3)), STICK),
+        r"expected a scale that fits actions of shape \(2,\), got one of shape \(3,\)",
+    ),
+    (
+        lambda: ask(begun(GaussianNoise(Constant(), 1), STICK), 4),
+        r"an action of shape \(4,\) and dtype int64, expected \(4, 2\) and float32",
+    ),
+    (
+        lambda: ask(begun(WarmUp(lambda o, f: np.zeros((len(f), 1)), 1)), 4),
+        r"policy returned action of shape \(4, 1\), expected \(4,\)",
+    ),
+    (
+        lambda: ask(begun(WarmUp(Constant(), 1), NESTED), 4),
+        "policy returned another structure of actions: expected a dict with the keys",
+    ),
+    (
+        lambda: begun(WarmUp(Misbehaved(), 1))(np.zeros(1), np.zeros(1, bool), np.zeros(1)),
+        r"policy with a state returned ndarray, expected \(action, state\)",
+    ),
+]
+
+
+class Misbehaved(Counting):
+    """Says that it has a state, and returns none."""
+
+    def __call__(self, observation: Any, is_first: np.ndarray, state: np.ndarray) -> Any:
+        return np.zeros(len(is_first))
+
+
+@pytest.mark.parametrize(("wrong", "message"), REFUSED)
+def test_what_is_wrong_is_said(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong()
+
+
+def test_noise_is_refused_where_actions_are_no_floats() -> None:
+    for space in (FOUR, NESTED, spaces.Box(0, 9, (2,), np.int64)):
+        with pytest.raises(TypeError, match="expected an action space Box of floats, got"):
+            begun(GaussianNoise(Constant(), 1), space)
+
+
+def test_something_that_cannot_be_called_is_no_policy() -> None:
+    with pytest.raises(TypeError, match="expected a callable policy"):
+        WarmUp(7, 1)  # type: ignore[arg-type]
