@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from stepwell.collectors.collector import Collector
-from stepwell.collectors.policy import (
+from stepwell.collectors.policies.policy import (
     Policy,
     PolicyResult,
     RandomPolicy,
@@ -15,10 +15,10 @@ from stepwell.collectors.policy import (
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 
 if TYPE_CHECKING:  # loaded when it is first asked for
-    from stepwell.collectors.evaluate_policy import evaluate
-    from stepwell.collectors.evaluation import EvaluatedEpisode, Evaluation
-    from stepwell.collectors.exploration import EpsilonGreedy, GaussianNoise, WarmUp
-    from stepwell.collectors.video import Video
+    from stepwell.collectors.evaluation.evaluate import evaluate
+    from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
+    from stepwell.collectors.evaluation.video import Video
+    from stepwell.collectors.policies.exploration import EpsilonGreedy, GaussianNoise, WarmUp
 
 __all__ = [
     "CollectReport",
@@ -42,13 +42,13 @@ __all__ = [
 ]
 
 _LATER = {
-    "EpsilonGreedy": "exploration",
-    "EvaluatedEpisode": "evaluation",
-    "Evaluation": "evaluation",
-    "GaussianNoise": "exploration",
-    "Video": "video",
-    "WarmUp": "exploration",
-    "evaluate": "evaluate_policy",
+    "EpsilonGreedy": "policies.exploration",
+    "EvaluatedEpisode": "evaluation.result",
+    "Evaluation": "evaluation.result",
+    "GaussianNoise": "policies.exploration",
+    "Video": "evaluation.video",
+    "WarmUp": "policies.exploration",
+    "evaluate": "evaluation.evaluate",
 }
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from stepwell.buffers import Layout, Tree
 from stepwell.buffers.spec import unflatten
-from stepwell.collectors.arrival import Arrival
 from stepwell.collectors.report import EpisodeReport, StepReport
+from stepwell.collectors.stepping.arrival import Arrival
 from stepwell.collectors.tally import Tally
 
 __all__ = ["Callbacks"]

@@ -14,18 +14,18 @@ import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.spec import Field, default_codec
-from stepwell.collectors.actions import PolicyCaller
-from stepwell.collectors.arrival import InfoReader
 from stepwell.collectors.callbacks import Callbacks
-from stepwell.collectors.dialect import Vector
-from stepwell.collectors.env_groups import as_groups, stepper_of
 from stepwell.collectors.episode_facts import EpisodeFacts, EpisodeMetadata
 from stepwell.collectors.goal import check_goal, check_number, waves_of
 from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.policy import AnyPolicy, SeededPolicy, value_of
+from stepwell.collectors.policies.actions import PolicyCaller
+from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, value_of
 from stepwell.collectors.recorder import Recorder
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of
+from stepwell.collectors.stepping.arrival import InfoReader
+from stepwell.collectors.stepping.dialect import Vector
+from stepwell.collectors.stepping.env_groups import as_groups, stepper_of
 from stepwell.collectors.tally import Tally
 from stepwell.collectors.turns import Turns
 

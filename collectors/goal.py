@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.collectors.dialect import Vector, is_partial
+from stepwell.collectors.stepping.dialect import Vector, is_partial
 
 __all__ = ["Wave", "check_goal", "check_number", "waves_of"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers import EpisodeBuffer, SequenceReplayBuffer
 from stepwell.buffers.digest import Digest
-from stepwell.collectors.arrival import Arrival
+from stepwell.collectors.stepping.arrival import Arrival
 
 __all__ = ["Recorder"]
 

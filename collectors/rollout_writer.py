@@ -9,8 +9,8 @@ import numpy as np
 
 from stepwell.buffers import Spec
 from stepwell.buffers.spec import unflatten
-from stepwell.collectors.arrival import Arrival
-from stepwell.collectors.policy_state import PolicyState
+from stepwell.collectors.policies.policy_state import PolicyState
+from stepwell.collectors.stepping.arrival import Arrival
 
 if TYPE_CHECKING:
     from stepwell.buffers import Rollout

@@ -10,7 +10,7 @@ from typing import Literal, cast
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from stepwell.collectors.dialect import Vector
+from stepwell.collectors.stepping.dialect import Vector
 
 __all__ = ["Seeds", "describe", "frame_skip", "frame_stack_of", "recipe_of"]
 

@@ -7,8 +7,8 @@ from typing import cast
 
 import numpy as np
 
-from stepwell.collectors.arrival import Arrival
 from stepwell.collectors.report import EpisodeReport
+from stepwell.collectors.stepping.arrival import Arrival
 
 __all__ = ["Tally"]
 

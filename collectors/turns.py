@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepwell.collectors.actions import Choice, PolicyCaller
-from stepwell.collectors.arrival import Arrival
 from stepwell.collectors.callbacks import Callbacks
+from stepwell.collectors.policies.actions import Choice, PolicyCaller
 from stepwell.collectors.recorder import Recorder
-from stepwell.collectors.stepper import Stepper
+from stepwell.collectors.stepping.arrival import Arrival
+from stepwell.collectors.stepping.stepper import Stepper
 from stepwell.collectors.tally import Tally
 
 if TYPE_CHECKING:
     from stepwell.collectors.rollout_writer import RolloutWriter
-    from stepwell.collectors.stepper_groups import StepperGroups
+    from stepwell.collectors.stepping.stepper_groups import StepperGroups
 
 __all__ = ["Turns"]
 

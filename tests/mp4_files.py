@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.collectors.video import load_av
+from stepwell.collectors.evaluation.video import load_av
 
 needs_av = pytest.mark.skipif(
     importlib.util.find_spec("av") is None, reason="needs PyAV: pip install 'stepwell[video]'"

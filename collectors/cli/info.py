@@ -218,7 +218,7 @@ def _sessions(facts: StoreFacts) -> rich.table.Table:
 def _maker(session: Mapping[str, object]) -> str:
     """The policy that played, or the stores that were copied."""
     if "copied_from" not in session:
-        return str(session.get("policy", "")).removeprefix("stepwell.collectors.policy.")
+        return str(session.get("policy", "")).removeprefix("stepwell.collectors.policies.policy.")
     sources = cast("list[dict[str, object]]", session["copied_from"])
     names = ", ".join(Path(str(source.get("path", "RAM"))).name for source in sources)
     return f"{session.get('command', 'copy')} of {names}"

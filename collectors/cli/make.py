@@ -10,7 +10,7 @@ import gymnasium
 
 from stepwell.collectors.cli.catalogue import unknown_env
 from stepwell.collectors.cli.load import load_object, refuse_signature
-from stepwell.collectors.dialect import Vector
+from stepwell.collectors.stepping.dialect import Vector
 from stepwell.wrappers.atari_games import atari_name
 
 __all__ = ["AtariKnobs", "EnvWish", "make_envs"]

@@ -6,7 +6,7 @@ import inspect
 from typing import cast
 
 from stepwell.collectors.cli.load import load_object, refuse_signature
-from stepwell.collectors.policy import AnyPolicy, RandomPolicy, recurrent
+from stepwell.collectors.policies.policy import AnyPolicy, RandomPolicy, recurrent
 
 __all__ = ["load_policy"]
 

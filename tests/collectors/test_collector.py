@@ -548,7 +548,7 @@ def test_the_names_of_env_and_policy_are_noted(replay: sw.SequenceReplayBuffer) 
         collector.collect(steps=3)
     (session,) = replay.sessions
     assert session["recipe"]["env"] == "CartPole-v1"  # type: ignore[index]
-    assert session["policy"] == "stepwell.collectors.policy.RandomPolicy"
+    assert session["policy"] == "stepwell.collectors.policies.policy.RandomPolicy"
     assert (session["seed"], session["num_envs"], session["session"]) == ("0", 1, 0)
 
 

@@ -7,8 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
-from stepwell.collectors.arrival import Arrival
 from stepwell.collectors.recorder import Recorder
+from stepwell.collectors.stepping.arrival import Arrival
 
 SPEC = Spec.from_spaces(spaces.Box(0, 9, (1,), np.int64), spaces.Discrete(3))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepwell.collectors.arrival import Arrival
+from stepwell.collectors.stepping.arrival import Arrival
 from stepwell.collectors.tally import Tally
 
 

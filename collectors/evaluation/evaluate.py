@@ -12,14 +12,14 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import TransformReward
 
-from stepwell.collectors.camera import Camera
 from stepwell.collectors.collector import Collector
-from stepwell.collectors.dialect import Vector, is_ale
-from stepwell.collectors.evaluation import EvaluatedEpisode, Evaluation
-from stepwell.collectors.policy import AnyPolicy
+from stepwell.collectors.evaluation.camera import Camera
+from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
+from stepwell.collectors.evaluation.video import file_names, load_av
+from stepwell.collectors.policies.policy import AnyPolicy
 from stepwell.collectors.report import CollectReport, EpisodeReport
 from stepwell.collectors.session import recipe_of
-from stepwell.collectors.video import file_names, load_av
+from stepwell.collectors.stepping.dialect import Vector, is_ale
 from stepwell.wrappers.atari_games import atari_name
 from stepwell.wrappers.env_recipe import recipe_of as recipe_of_env
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from fakes import CounterEnv
-from stepwell.collectors.dialect import (
+from stepwell.collectors.stepping.dialect import (
     FrameClock,
     hands_out_copies,
     is_ale,

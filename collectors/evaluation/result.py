@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import asdict, dataclass
 
-from stepwell.collectors.video import Video
+from stepwell.collectors.evaluation.video import Video
 
 __all__ = ["EvaluatedEpisode", "Evaluation"]
 

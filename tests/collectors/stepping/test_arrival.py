@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import VectorEnv
 
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.arrival import Arrival, InfoReader
+from stepwell.collectors.stepping.arrival import Arrival, InfoReader
 
 
 def info_of(*infos: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 import stepwell as sw
 from fakes import CounterEnv
 from stepwell.buffers import Spec
-from stepwell.collectors.actions import PolicyCaller
+from stepwell.collectors.policies.actions import PolicyCaller
 
 OBSERVATION = spaces.Box(0, 1, (2,))
 FIRST = np.array([True, False, False])

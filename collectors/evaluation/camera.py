@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from stepwell.collectors.dialect import Vector, mode_of
+from stepwell.collectors.evaluation.video import Frame, FrameKeeper, Mp4Writer, Video
 from stepwell.collectors.report import StepReport
-from stepwell.collectors.video import Frame, FrameKeeper, Mp4Writer, Video
+from stepwell.collectors.stepping.dialect import Vector, mode_of
 from stepwell.wrappers.emulator import emulator_of
 from stepwell.wrappers.env_recipe import recipe_of
 

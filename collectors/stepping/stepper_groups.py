@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from stepwell.buffers import Tree
-from stepwell.collectors.arrival import Arrival
-from stepwell.collectors.stepper import Stepper
+from stepwell.collectors.stepping.arrival import Arrival
+from stepwell.collectors.stepping.stepper import Stepper
 
 __all__ = ["StepperGroups"]
 

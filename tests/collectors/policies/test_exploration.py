@@ -26,7 +26,7 @@ from stepwell import (
     WarmUp,
 )
 from stepwell.collectors import SeededPolicy
-from stepwell.collectors.policy import recurrent, value_of
+from stepwell.collectors.policies.policy import recurrent, value_of
 
 FOUR = spaces.Discrete(4, start=3)
 STICK = spaces.Box(np.array([-1, -5], np.float32), np.array([1, 5], np.float32))

@@ -10,10 +10,10 @@ from gymnasium import spaces
 
 from stepwell.buffers import Field, Spec, Tree
 from stepwell.buffers.spec import default_codec, flatten, unflatten
-from stepwell.collectors.policy import AnyPolicy, Policy, recurrent
+from stepwell.collectors.policies.policy import AnyPolicy, Policy, recurrent
 
 if TYPE_CHECKING:
-    from stepwell.collectors.policy_state import PolicyState
+    from stepwell.collectors.policies.policy_state import PolicyState
 
 __all__ = ["Choice", "PolicyCaller"]
 
@@ -58,7 +58,7 @@ class PolicyCaller:
         self._recurrent = recurrent(policy)
         self.state: PolicyState | None = None
         if self._recurrent is not None:
-            from stepwell.collectors.policy_state import PolicyState  # not for all to load
+            from stepwell.collectors.policies.policy_state import PolicyState  # not for all to load
 
             self.state = PolicyState(self._recurrent.initial_state(num_envs), num_envs)
         elif store_state:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from stepwell.buffers import Layout, Spec
 from stepwell.buffers.spec import flatten, unflatten
-from stepwell.collectors.policy import (
+from stepwell.collectors.policies.policy import (
     AnyPolicy,
     RandomPolicy,
     SeededPolicy,

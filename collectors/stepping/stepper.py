@@ -23,8 +23,9 @@ from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import Layout, Tree
 from stepwell.buffers.spec import flatten, unflatten
-from stepwell.collectors.arrival import Arrival, InfoReader
-from stepwell.collectors.dialect import (
+from stepwell.collectors.episode_facts import EpisodeFacts
+from stepwell.collectors.stepping.arrival import Arrival, InfoReader
+from stepwell.collectors.stepping.dialect import (
     FrameClock,
     Vector,
     hands_out_copies,
@@ -33,7 +34,6 @@ from stepwell.collectors.dialect import (
     refuse_bad_reset,
     split_step,
 )
-from stepwell.collectors.episode_facts import EpisodeFacts
 
 __all__ = ["Stepper", "Vector"]
 

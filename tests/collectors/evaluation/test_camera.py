@@ -19,8 +19,8 @@ from fakes import CounterEnv, RestartVectorEnv
 from mp4_files import needs_av, read
 from screen_env import ScreenEnv
 from stepwell import Collector, RandomPolicy, make_atari, make_vec
-from stepwell.collectors.camera import Camera, real_time_fps
-from stepwell.collectors.video import Video
+from stepwell.collectors.evaluation.camera import Camera, real_time_fps
+from stepwell.collectors.evaluation.video import Video
 from stepwell.wrappers import FrameSkip
 
 SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED

@@ -10,9 +10,9 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from fakes import CounterEnv, RestartVectorEnv
-from stepwell.collectors.arrival import InfoReader
 from stepwell.collectors.episode_facts import EpisodeFacts
-from stepwell.collectors.stepper import Stepper
+from stepwell.collectors.stepping.arrival import InfoReader
+from stepwell.collectors.stepping.stepper import Stepper
 
 ZEROS = np.zeros(2, np.int64)
 

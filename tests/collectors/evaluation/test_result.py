@@ -11,7 +11,7 @@ import pytest
 
 from chi_square import assert_shares
 from stepwell.collectors import EvaluatedEpisode, Evaluation
-from stepwell.collectors.evaluation import student_quantile
+from stepwell.collectors.evaluation.result import student_quantile
 
 
 def evaluation_of(returns: list[float], seeds: bool = False) -> Evaluation:

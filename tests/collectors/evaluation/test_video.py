@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mp4_files import needs_av, read
-from stepwell.collectors.video import FrameKeeper, Mp4Writer, file_names, load_av
+from stepwell.collectors.evaluation.video import FrameKeeper, Mp4Writer, file_names, load_av
 
 
 def scene(count: int, height: int, width: int) -> np.ndarray:

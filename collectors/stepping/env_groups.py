@@ -11,14 +11,14 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TransformReward
 
 from stepwell.buffers import Layout
-from stepwell.collectors.arrival import InfoReader
-from stepwell.collectors.dialect import Vector, is_partial
 from stepwell.collectors.episode_facts import EpisodeFacts
 from stepwell.collectors.session import frame_skip, frame_stack_of
-from stepwell.collectors.stepper import Stepper
+from stepwell.collectors.stepping.arrival import InfoReader
+from stepwell.collectors.stepping.dialect import Vector, is_partial
+from stepwell.collectors.stepping.stepper import Stepper
 
 if TYPE_CHECKING:
-    from stepwell.collectors.stepper_groups import StepperGroups
+    from stepwell.collectors.stepping.stepper_groups import StepperGroups
 
 __all__ = ["as_groups", "stepper_of"]
 
@@ -83,7 +83,7 @@ def stepper_of(
         first_env += group.num_envs
     if len(steppers) == 1:
         return steppers[0]
-    from stepwell.collectors.stepper_groups import StepperGroups  # rarely needed
+    from stepwell.collectors.stepping.stepper_groups import StepperGroups  # rarely needed
 
     return StepperGroups(steppers)
 

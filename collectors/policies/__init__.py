@@ -1,0 +1,1 @@
+"""Who chooses the actions, how they are asked, and what state they have."""

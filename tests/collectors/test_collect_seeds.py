@@ -1,0 +1,237 @@
+"""`collect(seeds=)`: one episode from each seed, whatever the number of envs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stepwell as sw
+from fakes import CounterEnv, SeededEnv, TraceEnv
+from model import same
+from stepwell.wrappers import WorkerVectorEnv
+
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
+SEEDS = [17, 4, 2**31 - 1, 4, 0, 99, 1]
+
+
+def choose(observation: Any, is_first: Any) -> Any:
+    return (observation[:, 0] * 1000).astype(np.int64) % 4
+
+
+def alone(seed: int, length: int = 5) -> list[Any]:
+    """Observations of the episode that a new env plays from the seed."""
+    env = SeededEnv(length)
+    observation, _ = env.reset(seed=seed)
+    found, over = [observation], False
+    while not over:
+        action = choose(observation[None], None)[0]
+        observation, _, over, _, _ = env.step(action)
+        found.append(observation)
+    return found
+
+
+def collected(envs: Any, seeds: Any, **options: Any) -> tuple[sw.SequenceReplayBuffer, Any]:
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(envs, choose, replay, seed=0, **options) as collector:
+        report = collector.collect(seeds=seeds)
+    return replay, report
+
+
+@ALL_MODES
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("num_envs", [1, 2, 3, 7, 9])
+def test_each_seed_gives_the_episode_of_an_env_reset_with_it(
+    mode: AutoresetMode, kind: Any, num_envs: int
+) -> None:
+    replay, report = collected(kind([SeededEnv] * num_envs, autoreset_mode=mode), SEEDS)
+    episodes = list(replay.iter_episodes())
+    assert [e.metadata["seed"] for e in episodes] == SEEDS
+    for episode, seed in zip(episodes, SEEDS, strict=True):
+        assert same(np.asarray(episode.observation), np.array(alone(seed)))
+        assert episode.end.is_final
+    assert (report.episodes, report.steps, report.cut) == (7, 35, 0)
+    assert [e.stream for e in episodes] == [place % num_envs for place in range(7)]
+
+
+def test_the_seed_of_the_collector_and_what_came_before_play_no_part() -> None:
+    firsts = []
+    for seed, steps in ((0, 0), (1, 0), (2, 13)):
+        replay = sw.SequenceReplayBuffer()
+        with sw.Collector(SyncVectorEnv([SeededEnv] * 2), choose, replay, seed=seed) as collector:
+            if steps:
+                collector.rollout(steps)
+            collector.collect(seeds=SEEDS)
+        episodes = list(replay.iter_episodes())[-7:]
+        firsts.append([np.asarray(e.observation) for e in episodes])
+    assert all(same(one, other) for one, other in zip(firsts[0], firsts[1], strict=True))
+    assert all(same(one, other) for one, other in zip(firsts[0], firsts[2], strict=True))
+
+
+@ALL_MODES
+def test_18_short_and_long_episodes_each_count_once(mode: AutoresetMode) -> None:
+    """Lengths 1 and 100: who ends first plays no part."""
+    make: list[Any] = [partial(CounterEnv, own, tag) for tag, own in enumerate((1, 100, 7))]
+    numbers: list[tuple[int, int | None]] = []
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(
+        SyncVectorEnv(make, autoreset_mode=mode),
+        lambda observation, is_first: np.zeros(len(is_first), np.int64),
+        replay,
+        seed=0,
+        on_episode=lambda one: numbers.append((one.episode, one.seed)),
+    ) as collector:
+        report = collector.collect(seeds=list(range(10, 18)))
+    assert [e.steps for e in replay.iter_episodes()] == [1, 100, 7, 1, 100, 7, 1, 100]
+    assert sorted(report.lengths) == sorted([1, 100, 7, 1, 100, 7, 1, 100])
+    assert sorted(numbers) == [(number, 10 + number) for number in range(8)]
+    assert report.steps == replay.steps == 317
+
+
+@ALL_MODES
+def test_18_episodes_count_by_their_starts(mode: AutoresetMode) -> None:
+    """The same through collect(episodes=): the long one is in, since it was among the first."""
+    make: list[Any] = [partial(CounterEnv, own, tag) for tag, own in enumerate((1, 100))]
+    numbers: dict[int, int] = {}
+    with sw.Collector(
+        SyncVectorEnv(make, autoreset_mode=mode),
+        lambda observation, is_first: np.zeros(len(is_first), np.int64),
+        seed=0,
+        on_episode=lambda one: numbers.update({one.episode: one.steps}),
+    ) as collector:
+        report = collector.collect(episodes=6)
+    assert sorted(report.lengths) == [1, 1, 1, 1, 1, 100]
+    assert [numbers[number] for number in range(6)] == [1, 100, 1, 1, 1, 1]
+
+
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=9),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sampled_from(list(AutoresetMode)),
+)
+def test_the_number_of_envs_changes_nothing_but_the_stream(
+    seeds: list[int], num_envs: int, other_envs: int, mode: AutoresetMode
+) -> None:
+    found = []
+    for n in (num_envs, other_envs):
+        envs = SyncVectorEnv([SeededEnv] * n, autoreset_mode=mode)
+        replay, _ = collected(envs, seeds)
+        found.append([np.asarray(e.observation) for e in replay.iter_episodes()])
+    assert all(same(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_what_the_envs_play_beside_the_seeds_is_not_recorded() -> None:
+    replay, report = collected(SyncVectorEnv([partial(SeededEnv, [2, 9])] * 3), [5, 6, 7, 8])
+    assert replay.episodes == report.episodes == 4
+    assert replay.steps == report.steps
+
+
+def test_calls_may_be_repeated_and_mixed() -> None:
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(SyncVectorEnv([SeededEnv] * 2), choose, replay, seed=0) as collector:
+        collector.collect(seeds=[3])
+        collector.collect(steps=4)
+        collector.collect(seeds=[3, 3, 3])
+        rollout = collector.rollout(2)
+        collector.collect(episodes=1)
+    assert rollout.is_first[0].all()
+    seeded = [e for e in replay.iter_episodes() if e.metadata.get("seed") == 3]
+    assert len(seeded) == 4
+    assert len({np.asarray(e.observation).tobytes() for e in seeded}) == 1
+
+
+def test_a_single_env_plays_one_seed_after_the_other() -> None:
+    replay, _ = collected(SeededEnv(), SEEDS)
+    for episode, seed in zip(replay.iter_episodes(), SEEDS, strict=True):
+        assert same(np.asarray(episode.observation), np.array(alone(seed)))
+
+
+def test_worker_processes_give_the_same() -> None:
+    replay, _ = collected(WorkerVectorEnv([SeededEnv] * 3, num_workers=2), SEEDS)
+    for episode, seed in zip(replay.iter_episodes(), SEEDS, strict=True):
+        assert same(np.asarray(episode.observation), np.array(alone(seed)))
+
+
+def test_groups_give_the_same() -> None:
+    groups = [SyncVectorEnv([SeededEnv] * 2), SyncVectorEnv([SeededEnv])]
+    replay, report = collected(groups, SEEDS)
+    found = {
+        (int(e.metadata["seed"]), np.asarray(e.observation).tobytes())  # type: ignore[call-overload]
+        for e in replay.iter_episodes()
+    }
+    assert found == {(seed, np.array(alone(seed)).tobytes()) for seed in SEEDS}
+    assert report.episodes == 7
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_atari_plays_the_same_game_from_the_same_seed(mode: AutoresetMode) -> None:
+    def games(num_envs: int) -> list[tuple[Any, bytes]]:
+        envs = AtariVectorEnv(
+            "breakout", num_envs, autoreset_mode=mode, img_height=12, img_width=10, frameskip=1,
+            max_num_frames_per_episode=40, noop_max=10,
+        )  # fmt: skip
+        replay = sw.SequenceReplayBuffer()
+        policy = lambda observation, is_first: (  # noqa: E731
+            observation.reshape(len(is_first), -1).sum(1).astype(np.int64) % 4
+        )
+        with sw.Collector(envs, policy, replay, seed=0) as collector:
+            collector.collect(seeds=[5, 6, 7, 5])
+        return [
+            (e.metadata["seed"], np.asarray(e.observation).tobytes())
+            for e in replay.iter_episodes()
+        ]
+
+    one, many = games(1), games(3)
+    assert one == many
+    assert one[0] == one[3]
+    assert len({game for _, game in one}) == 3
+
+
+def test_a_range_or_an_array_of_seeds_will_do() -> None:
+    for seeds in (range(3), (0, 1, 2), np.arange(3), np.arange(3, dtype=np.uint8)):
+        replay, _ = collected(SyncVectorEnv([SeededEnv] * 2), seeds)
+        assert [e.metadata["seed"] for e in replay.iter_episodes()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [[], [-1], [1, 2.5], [2**31], [2**63], ["a"], [None], "123", 7, [True], [[1, 2]], [np.nan]],
+)
+def test_seeds_that_make_no_sense_are_refused(seeds: Any) -> None:
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(SyncVectorEnv([SeededEnv] * 2), choose, replay, seed=0) as collector:
+        with pytest.raises((ValueError, TypeError), match=r"^seeds: expected .*got ") as caught:
+            collector.collect(seeds=seeds)
+        assert "\n" not in str(caught.value)
+        assert not replay.is_bound
+        collector.rollout(3)
+        assert replay.steps == 6
+
+
+@pytest.mark.parametrize("other", [{"steps": 3}, {"episodes": 2}, {"steps": 1, "episodes": 1}])
+def test_one_goal_at_a_time(other: dict[str, Any]) -> None:
+    with (
+        sw.Collector(SyncVectorEnv([SeededEnv]), choose, seed=0) as collector,
+        pytest.raises(ValueError, match=r"^collect: expected .*steps.*episodes.*seeds.*got"),
+    ):
+        collector.collect(seeds=[1], **other)
+
+
+def test_a_refused_call_leaves_the_envs_where_they_were() -> None:
+    make: list[Any] = [partial(TraceEnv, [(50, "terminated")])]
+    with sw.Collector(
+        SyncVectorEnv(make), lambda observation, is_first: np.zeros(1, np.int64), seed=0
+    ) as collector:
+        collector.rollout(3)
+        with pytest.raises(ValueError, match="seeds"):
+            collector.collect(seeds=[-3])
+        rollout = collector.rollout(2)
+    assert np.asarray(rollout.observation)[:, 0, 2].tolist() == [3, 4]

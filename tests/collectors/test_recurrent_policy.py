@@ -1,0 +1,514 @@
+"""Policies with a state: what they are given, what is kept of it, what is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import stepwell as sw
+from fakes import CounterEnv, RestartVectorEnv
+from model import copied, same
+from rollout_model import leaves, rows_in, stacked
+
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
+
+
+def counters(
+    *lengths: Any, mode: AutoresetMode = NEXT_STEP, kind: Any = SyncVectorEnv, first: int = 0
+) -> Any:
+    make = [partial(CounterEnv, own, first + tag) for tag, own in enumerate(lengths)]
+    return kind(make, autoreset_mode=mode)
+
+
+class Counting:
+    """Counts the rows of an episode in its state, from `start`, and tells the count as an extra."""
+
+    def __init__(self, start: int = 0, *, extras: bool = True) -> None:
+        self.start, self.extras = start, extras
+        self.seen: list[tuple[Any, Any, Any]] = []
+        self.asked: list[tuple[Any, Any]] = []
+
+    def initial_state(self, num_envs: int) -> Any:
+        return {"count": np.full(num_envs, self.start), "pair": np.zeros((num_envs, 2), np.float32)}
+
+    def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+        self.seen.append((copied(observation), copied(is_first), copied(state)))
+        after = {"count": state["count"] + 1, "pair": state["pair"] + observation[:, 1:2]}
+        after["pair"] = after["pair"].astype(np.float32)
+        action = np.zeros(len(is_first), np.int64)
+        return (action, after, {"count": state["count"]}) if self.extras else (action, after)
+
+    def value(self, observation: Any, state: Any) -> Any:
+        self.asked.append((copied(observation), copied(state)))
+        return state["count"].astype(np.float64)
+
+
+def times_of(rollout: sw.Rollout) -> np.ndarray:
+    return np.asarray(rollout.observation)[..., 1]
+
+
+def counts_in(rollout: sw.Rollout) -> np.ndarray:
+    state: Any = rollout.state
+    return np.asarray(state["count"])
+
+
+# What the policy is given
+
+
+@ALL_MODES
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("start", [0, 7])
+def test_16_the_state_is_back_at_its_beginning_exactly_where_an_episode_begins(
+    mode: AutoresetMode, kind: Any, start: int
+) -> None:
+    """The count is t in every row; in the row in which an env resets, too, it is the last t."""
+    policy = Counting(start)
+    with sw.Collector(counters([3, 1, 4], 1, 100, mode=mode, kind=kind), policy, seed=0) as one:
+        for steps in (7, 1, 13, 30):
+            rollout = one.rollout(steps)
+            assert same(counts_in(rollout), times_of(rollout) + start)
+            assert same(rollout.extras["count"], times_of(rollout) + start)
+            initial: Any = rollout.initial_state
+            assert same(initial["count"], times_of(rollout)[0] + start)
+    for observation, is_first, state in policy.seen:
+        assert same(state["count"], observation[:, 1] + start)
+        assert not state["pair"][is_first].any()
+        t = observation[:, 1]
+        assert same(state["pair"][:, 0], t * (t - 1) / 2)
+
+
+@ALL_MODES
+def test_16_also_in_collect_and_between_calls_of_all_kinds(mode: AutoresetMode) -> None:
+    policy = Counting(2)
+    with sw.Collector(counters([3, 5], 4, mode=mode), policy, seed=0) as collector:
+        collector.collect(steps=7)
+        collector.rollout(3)
+        collector.collect(steps=5)
+        collector.collect(episodes=3)
+        collector.rollout(6)
+        collector.collect(seeds=[4, 5, 6])
+        collector.collect(steps=9)
+    for observation, _, state in policy.seen:
+        assert same(state["count"], observation[:, 1] + 2)
+
+
+@ALL_MODES
+def test_16_groups_have_states_of_their_own(mode: AutoresetMode) -> None:
+    policy = Counting(1)
+    groups = [counters([3, 1], 5, mode=mode), counters(2, mode=mode, first=2)]
+    with sw.Collector(groups, policy, seed=0) as collector:
+        for steps in (4, 9, 1):
+            rollout = collector.rollout(steps)
+            assert same(counts_in(rollout), times_of(rollout) + 1)
+    for observation, _, state in policy.seen:
+        assert same(state["count"], observation[:, 1] + 1)
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_16_rows_of_a_partial_batch_come_with_the_states_of_their_envs(mode: Any) -> None:
+    envs = AtariVectorEnv(
+        "breakout", 4, batch_size=2, num_threads=2, autoreset_mode=mode, img_height=12,
+        img_width=10, frameskip=1, max_num_frames_per_episode=20, noop_max=5, stack_num=1,
+    )  # fmt: skip
+    sizes: list[int] = []
+
+    class Policy(Counting):
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            sizes.append(rows_in(state))
+            assert (state["count"][is_first] == 3).all()
+            count = np.asarray(state["count"])
+            return count * 0, {**state, "count": count + 1}, {"count": count}
+
+    with sw.Collector(envs, Policy(3), seed=0) as collector:
+        rollouts = [collector.rollout(steps) for steps in (17, 40)]
+    assert set(sizes) == {2}
+    firsts = np.concatenate([rollout.is_first for rollout in rollouts])
+    counts = np.concatenate([counts_in(rollout) for rollout in rollouts])
+    for env in range(4):
+        expected, count = [], 3
+        for is_first in firsts[:, env]:
+            count = 3 if is_first else count + 1
+            expected.append(count)
+        assert counts[:, env].tolist() == expected
+    assert firsts[1:].any()
+
+
+def test_16_a_worker_that_dies_takes_the_state_with_it() -> None:
+    make: list[Any] = [partial(CounterEnv, 9, tag) for tag in (0, 1)]
+    policy = Counting(5)
+    with sw.Collector(RestartVectorEnv(make, at_step=4, env=1), policy, seed=0) as collector:
+        rollout = collector.rollout(8)
+    assert same(counts_in(rollout), times_of(rollout) + 5)
+    assert times_of(rollout)[:, 1].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_after_an_error_the_state_begins_anew() -> None:
+    policy = Counting(1)
+    inner, calls = type(policy).__call__, iter(range(100))
+
+    class Failing(Counting):
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            if next(calls) == 3:
+                raise RuntimeError("the policy broke")
+            return inner(self, observation, is_first, state)
+
+    with sw.Collector(counters(9, 9), Failing(1), seed=0) as collector:
+        with pytest.raises(RuntimeError, match="the policy broke"):
+            collector.rollout(9)
+        rollout = collector.rollout(4)
+    assert same(counts_in(rollout), times_of(rollout) + 1)
+    assert times_of(rollout)[0].tolist() == [0, 0]
+
+
+def test_a_state_that_the_policy_writes_into_is_its_own() -> None:
+    """Neither what is kept nor the initial state changes with it."""
+
+    class Writing:
+        initial = np.full((2, 1), 4)
+
+        def initial_state(self, num_envs: int) -> Any:
+            return self.initial[:num_envs]
+
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            after = np.array(state)
+            after += 1
+            self.last = after
+            return np.zeros(len(is_first), np.int64), after
+
+    policy = Writing()
+    with sw.Collector(counters(3, 5), policy, seed=0) as collector:
+        rollout = collector.rollout(12)
+        kept = copied(rollout.state)
+        policy.last += 100
+        assert same(rollout.state, kept)
+        collector.rollout(3)
+    assert same(rollout.state, kept)
+    assert same(np.asarray(rollout.state)[..., 0], times_of(rollout) + 4)
+    assert (policy.initial == 4).all()
+
+
+@ALL_MODES
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_policy_may_write_into_the_state_that_it_is_given(
+    mode: AutoresetMode, grouped: bool
+) -> None:
+    class InPlace:
+        def initial_state(self, num_envs: int) -> Any:
+            return {"count": np.full(num_envs, 2)}
+
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            count = state["count"].copy()
+            state["count"] += 1
+            return np.zeros(len(is_first), np.int64), state, {"count": count}
+
+    groups = [counters([3, 1], 5, mode=mode), counters(2, mode=mode, first=2)]
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(
+        groups if grouped else groups[0], InPlace(), replay, seed=0, store_state=True
+    ) as collector:
+        for steps in (5, 1, 8):
+            rollout = collector.rollout(steps)
+            assert same(counts_in(rollout), times_of(rollout) + 2)
+            assert same(rollout.extras["count"], times_of(rollout) + 2)
+            assert same(rollout.extras["state/count"], times_of(rollout) + 2)
+    for group in groups:
+        group.close()
+
+
+def test_a_policy_may_return_the_same_array_at_every_call() -> None:
+    class Thrifty:
+        def __init__(self) -> None:
+            self.buffer = np.zeros(2, np.int64)
+
+        def initial_state(self, num_envs: int) -> Any:
+            return np.zeros(num_envs, np.int64)
+
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            self.buffer[:] = state + 1
+            return np.zeros(2, np.int64), self.buffer
+
+        def value(self, observation: Any, state: Any) -> Any:
+            return np.asarray(state, np.float32)
+
+    with sw.Collector(counters(3, 5), Thrifty(), seed=0) as collector:
+        for steps in (5, 9):
+            rollout = collector.rollout(steps)
+            assert same(rollout.state, times_of(rollout))
+            ends = rollout.bootstrap
+            assert same(ends.state, np.asarray(ends.observation)[:, 1])
+
+
+# What is kept
+
+
+def test_the_value_of_open_ends_is_asked_for_with_the_state_behind_them() -> None:
+    policy = Counting(0)
+    make: list[Any] = [partial(CounterEnv, own, 0, "truncated") for own in (3, 100)]
+    with sw.Collector(SyncVectorEnv(make), policy, seed=0) as collector:
+        rollout = collector.rollout(6)
+    ends = rollout.bootstrap
+    assert len(policy.asked) == 1
+    assert same(policy.asked[0][0], ends.observation)
+    assert same(policy.asked[0][1], ends.state)
+    # The count behind row t is t + 1, which is the time of what followed.
+    state: Any = ends.state
+    assert state["count"].tolist() == np.asarray(ends.observation)[:, 1].tolist()
+    assert np.asarray(ends.value).tolist() == state["count"].tolist()
+
+
+@ALL_MODES
+def test_a_stored_state_is_that_before_the_row(mode: AutoresetMode) -> None:
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(
+        counters([3, 1, 4], 5, mode=mode), Counting(6), replay, seed=0, store_state=True
+    ) as collector:
+        collector.rollout(9)
+        collector.collect(steps=11)
+    assert {field.name for field in replay.spec.fields} >= {
+        "extra/state/count",
+        "extra/state/pair",
+        "extra/count",
+    }
+    for episode in replay.iter_episodes():
+        counts = episode.fields["extra/state/count"][: episode.steps]
+        assert counts.tolist() == list(range(6, 6 + episode.steps))
+        pairs = episode.fields["extra/state/pair"]
+        assert pairs.dtype == np.float32
+        assert pairs.shape[1:] == (2,)
+
+
+def test_a_state_that_is_one_array_is_stored_under_one_name() -> None:
+    class Plain:
+        def initial_state(self, num_envs: int) -> Any:
+            return np.zeros((num_envs, 3), np.int16)
+
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            return np.zeros(len(is_first), np.int64), (state + 1).astype(np.int16)
+
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(counters(4), Plain(), replay, seed=0, store_state=True) as collector:
+        rollout = collector.rollout(9)
+    field = replay.spec["extra/state"]
+    assert (field.dtype, field.shape) == ("int16", (3,))
+    assert np.asarray(rollout.state).shape == (9, 1, 3)
+    assert np.asarray(rollout.state).dtype == np.int16
+    for episode in replay.iter_episodes():
+        stored = episode.fields["extra/state"][: episode.steps, 0]
+        assert stored.tolist() == list(range(episode.steps))
+
+
+def test_states_are_stored_only_where_that_is_asked_for() -> None:
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(counters(4), Counting(), replay, seed=0) as collector:
+        rollout = collector.rollout(3)
+    assert not [field.name for field in replay.spec.fields if "state" in field.name]
+    assert set(rollout.extras) == {"count"}
+    assert counts_in(rollout)[:, 0].tolist() == [0, 1, 2]
+
+
+def test_storing_states_changes_nothing_else() -> None:
+    found = []
+    for store_state in (False, True):
+        with sw.Collector(
+            counters([3, 2], 4), Counting(), sw.SequenceReplayBuffer(), seed=0,
+            store_state=store_state,
+        ) as collector:  # fmt: skip
+            found.append(collector.rollout(15))
+    for name in ("observation", "action", "reward", "is_first", "mask", "state", "initial_state"):
+        assert same(getattr(found[0], name), getattr(found[1], name))
+
+
+def test_without_extras_a_pair_of_action_and_state_will_do() -> None:
+    with sw.Collector(counters(3), Counting(extras=False), seed=0) as collector:
+        rollout = collector.rollout(7)
+    assert dict(rollout.extras) == {}
+    assert same(counts_in(rollout), times_of(rollout))
+
+
+@pytest.mark.parametrize("shape", ["tuple", "nested", "array"])
+def test_states_may_be_trees_of_any_kind(shape: str) -> None:
+    class Shaped:
+        def initial_state(self, num_envs: int) -> Any:
+            count = np.zeros(num_envs, np.int64)
+            return {
+                "tuple": (count, np.ones((num_envs, 2))),
+                "nested": {"a": (count, {"b": np.ones((num_envs, 2))})},
+                "array": count,
+            }[shape]
+
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            def up(part: Any) -> Any:
+                if isinstance(part, dict):
+                    return {key: up(value) for key, value in part.items()}
+                return tuple(map(up, part)) if isinstance(part, tuple) else part + 1
+
+            return np.zeros(len(is_first), np.int64), up(state)
+
+    with sw.Collector(counters(3, [1, 4]), Shaped(), seed=0) as collector:
+        rollout = collector.rollout(11)
+    first, *rest = leaves(rollout.state)
+    assert same(first, times_of(rollout))
+    for other in rest:
+        assert same(other[..., 0], times_of(rollout) + 1)
+    structure: Any = rollout.state
+    assert isinstance(structure, {"tuple": tuple, "nested": dict, "array": np.ndarray}[shape])
+
+
+def test_a_tuple_action_is_not_taken_for_an_action_with_its_state() -> None:
+    """Both are pairs: what the policy returns is told apart by what it is."""
+
+    class Pair(CounterEnv):
+        def __init__(self) -> None:
+            super().__init__(4)
+            self.action_space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(5)))  # type: ignore[assignment]
+
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(0)  # type: ignore[arg-type]
+            return observation, float(action[0] * 10 + action[1]), *rest
+
+    class Policy:
+        def initial_state(self, num_envs: int) -> Any:
+            return (np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64))
+
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            time = observation[:, 1]
+            return (time % 3, time % 5), (state[0] + 1, state[1] + 2)
+
+    with sw.Collector(SyncVectorEnv([Pair] * 2), Policy(), seed=0) as collector:
+        rollout = collector.rollout(9)
+    action: Any = rollout.action
+    assert same(action, (times_of(rollout) % 3, times_of(rollout) % 5))
+    rewards = action[0] * 10 + action[1]
+    assert same(rollout.reward[rollout.mask], rewards[rollout.mask])
+    state: Any = rollout.state
+    assert same(state, (times_of(rollout), 2 * times_of(rollout)))
+
+
+# What is refused
+
+
+class Returning:
+    """Begins with the state [N, 2] float32, and returns what it is told."""
+
+    def __init__(self, result: Any, initial: Any = None) -> None:
+        self.result, self.initial = result, initial
+
+    def initial_state(self, num_envs: int) -> Any:
+        if self.initial is not None:
+            return self.initial(num_envs)
+        return {"h": np.zeros((num_envs, 2), np.float32)}
+
+    def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+        return self.result(np.zeros(len(is_first), np.int64), state)
+
+
+RETURNED = "policy (with a state )?returned"
+WRONG_RESULTS: dict[str, tuple[Any, str]] = {
+    "an action alone": (lambda a, state: a, RETURNED),
+    "a tuple of one": (lambda a, state: (a,), RETURNED),
+    "a tuple of four": (lambda a, state: (a, state, {}, 1), RETURNED),
+    "extras that are no dict": (lambda a, state: (a, state, 3), RETURNED),
+    "extras in the place of the state": (lambda a, state: (a, {"x": a}), RETURNED + ".*state"),
+    "a part of the state": (lambda a, state: (a, state["h"]), RETURNED + ".*state"),
+    "a part too many": (lambda a, state: (a, {**state, "c": a}), RETURNED + ".*state"),
+    "no parts": (lambda a, state: (a, {}), RETURNED + ".*state"),
+    "None": (lambda a, state: (a, None), RETURNED + ".*state"),
+    "too few envs": (
+        lambda a, state: (a, {"h": state["h"][:1]}),
+        RETURNED + r".*state.*\(1, 2\)",
+    ),
+    "another shape": (
+        lambda a, state: (a, {"h": state["h"][:, :1]}),
+        RETURNED + r".*state.*\(2, 1\)",
+    ),
+    "complex": (lambda a, state: (a, {"h": state["h"] * 1.0j}), RETURNED + ".*complex"),
+    "float64": (lambda a, state: (a, {"h": state["h"].astype(float)}), RETURNED + ".*float64"),
+    "int64": (lambda a, state: (a, {"h": state["h"].astype(int)}), RETURNED + ".*int64"),
+    "text": (lambda a, state: (a, {"h": "no"}), RETURNED + ".*state"),
+}
+
+
+@pytest.mark.parametrize(("result", "message"), WRONG_RESULTS.values(), ids=WRONG_RESULTS)
+def test_a_wrong_result_of_a_recurrent_policy_is_one_clear_sentence(
+    result: Any, message: str
+) -> None:
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(counters(3, 3), Returning(result), replay, seed=0) as collector:
+        with pytest.raises((ValueError, TypeError), match=f"^{message}.*expected") as caught:
+            collector.rollout(4)
+        assert "\n" not in str(caught.value)
+        assert caught.value.__cause__ is None
+    assert replay.steps == 0
+
+
+WRONG_STATES: dict[str, Any] = {
+    "too many envs": lambda n: np.zeros(n + 1),
+    "a part without envs": lambda n: {"h": np.zeros((n, 2)), "c": np.zeros(1)},
+    "a number": lambda n: np.float64(0),
+    "text": lambda n: "zero",
+    "an array of text": lambda n: np.array(["a"] * n),
+    "None": lambda n: None,
+    "a strange key": lambda n: {3: np.zeros(n)},
+}
+
+
+@pytest.mark.parametrize("initial", WRONG_STATES.values(), ids=WRONG_STATES)
+def test_a_wrong_initial_state_is_one_clear_sentence(initial: Any) -> None:
+    policy = Returning(lambda action, state: (action, state), initial)
+    with pytest.raises((ValueError, TypeError), match=r"^policy.initial_state returned .*expected"):
+        with sw.Collector(counters(3, 3), policy, seed=0) as collector:
+            collector.rollout(2)
+
+
+WRONG_VALUES: dict[str, tuple[Any, str]] = {
+    "too many": (lambda observation, state: np.zeros(5), r"value.*\(5,\)"),
+    "a second axis": (lambda observation, state: np.zeros((1, 1)), r"value.*\(1, 1\)"),
+    "text": (lambda observation, state: "much", "value"),
+    "whole numbers": (lambda observation, state: np.array([3]), "value.*int64"),
+    "complex": (lambda observation, state: np.array([1j]), "value.*complex"),
+}
+
+
+@pytest.mark.parametrize(("value", "message"), WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_a_wrong_value_is_one_clear_sentence(value: Any, message: str) -> None:
+    policy = Counting()
+    policy.value = value  # type: ignore[method-assign]
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(counters(9), policy, replay, seed=0) as collector:
+        with pytest.raises(
+            (ValueError, TypeError), match=rf"{message}.*expected|expected.*{message}"
+        ):
+            collector.rollout(4)
+    # The rows are right, whatever the policy thinks of the last one.
+    assert replay.steps == 4
+
+
+def test_a_state_with_the_name_of_an_extra_is_refused() -> None:
+    class Both(Counting):
+        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+            action, after, _ = super().__call__(observation, is_first, state)
+            return action, after, {"state/count": state["count"]}
+
+    replay = sw.SequenceReplayBuffer()
+    with (
+        sw.Collector(counters(3), Both(), replay, seed=0, store_state=True) as collector,
+        pytest.raises(ValueError, match="state"),
+    ):
+        collector.rollout(2)
+
+
+def test_storing_the_state_of_a_policy_without_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"store_state.*initial_state"):
+        sw.Collector(counters(3), sw.RandomPolicy(), seed=0, store_state=True)
+
+
+def test_the_model_of_batches_and_states_stacks_them() -> None:
+    assert same(stacked([{"a": 1}, {"a": 2}]), {"a": np.array([1, 2])})
+    assert rows_in({"a": np.zeros((3, 1)), "b": (np.ones(3),)}) == 3

@@ -1,0 +1,624 @@
+"""What `Collector.rollout` gives, takes and refuses, and what is kept after errors."""
+
+from __future__ import annotations
+
+import gc
+import re
+import signal
+import threading
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import stepwell as sw
+from fakes import CounterEnv, CrashEnv, InfoEnv, SeededEnv, TraceEnv
+from model import copied, row_of, same
+from rollout_model import TraceRule, assert_equal_rollouts, policy_of
+from stepwell.buffers import SpecMismatch
+
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
+
+
+@pytest.fixture
+def replay() -> sw.SequenceReplayBuffer:
+    return sw.SequenceReplayBuffer(seed=0)
+
+
+@pytest.fixture(autouse=True)
+def python_handles_ctrl_c() -> Iterator[None]:
+    """As it does unless it was started in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def counters(*lengths: Any, mode: AutoresetMode = NEXT_STEP, kind: Any = SyncVectorEnv) -> Any:
+    make = [partial(CounterEnv, own, tag) for tag, own in enumerate(lengths or (5, 5))]
+    return kind(make, autoreset_mode=mode)
+
+
+def zeros(observation: Any, is_first: Any) -> Any:
+    return np.zeros(len(is_first), np.int64)
+
+
+def collector_of(envs: Any = None, policy: Any = zeros, replay: Any = None, **more: Any) -> Any:
+    return sw.Collector(counters() if envs is None else envs, policy, replay, seed=0, **more)
+
+
+def check_rows(replay: sw.SequenceReplayBuffer) -> None:
+    """Every stored episode counts from 0 without a gap."""
+    for episode in replay.iter_episodes():
+        rows = np.asarray(episode.observation)
+        assert rows[:, 1].tolist() == list(range(episode.rows))
+        assert len(np.unique(rows[:, [0, 2]], axis=0)) == 1
+    assert sum(e.steps for e in replay.iter_episodes()) == replay.steps
+
+
+def times_of(rollout: sw.Rollout) -> list[list[int]]:
+    times: list[list[int]] = np.asarray(rollout.observation)[..., 1].tolist()
+    return times
+
+
+# What it gives
+
+
+def test_shapes_and_dtypes_are_those_that_are_told() -> None:
+    def policy(observation: Any, is_first: Any) -> Any:
+        extras = {"log_prob": np.zeros(2, np.float32), "logits": np.zeros((2, 4), np.float16)}
+        return np.zeros(2, np.int8), extras
+
+    info = {"t": -1, "array": np.zeros(2, np.int16)}
+    envs = SyncVectorEnv([partial(InfoEnv, 4)] * 2)
+    with collector_of(envs, policy, info=info) as collector:
+        rollout = collector.rollout(6)
+    assert (rollout.num_steps, rollout.num_envs, rollout.steps) == (6, 2, 10)
+    assert rollout.observation.shape == (6, 2, 3)
+    assert rollout.observation.dtype == np.int64
+    assert (rollout.action.shape, rollout.action.dtype) == ((6, 2), np.dtype(np.int64))
+    assert (rollout.reward.shape, rollout.reward.dtype) == ((6, 2), np.dtype(np.float32))
+    for name in ("is_first", "terminated", "truncated", "cut", "mask"):
+        flags = getattr(rollout, name)
+        assert (flags.shape, flags.dtype) == ((6, 2), np.dtype(np.bool_)), name
+    shapes = {name: (rows.shape, rows.dtype.name) for name, rows in rollout.extras.items()}
+    assert shapes == {"log_prob": ((6, 2), "float32"), "logits": ((6, 2, 4), "float16")}
+    shapes = {name: (rows.shape, rows.dtype.name) for name, rows in rollout.info.items()}
+    assert shapes == {"t": ((6, 2), "int64"), "array": ((6, 2, 2), "int16")}
+    assert (rollout.state, rollout.initial_state, rollout.bootstrap.state) == (None, None, None)
+    assert rollout.bootstrap.value is None
+    assert rollout.bootstrap.observation.dtype == np.int64
+    assert isinstance(rollout.rng, np.random.Generator)
+    assert isinstance(rollout.episode_returns[0], float)
+    assert isinstance(rollout.episode_lengths[0], int)
+
+
+def test_info_lies_beside_real_rows_also_where_it_is_written_anew() -> None:
+    envs = SyncVectorEnv([partial(InfoEnv, 2)])
+    with collector_of(envs, info={"t": -1}) as collector:
+        rollout = collector.rollout(5)
+        again = collector.rollout(5, out=rollout)
+    for one in (rollout, again):
+        assert one.info["t"][one.mask].tolist() == [1, 2, 1, 2][: one.steps]
+
+
+@ALL_MODES
+def test_the_first_call_begins_from_a_reset_and_the_next_ones_go_on(mode: AutoresetMode) -> None:
+    with collector_of(counters(9, 9, mode=mode)) as collector:
+        first, second = collector.rollout(3), collector.rollout(2)
+        assert times_of(first) == [[0, 0], [1, 1], [2, 2]]
+        assert times_of(second) == [[3, 3], [4, 4]]
+        assert first.is_first[:, 0].tolist() == [True, False, False]
+        assert not second.is_first.any()
+        collector.collect(steps=4)
+        assert times_of(collector.rollout(2)) == [[7, 7], [8, 8]]
+
+
+@ALL_MODES
+def test_rollouts_and_collects_take_turns_over_the_same_episodes(
+    mode: AutoresetMode, replay: sw.SequenceReplayBuffer
+) -> None:
+    with collector_of(counters(7, 3, mode=mode), replay=replay) as collector:
+        steps = 0
+        for turn in range(1, 8):
+            steps += collector.rollout(turn).steps
+            assert replay.steps == steps
+            steps += collector.collect(steps=turn).steps
+            assert replay.steps == steps
+    check_rows(replay)
+    unfinished = [e.stream for e in replay.iter_episodes() if not e.end.is_final]
+    assert len(unfinished) == len(set(unfinished)) <= 2
+
+
+@pytest.mark.parametrize("goal", [{"episodes": 3}, {"seeds": [1, 2, 3]}])
+@ALL_MODES
+def test_after_whole_episodes_a_rollout_begins_from_a_reset(
+    mode: AutoresetMode, goal: dict[str, Any], replay: sw.SequenceReplayBuffer
+) -> None:
+    with collector_of(counters(7, 4, mode=mode), replay=replay) as collector:
+        collector.rollout(2)
+        assert collector.collect(**goal).cut == 2
+        rollout = collector.rollout(3)
+    assert times_of(rollout) == [[0, 0], [1, 1], [2, 2]]
+    assert rollout.is_first[0].all()
+    assert not rollout.cut.any()
+    check_rows(replay)
+
+
+def test_the_report_is_that_of_the_last_call() -> None:
+    with collector_of(counters(3, 5)) as collector:
+        rollout = collector.rollout(8)
+        report = collector.report
+        assert (report.steps, report.episodes) == (rollout.steps, len(rollout.episode_lengths))
+        assert report.lengths == rollout.episode_lengths == (3, 5, 3)
+        assert report.returns == rollout.episode_returns == (6.0, 15.0, 6.0)
+        assert report.seconds >= report.env_seconds > 0
+        assert collector.collect(steps=4) is collector.report
+        assert collector.report.steps == 4
+
+
+def test_before_any_call_there_is_no_report() -> None:
+    with (
+        collector_of() as collector,
+        pytest.raises(ValueError, match=r"report: expected.*got none"),
+    ):
+        _ = collector.report
+
+
+def test_a_policy_without_a_value_leaves_it_to_the_learner() -> None:
+    with collector_of() as collector:
+        rollout = collector.rollout(4)
+    assert rollout.bootstrap.value is None
+    advantages, _ = rollout.advantages(
+        1.0,
+        0.0,
+        value=np.zeros((4, 2)),
+        bootstrap_value=lambda observation: np.asarray(observation)[:, 1],
+    )
+    assert advantages[3].tolist() == [4 + 4] * 2
+
+
+def test_the_value_is_asked_for_once_for_all_open_ends() -> None:
+    policy = policy_of(TraceRule())
+    envs = SyncVectorEnv([partial(TraceEnv, [(2, "truncated"), (9, "both")], n) for n in (0, 1)])
+    with collector_of(envs, policy) as collector:
+        rollout = collector.rollout(5)
+        assert policy.value_calls == [4]
+        collector.rollout(2)
+    assert policy.value_calls == [4, 2]
+    assert rollout.bootstrap.value is not None
+    assert rollout.bootstrap.value.dtype == np.float32
+
+
+def test_something_else_that_is_called_value_is_not_asked() -> None:
+    class Layer:
+        def __call__(self, *inputs: Any) -> Any:
+            raise AssertionError("a part of the network is no method of the policy")
+
+    class Policy:
+        value = Layer()
+
+        def __call__(self, observation: Any, is_first: Any) -> Any:
+            return zeros(observation, is_first)
+
+    with collector_of(policy=Policy()) as collector:
+        assert collector.rollout(3).bootstrap.value is None
+
+
+def test_a_rollout_without_open_ends_asks_for_nothing_wrong() -> None:
+    """All episodes end in the last row: there may be nothing to ask."""
+    policy = policy_of(TraceRule())
+    envs = SyncVectorEnv([partial(TraceEnv, [(3, "terminated")], n) for n in (0, 1)])
+    with collector_of(envs, policy) as collector:
+        for steps in (3, 1):  # the second one is but the row in which both envs reset
+            rollout = collector.rollout(steps)
+            assert len(rollout.bootstrap.step) == 0
+            assert rollout.bootstrap.observation.shape == (0, 5)
+            assert rollout.bootstrap.value is not None
+            assert rollout.bootstrap.value.shape == (0,)
+            advantages, _ = rollout.advantages(0.9, 0.9)
+            assert advantages.shape == (steps, 2)
+        assert rollout.steps == 0
+        assert not rollout.mask.any()
+    assert set(policy.value_calls) <= {0}
+
+
+def test_minibatches_hold_each_real_row_once() -> None:
+    with collector_of(counters(2, 5, 3), policy_with_value) as collector:
+        rollout = collector.rollout(11)
+    rollout.advantages(0.9, 0.9, bootstrap_value=np.zeros(len(rollout.bootstrap.step)))
+    seen: list[tuple[int, int]] = []
+    for batch in rollout.minibatches(7, epochs=1):
+        for place, (t, n) in enumerate(zip(batch.step.tolist(), batch.env.tolist(), strict=True)):
+            seen.append((t, n))
+            assert same(row_of(batch.observation, place), rollout.observation[t, n])
+            assert batch.reward[place] == rollout.reward[t, n]
+    assert sorted(seen) == [(t, n) for t, n in np.argwhere(rollout.mask).tolist()]
+
+
+def policy_with_value(observation: Any, is_first: Any) -> Any:
+    return zeros(observation, is_first), {"value": observation[:, 1].astype(np.float32)}
+
+
+# The given rollout
+
+
+def test_the_arrays_of_a_given_rollout_are_used_again() -> None:
+    with collector_of(policy=policy_with_value) as collector:
+        first = collector.rollout(6)
+        parts = {name: getattr(first, name) for name in ("observation", "action", "reward", "mask")}
+        second = collector.rollout(6, out=first)
+        for name, part in parts.items():
+            assert np.shares_memory(part, getattr(second, name)), name
+        assert np.shares_memory(first.extras["value"], second.extras["value"])
+        third = collector.rollout(6, out=second)
+    assert np.shares_memory(first.observation, third.observation)
+
+
+def test_what_was_computed_from_a_given_rollout_is_forgotten() -> None:
+    with collector_of(policy=policy_with_value) as collector:
+        first = collector.rollout(4)
+        first.advantages(0.9, 0.9, bootstrap_value=np.ones(2))
+        second = collector.rollout(4, out=first)
+        (batch,) = second.minibatches(100)
+    assert batch.advantage is None
+    assert batch.returns is None
+
+
+def test_flags_of_a_given_rollout_do_not_stay() -> None:
+    with collector_of(counters([2, 50], [3, 50]), policy_with_value) as collector:
+        first = collector.rollout(6)
+        assert (first.terminated.any(), first.mask.all()) == (True, False)
+        second = collector.rollout(6, out=first)
+    assert second.mask.all()
+    assert not (second.terminated | second.truncated | second.cut | second.is_first).any()
+    assert second.reward.all()
+
+
+@ALL_MODES
+def test_the_row_that_was_newest_goes_on_into_the_rollout_that_is_written_anew(
+    mode: AutoresetMode,
+) -> None:
+    """Its first half, and that it is a first row, was noted in the arrays that are rewritten."""
+    found = []
+    for reuse in (False, True):
+        with collector_of(counters(3, 2, 4, mode=mode), policy_with_value) as collector:
+            rollout = collector.rollout(4)
+            for _ in range(4):
+                rollout = collector.rollout(4, out=rollout if reuse else None)
+            found.append(rollout)
+    assert_equal_rollouts(*found)
+
+
+def test_open_ends_of_an_earlier_rollout_are_not_written_anew() -> None:
+    with collector_of(counters(50, 50)) as collector:
+        first = collector.rollout(3)
+        kept, ends = copied(first.bootstrap.observation), first.bootstrap
+        collector.rollout(3, out=first)
+    assert same(ends.observation, kept)
+
+
+def test_rewards_of_a_given_rollout_do_not_stay_in_masked_rows() -> None:
+    with collector_of(counters([6, 2], [6, 3]), policy_with_value) as collector:
+        first = collector.rollout(6)
+        assert first.reward.all()
+        second = collector.rollout(6, out=first)
+    assert not second.mask.all()
+    assert not second.reward[~second.mask].any()
+
+
+def test_a_rollout_of_another_collector_will_do_as_out() -> None:
+    found = []
+    for reuse in (False, True):
+        with collector_of(policy=policy_with_value) as collector:
+            other = collector.rollout(4)
+        with collector_of(counters([2, 9], 3), sw.RandomPolicy()) as collector:
+            found.append(collector.rollout(4, out=other if reuse else None))
+    assert_equal_rollouts(*found)
+    assert dict(found[1].extras) == {}
+
+
+@pytest.mark.parametrize(
+    ("steps", "envs", "message"),
+    [
+        (4, (5, 5), r"out: expected .*\b4\b.*got.*\b3\b"),
+        (2, (5, 5), r"out: expected .*\b2\b.*got.*\b3\b"),
+        (3, (5, 5, 5), r"out: expected .*\b3\b.*got.*\b2\b"),
+    ],
+)
+def test_a_given_rollout_of_another_shape_is_refused(
+    steps: int, envs: tuple[int, ...], message: str
+) -> None:
+    with collector_of() as collector:
+        other = collector.rollout(3)
+        kept = copied(other.observation)
+    with collector_of(counters(*envs)) as collector:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            collector.rollout(steps, out=other)
+        rollout = collector.rollout(2)
+    assert same(other.observation, kept)
+    assert times_of(rollout) == [[0] * len(envs), [1] * len(envs)]
+
+
+@pytest.mark.parametrize("out", ["rollout", 3, (1, 2), {}])
+def test_something_else_than_a_rollout_is_refused_as_out(out: Any) -> None:
+    with collector_of() as collector:
+        with pytest.raises(TypeError, match=r"^out: expected an? .*[Rr]ollout.*got"):
+            collector.rollout(3, out=out)
+        assert times_of(collector.rollout(2)) == [[0, 0], [1, 1]]
+
+
+def test_a_given_rollout_of_other_envs_is_refused() -> None:
+    """Of the same shape [T, N], but with other observations."""
+    with collector_of(SyncVectorEnv([TraceEnv] * 2)) as collector:
+        other = collector.rollout(3)
+        kept = copied(other.observation)
+    with collector_of() as collector:
+        with pytest.raises(ValueError, match=r"^out: expected .*int64 \(3,\).*got float64 \(5,\)"):
+            collector.rollout(3, out=other)
+        assert times_of(collector.rollout(3)) == [[0, 0], [1, 1], [2, 2]]
+    assert same(other.observation, kept)
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (0, "steps: expected a whole number >= 1, got 0"),
+        (-3, "steps: expected a whole number >= 1, got -3"),
+        (2.5, "steps: expected a whole number >= 1, got 2.5"),
+        (float("nan"), "steps: expected a whole number >= 1, got nan"),
+        (float("inf"), "steps: expected a whole number >= 1, got inf"),
+        (None, "steps: expected a whole number >= 1, got None"),
+        ("7", "steps: expected a whole number >= 1, got '7'"),
+        (True, "steps: expected a whole number >= 1, got True"),
+        ([3], r"steps: expected a whole number >= 1, got [3]"),
+    ],
+)
+def test_numbers_of_rows_that_make_no_sense_are_refused(
+    steps: Any, message: str, replay: sw.SequenceReplayBuffer
+) -> None:
+    with collector_of(replay=replay) as collector:
+        with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
+            collector.rollout(steps)
+        assert not replay.is_bound
+        collector.rollout(3)
+        with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
+            collector.rollout(steps)
+        assert times_of(collector.rollout(1)) == [[3, 3]]
+    assert replay.steps == 8
+
+
+def test_a_numpy_number_of_rows_will_do() -> None:
+    with collector_of() as collector:
+        assert collector.rollout(np.int64(3)).num_steps == 3
+
+
+def test_a_closed_collector_gives_no_rollouts() -> None:
+    collector = collector_of()
+    collector.close()
+    with pytest.raises(ValueError, match="the Collector is closed: expected an open one; make a"):
+        collector.rollout(1)
+
+
+WRONG_RESULTS: dict[str, tuple[Any, str]] = {
+    "too many envs": (lambda n: np.zeros(n + 1, np.int64), r"returned action of shape \(3,\)"),
+    "another shape": (lambda n: np.zeros((n, 1), np.int64), r"returned action of shape \(2, 1\)"),
+    "another dtype": (lambda n: np.zeros(n), "policy returned action of .*float64"),
+    "out of range": (lambda n: np.full(n, 9), "policy returned action 9, expected one of Discrete"),
+    "too long an extra": (
+        lambda n: (np.zeros(n, np.int64), {"value": np.zeros(n + 1)}),
+        "policy returned extra 'value'",
+    ),
+    "a number as an extra": (
+        lambda n: (np.zeros(n, np.int64), {"value": 0.0}),
+        "policy returned extra 'value'",
+    ),
+    "extras that are no dict": (lambda n: (np.zeros(n, np.int64), np.zeros(n)), "policy returned"),
+    "a state": (lambda n: (np.zeros(n, np.int64), np.zeros(n), {}), "policy returned"),
+    "None": (lambda n: None, "policy returned"),
+}
+
+
+@pytest.mark.parametrize(("result", "message"), WRONG_RESULTS.values(), ids=WRONG_RESULTS)
+def test_a_wrong_result_of_a_policy_is_one_clear_sentence(
+    result: Any, message: str, replay: sw.SequenceReplayBuffer
+) -> None:
+    calls = iter(range(100))
+
+    def policy(observation: Any, is_first: Any) -> Any:
+        n = len(is_first)
+        if next(calls) == 3:
+            return result(n)
+        return np.zeros(n, np.int64), {"value": np.zeros(n)}
+
+    with collector_of(policy=policy, replay=replay) as collector:
+        with pytest.raises(ValueError, match=message) as caught:
+            collector.rollout(9)
+        assert "\n" not in str(caught.value)
+        assert replay.steps == 6
+        assert caught.value.__notes__ == ["kept: 6 steps, 0 ended episodes, in RAM"]
+        assert times_of(collector.rollout(2)) == [[0, 0], [1, 1]]
+    check_rows(replay)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros(3, np.float32), r"value.*\(3,\).*expected.*\(2,\)"),
+        (np.zeros((2, 1), np.float32), r"value.*\(2, 1\).*expected.*\(2,\)"),
+        (np.zeros(2, np.complex128), "value.*complex128.*expected"),
+        (np.array(["a", "b"]), "value.*expected"),
+        (None, "value.*expected"),
+    ],
+)
+def test_a_wrong_value_is_one_clear_sentence(
+    value: Any, message: str, replay: sw.SequenceReplayBuffer
+) -> None:
+    policy = policy_of(TraceRule())
+    good, policy.value = policy.value, lambda observation: value
+    envs = SyncVectorEnv([partial(TraceEnv, [(9, "both")], n) for n in (0, 1)])
+    with collector_of(envs, policy, replay) as collector:
+        with pytest.raises((ValueError, TypeError), match=message):
+            collector.rollout(4)
+        assert replay.steps == 8
+        policy.value = good
+        assert collector.rollout(3).bootstrap.value.shape == (2,)
+    assert replay.steps == 14
+
+
+def test_other_envs_are_refused(replay: sw.SequenceReplayBuffer) -> None:
+    with collector_of(replay=replay) as collector:
+        collector.rollout(3)
+    with (
+        collector_of(SyncVectorEnv([TraceEnv]), replay=replay) as collector,
+        pytest.raises(SpecMismatch, match="field 'observation'"),
+    ):
+        collector.rollout(3)
+    assert replay.steps == 6
+
+
+# Errors and Ctrl-C
+
+
+def test_an_error_in_an_env_keeps_what_came_before(replay: sw.SequenceReplayBuffer) -> None:
+    envs = SyncVectorEnv([partial(CounterEnv, 4, 0), partial(CrashEnv, 11, 4, 1)])
+    with pytest.raises(ZeroDivisionError) as caught, collector_of(envs, replay=replay) as collector:
+        collector.rollout(100)
+    assert caught.value.__notes__ == ["kept: 20 steps, 4 ended episodes, in RAM"]
+    assert envs.closed
+    assert replay.steps == 20
+    check_rows(replay)
+
+
+@ALL_MODES
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_after_an_error_the_next_rollout_begins_from_a_reset(
+    mode: AutoresetMode, kind: Any, replay: sw.SequenceReplayBuffer
+) -> None:
+    calls = iter(range(100))
+
+    def policy(observation: Any, is_first: Any) -> Any:
+        if next(calls) == 9:
+            raise RuntimeError("the policy broke")
+        return policy_with_value(observation, is_first)
+
+    with collector_of(counters(6, 6, mode=mode, kind=kind), policy, replay) as collector:
+        first = collector.rollout(7)
+        kept = copied((first.observation, first.mask, first.bootstrap.observation))
+        with pytest.raises(RuntimeError, match="the policy broke"):
+            collector.rollout(9)
+        assert same((first.observation, first.mask, first.bootstrap.observation), kept)
+        rollout = collector.rollout(3)
+        assert times_of(rollout) == [[0, 0], [1, 1], [2, 2]]
+        assert rollout.is_first[:, 0].tolist() == [True, False, False]
+        assert rollout.mask.all()
+        assert collector.report.cut == 2
+        assert rollout.bootstrap.step.tolist() == [2, 2]
+    check_rows(replay)
+
+
+@ALL_MODES
+def test_ctrl_c_ends_between_two_steps(
+    mode: AutoresetMode, replay: sw.SequenceReplayBuffer
+) -> None:
+    calls = iter(range(100))
+
+    def policy(observation: Any, is_first: Any) -> Any:
+        if next(calls) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return zeros(observation, is_first)
+
+    envs = counters(4, 4, mode=mode)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt) as caught, collector_of(envs, policy, replay) as one:
+        one.rollout(1000)
+    steps = 10 if mode is NEXT_STEP else 12
+    assert caught.value.__notes__ == [f"kept: {steps} steps, 2 ended episodes, in RAM"]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert envs.closed
+    check_rows(replay)
+
+
+def test_a_rollout_in_another_thread_works() -> None:
+    found: list[sw.Rollout] = []
+    with collector_of() as collector:
+        thread = threading.Thread(target=lambda: found.append(collector.rollout(4)))
+        thread.start()
+        thread.join()
+    assert found[0].steps == 8
+
+
+def test_another_collector_in_between_makes_it_begin_from_a_reset(
+    replay: sw.SequenceReplayBuffer,
+) -> None:
+    with collector_of(replay=replay) as one, collector_of(replay=replay) as other:
+        one.rollout(3)
+        other.rollout(3)
+        rollout = one.rollout(2)
+        assert times_of(rollout) == [[0, 0], [1, 1]]
+        assert rollout.is_first[0].all()
+    check_rows(replay)
+
+
+def test_rows_are_stored_when_a_rollout_returns(replay: sw.SequenceReplayBuffer) -> None:
+    with collector_of(replay=replay, flush_seconds=1e9) as collector:
+        for _ in range(4):
+            collector.rollout(3)
+            steps = sum(e.steps for e in replay.iter_episodes())
+            assert replay.steps == steps
+            assert collector.report.digest == replay.digest()
+            assert collector.report.total_steps == steps
+
+
+def test_rows_are_on_disk_when_a_rollout_returns(tmp_path: Path) -> None:
+    replay = sw.SequenceReplayBuffer(tmp_path / "run")
+    with collector_of(counters(3, 5), replay=replay, flush_seconds=1e9) as collector:
+        for _ in range(3):
+            collector.rollout(4)
+            with sw.SequenceReplayBuffer.open(tmp_path / "run", read_only=True) as other:
+                assert other.digest() == collector.report.digest
+                assert other.steps == replay.steps
+                check_rows(other)
+    replay.close()
+
+
+def test_a_collector_that_is_dropped_is_freed_at_once() -> None:
+    """Not by some later garbage collection: the envs of a dead one hold processes and threads."""
+    collector = collector_of(policy=policy_of(TraceRule()), envs=SyncVectorEnv([TraceEnv]))
+    collector.rollout(3)
+    collector.collect(episodes=1)
+    rollout = collector.rollout(2)
+    dead = weakref.ref(collector)
+    gc.disable()
+    try:
+        collector.close()
+        del collector
+        assert dead() is None
+    finally:
+        gc.enable()
+    assert rollout.num_steps == 2
+
+
+def test_a_continued_replay_gets_other_seeds(replay: sw.SequenceReplayBuffer) -> None:
+    firsts = []
+    for _ in range(2):
+        with collector_of(SyncVectorEnv([SeededEnv] * 2), replay=replay) as collector:
+            firsts.append(np.asarray(collector.rollout(3).observation)[0])
+    assert len({tuple(first) for first in np.concatenate(firsts).tolist()}) == 4
+
+
+def test_a_rollout_is_the_same_with_and_without_a_replay() -> None:
+    found = []
+    for replay in (None, sw.SequenceReplayBuffer()):
+        with collector_of(counters([3, 1], 4), sw.RandomPolicy(), replay) as collector:
+            found.append([collector.rollout(steps) for steps in (5, 8)])
+    for one, other in zip(*found, strict=True):
+        assert_equal_rollouts(one, other)
