@@ -1,0 +1,43 @@
+"""PPO learns from the rollouts that a Collector hands out: examples/ppo_cartpole.py, in full."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from source_tree import CHECKOUT
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
+
+EXAMPLE = CHECKOUT / "examples" / "ppo_cartpole.py"
+SOLVED = 475.0  # of at most 500: what gymnasium registers as CartPole-v1's reward threshold
+
+
+def mean_return_after_training(seed: int, folder: Path) -> float:
+    """The mean return of fresh episodes that the example prints at its end."""
+    arguments = ["--seed", str(seed), "--out", str(folder / "out")]
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        stdin=subprocess.DEVNULL,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = re.search(r"mean return of 20 fresh greedy episodes: ([\d.]+)", run.stdout)
+    assert found, run.stdout
+    return float(found[1])
+
+
+def test_ppo_balances_cartpole(tmp_path: Path) -> None:
+    assert mean_return_after_training(0, tmp_path) >= SOLVED
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_ppo_balances_cartpole_from_other_seeds(seed: int, tmp_path: Path) -> None:
+    assert mean_return_after_training(seed, tmp_path) >= SOLVED
