@@ -139,8 +139,10 @@ class Tally:
             self.cut += int(died.sum())
             self._sums[first] = 0
             self._lengths[first] = -1
-        self._sums[envs] += arrival.reward
-        self._lengths[envs] += 1
+        # Whole arrays where possible: an index costs more than the sum.
+        rows = slice(None) if envs is self._all else envs
+        self._sums[rows] += arrival.reward
+        self._lengths[rows] += 1
         self.steps += arrival.steps
         if arrival.terminated is not None or arrival.truncated is not None:
             nobody = np.zeros(len(envs), np.bool_)

@@ -215,7 +215,10 @@ def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
     """A value that the space does not hold; envs clip Box actions themselves, as they like."""
     if isinstance(space, spaces.Discrete):
         low, high = int(space.start), int(space.start + space.n)
-        wrong = (rows < low) | (rows >= high)
+        if low == 0 and rows.dtype == np.int64:  # as unsigned numbers negative ones are huge
+            wrong = rows.view(np.uint64) >= high
+        else:
+            wrong = (rows < low) | (rows >= high)
     elif isinstance(space, spaces.MultiDiscrete):
         wrong = (rows < space.start) | (rows >= space.start + space.nvec)
     elif isinstance(space, spaces.MultiBinary):

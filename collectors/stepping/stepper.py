@@ -172,22 +172,34 @@ class Stepper:
         env_ids = self._env_ids(info)
         envs = slice(None) if env_ids is None else env_ids
         restarted = _restarted(info)
-        first = self._ended[envs].copy() if restarted is None else self._ended[envs] | restarted
+        first: np.ndarray | None = None  # as in nearly every step, which must cost little
+        if restarted is not None or np.count_nonzero(self._ended):
+            first = self._ended[envs].copy() if restarted is None else self._ended[envs] | restarted
         if self._is_ale:
-            seemed, first = first, self._really_reset(first, envs, info)
+            first = self._first_of_ale(first, env_ids, info)
             self.unsure = _unsure(terminated, info) if env_ids is None else None
-            if env_ids is not None and (seemed & ~first).any():
-                raise ValueError(
-                    "life_loss_info=True: expected batch_size equal to num_envs with it, got "
-                    f"{len(env_ids)} and {self.num_envs}; make the env without one of the two"
-                )
-        leaves = self._see(observation, first, env_ids)
-        ended = terminated | truncated
-        self._ended[envs] = ended
+        leaves = self._see(observation, first, len(reward), env_ids)
         newest = self._arrival(env_ids, leaves, reward, first, info)
-        if np.count_nonzero(ended):
-            newest = replace(newest, terminated=terminated, truncated=truncated)
-        return newest
+        ends = np.count_nonzero(terminated) + np.count_nonzero(truncated) > 0
+        if ends or np.count_nonzero(self._ended):
+            self._ended[envs] = terminated | truncated
+        return replace(newest, terminated=terminated, truncated=truncated) if ends else newest
+
+    def _first_of_ale(
+        self, seemed: np.ndarray | None, env_ids: np.ndarray | None, info: _Info
+    ) -> np.ndarray | None:
+        """Of the episodes that seemed to begin [n] those that did, by the frame counters."""
+        envs = slice(None) if env_ids is None else env_ids
+        if seemed is None:
+            self._clock.set(info, envs)
+            return None
+        first = self._really_reset(seemed, envs, info)
+        if env_ids is not None and (seemed & ~first).any():
+            raise ValueError(
+                "life_loss_info=True: expected batch_size equal to num_envs with it, got "
+                f"{len(env_ids)} and {self.num_envs}; make the env without one of the two"
+            )
+        return first
 
     def _same_step(
         self,
@@ -209,7 +221,7 @@ class Stepper:
         if self._is_ale:
             ended = self._really_reset(ended, envs, info) & ~fresh
         first = ended | fresh
-        leaves = self._see(observation, first, env_ids)
+        leaves = self._see(observation, first, len(reward), env_ids)
         arrivals: list[Arrival] = []
         if ended.any():
             arrivals.append(
@@ -222,20 +234,22 @@ class Stepper:
         env_ids: np.ndarray | None,
         leaves: Mapping[str, np.ndarray],
         reward: np.ndarray,
-        first: np.ndarray,
+        first: np.ndarray | None,
         info: _Info,
     ) -> Arrival:
         """A row for each env, of which those marked in ``first`` [n] begin an episode."""
-        begins = np.count_nonzero(first) > 0
+        rows = {**leaves, **self._info.read(info, len(reward))}
+        if first is None or not np.count_nonzero(first):
+            return Arrival(env_ids, rows, reward, None, None, None)
         restarted = _restarted(info)
         return Arrival(
             env_ids,
-            {**leaves, **self._info.read(info, len(reward))},
-            np.where(first, 0.0, reward) if begins else reward,
-            first if begins else None,
+            rows,
+            np.where(first, 0.0, reward),
+            first,
             None,
             None,
-            self._metadata(np.flatnonzero(first), env_ids, info) if begins else None,
+            self._metadata(np.flatnonzero(first), env_ids, info),
             0 if restarted is None else int(restarted.sum()),
         )
 
@@ -281,7 +295,7 @@ class Stepper:
         """Reset the envs whose episode has ended: DISABLED envs do not do so themselves."""
         envs = np.flatnonzero(self._ended)
         observation, info = self.envs.reset(options={"reset_mask": self._ended.copy()})
-        leaves = self._see(observation, self._ended, None)
+        leaves = self._see(observation, self._ended, self.num_envs, None)
         declared = self._info.read(info, self.num_envs)
         self._ended[:] = False
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
@@ -301,7 +315,7 @@ class Stepper:
         return found
 
     def _see(
-        self, observation: object, first: np.ndarray, env_ids: np.ndarray | None
+        self, observation: object, first: np.ndarray | None, n: int, env_ids: np.ndarray | None
     ) -> dict[str, np.ndarray]:
         """Take the observation over, as memory of our own, for the policy and the buffer."""
         leaves = self._flat(observation)
@@ -309,7 +323,7 @@ class Stepper:
             leaves = {name: rows.copy() for name, rows in leaves.items()}
         self.leaves = leaves
         self.observation = unflatten(self._layout, leaves)
-        self.is_first = first.copy()
+        self.is_first = np.zeros(n, np.bool_) if first is None else first.copy()
         self.env_ids = env_ids
         return leaves
 
