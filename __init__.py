@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from stepwell.buffers import (
-    Batch,
     Episode,
     Episodes,
     NotEnoughData,
@@ -11,15 +10,15 @@ from stepwell.buffers import (
     Sequences,
     Spec,
     StepwellError,
-    TransitionBatch,
     Transitions,
 )
 from stepwell.collectors import Collector, CollectReport, RandomPolicy
-from stepwell.wrappers import check_vector_env, make_atari, make_vec
+from stepwell.wrappers import make_atari, make_vec
 
 if TYPE_CHECKING:  # loaded when it is first asked for
-    from stepwell.buffers import ReplayRatio, Rollout, SampleLimiter
+    from stepwell.buffers import Batch, ReplayRatio, Rollout, SampleLimiter, TransitionBatch
     from stepwell.collectors import EpsilonGreedy, Evaluation, GaussianNoise, WarmUp, evaluate
+    from stepwell.wrappers import check_vector_env
 
 __all__ = [
     "Batch",
@@ -51,13 +50,16 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LATER = {
+    "Batch": "buffers",
     "EpsilonGreedy": "collectors",
     "Evaluation": "collectors",
     "GaussianNoise": "collectors",
     "ReplayRatio": "buffers",
     "Rollout": "buffers",
     "SampleLimiter": "buffers",
+    "TransitionBatch": "buffers",
     "WarmUp": "collectors",
+    "check_vector_env": "wrappers",
     "evaluate": "collectors",
 }
 

@@ -19,7 +19,6 @@ from stepwell.buffers.errors import (
 )
 from stepwell.buffers.many_storages import ManyStorages
 from stepwell.buffers.memory_storage import MemoryStorage
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.requests import Episodes, Sequences, Transitions
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers.episode_selection import EpisodeSelection
     from stepwell.buffers.on_policy.minibatches import Minibatch
     from stepwell.buffers.on_policy.rollout import Bootstrap, Rollout
+    from stepwell.buffers.sampling.batch import Batch, TransitionBatch
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader
     from stepwell.buffers.sampling.rate_limiter import SampleLimiter
@@ -84,6 +84,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "Batch": "sampling.batch",
     "Bootstrap": "on_policy.rollout",
     "CopyReport": "copying",
     "EpisodeSelection": "episode_selection",
@@ -94,6 +95,7 @@ _LATER = {
     "ReplayRatio": "sampling.replay_ratio",
     "Rollout": "on_policy.rollout",
     "SampleLimiter": "sampling.rate_limiter",
+    "TransitionBatch": "sampling.batch",
     "VerifyReport": "disk.verify",
     "copy_episodes": "copying",
     "repair": "disk.repair",

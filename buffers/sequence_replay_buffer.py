@@ -19,7 +19,6 @@ from stepwell.buffers.errors import NotEnoughData, SpecMismatch
 from stepwell.buffers.many_storages import open_many
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity
 from stepwell.buffers.replay_state import difference_of, restore, state_of
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.requests import (
     Align,
     Asks,
@@ -35,6 +34,7 @@ from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage import Storage
 
 if TYPE_CHECKING:
+    from stepwell.buffers.sampling.batch import Batch, TransitionBatch
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader, To
     from stepwell.buffers.sampling.sampler import Sampler

@@ -210,7 +210,8 @@ class Collector:
 
         Args:
             steps: Number of rows T of each env: T vector steps.
-            out: An earlier rollout of the same shape, whose arrays are written anew.
+            out: An earlier rollout of the same shape, whose arrays are written anew: it takes time
+                to find new memory for large ones.
 
         Returns:
             Arrays ``[T, N, ...]``, with the observations to bootstrap from. Their values are asked

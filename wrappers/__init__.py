@@ -1,9 +1,10 @@
 """Environment wrappers, one behaviour each, and the makers that put them together."""
 
+from typing import TYPE_CHECKING
+
 from stepwell.wrappers.ale_frame_skip import AleFrameSkip
 from stepwell.wrappers.atari import make_atari
 from stepwell.wrappers.atari_games import atari_games
-from stepwell.wrappers.check import check_vector_env
 from stepwell.wrappers.crop import Crop
 from stepwell.wrappers.emulator_seed import EmulatorSeed
 from stepwell.wrappers.episodic_life import EpisodicLife
@@ -15,6 +16,9 @@ from stepwell.wrappers.noop_start import NoopStart
 from stepwell.wrappers.resize import Resize
 from stepwell.wrappers.sign_reward import SignReward
 from stepwell.wrappers.workers import WorkerVectorEnv
+
+if TYPE_CHECKING:  # loaded when it is first asked for
+    from stepwell.wrappers.check import check_vector_env
 
 __all__ = [
     "AleFrameSkip",
@@ -34,3 +38,15 @@ __all__ = [
     "make_vec",
     "vectorize",
 ]
+
+
+_LATER = {"check_vector_env": "check"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
 from stepwell.buffers.episode_filter import Where
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
+
+if TYPE_CHECKING:  # loaded when something is drawn
+    from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 
 __all__ = [
     "Align",
@@ -83,6 +85,8 @@ class Sequences(NamedTuple):
     @property
     def gives(self) -> type[Batch]:
         """What it is answered with."""
+        from stepwell.buffers.sampling.batch import Batch
+
         return Batch
 
 
@@ -101,6 +105,8 @@ class Transitions(NamedTuple):
     @property
     def gives(self) -> type[TransitionBatch]:
         """What it is answered with."""
+        from stepwell.buffers.sampling.batch import TransitionBatch
+
         return TransitionBatch
 
 
@@ -117,6 +123,8 @@ class Episodes(NamedTuple):
     @property
     def gives(self) -> type[Batch]:
         """What it is answered with."""
+        from stepwell.buffers.sampling.batch import Batch
+
         return Batch
 
 

@@ -19,6 +19,10 @@ from stepwell.collectors.session import Seeds
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 BOTH_MODES = pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+# Each env that is made loads its ROM, which takes longer than what most tests do with it.
+ONE_MODE_USUALLY = pytest.mark.parametrize(
+    "mode", [NEXT_STEP, pytest.param(SAME_STEP, marks=pytest.mark.full)]
+)
 
 
 def atari(num_envs: int, mode: Any = NEXT_STEP, **knobs: Any) -> AtariVectorEnv:
@@ -226,7 +230,7 @@ def test_5_also_when_a_rollout_ends_with_the_row_of_the_lost_life(mode: Autorese
         assert_column(whole, env, column(games[env], mode)[:330])
 
 
-@BOTH_MODES
+@ONE_MODE_USUALLY
 def test_5_also_when_lives_are_lost_in_steps_that_follow_each_other(mode: AutoresetMode) -> None:
     """One rollout waits for the step after its last, which may leave another row in doubt."""
     knobs = {**LIFE_LOSS, "noop_max": 30, "max_num_frames_per_episode": 120, "num_threads": 2}
@@ -280,7 +284,7 @@ def test_5_a_lost_life_is_shown_and_remembered_as_what_it_is(mode: AutoresetMode
 
 
 @pytest.mark.parametrize("changes", [{}, {"stack_num": 1}])
-@BOTH_MODES
+@ONE_MODE_USUALLY
 def test_groups_of_games_give_what_one_vector_env_gives(
     mode: AutoresetMode, changes: dict[str, Any]
 ) -> None:
@@ -316,7 +320,7 @@ def test_22_seeds_of_episodes_need_envs_that_all_answer() -> None:
         assert collector.rollout(3).num_steps == 3
 
 
-@BOTH_MODES
+@ONE_MODE_USUALLY
 @pytest.mark.parametrize("splits", [[40, 70, 40], [1] * 20 + [130]])
 def test_22_columns_of_a_partial_batch_hold_their_own_envs_rows(
     mode: AutoresetMode, splits: list[int]
@@ -334,7 +338,7 @@ def test_22_columns_of_a_partial_batch_hold_their_own_envs_rows(
             first += rollout.num_steps
 
 
-@BOTH_MODES
+@ONE_MODE_USUALLY
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_22_whatever_the_batch_the_rows_are_the_same(mode: AutoresetMode, batch_size: int) -> None:
     (expected,), _ = rolled(atari(4, mode), 130)
