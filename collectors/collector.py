@@ -16,7 +16,7 @@ from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.spec import Field, default_codec
 from stepwell.collectors.callbacks import Callbacks
 from stepwell.collectors.episode_facts import EpisodeFacts, EpisodeMetadata
-from stepwell.collectors.goal import check_goal, check_number, waves_of
+from stepwell.collectors.goal import check_goal, check_number, seeds_for_all
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.actions import PolicyCaller
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, value_of
@@ -163,8 +163,8 @@ class Collector:
             episodes: Episodes to record: the first ones to *start* after a reset of all envs. What
                 the envs play beside them is not recorded.
             seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
-                them at a time, so what is recorded does not depend on N. Where a worker process
-                dies an episode from no seed stands in for the one that was cut.
+                them at a time, so what is recorded does not depend on N. An episode that is cut
+                because a worker process died is played once more.
             progress: Called about five times a second with the report so far.
 
         Returns:
@@ -181,16 +181,11 @@ class Collector:
         check_goal(steps, episodes, seeds, self._groups)
         with self._guarded() as guard:
             self._turns.writer = None
-            waves = waves_of(seeds, self._tally.num_envs)
-            limit = episodes if waves is None else len(waves[0].seeds)
-            before = self._begin(limit, None if waves is None else waves[0].filled)
-            self._step_until(steps, guard, progress, before)
-            for wave in (waves or [])[1:]:
-                self._turns.settle()
-                self._tally.forget()
-                self._tally.go_on(len(wave.seeds))
-                self._turns.reset(wave.filled)
-                self._step_until(None, guard, progress, before)
+            if seeds is None:
+                before = self._begin(None if episodes is None else self._tally.reserve(episodes))
+                self._step_until(steps, guard, progress, before)
+            else:
+                before = self._collect_seeds(seeds, guard, progress)
             self._turns.gather()
             self._turns.settle()
             guard.check()
@@ -238,7 +233,7 @@ class Collector:
             writer.check_out(out, steps)
         with self._guarded() as guard:
             self._turns.writer = writer
-            before = self._begin(None, None)
+            before = self._begin(None)
             writer.begin(steps, out)
             self._turns.resume(writer)
             while self._turns.has_uncounted or not writer.is_complete:
@@ -301,8 +296,8 @@ class Collector:
                 self._rescue(error)
                 raise
 
-    def _begin(self, episodes: int | None, seeds: Sequence[int] | None) -> _Before:
-        """Reset the envs where that is due, and start the count."""
+    def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> _Before:
+        """Reset the envs where that is due, and start the count of episodes of these numbers."""
         started = time.perf_counter()
         self._turns.restart_clock()
         recorder = self._turns.recorder
@@ -310,17 +305,42 @@ class Collector:
             # Another Collector has written into the replay since this one did.
             recorder.begin_anew()
             self._needs_reset = True
-        if self._needs_reset or episodes is not None:
+        if self._needs_reset or numbers is not None:
             self._turns.settle()
             cut = self._tally.forget()
-            self._tally.begin(episodes)
+            self._tally.begin(numbers, replaces=seeds is None)
             self._tally.cut = cut
             drawn = self._seeds.next_envs_seed(self._tally.num_envs) if seeds is None else seeds
             self._turns.reset(drawn)
             self._needs_reset = False
         else:
-            self._tally.begin(None)
+            self._tally.begin()
         return _Before(started, 0 if self._replay is None else self._replay.total_bytes)
+
+    def _collect_seeds(
+        self,
+        seeds: Sequence[int],
+        guard: InterruptGuard,
+        progress: Callable[[CollectReport], None] | None,
+    ) -> _Before:
+        """An episode from each seed, N at a time; once more where it was cut off."""
+        tally, before = self._tally, None
+        left = list(zip(map(int, seeds), tally.reserve(len(seeds)), strict=True))
+        while left:
+            wave, left = left[: tally.num_envs], left[tally.num_envs :]
+            numbers = [number for _, number in wave]
+            filled = seeds_for_all([seed for seed, _ in wave], tally.num_envs)
+            if before is None:
+                before = self._begin(numbers, filled)
+            else:
+                self._turns.settle()
+                tally.forget()
+                tally.go_on(numbers)
+                self._turns.reset(filled)
+            self._step_until(None, guard, progress, before)
+            left = [wave[env] for env in tally.lost] + left
+        assert before is not None  # there is at least one seed
+        return before
 
     def _step_until(
         self,

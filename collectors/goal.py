@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from stepwell.collectors.stepping.dialect import Vector, is_partial
 
-__all__ = ["Wave", "check_goal", "check_number", "waves_of"]
+__all__ = ["check_goal", "check_number", "seeds_for_all"]
 
 _SEEDS = 2**31  # what every env takes
-
-
-class Wave(NamedTuple):
-    """Seeds of one reset of all envs.
-
-    Args:
-        seeds: Those from which an episode is to be recorded, for the first envs.
-        filled: N seeds, one for each env.
-    """
-
-    seeds: Sequence[int]
-    filled: Sequence[int]
 
 
 def check_number(name: str, value: object) -> None:
@@ -60,18 +47,14 @@ def check_goal(
         _check_seeds(seeds, groups)
 
 
-def waves_of(seeds: Sequence[int] | None, num_envs: int) -> list[Wave] | None:
-    """As many seeds at a time as there are envs; None for none.
+def seeds_for_all(seeds: Sequence[int], num_envs: int) -> list[int]:
+    """A seed for each env: the ones given for the first envs, any for the others.
 
     Example:
-        >>> [wave.filled for wave in waves_of([7, 8, 9], num_envs=2)]
-        [[7, 8], [9, 9]]
+        >>> seeds_for_all([7, 8], num_envs=3)
+        [7, 8, 7]
     """
-    if seeds is None:
-        return None
-    given = [int(seed) for seed in seeds]
-    parts = [given[start : start + num_envs] for start in range(0, len(given), num_envs)]
-    return [Wave(part, part + part[:1] * (num_envs - len(part))) for part in parts]
+    return [*seeds, *[seeds[0]] * (num_envs - len(seeds))]
 
 
 def _check_seeds(seeds: Sequence[int], groups: Sequence[Vector]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -77,9 +77,9 @@ class Recorder:
         if time.monotonic() - self._flushed >= self._flush_seconds:
             self.flush()
 
-    def cut(self) -> None:
-        """All envs begin anew, and those whose next episode is not recorded would not say so."""
-        self._buffer.cut()
+    def cut(self, env_ids: Sequence[int] | None = None) -> None:
+        """Some envs, all when None, begin anew, and their next episode may not be recorded."""
+        self._buffer.cut(env_ids)
 
     def flush(self) -> None:
         """Store all rows there are."""

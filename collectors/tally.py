@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -29,17 +29,24 @@ class Tally:
         self._counts = np.ones(num_envs, np.bool_)
         self._numbers = np.full(num_envs, -1, np.int64)
         self._seeds: list[int | None] = [None] * num_envs
-        self._unlimited = True
-        self._may_start = 0
+        self._waiting: list[int] | None = None
         self._next_number = 0
         self.total_steps = 0  # those of episodes that do not count, too
         self.begin()
 
-    def begin(self, episodes: int | None = None) -> None:
+    def reserve(self, episodes: int) -> list[int]:
+        """Numbers for so many episodes."""
+        first, self._next_number = self._next_number, self._next_number + episodes
+        return list(range(first, self._next_number))
+
+    def begin(self, numbers: Sequence[int] | None = None, *, replaces: bool = True) -> None:
         """Start a new count.
 
         Args:
-            episodes: Only so many of the episodes that start from now on count; None for all.
+            numbers: Only so many of the episodes that start from now on count, under these numbers;
+                None for all.
+            replaces: An episode that begins where one was cut off stands in for it; else its env
+                is noted as ``lost``.
         """
         self.steps = 0
         self.rows = 0
@@ -47,20 +54,22 @@ class Tally:
         self._told = 0
         self.cut = 0
         self.restarts = 0
-        self._unlimited = episodes is None
-        self._may_start = episodes or 0
-        if episodes is not None:
-            self._counts[:] = False
+        self.lost: list[int] = []
+        self._replaces = replaces
+        self._waiting = None
+        if numbers is not None:
+            self.go_on(numbers)
 
-    def go_on(self, episodes: int) -> None:
-        """Count so many more of the episodes that start from now on, to what was counted so far."""
-        self._may_start += episodes
+    def go_on(self, numbers: Sequence[int]) -> None:
+        """Count so many of the episodes that start from now on, to what was counted so far."""
+        self._waiting = list(numbers)
         self._counts[:] = False
+        self.lost = []
 
     @property
     def is_complete(self) -> bool:
         """All episodes that were asked for have ended."""
-        return not self._unlimited and self._may_start == 0 and not self._counts.any()
+        return self._waiting == [] and not self._counts.any()
 
     @property
     def returns(self) -> list[float]:
@@ -98,7 +107,7 @@ class Tally:
         self.total_steps += arrival.steps
         if arrival.is_first is not None:
             self._start(envs[arrival.is_first].tolist(), arrival.metadata or {})
-        if not self._unlimited:
+        if self._waiting is not None:
             keep = self._counts[envs]
             if not keep.all():
                 arrival = arrival.only(keep, envs)
@@ -121,15 +130,15 @@ class Tally:
         """Choose and number the episodes that begin."""
         for env in envs:
             self._seeds[env] = cast("int | None", metadata.get(env, {}).get("seed"))
-            # An episode that begins where one was cut off stands in for it.
-            stands_in = not self._unlimited and bool(self._counts[env])
-            if stands_in:
-                continue
-            counts = self._unlimited or self._may_start > 0
-            self._counts[env] = counts
-            self._may_start -= counts and not self._unlimited
-            self._numbers[env] = self._next_number if counts else -1
-            self._next_number += counts
+            if self._waiting is None:
+                self._numbers[env] = self.reserve(1)[0]
+            elif not self._counts[env]:
+                self._counts[env] = bool(self._waiting)
+                self._numbers[env] = self._waiting.pop(0) if self._waiting else -1
+            elif not self._replaces:  # here an episode was cut off
+                self._counts[env], self._numbers[env] = False, -1
+                self.cut += int(self._lengths[env] > 0)
+                self.lost.append(env)
 
     def _add(self, arrival: Arrival, envs: np.ndarray) -> None:
         self.rows += len(envs)
@@ -164,5 +173,5 @@ class Tally:
         )
         self.ended.append(report)
         self._lengths[env] = -1
-        if not self._unlimited:
+        if self._waiting is not None:
             self._counts[env] = False

@@ -146,11 +146,14 @@ class Turns:
     def _count(self) -> None:
         """Keep of the newest rows those that are to be recorded."""
         arrivals, self._uncounted = self._uncounted, []
+        lost = len(self._tally.lost)
         for arrival in arrivals:
             counted = self._tally.count(arrival)
             self._callbacks.note(arrival)
             if counted is not None:
                 self._counted.append(counted)
+        if self.recorder is not None and len(self._tally.lost) > lost:
+            self.recorder.cut(self._tally.lost[lost:])
         self._callbacks.call()
 
     def _resolve(self, going_on: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from fakes import CounterEnv, SeededEnv, TraceEnv
+from fakes import CounterEnv, DieEnv, RestartVectorEnv, SeededEnv, TraceEnv
 from model import same
 from stepwell.wrappers import WorkerVectorEnv
 
@@ -235,3 +235,35 @@ def test_a_refused_call_leaves_the_envs_where_they_were() -> None:
             collector.collect(seeds=[-3])
         rollout = collector.rollout(2)
     assert np.asarray(rollout.observation)[:, 0, 2].tolist() == [3, 4]
+
+
+@ALL_MODES
+@pytest.mark.parametrize("at_step", [1, 3])
+def test_a_seed_whose_worker_died_is_played_once_more(mode: AutoresetMode, at_step: int) -> None:
+    """What the env went on with came from no seed: it is not recorded."""
+    told: list[Any] = []
+    envs = RestartVectorEnv([SeededEnv] * 2, at_step, env=1, autoreset_mode=mode)
+    replay, report = collected(envs, [3, 14, 15], on_episode=told.append)
+    episodes = [e for e in replay.iter_episodes() if e.end.is_final]
+    by_seed: dict[Any, Any] = {e.metadata["seed"]: e.observation for e in episodes}
+    assert sorted(by_seed) == [3, 14, 15]
+    for seed, observation in by_seed.items():
+        assert same(np.asarray(observation), np.array(alone(seed)))
+    cut = [(e.metadata["seed"], e.steps) for e in replay.iter_episodes() if not e.end.is_final]
+    assert cut == ([(14, 2)] if at_step == 3 else [])
+    assert len(episodes) == len(told) == 3
+    assert {one.episode: one.seed for one in told} == {0: 3, 1: 14, 2: 15}
+    assert (report.episodes, report.restarts, report.cut) == (3, 1, len(cut))
+    assert report.digest == replay.digest()
+
+
+def test_a_seed_is_played_once_more_where_a_worker_really_died() -> None:
+    envs = WorkerVectorEnv([partial(DieEnv, 8, 5, tag) for tag in (0, 1)], num_workers=2)
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        report = collector.collect(seeds=[1, 2, 3])
+    ended = [e.metadata["seed"] for e in replay.iter_episodes() if e.end.is_final]
+    assert len(ended) == 3
+    assert set(ended) == {1, 2, 3}
+    assert report.episodes == 3
+    assert report.restarts >= 1

@@ -63,7 +63,7 @@ def test_a_count_begins_anew_while_episodes_go_on() -> None:
 
 def test_the_first_episodes_to_start_are_chosen() -> None:
     tally = Tally(3)
-    tally.begin(4)
+    tally.begin(tally.reserve(4))
     assert tally.count(arrival([0, 0, 0], "xxx")) is not None
     tally.count(arrival([1, 1, 1], terminated="x.."))
     kept = tally.count(arrival([0, 1, 1], "x..", terminated=".x."))
@@ -86,7 +86,7 @@ def test_the_first_episodes_to_start_are_chosen() -> None:
 
 def test_an_episode_that_starts_where_a_chosen_one_broke_off_stands_in_for_it() -> None:
     tally = Tally(2)
-    tally.begin(2)
+    tally.begin(tally.reserve(2))
     tally.count(arrival([0, 0], "xx"))
     tally.count(arrival([1, 1]))
     kept = tally.count(arrival([0, 1], "x.", restarts=1))
@@ -111,3 +111,24 @@ def test_only_episodes_with_steps_are_cut_by_a_reset() -> None:
 
 def test_nothing_is_complete_without_a_limit() -> None:
     assert not Tally(1).is_complete
+
+
+def test_an_episode_that_nothing_may_stand_in_for_is_noted_as_lost() -> None:
+    tally = Tally(2)
+    tally.begin(tally.reserve(2), replaces=False)
+    tally.count(arrival([0, 0], "xx"))
+    tally.count(arrival([1, 1]))
+    kept = tally.count(arrival([0, 2], "x."))
+    assert kept is not None
+    assert kept.env_ids is not None
+    assert (kept.env_ids.tolist(), tally.lost, tally.cut) == ([1], [0], 1)
+    assert not tally.is_complete
+    tally.count(arrival([5, 3], terminated=".x"))
+    assert tally.is_complete
+    assert [(one.episode, one.total_reward) for one in tally.ended] == [(1, 6.0)]
+    tally.forget()
+    tally.go_on([0])
+    assert tally.lost == []
+    tally.count(arrival([0, 0], "xx"))
+    tally.count(arrival([4, 4], terminated="xx"))
+    assert [(one.episode, one.total_reward) for one in tally.ended] == [(1, 6.0), (0, 4.0)]
