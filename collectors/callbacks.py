@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
-from stepwell.buffers import Layout, Tree
+from stepwell.buffers import Layout
+from stepwell.buffers.on_policy.trees import map_tree
 from stepwell.buffers.spec import unflatten
 from stepwell.collectors.report import EpisodeReport, StepReport
 from stepwell.collectors.stepping.arrival import Arrival
@@ -57,7 +58,7 @@ class Callbacks:
         self._steps.append(
             StepReport(
                 _locked(envs),
-                _locked_tree(unflatten(self._layout, arrival.leaves)),
+                map_tree(_locked, unflatten(self._layout, arrival.leaves)),
                 _locked(arrival.reward),
                 flags(arrival.is_first),
                 flags(arrival.terminated),
@@ -83,11 +84,3 @@ def _locked(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _locked_tree(value: Tree) -> Tree:
-    if isinstance(value, Mapping):
-        return {key: _locked_tree(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(_locked_tree, value))
-    return _locked(value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from stepwell.buffers import Spec
+from stepwell.buffers.sampling.batch_fields import under
 from stepwell.buffers.spec import unflatten
 from stepwell.collectors.policies.policy_state import PolicyState
 from stepwell.collectors.stepping.arrival import Arrival
@@ -212,8 +213,8 @@ class RolloutWriter:
             truncated=rows["truncated"],
             cut=rows["cut"],
             mask=rows["mask"],
-            info=_under("info/", rows),
-            extras=_under("extra/", rows),
+            info=under("info/", rows),
+            extras=under("extra/", rows),
             bootstrap=self._bootstrap(value, rows),
             state=self._tree(rows),
             initial_state=self._tree({name: array[0].copy() for name, array in rows.items()}),
@@ -343,14 +344,7 @@ class RolloutWriter:
 
     def _tree(self, leaves: _Leaves) -> Any:
         """The policy's state among some leaves, nested as the policy has it."""
-        return None if self._state is None else self._state.tree(_under(_STATE, leaves))
-
-
-def _under(prefix: str, leaves: _Leaves) -> dict[str, np.ndarray]:
-    """The leaves of one kind, by their own names."""
-    return {
-        name.removeprefix(prefix): rows for name, rows in leaves.items() if name.startswith(prefix)
-    }
+        return None if self._state is None else self._state.tree(under(_STATE, leaves))
 
 
 def _checked_values(given: object, k: int) -> np.ndarray:

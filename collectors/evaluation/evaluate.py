@@ -10,16 +10,17 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers import TransformReward
 
 from stepwell.collectors.collector import Collector
 from stepwell.collectors.evaluation.camera import Camera
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.video import file_names, load_av
+from stepwell.collectors.goal import check_number
 from stepwell.collectors.policies.policy import AnyPolicy
 from stepwell.collectors.report import CollectReport, EpisodeReport
 from stepwell.collectors.session import recipe_of
 from stepwell.collectors.stepping.dialect import Vector, is_ale
+from stepwell.collectors.stepping.env_groups import as_vector
 from stepwell.wrappers.atari_games import atari_name
 from stepwell.wrappers.env_recipe import recipe_of as recipe_of_env
 
@@ -124,9 +125,7 @@ def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> in
             f"seeds={seeds}"
         )
     count = len(seeds) if seeds is not None else cast("int", episodes)
-    if count < 1 or int(count) != count:
-        what = "episodes" if seeds is None else "number of seeds"
-        raise ValueError(f"{what}: expected a whole number >= 1, got {count!r}")
+    check_number("episodes" if seeds is None else "number of seeds", count)
     return int(count)
 
 
@@ -163,8 +162,7 @@ def _checked_num_envs(envs: object, num_envs: int | None, count: int) -> int:
         raise ValueError(
             f"num_envs: expected none with envs that are made already, got {num_envs}; leave it out"
         )
-    if num_envs < 1 or int(num_envs) != num_envs:
-        raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs!r}")
+    check_number("num_envs", num_envs)
     return int(num_envs)
 
 
@@ -175,10 +173,8 @@ def _vector_of(
     # Imported here: who has envs already need not load what makes them.
     from stepwell.wrappers.make_vec import make_vec
 
-    if isinstance(envs, VectorEnv):
-        return envs
-    if isinstance(envs, gymnasium.Env):
-        return make_vec(TransformReward(envs, _one_number))
+    if isinstance(envs, VectorEnv | gymnasium.Env):
+        return as_vector(envs)
     if not isinstance(envs, str):
         raise TypeError(
             f"envs: expected an id, a gymnasium VectorEnv or an Env, got {type(envs).__name__}"
@@ -269,8 +265,3 @@ def _in_order(ended: list[EpisodeReport]) -> tuple[EvaluatedEpisode, ...]:
         )
         for one in sorted(ended, key=lambda report: report.episode)
     )
-
-
-def _one_number(reward: Any) -> float:
-    """Gymnasium's vector envs refuse arrays of shape (1,)."""
-    return float(np.asarray(reward).item())

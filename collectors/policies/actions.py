@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers import Field, Spec, Tree
+from stepwell.buffers import Field, Layout, Spec, Tree
 from stepwell.buffers.spec import default_codec, flatten, unflatten
 from stepwell.collectors.policies.policy import AnyPolicy, Policy, recurrent
 
 if TYPE_CHECKING:
     from stepwell.collectors.policies.policy_state import PolicyState
 
-__all__ = ["Choice", "PolicyCaller"]
+__all__ = ["Choice", "PolicyCaller", "split_extras", "split_state"]
 
 
 class Choice(NamedTuple):
@@ -91,12 +91,14 @@ class PolicyCaller:
         before: dict[str, np.ndarray] = {}
         after: object = None
         if self.state is None or self._recurrent is None:
-            action, extras = self._split(cast("Policy", self._policy)(observation, is_first))
+            action, extras = split_extras(
+                self._layout, cast("Policy", self._policy)(observation, is_first)
+            )
         else:
             before = self.state.begin(is_first, env_ids)
             # The policy may write into what it is given.
             given = self.state.tree({name: rows.copy() for name, rows in before.items()})
-            action, after, extras = _with_state(self._recurrent(observation, is_first, given))
+            action, after, extras = split_state(self._recurrent(observation, is_first, given))
         choice = self._checked_choice(action, extras, before, n)
         if self.state is not None:
             self.state.put(after, env_ids, n)
@@ -144,17 +146,6 @@ class PolicyCaller:
                     f"{first.dtype} as in its first call; convert it in the policy"
                 )
 
-    def _split(self, result: object) -> tuple[object, Mapping[str, object]]:
-        """Tell a pair of action and extras from an action that is itself a tuple."""
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            return result, {}
-        action, extras = cast("tuple[object, Mapping[str, object]]", result)
-        if not isinstance(self._layout, (str, Mapping)) and len(self._layout) == 2:
-            second = self._layout[1]
-            if isinstance(second, Mapping) and extras.keys() == second.keys():
-                return result, {}
-        return action, extras
-
     def _checked(self, name: str, leaf: object, n: int) -> np.ndarray:
         space = self._leaves[name]
         rows = _array(name, leaf)
@@ -182,8 +173,29 @@ def _array(name: str, value: object) -> np.ndarray:
         ) from None
 
 
-def _with_state(result: object) -> tuple[object, object, Mapping[str, object]]:
-    """What a recurrent policy returned: action, state and extras."""
+def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, object]]:
+    """What a policy without a state returned: action and extras.
+
+    Args:
+        layout: How actions are nested: one that is itself a tuple is told from a pair by it.
+        result: What it returned.
+    """
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+        return result, {}
+    action, extras = cast("tuple[object, Mapping[str, object]]", result)
+    if not isinstance(layout, (str, Mapping)) and len(layout) == 2:
+        second = layout[1]
+        if isinstance(second, Mapping) and extras.keys() == second.keys():
+            return result, {}
+    return action, extras
+
+
+def split_state(result: object) -> tuple[object, object, Mapping[str, object]]:
+    """What a policy with a state returned: action, state and extras.
+
+    Raises:
+        ValueError: It is neither of the two forms.
+    """
     parts = cast("tuple[object, ...]", result) if isinstance(result, tuple) else ()
     if len(parts) == 2:
         return parts[0], parts[1], {}

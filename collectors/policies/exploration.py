@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from stepwell.buffers import Layout, Spec
 from stepwell.buffers.spec import flatten, unflatten
+from stepwell.collectors.policies.actions import split_extras, split_state
 from stepwell.collectors.policies.policy import (
     AnyPolicy,
     RandomPolicy,
@@ -236,16 +237,16 @@ class _Answer(NamedTuple):
     Args:
         action: The actions.
         state: The new state alone, or nothing.
-        extras: The extras; None where it returned none.
+        extras: The extras.
     """
 
     action: object
     state: tuple[object, ...]
-    extras: Mapping[str, np.ndarray] | None
+    extras: Mapping[str, object]
 
     def result(self) -> object:
         """The same as a policy returns it."""
-        rest = self.state if self.extras is None else (*self.state, self.extras)
+        rest = (*self.state, self.extras) if self.extras else self.state
         return (self.action, *rest) if rest else self.action
 
 
@@ -284,18 +285,11 @@ class _Inner:
             ValueError: A policy with a state did not return a new one.
         """
         result = self._call(observation, is_first, *state)
-        parts = cast("tuple[object, ...]", result) if isinstance(result, tuple) else (result,)
         if self._is_recurrent:
-            if len(parts) not in (2, 3):
-                raise ValueError(
-                    f"policy with a state returned {type(result).__name__}, expected (action, "
-                    f"state) or (action, state, extras); return one of these"
-                )
-            extras = cast("Mapping[str, np.ndarray]", parts[2]) if len(parts) == 3 else None
-            return _Answer(parts[0], parts[1:2], extras)
-        if len(parts) == 2 and isinstance(parts[1], Mapping) and not _is_action(layout, parts):
-            return _Answer(parts[0], (), cast("Mapping[str, np.ndarray]", parts[1]))
-        return _Answer(result, (), None)
+            action, after, extras = split_state(result)
+            return _Answer(action, (after,), extras)
+        action, extras = split_extras(layout, result)
+        return _Answer(action, (), extras)
 
 
 class _RandomActions:
@@ -337,7 +331,7 @@ class _RandomActions:
         if where.any():
             drawn = self._draw(None, where)  # type: ignore[arg-type]  # it looks at n alone
             answer = answer._replace(action=_mixed(self.layout, answer.action, drawn, where))
-        extras = dict(answer.extras or {})
+        extras = dict(answer.extras)
         if self._mark or EXPLORED in extras:  # one inside that marks must stay right
             extras[EXPLORED] = where | extras.get(EXPLORED, False)
             answer = answer._replace(extras=extras)
@@ -361,16 +355,6 @@ def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> 
         # Of the common dtype: what the policy's own cannot hold must not be cut down to it.
         mixed[name] = np.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, rows)
     return unflatten(layout, mixed)
-
-
-def _is_action(layout: Layout, pair: tuple[object, ...]) -> bool:
-    """Whether a pair whose second part is a dict is itself an action of a Tuple space."""
-    if isinstance(layout, (str, Mapping)) or len(layout) != 2:
-        return False
-    second = layout[1]
-    return isinstance(second, Mapping) and cast("Mapping[str, object]", pair[1]).keys() == set(
-        second
-    )
 
 
 def _hand_on(policy: AnyPolicy, outer: WarmUp | EpsilonGreedy | GaussianNoise) -> None:

@@ -20,7 +20,7 @@ from stepwell.collectors.stepping.stepper import Stepper
 if TYPE_CHECKING:
     from stepwell.collectors.stepping.stepper_groups import StepperGroups
 
-__all__ = ["as_groups", "stepper_of"]
+__all__ = ["as_groups", "as_vector", "stepper_of"]
 
 
 def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
@@ -36,7 +36,7 @@ def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
             several answers for a few envs at a time.
     """
     if not isinstance(envs, list | tuple):
-        return [_as_vector(envs)]
+        return [as_vector(envs)]
     given = cast("Sequence[object]", envs)
     if not given:
         raise ValueError("envs: expected one vector env or several in a list, got an empty list")
@@ -98,7 +98,12 @@ def _facts_of(group: Vector, frame_stack: int | None) -> dict[str, object]:
     }
 
 
-def _as_vector(envs: object) -> Vector:
+def as_vector(envs: object) -> Vector:
+    """A vector env as it is, or a vector of a single env.
+
+    Raises:
+        TypeError: It is neither.
+    """
     if isinstance(envs, VectorEnv):
         return envs
     if not isinstance(envs, gymnasium.Env):
