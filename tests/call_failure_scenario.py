@@ -85,8 +85,8 @@ class FailingFiles(SteeredFiles):
     def size(self, file: io.FileIO) -> int:
         return self.steer("size", lambda: super(FailingFiles, self).size(file))
 
-    def map(self, file: io.FileIO, nbytes: int) -> np.ndarray:
-        return self.steer("map", lambda: super(FailingFiles, self).map(file, nbytes))
+    def map(self, file: io.FileIO) -> np.ndarray:
+        return self.steer("map", lambda: super(FailingFiles, self).map(file))
 
     def lock(self, file: io.FileIO) -> bool:
         return self.steer("lock", lambda: super(FailingFiles, self).lock(file))

@@ -111,13 +111,13 @@ class Files:
         """Remove a file; its bytes stay for those who have it mapped."""
         path.unlink()
 
-    def map(self, file: io.FileIO, nbytes: int) -> np.ndarray:
-        """The first bytes of a file as memory that cannot be written; freed with the last view."""
+    def map(self, file: io.FileIO) -> np.ndarray:
+        """A file that is not empty as memory that cannot be written; freed with the last view."""
         flags, protection = mmap.MAP_SHARED, mmap.PROT_READ
         if sys.version_info >= (3, 13):  # before, every map holds a file descriptor
-            memory = mmap.mmap(file.fileno(), nbytes, flags, protection, trackfd=False)
+            memory = mmap.mmap(file.fileno(), 0, flags, protection, trackfd=False)
         else:
-            memory = mmap.mmap(file.fileno(), nbytes, flags, protection)
+            memory = mmap.mmap(file.fileno(), 0, flags, protection)
         return np.frombuffer(memory, np.uint8)
 
     def lock(self, file: io.FileIO) -> bool:

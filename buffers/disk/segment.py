@@ -217,9 +217,9 @@ class Maps:
 
     def _open(self, segment: Segment) -> np.ndarray:
         with open_segment(self._files, segment.path) as file:
-            # Not more than is there: touching a map behind the end of its file kills the process.
-            nbytes = self._files.size(file)
-            return self._files.map(file, nbytes) if nbytes else np.empty(0, np.uint8)
+            # Its length is not told: the writer may cut it off at its last piece in the meantime.
+            is_empty = self._files.size(file) == 0
+            return np.empty(0, np.uint8) if is_empty else self._files.map(file)
 
 
 def read_header(files: Files, file: FileIO, path: Path) -> Header:

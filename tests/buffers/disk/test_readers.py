@@ -166,6 +166,30 @@ def test_an_eviction_at_any_moment_of_a_look_makes_the_reader_look_again(
     assert moments * step > 25  # manifest, then every segment to read it, then to map it
 
 
+class SizeThen(NoSyncFiles):
+    """Something happens once, just after the length of a file was asked for."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], None] | None = None
+
+    def size(self, file: io.FileIO) -> int:
+        size = super().size(file)
+        if self.act is not None:
+            act, self.act = self.act, None
+            act()
+        return size
+
+
+def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path) -> None:
+    storage, files = create(tmp_path / "a"), SizeThen()
+    added = play(storage, 3)
+    reader = DiskStorage.open(tmp_path / "a", read_only=True, files=files)
+    files.act = storage.close  # cuts the file off at its last piece
+    assert_holds(reader, added)
+    assert files.act is None
+    reader.close()
+
+
 def test_a_segment_that_is_evicted_from_a_store_that_was_no_ring_is_said_and_refreshed(
     tmp_path: Path,
 ) -> None:
@@ -231,7 +255,7 @@ def test_processes_that_follow_a_writer_see_only_right_rows(
 ) -> None:
     path = tmp_path / "a"
     is_full = request.config.getoption("--full")
-    calls = 4_000 if is_full else 400
+    calls = 4_000 if is_full else 1_600
     with ProcessPoolExecutor(3, mp_context=PROCESSES) as pool:
         readers = [pool.submit(follow, path) for _ in range(2)]
         evicted = pool.submit(write_fast, path, calls, capacity).result()
