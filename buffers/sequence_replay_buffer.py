@@ -436,6 +436,30 @@ class SequenceReplayBuffer:
         """
         return self.sample(Episodes(batch_size, align, stack, fields, time_major, where), rng=rng)
 
+    def take(self, request: Asks[BatchT], ids: np.ndarray) -> BatchT:
+        """What a request asks for, of rows that the caller chooses, in the order given.
+
+        Args:
+            request: Its ``batch_size``, ``draw`` and ``where`` mean nothing here.
+            ids: [B] int64: ids of the rows that the items begin with, as in ``batch.ids``.
+
+        Raises:
+            NotEnoughData: A row is not stored any more, or no such item begins with it.
+            ValueError: The ids are not integers [B], or the request makes no sense.
+
+        Example:
+            >>> import stepwell as sw
+            >>> replay = sw.SequenceReplayBuffer(seed=0)
+            >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+            >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...     report = collector.collect(steps=100)
+            >>> batch = replay.sample_sequences(4, length=8)
+            >>> again = replay.take(sw.Sequences(4, length=8), batch.ids)
+            >>> (again.observation == batch.observation).all()
+            np.True_
+        """
+        return self._sampler_in_force().at(request, ids)
+
     def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
         """Set how often what was drawn with ``draw="priorities"`` is drawn from now on.
 

@@ -20,6 +20,7 @@ from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Chosen, Kinds, NewestQueue, draw_items
 from stepwell.buffers.sampling.episode_reader import EpisodeReader
 from stepwell.buffers.sampling.filters import Filters
+from stepwell.buffers.sampling.lookup import checked_ids, items_at
 from stepwell.buffers.sampling.memory import Memory
 from stepwell.buffers.sampling.priority_index import PriorityIndex
 from stepwell.buffers.sampling.requests import (
@@ -163,6 +164,21 @@ class Sampler:
         found = self._locked(plan)
         self._gather.copy(found.copies)
         return cast("BatchT", maker.finish(found, np.ones(len(numbers), np.float32)))
+
+    def at(self, asked: Asks[BatchT], ids: np.ndarray) -> BatchT:
+        """See `SequenceReplayBuffer.take`."""
+        request = cast("Request", asked)
+        maker, rows = self._maker(request), checked_ids(ids)
+        memory, are_whole = maker.memory(len(rows), None), isinstance(request, Episodes)
+
+        def plan() -> _Plan:
+            table = self._storage.table
+            chosen = items_at(table, maker.kinds(), rows, are_whole=are_whole)
+            return maker.plan(self._gather, table, chosen, memory)
+
+        found = self._locked(plan)
+        self._gather.copy(found.copies)
+        return cast("BatchT", maker.finish(found, np.ones(len(rows), np.float32)))
 
     def episodes(self, where: Where | None) -> Iterator[Episode]:
         """The episodes stored now, in the order in which they began."""

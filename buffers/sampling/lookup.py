@@ -1,0 +1,67 @@
+"""Finds the items that begin with rows of which the caller has the ids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.item_counts import first_start
+from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.sampling.draws import Chosen, Kinds
+from stepwell.buffers.sampling.spans import piece_of
+
+__all__ = ["checked_ids", "items_at"]
+
+_BEHIND_ALL = 1 << 60
+
+
+def checked_ids(ids: np.ndarray) -> np.ndarray:
+    """Ids of rows as they must be.
+
+    Raises:
+        ValueError: They are not integers ``[B]``, or there are none.
+    """
+    rows = np.asarray(ids)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows):
+        raise ValueError(
+            f"ids: expected the ids of rows, integers [B] with B >= 1, got {rows.dtype} "
+            f"{rows.shape}; batch.ids gives them"
+        )
+    return rows.astype(np.int64)
+
+
+def items_at(table: PieceTable, kinds: Kinds, ids: np.ndarray, *, are_whole: bool) -> Chosen:
+    """The items that begin with given rows.
+
+    Args:
+        table: The index of what is stored.
+        kinds: The families of the items.
+        ids: [B] ids of their first rows.
+        are_whole: An item reaches to the end of its episode.
+
+    Raises:
+        NotEnoughData: A row is not stored any more, or no such item begins with it.
+    """
+    family, records = kinds.every, table.records
+    index = np.searchsorted(records["row_id"], ids, side="right") - 1
+    at = table.at(np.maximum(index, 0))
+    place = ids - at["row_id"]
+    is_there = (index >= 0) & (place < at["rows"])
+    _check(is_there, ids, "is not stored: it was evicted, or there never was one")
+    start = at["stream_row" if family.is_across else "first_row"] + place
+    last = start + (_BEHIND_ALL if are_whole else family.length - 1)
+    piece, place, at = piece_of(table, index, last, family.is_across)
+    stop = at["stream_row" if family.is_across else "first_row"] + place
+    is_item = stop >= start + family.length - 1
+    is_item &= start >= first_start(at, family)
+    _check(is_item, ids, f"begins no item of {family.length} rows: too few are stored around it")
+    return Chosen(piece, start)
+
+
+def _check(is_right: np.ndarray, ids: np.ndarray, wrong: str) -> None:
+    if not is_right.all():
+        first = int(ids[~is_right][0])
+        raise NotEnoughData(
+            f"the row with the id {first} {wrong}; expected ids of rows that are, got "
+            f"{int((~is_right).sum())} of {len(ids)} that are not"
+        )
