@@ -242,8 +242,8 @@ class PieceTable:
             record["rows"] -= 1
             # The reset's row is no step, so a piece of that row alone held none.
             self.steps -= bool(record["rows"] or record["first_row"])
-            for counts in self._counts.values():
-                counts.forget_from(position - self._base)
+        for counts in self._counts.values():  # whether it is the last piece counts, too
+            counts.forget_from(position - self._base)
         return int(record["head"])
 
     def _join_stream(

@@ -299,9 +299,9 @@ class SequenceReplayBuffer:
             borders: What a sequence does at the borders of episodes: ``"inside"`` one,
                 ``"cross"`` into the stream's next one, ``"pad_after"`` or ``"pad_before"`` with
                 rows that ``mask`` leaves out.
-            draw: How they are chosen: uniformly over ``"steps"`` or over ``"episodes"``, at their
-                ``"ends"``, ``"recent"`` ones rather, the ``"newest"`` once each, or by
-                ``"priorities"``.
+            draw: How they are chosen: uniformly over ``"steps"``, or so and ``"distinct"``, or over
+                ``"episodes"``, at their ``"ends"``, ``"recent"`` ones rather, the ``"newest"`` once
+                each, or by ``"priorities"``.
             align: Which reward and flags stand beside an observation: those of its ``"arrival"``,
                 or those of the ``"transition"`` that begins with it. T transitions need T + 1 rows.
             burn_in: Rows before the first one, for bringing a recurrent state up to date (R2D2,
@@ -459,6 +459,17 @@ class SequenceReplayBuffer:
             np.True_
         """
         return self._sampler_in_force().at(request, ids)
+
+    def count(self, request: Asks[BatchT]) -> int:
+        """How many different items a request can draw from: 0 in an empty replay.
+
+        Args:
+            request: Its ``batch_size`` and ``draw`` mean nothing here.
+
+        Raises:
+            ValueError: The request makes no sense, in itself or for this data.
+        """
+        return 0 if self._storage is None else self._sampler_in_force().count(request)
 
     def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
         """Set how often what was drawn with ``draw="priorities"`` is drawn from now on.

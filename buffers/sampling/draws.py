@@ -14,7 +14,7 @@ from stepwell.buffers.piece_table import PieceTable
 
 __all__ = ["Chosen", "CountedDraw", "Kinds", "NewestQueue", "draw_items"]
 
-CountedDraw: TypeAlias = Literal["steps", "episodes", "ends", "recent", "wholes"]
+CountedDraw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "wholes"]
 
 
 class Kinds(NamedTuple):
@@ -98,7 +98,9 @@ def draw_items(
     items = table.items(family, chosen)
     if items.total == 0:
         raise NotEnoughData(_shortage(table, kinds, draw, chosen))
-    if table.shares is None:
+    if draw == "distinct":
+        numbers = _without_repeats(table, items, count, rng)
+    elif table.shares is None:
         numbers = _uniform(rng, items.total, count)
         if draw == "recent":
             numbers = np.maximum(numbers, _uniform(rng, items.total, count))
@@ -117,6 +119,23 @@ def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
     """Numbers below ``total``, alike but for one part in 2^53 / total: a quarter of the time."""
     numbers: np.ndarray = (rng.random(count) * total).astype(np.int64)
     return numbers
+
+
+def _without_repeats(
+    table: PieceTable, items: ItemCounts, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Different items, each as likely as the others."""
+    if table.shares is not None:
+        raise ValueError(
+            'draw="distinct": expected one store, or several without weights, got weights; leave '
+            "one of the two out"
+        )
+    if items.total < count:
+        raise NotEnoughData(
+            f'draw="distinct": expected at least {count} items to draw from, got {items.total}; '
+            f"collect more, or lower batch_size"
+        )
+    return rng.choice(items.total, count, replace=False)
 
 
 def _family_of(kinds: Kinds, draw: CountedDraw) -> Family:

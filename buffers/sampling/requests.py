@@ -28,10 +28,11 @@ __all__ = [
     "check_transitions",
 ]
 
-Draw: TypeAlias = Literal["steps", "episodes", "ends", "recent", "newest", "priorities"]
+Draw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "newest", "priorities"]
 """How it is chosen what comes next.
 
-``"steps"``: uniformly over everything that can be drawn. ``"episodes"``: an episode uniformly, then
+``"steps"``: uniformly over everything that can be drawn. ``"distinct"``: so too, but everything at
+most once in a batch. ``"episodes"``: an episode uniformly, then
 uniformly within it. ``"ends"``: uniformly over what reaches the row with which the env ended an
 episode. ``"recent"``: the newer of two uniform draws, so that the k-th oldest of n has the
 probability (2 k - 1) / n^2. ``"newest"``: what has not been handed out in this mode yet, the oldest

@@ -123,6 +123,16 @@ class Sampler:
         self._gather.copy(found.copies)
         return cast("BatchT", maker.finish(found, weights))
 
+    def count(self, asked: Asks[BatchT]) -> int:
+        """See `SequenceReplayBuffer.count`."""
+        request = cast("Request", asked)
+        kinds = self._maker(request).kinds()
+        family = kinds.wholes if isinstance(request, Episodes) else kinds.every
+        assert family is not None
+        with self._storage.lock:
+            chosen = self._filters.chosen(request.where)
+            return self._storage.table.items(family, chosen).total
+
     def check(self, request: Asks[BatchT]) -> None:
         """Refuse a request that makes no sense.
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chi_square import assert_shares
 from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
 from replay_model import (
     Contents,
@@ -103,6 +104,22 @@ def test_all_episodes_are_drawn_sooner_or_later() -> None:
         assert len(known) > 4
         batch = played.replay.sample_episodes(40 * len(known))
         assert set(batch.ids.tolist()) == set(known)
+
+
+def test_an_episode_that_goes_on_is_still_one_episode() -> None:
+    """It was drawn once for each of its pieces, as if it had ended with the earlier ones too."""
+    with a_replay(Kind()) as played:
+        for _ in range(3):
+            played.add(Step(0, 4))  # its last row has an action: nothing in it is replaced later
+            batch = played.replay.sample_episodes(1)
+            assert batch.lengths.tolist() == [len(played.episodes[0].rows)]
+        played.add(Step(1, 6))
+        assert played.replay.count(Episodes(1)) == 2
+        ids = [int(played.replay.sample_episodes(1).ids[0]) for _ in range(400)]
+        assert_shares(Counter(ids), dict.fromkeys(set(ids), 1.0))
+        assert {int(played.replay.sample_episodes(1).lengths[0]) for _ in range(40)} == {
+            len(episode.rows) for episode in played.episodes
+        }
 
 
 # Epochs
