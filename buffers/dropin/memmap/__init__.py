@@ -1,0 +1,1 @@
+"""Drop-in for memmap-replay-buffer: episodes of declared fields, kept in a folder."""

@@ -1,0 +1,240 @@
+"""What is added one transition at a time is stored as the episodes that were played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import End, SequenceReplayBuffer, SpecMismatch
+from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.buffers.spec import Field
+
+FIELDS = Field("observation", "uint8", (3,), "raw"), Field("action", "float32", (2,), "raw")
+
+
+class Transition(NamedTuple):
+    """A number that tells it from all others, and how the episode went on."""
+
+    env: int
+    terminated: bool
+    truncated: bool
+    has_final: bool
+
+
+@dataclass
+class ModelEpisode:
+    """What an episode's rows must be."""
+
+    env: int
+    observation: list[int] = field(default_factory=list)
+    action: list[int] = field(default_factory=list)
+    reward: list[float] = field(default_factory=lambda: [0.0])
+    observed: list[bool] = field(default_factory=list)
+    end: End = End.NONE
+    is_open: bool = True
+
+    def finish(self, final: int | None) -> None:
+        """Add the row behind the newest transition."""
+        self.observation.append(self.observation[-1] if final is None else final)
+        self.action.append(0)
+        self.observed.append(final is not None)
+        self.is_open = False
+
+
+def tagged(number: int) -> np.ndarray:
+    return np.array([number % 256, number // 256, 7], np.uint8)
+
+
+def add(writer: TransitionWriter, model: list[ModelEpisode], number: int, step: Transition) -> None:
+    is_over = step.terminated or step.truncated
+    final = 30_000 + number if step.has_final and is_over else None
+    writer.add(
+        tagged(number),
+        np.array([number, -number], np.float32),
+        number / 8,
+        terminated=step.terminated,
+        truncated=step.truncated,
+        final_observation=None if final is None else tagged(final),
+        env=step.env,
+    )
+    episodes = [episode for episode in model if episode.env == step.env and episode.is_open]
+    if not episodes:
+        episodes = [ModelEpisode(step.env)]
+        model += episodes
+    episode = episodes[0]
+    episode.observation.append(number)
+    episode.action.append(number)
+    episode.reward.append(number / 8)
+    episode.observed.append(True)
+    if is_over:
+        episode.end = End(
+            int(step.terminated) * End.TERMINATED + int(step.truncated) * End.TRUNCATED
+        )
+        episode.finish(final)
+
+
+def assert_holds(
+    replay: SequenceReplayBuffer, model: list[ModelEpisode], newest: bool | None
+) -> None:
+    """The stored episodes are the model's; of open ones with or without the newest transition."""
+    stored = list(replay.iter_episodes())
+    assert len(stored) == len(model)
+    by_first = {tuple(e.observation[0].tolist()): e for e in stored}
+    for episode in model:
+        found = by_first[tuple(tagged(episode.observation[0]).tolist())]
+        observation, observed, action = episode.observation, episode.observed, episode.action
+        rows = len(observation)
+        if episode.is_open and newest:
+            rows += 1
+            observation = [*observation, observation[-1]]
+            observed, action = [*observed, False], [*action, 0]
+        assert found.stream == episode.env
+        assert found.end & ~End.PENDING == episode.end
+        assert found.observation.tolist() == [tagged(n).tolist() for n in observation]
+        assert found.action.tolist() == [[n, -n] for n in action]
+        assert found.reward.tolist() == episode.reward[:rows]
+        assert found.fields["info/observed"].tolist() == observed
+
+
+STEPS = st.builds(
+    Transition,
+    st.integers(0, 2),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([False, False, False, True]),
+    st.booleans(),
+)
+MANY = st.lists(STEPS, min_size=5, max_size=60)
+ACTS = st.lists(STEPS | MANY | st.sampled_from(["flush", "newest", "cut", "cut 1"]), max_size=30)
+Act: TypeAlias = "Transition | list[Transition] | str"
+
+
+@given(ACTS)
+def test_rows_are_those_of_a_list_of_episodes(
+    acts: list[Act],
+) -> None:
+    replay, model, number = SequenceReplayBuffer(seed=0), list[ModelEpisode](), 0
+    writer = TransitionWriter(replay, *FIELDS, num_envs=3, facts={})
+    writer._room = 17  # so that it is full now and then
+    for act in acts:
+        if isinstance(act, str) and act.startswith("cut"):
+            env = 1 if act == "cut 1" else None
+            writer.cut(env)
+            for episode in model:
+                if episode.is_open and env in (None, episode.env):
+                    episode.finish(None)
+        elif isinstance(act, str):
+            writer.flush(newest=act == "newest")
+            writer.flush(newest=act == "newest")  # the second time there is nothing to do
+            # A placeholder that was stored once stays until the real observation comes.
+        else:
+            for step in [act] if isinstance(act, Transition) else act:
+                add(writer, model, number, step)
+                number += 1
+    writer.flush(newest=True)
+    assert writer.steps == replay.steps == number
+    assert writer.episodes == sum(bool(episode.end) for episode in model)
+    assert_holds(replay, model, newest=True)
+
+
+def test_the_newest_transition_waits_for_its_next_observation_unless_it_is_wanted_now() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
+    for number in range(4):
+        add(writer, model, number, Transition(0, False, False, False))
+        writer.flush(newest=False)
+        assert_holds(replay, model, newest=False)
+        assert len(replay) == number
+        writer.flush(newest=True)
+        assert_holds(replay, model, newest=True)
+        assert len(replay) == number + 1
+
+
+def test_an_episode_is_safe_in_a_folder_when_it_ends(tmp_path: Path) -> None:
+    replay = SequenceReplayBuffer(tmp_path / "a", seed=0)
+    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
+    for number in range(9):
+        add(writer, model, number, Transition(0, number % 3 == 2, False, True))
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as reader:
+        assert_holds(reader, model, newest=None)
+    replay.close()
+    with SequenceReplayBuffer(tmp_path / "a") as again:
+        writer = TransitionWriter(again, *FIELDS, facts={})
+        assert (writer.steps, writer.episodes) == (9, 3)
+        add(writer, model, 9, Transition(0, True, False, False))
+        assert_holds(again, model, newest=None)
+
+
+def test_another_run_never_joins_an_episode_that_was_left_open(tmp_path: Path) -> None:
+    """F2, M4: rows 0, 1, 2, 100, 101 with no border between them."""
+    for first in (0, 100):
+        with SequenceReplayBuffer(tmp_path / "a", seed=0) as replay:
+            writer = TransitionWriter(replay, *FIELDS, facts={})
+            for number in range(first, first + 3):
+                add(writer, [], number, Transition(0, False, False, False))
+            writer.flush(newest=True)
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as reader:
+        assert [e.observation[:, 0].tolist() for e in reader.iter_episodes()] == [
+            [0, 1, 2, 2],
+            [100, 101, 102, 102],
+        ]
+
+
+def test_what_is_added_is_copied() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    writer = TransitionWriter(replay, *FIELDS, facts={})
+    observation, action = tagged(1), np.ones(2, np.float32)
+    for number in range(3):
+        observation[:], action[:] = number, number
+        final = observation if number == 2 else None
+        writer.add(observation, action, 0.0, terminated=number == 2, final_observation=final)
+    observation[:] = 99
+    writer.flush(newest=True)
+    (episode,) = replay.iter_episodes()
+    assert episode.observation[:, 0].tolist() == [0, 1, 2, 2]
+    assert episode.action[:, 0].tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"observation": np.full(3, 0.7)}, "expected uint8, got float64 values"),
+        ({"observation": np.full(3, 300)}, "expected values that uint8 holds, got 300 to 300"),
+        ({"observation": np.zeros((1, 3), np.uint8)}, r"expected an array of shape \(3,\), got"),
+        ({"action": 2}, r"action: expected an array of shape \(2,\), got \(\)"),
+        ({"reward": np.zeros(2)}, "reward: expected one number"),
+        ({"reward": "1"}, "reward: expected one number"),
+        ({"env": 1}, "env: expected an index from 0 to 0, got 1"),
+        ({"env": -1}, "env: expected an index from 0 to 0, got -1"),
+        ({"final_observation": tagged(1)}, "only with the last step of an episode"),
+    ],
+)
+def test_what_is_not_as_declared_is_refused_and_changes_nothing(
+    wrong: dict[str, object], message: str
+) -> None:
+    """D7, D8, I8, N8."""
+    replay = SequenceReplayBuffer(seed=0)
+    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
+    add(writer, model, 1, Transition(0, False, False, False))
+    right: dict[str, object] = {"observation": tagged(2), "action": [1, 2], "reward": 0}
+    with pytest.raises(ValueError, match=message):
+        writer.add(**(right | {"terminated": False} | wrong))  # type: ignore[arg-type]
+    add(writer, model, 3, Transition(0, True, False, True))
+    writer.flush(newest=True)
+    assert writer.steps == 2
+    assert_holds(replay, model, newest=True)
+
+
+def test_a_replay_of_other_rows_is_refused() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    TransitionWriter(replay, *FIELDS, facts={"kind": "a"})
+    other = Field("observation", "uint8", (4,), "raw")
+    with pytest.raises(SpecMismatch, match="observation"):
+        TransitionWriter(replay, other, FIELDS[1], facts={"kind": "a"})
+    with pytest.raises(SpecMismatch, match="kind"):
+        TransitionWriter(replay, *FIELDS, facts={"kind": "b"})
