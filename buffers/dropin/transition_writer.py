@@ -80,6 +80,7 @@ class TransitionWriter:
         self._streams = [_Stream(spec, self._room) for _ in range(num_envs)]
         self._next_episode = replay.storage.table.next_episode
         self._is_on_disk = replay.path is not None
+        self._waiting = 0  # steps since the last flush
         self.steps = replay.steps
         ends = replay.storage.table.records["end"]
         self.episodes = int((ends & (End.TERMINATED | End.TRUNCATED) != 0).sum())
@@ -139,6 +140,7 @@ class TransitionWriter:
             self._next_episode += 1
         stream.append(image, chosen, gain)
         self.steps += 1
+        self._waiting += 1
         if is_over:
             flags = (End.TERMINATED if terminated else 0) | (End.TRUNCATED if truncated else 0)
             stream.close(End(flags), last)
@@ -154,6 +156,15 @@ class TransitionWriter:
                 has not come yet: the one before stands in its place until then.
         """
         self._store(range(len(self._streams)), newest=newest)
+        self._waiting = 0
+
+    def catch_up(self, *, newest: bool) -> None:
+        """`flush`, unless less than a thousandth of what can be drawn would come in.
+
+        For a caller that draws after every few steps: each flush makes a piece for every env.
+        """
+        if self._waiting * 1000 >= len(self._replay):
+            self.flush(newest=newest)
 
     def cut(self, env: int | None = None) -> None:
         """Stop recording the open episode of an env, or of all: the next step begins another."""
@@ -249,7 +260,7 @@ class _Stream:
         if self.is_open:
             if self.cursor > self._start:
                 # The newest observation is repeated where the next one is not known.
-                self._before = self._observation[self.cursor - 1].copy()
+                self._before = self._observation[self.cursor - 1]  # still there when it is needed
             self._first_row += self.cursor - self._start
             self._is_given |= newest
         self._ended, self.cursor, self._start = [], 0, 0
@@ -259,7 +270,7 @@ class _Stream:
         place = self.cursor
         if final is not None:
             self._observation[place] = final
-        elif place > self._start:
+        elif place:
             self._observation[place] = self._observation[place - 1]
         else:
             self._observation[place] = self._before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -119,8 +120,8 @@ def test_rows_are_those_of_a_list_of_episodes(
     acts: list[Act],
 ) -> None:
     replay, model, number = SequenceReplayBuffer(seed=0), list[ModelEpisode](), 0
-    writer = TransitionWriter(replay, *FIELDS, num_envs=3, facts={})
-    writer._room = 17  # so that it is full now and then
+    with mock.patch("stepwell.buffers.dropin.transition_writer._MAX_ROWS", 17):
+        writer = TransitionWriter(replay, *FIELDS, num_envs=3, facts={})
     for act in acts:
         if isinstance(act, str) and act.startswith("cut"):
             env = 1 if act == "cut 1" else None
@@ -130,8 +131,9 @@ def test_rows_are_those_of_a_list_of_episodes(
                     episode.finish(None)
         elif isinstance(act, str):
             writer.flush(newest=act == "newest")
-            writer.flush(newest=act == "newest")  # the second time there is nothing to do
-            # A placeholder that was stored once stays until the real observation comes.
+            pieces = len(replay.storage.table)
+            writer.flush(newest=act == "newest")
+            assert len(replay.storage.table) == pieces  # the second time there is nothing to do
         else:
             for step in [act] if isinstance(act, Transition) else act:
                 add(writer, model, number, step)
@@ -153,6 +155,20 @@ def test_the_newest_transition_waits_for_its_next_observation_unless_it_is_wante
         writer.flush(newest=True)
         assert_holds(replay, model, newest=True)
         assert len(replay) == number + 1
+
+
+def test_catching_up_waits_for_a_thousandth_of_what_there_is() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    writer, pieces = TransitionWriter(replay, *FIELDS, facts={}), list[int]()
+    for number in range(5_000):
+        add(writer, [], number, Transition(0, number % 50 == 49, False, False))
+        writer.catch_up(newest=True)
+        assert 0 <= number + 1 - len(replay) <= number / 1000
+        pieces.append(len(replay.storage.table))
+    assert pieces[999] == 1_000
+    assert pieces[-1] < 3_500
+    writer.flush(newest=True)
+    assert len(replay) == 5_000
 
 
 def test_an_episode_is_safe_in_a_folder_when_it_ends(tmp_path: Path) -> None:
@@ -238,3 +254,17 @@ def test_a_replay_of_other_rows_is_refused() -> None:
         TransitionWriter(replay, other, FIELDS[1], facts={"kind": "a"})
     with pytest.raises(SpecMismatch, match="kind"):
         TransitionWriter(replay, *FIELDS, facts={"kind": "b"})
+
+
+def test_a_cut_behind_a_flush_stores_nothing_again() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
+    add(writer, model, 1, Transition(0, False, False, False))
+    writer.flush(newest=True)
+    writer.cut()
+    assert len(replay.storage.table) == 1
+    model[0].finish(None)
+    add(writer, model, 2, Transition(0, False, False, False))
+    writer.cut(0)
+    model[1].finish(None)
+    assert_holds(replay, model, newest=True)
