@@ -165,6 +165,14 @@ class ManyStorages:
         storage, place = self._find(position)
         return storage.metadata(place)
 
+    def drop_before(self, row_id: int) -> None:
+        """Nothing is dropped from stores that are read as one.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(self._refusal("an eviction"))
+
     def lose(self, position: int) -> None:
         """Leave out a piece whose bytes are damaged."""
         storage, place = self._find(position)

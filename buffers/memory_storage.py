@@ -124,6 +124,12 @@ class MemoryStorage:
             for piece, data in zip(parts, encoded, strict=True):
                 self._add(piece, data)
 
+    def drop_before(self, row_id: int) -> None:
+        """Forget slabs all of whose rows are older than the one with this id."""
+        with self._lock:
+            while self._slabs and self._table.oldest_segment_stop <= row_id:
+                self._evict()
+
     def payload(self, position: int) -> tuple[Buffer, int]:
         """The slab that holds the piece at a position of the table, and where it begins in it."""
         record = self._table.records[position - self._table.base]
@@ -146,7 +152,7 @@ class MemoryStorage:
 
     def _add(self, piece: Piece, parts: list[Part]) -> None:
         nbytes = sum(map(len, parts))
-        slab = self._slab_for(nbytes)
+        slab = self._slab_for(nbytes, piece.rows)
         offset = slab.used
         for part in parts:
             slab.memory[slab.used : slab.used + len(part)] = np.frombuffer(part, np.uint8)
@@ -156,10 +162,10 @@ class MemoryStorage:
         while self._capacity is not None and self._table.steps > self._capacity:
             self._evict()
 
-    def _slab_for(self, nbytes: int) -> _Slab:
+    def _slab_for(self, nbytes: int, rows: int) -> _Slab:
         """The newest slab, or a new one where that has no room."""
         newest = self._slabs[-1] if self._slabs else None
-        if newest and newest.used + nbytes <= len(newest.memory) and newest.rows < self._max_rows:
+        if newest and newest.has_room(nbytes, rows, self._max_rows):
             return newest
         size = max(self._slab_bytes, nbytes)
         budget = self._capacity_bytes
@@ -184,6 +190,10 @@ class _Slab:
         self.memory = np.empty(nbytes, np.uint8)
         self.used = 0
         self.rows = 0
+
+    def has_room(self, nbytes: int, rows: int, max_rows: int) -> bool:
+        """A piece of so many bytes and rows still goes in."""
+        return self.used + nbytes <= len(self.memory) and self.rows + rows <= max_rows
 
 
 def max_piece_rows(capacity: int | None) -> int:

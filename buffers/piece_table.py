@@ -167,6 +167,15 @@ class PieceTable:
         self.next_episode = max(self.next_episode, piece.episode + 1)
         return position
 
+    @property
+    def oldest_segment_stop(self) -> int:
+        """Id of the row behind the last one of the oldest segment, or of the next row to come."""
+        records = self.records
+        if not len(records):
+            return self.next_row_id
+        count = int(np.searchsorted(records["segment"], records["segment"][0], side="right"))
+        return int(records["row_id"][count]) if count < len(records) else self.next_row_id
+
     def drop_segment(self) -> int:
         """Forget the pieces of the oldest segment and return its number."""
         records = self.records

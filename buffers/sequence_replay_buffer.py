@@ -252,6 +252,16 @@ class SequenceReplayBuffer:
         self.storage.add(pieces)
         self._total_bytes += int(table.records["nbytes"][max(0, before - table.base) :].sum())
 
+    def drop_before(self, row_id: int) -> None:
+        """Give back the memory, or files, that hold nothing but rows older than one.
+
+        A capacity does so by itself. Rows that share their memory or file with newer ones stay.
+
+        Args:
+            row_id: Id of the oldest row that is still wanted, as in ``batch.ids``.
+        """
+        self.storage.drop_before(row_id)
+
     def sample(
         self, request: Asks[BatchT], *, out: BatchT | None = None, rng: Rng | None = None
     ) -> BatchT:

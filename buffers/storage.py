@@ -72,6 +72,10 @@ class Storage(Protocol):
         """
         ...
 
+    def drop_before(self, row_id: int) -> None:
+        """Forget slabs, or segments, all of whose rows are older than the one with this id."""
+        ...
+
     def payload(self, position: int) -> tuple[Buffer, int]:
         """Memory that holds the piece at a position of the table, and where it begins in it."""
         ...

@@ -76,6 +76,13 @@ class Appender:
                 rest = rest[count:]
                 self._evict_steps()
 
+    def drop_before(self, row_id: int) -> None:
+        """See `DiskStorage.drop_before`."""
+        self._check()
+        with self._poisoning():
+            while self._manifest.sealed and self.view.table.oldest_segment_stop <= row_id:
+                self._evict()
+
     def append_session(self, facts: Mapping[str, object]) -> None:
         """See `DiskStorage.append_session`."""
         self._check()

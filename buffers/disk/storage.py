@@ -281,6 +281,15 @@ class DiskStorage:
         segment.prove_head(memory, position, record)
         return self._pieces.metadata(memory, record.offset)
 
+    def drop_before(self, row_id: int) -> None:
+        """Forget sealed segments all of whose rows are older than the one with this id, for good.
+
+        Raises:
+            ValueError: The store was opened with ``read_only=True``.
+            StoreFailed: A system call failed, now or earlier.
+        """
+        self._appender_in_force().drop_before(row_id)
+
     def lose(self, position: int) -> None:
         """Leave out a piece whose bytes are damaged, as long as the store is open here."""
         self._lost.add(position)

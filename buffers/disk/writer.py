@@ -109,7 +109,7 @@ class SegmentWriter:
         """How many of the pieces, from the first on, still go into this segment."""
         free_bytes, rows, count = self._header.data_bytes - self.used_data_bytes, self.rows, 0
         for encoded in pieces[: self.free_slots]:
-            if encoded.nbytes > free_bytes or rows >= max_rows:
+            if encoded.nbytes > free_bytes or rows + encoded.piece.rows > max_rows:
                 break
             free_bytes -= encoded.nbytes
             rows += encoded.piece.rows

@@ -123,7 +123,7 @@ class TransitionWriter:
         stream = self._streams[env]
         image = as_declared("observation", observation, *self._observation)
         chosen = as_declared("action", action, *self._action)
-        gain = _number(reward)
+        gain = reward if type(reward) is float else _number(reward)
         is_over = bool(terminated) or bool(truncated)
         last = None
         if final_observation is not None:
