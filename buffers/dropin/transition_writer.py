@@ -166,12 +166,17 @@ class TransitionWriter:
         if self._waiting * 1000 >= len(self._replay):
             self.flush(newest=newest)
 
-    def cut(self, env: int | None = None) -> None:
-        """Stop recording the open episode of an env, or of all: the next step begins another."""
+    def cut(self, env: int | None = None, *, newest: bool = True) -> None:
+        """Stop recording the open episode of an env, or of all: the next step begins another.
+
+        Args:
+            env: Index of the env; None for all.
+            newest: Keep the newest transition, although nobody knows what it led to.
+        """
         envs = range(len(self._streams)) if env is None else [env]
         for number in envs:
             if self._streams[number].is_open:
-                self._streams[number].close(End.NONE, None)
+                self._streams[number].cut(newest=newest)
         self._store(envs, newest=False)
 
     def _store(self, envs: Iterable[int], *, newest: bool) -> None:
@@ -225,12 +230,20 @@ class _Stream:
 
     def close(self, end: End, final: np.ndarray | None) -> None:
         """End the episode with its last observation."""
-        if self._is_given and self.cursor == self._start:  # a cut, and nothing new since
-            self.is_open = False
-            return
         self._place_last(final)
         self.cursor += 1
-        self._ended.append(_Run(self._episode, self._first_row, self._start, self.cursor, end))
+        self._leave(end)
+
+    def cut(self, *, newest: bool) -> None:
+        """Stop recording the episode, with or without the newest transition."""
+        if newest and not self._is_given:
+            self.close(End.NONE, None)
+        else:
+            self._leave(End.NONE)
+
+    def _leave(self, end: End) -> None:
+        if self.cursor > self._start:
+            self._ended.append(_Run(self._episode, self._first_row, self._start, self.cursor, end))
         self._start, self.is_open = self.cursor, False
 
     def pieces(self, number: int, *, newest: bool) -> list[Piece]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import End, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.buffers.sampling.requests import Sequences
 from stepwell.buffers.spec import Field
 
 FIELDS = Field("observation", "uint8", (3,), "raw"), Field("action", "float32", (2,), "raw")
@@ -268,3 +269,21 @@ def test_a_cut_behind_a_flush_stores_nothing_again() -> None:
     writer.cut(0)
     model[1].finish(None)
     assert_holds(replay, model, newest=True)
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_cut_can_leave_out_the_transition_of_which_nobody_knows_what_it_led_to(
+    is_flushed: bool,
+) -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
+    for _ in range(2):
+        for number in range(3):
+            add(writer, model, number, Transition(0, False, False, False))
+        if is_flushed:
+            writer.flush(newest=False)
+        writer.cut(newest=False)
+        model[-1].is_open = False
+    assert [e.rows for e in replay.iter_episodes()] == [3, 3]
+    assert [e.reward.tolist() for e in replay.iter_episodes()] == [[0, 0, 1 / 8]] * 2
+    assert replay.count(Sequences(1, 3, align="transition")) == 0
