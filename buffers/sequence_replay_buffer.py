@@ -323,7 +323,7 @@ class SequenceReplayBuffer:
                 for all. Flags are always there.
             state: Names of extras that are wanted of each sequence's first stored row alone: the
                 recurrent state that the policy had there.
-            time_major: Give arrays ``[T, B, ...]``, as views.
+            time_major: Give arrays ``[T, B, ...]``, contiguous but for stacks.
             beta: With ``draw="priorities"`` how far ``weights`` make up for them, from 0 to 1.
             where: Only from episodes whose metadata is so: a mapping of keys to the values that
                 they must have, or a function of the metadata. Each episode is asked about once; of

@@ -17,8 +17,8 @@ class Batch:
 
     Row ``t`` holds what *arrived* with ``observation[:, t]`` and the action chosen from it; with
     ``align="transition"`` reward, info and flags (all but ``is_first``) are those that followed.
-    Asked for with ``time_major=True`` the arrays are ``[T, B, ...]``, views. A field that was not
-    asked for is None.
+    Asked for with ``time_major=True`` the arrays are ``[T, B, ...]``, contiguous but for stacks and
+    whole episodes, which are views. A field that was not asked for is None.
 
     Args:
         observation: Observations, nested like the env's space; ``[B, T, k, ...]`` where stacks were

@@ -160,13 +160,14 @@ class RowGather:
         ones = Segments(index, row, np.ones(batch, np.int64), np.arange(batch), index, row)
         return self.rows(name, ones, batch)
 
-    def plan(self, name: str, segments: Segments, out: np.ndarray) -> Copies:
+    def plan(self, name: str, segments: Segments, out: np.ndarray, columns: int = 0) -> Copies:
         """Look up what is to be copied of a large field.
 
         Args:
             name: The field.
             segments: The rows.
             out: What they will be copied to, ``[rows, ...]``.
+            columns: Where that is to be ``[columns, B]`` rows, columns; see `PlainCopies`.
         """
         place, field, dtype, row_bytes = self._fields[name]
         piece, start, rows, target = segments[:4]
@@ -181,11 +182,12 @@ class RowGather:
                 (offsets + start * row_bytes).tolist(),
                 (target * row_bytes).tolist(),
                 (rows * row_bytes).tolist(),
+                columns,
             )
-        columns = (offsets, records["stored_rows"][piece], start, rows, target)
+        found = (offsets, records["stored_rows"][piece], start, rows, target)
         codings = [places.codings[kind] for kind in kinds.tolist()]
-        where = list(zip(*(column.tolist() for column in columns), strict=True))
-        return CodedCopies(field, places.reader, sources, codings, where)
+        where = list(zip(*(values.tolist() for values in found), strict=True))
+        return CodedCopies(field, places.reader, sources, codings, where, columns)
 
     def copy(self, copies: Sequence[tuple[Copies, np.ndarray]]) -> None:
         """Make copies, without the storage's lock.

@@ -144,7 +144,8 @@ class SequenceSampler:
             leaves |= {n: a for n, a in following.items() if n.startswith(arrived)}
             lengths = mask.sum(1)
         if self._request.time_major:
-            leaves, flags = _turned(leaves), _turned(flags)
+            leaves = _turned(leaves)
+            flags = {name: np.ascontiguousarray(rows) for name, rows in _turned(flags).items()}
             following = None if following is None else _turned(following)
         return Batch(
             observation=pick(self._spec.observation, leaves),
@@ -173,8 +174,9 @@ class SequenceSampler:
         rows = self.window.rows
         for field in self._fields.chosen:
             more = self._frames if self._is_stacked(field) else 0
+            first = (rows, batch) if self._is_turned(field) else (batch, rows + more)
             dtype = batch_dtype(field)
-            shapes[field.name] = ((batch, rows + more, *field.shape), dtype)
+            shapes[field.name] = ((*first, *field.shape), dtype)
             if more and not self._are_views:
                 shapes["stacks of " + field.name] = ((batch, rows, *field.source_shape), dtype)
         shapes["flags"] = ((len(FLAGS), batch, rows), np.dtype(np.bool_))
@@ -183,22 +185,28 @@ class SequenceSampler:
     def _is_stacked(self, field: Field) -> bool:
         return self._frames > 0 and field.stack > 1
 
+    def _is_turned(self, field: Field) -> bool:
+        """Whether rows are gathered time first: all but frames, which stacks are views of."""
+        return self._request.time_major and not self._is_stacked(field)
+
     def _take(
         self, gather: RowGather, segments: Segments, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
         """Take the rows of small fields, and plan to copy those of large ones."""
         copies: list[tuple[Copies, np.ndarray]] = []
         slots: np.ndarray | None = None
+        columns = self.window.rows if self._request.time_major else 0
         for field in self._fields.chosen:
             if self._is_stacked(field):
                 continue
             rows = memory[field.name]
             flat = rows.reshape(-1, *field.shape)
             if not gather.is_small(field.name):
-                copies.append((gather.plan(field.name, segments, flat), flat))
+                copies.append((gather.plan(field.name, segments, flat, columns), flat))
                 continue
             if slots is None:
                 slots = gather.slots(segments, len(flat))
+                slots = slots.reshape(-1, columns).T.ravel() if columns else slots
             gather.take(field.name, slots, flat)
         return copies
 
@@ -216,6 +224,8 @@ class SequenceSampler:
     def _rows_of(self, field: Field, plan: SequencePlan) -> np.ndarray:
         """The rows of a field, [B, T, ...], with nothing but zeros where there is none."""
         rows = plan.memory[field.name]
+        if self._is_turned(field):
+            rows = rows.swapaxes(0, 1)
         if not self._is_stacked(field):
             if not plan.is_full:
                 rows[~plan.memory["flags"][-1]] = 0

@@ -26,6 +26,7 @@ REQUESTS: list[Request] = [
     Sequences(1, 1),
     Transitions(12),
     Transitions(12, n_step=3, stack=False),
+    Sequences(12, 5, "pad_after", align="transition", time_major=True),
 ]
 
 
@@ -77,6 +78,7 @@ def test_refilled_memory_holds_what_new_memory_holds(played: Played, request_: R
         for name, array in arrays(batch):
             if name.startswith("observation") or isinstance(request_, Sequences):
                 is_new = name in ("ids", "weights", "lengths", "mask") or name.startswith("state")
+                is_new |= array.dtype == np.bool_ and getattr(request_, "time_major", False)
                 assert is_new or np.shares_memory(array, held[name]), name
 
 
@@ -165,6 +167,8 @@ def test_time_major_arrays_are_the_transposed_ones(played: Played, request_: Any
             expected = np.moveaxis(array, 0, 1)
         assert turned[name].shape == expected.shape, name
         assert (turned[name] == expected).all(), name
+        if isinstance(request_, Sequences) and not request_.stack:
+            assert turned[name].flags.c_contiguous, name
 
 
 @pytest.mark.parametrize("request_", [*REQUESTS, Episodes(4)], ids=str)
