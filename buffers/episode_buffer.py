@@ -27,6 +27,8 @@ class EpisodeBuffer:
         spec: The fields of every row.
         num_envs: Number of envs N; env i writes stream i.
         piece_rows: Rows of an env after which its piece is due; None chooses by size (at most 512).
+        capacity: Steps that are kept where the pieces go. Of all envs together an eighth of that
+            waits here at most: more of one env would evict newer rows of another.
         next_episode: Id of the first episode that begins here.
 
     Example:
@@ -50,6 +52,7 @@ class EpisodeBuffer:
         num_envs: int,
         *,
         piece_rows: int | None = None,
+        capacity: int | None = None,
         next_episode: int = 0,
     ) -> None:
         if num_envs < 1:
@@ -60,6 +63,8 @@ class EpisodeBuffer:
         self._acted = [_Column(field) for field in spec.fields if _is_chosen(field.name)]
         self._observed = [_Column(field) for field in spec.fields if not _is_chosen(field.name)]
         self._piece_rows = piece_rows or _rows_by_size(spec, num_envs)
+        if capacity is not None:
+            self._piece_rows = max(1, min(self._piece_rows, capacity // (8 * num_envs)))
         # Room for one more: the row that awaits its action when the piece before was taken.
         self._room = self._piece_rows + 1
         self._rows = {

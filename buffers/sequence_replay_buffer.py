@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
@@ -155,6 +154,12 @@ class SequenceReplayBuffer:
     def path(self) -> Path | None:
         """Folder of the store; None in RAM, and where several are read as one."""
         return self._path
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps to keep at most; None keeps everything."""
+        storage = self._storage
+        return storage.capacity if isinstance(storage, DiskStorage) else self._capacity
 
     @property
     def is_bound(self) -> bool:
@@ -470,6 +475,35 @@ class SequenceReplayBuffer:
         """
         return self._sampler_in_force().at(request, ids)
 
+    def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
+        """One field of rows that the caller chooses, in the order given, and nothing else.
+
+        Args:
+            name: The field, as the spec has it; single frames under frame stacking.
+            ids: [B] int64: ids of the rows; that of a batch's row t, in a piece that was stored at
+                once, is ``batch.ids + t``.
+
+        Returns:
+            Rows ``[B, ...]`` in the field's dtype, the caller's own.
+
+        Raises:
+            NotEnoughData: A row is not stored any more.
+            ValueError: There is no such field, or the ids are not integers [B].
+            StoreCorrupt: Stored bytes are not what was written.
+
+        Example:
+            >>> import stepwell as sw
+            >>> replay = sw.SequenceReplayBuffer(seed=0)
+            >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+            >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...     report = collector.collect(steps=100)
+            >>> batch = replay.sample_sequences(4, length=8)
+            >>> first = replay.field_rows("observation", batch.ids)
+            >>> (first == batch.observation[:, 0]).all()
+            np.True_
+        """
+        return self._sampler_in_force().field_rows(name, ids)
+
     def count(self, request: Asks[BatchT]) -> int:
         """How many different items a request can draw from: 0 in an empty replay.
 
@@ -718,12 +752,7 @@ class SequenceReplayBuffer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _endless(self, request: Asks[BatchT]) -> Callable[[BatchT | None], BatchT]:

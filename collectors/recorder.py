@@ -54,7 +54,10 @@ class Recorder:
         """Leave the open episodes as they are stored, cut; the next row of each env is a first."""
         self._known_episodes = self._replay.storage.table.next_episode
         self._buffer = EpisodeBuffer(
-            self._replay.spec, self._num_envs, next_episode=self._known_episodes
+            self._replay.spec,
+            self._num_envs,
+            capacity=self._replay.capacity,
+            next_episode=self._known_episodes,
         )
 
     def observe(self, arrival: Arrival) -> None:

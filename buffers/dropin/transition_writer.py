@@ -19,6 +19,7 @@ OBSERVED = Field("info/observed", "bool", (), "narrow")
 are stood in for never ask for it. There the observation before is repeated."""
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 32 << 20
+_LEAST_ROOM = 3  # a step, the one behind it, and the last observation
 
 
 def spec_of(observation: Field, action: Field) -> Spec:
@@ -77,6 +78,9 @@ class TransitionWriter:
         self._action = action.numpy_dtype, action.shape
         fitting = _MAX_BYTES // max(1, num_envs * spec.row_bytes)
         self._room = max(_MIN_ROWS, min(_MAX_ROWS, fitting))
+        if replay.capacity is not None:  # more of one env would evict newer rows of another
+            share = replay.capacity // (16 * num_envs)
+            self._room = max(_LEAST_ROOM, min(self._room, share))
         self._streams = [_Stream(spec, self._room) for _ in range(num_envs)]
         self._next_episode = replay.storage.table.next_episode
         self._is_on_disk = replay.path is not None

@@ -10,7 +10,7 @@ from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.draws import Chosen, Kinds
 from stepwell.buffers.sampling.spans import piece_of
 
-__all__ = ["checked_ids", "items_at"]
+__all__ = ["checked_ids", "items_at", "rows_at"]
 
 _BEHIND_ALL = 1 << 60
 
@@ -30,6 +30,29 @@ def checked_ids(ids: np.ndarray) -> np.ndarray:
     return rows.astype(np.int64)
 
 
+def rows_at(table: PieceTable, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pieces that hold given rows, and which of a piece's rows each one is.
+
+    Args:
+        table: The index of what is stored.
+        ids: [B] ids of rows.
+
+    Returns:
+        Indices of the pieces [B], and places in them [B].
+
+    Raises:
+        NotEnoughData: A row is not stored any more.
+    """
+    records = table.records
+    first = records["row_id"] if len(records) else np.full(1, _BEHIND_ALL)
+    index = np.searchsorted(first, ids, side="right") - 1
+    place = ids - first[index]
+    is_there = index >= 0
+    is_there[is_there] = place[is_there] < records["rows"][index[is_there]]
+    _check(is_there, ids, "is not stored: it was evicted, or there never was one")
+    return index, place
+
+
 def items_at(table: PieceTable, kinds: Kinds, ids: np.ndarray, *, are_whole: bool) -> Chosen:
     """The items that begin with given rows.
 
@@ -42,12 +65,9 @@ def items_at(table: PieceTable, kinds: Kinds, ids: np.ndarray, *, are_whole: boo
     Raises:
         NotEnoughData: A row is not stored any more, or no such item begins with it.
     """
-    family, records = kinds.every, table.records
-    index = np.searchsorted(records["row_id"], ids, side="right") - 1
-    at = table.at(np.maximum(index, 0))
-    place = ids - at["row_id"]
-    is_there = (index >= 0) & (place < at["rows"])
-    _check(is_there, ids, "is not stored: it was evicted, or there never was one")
+    family = kinds.every
+    index, place = rows_at(table, ids)
+    at = table.at(index)
     start = at["stream_row" if family.is_across else "first_row"] + place
     last = start + (_BEHIND_ALL if are_whole else family.length - 1)
     piece, place, at = piece_of(table, index, last, family.is_across)

@@ -20,7 +20,7 @@ from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Chosen, Kinds, NewestQueue, draw_items
 from stepwell.buffers.sampling.episode_reader import EpisodeReader
 from stepwell.buffers.sampling.filters import Filters
-from stepwell.buffers.sampling.lookup import checked_ids, items_at
+from stepwell.buffers.sampling.lookup import checked_ids, items_at, rows_at
 from stepwell.buffers.sampling.memory import Memory
 from stepwell.buffers.sampling.priority_index import PriorityIndex
 from stepwell.buffers.sampling.requests import (
@@ -189,6 +189,17 @@ class Sampler:
         found = self._locked(plan)
         self._gather.copy(found.copies)
         return cast("BatchT", maker.finish(found, np.ones(len(rows), np.float32)))
+
+    def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
+        """See `SequenceReplayBuffer.field_rows`."""
+        rows, names = checked_ids(ids), [field.name for field in self._storage.spec.fields]
+        if name not in names:
+            raise ValueError(f"name: expected one of {', '.join(names)}, got {name!r}")
+
+        def find() -> np.ndarray:
+            return self._gather.pick(name, self._gather.spot(*rows_at(self._storage.table, rows)))
+
+        return self._locked(find)
 
     def episodes(self, where: Where | None) -> Iterator[Episode]:
         """The episodes stored now, in the order in which they began."""

@@ -601,3 +601,17 @@ def test_episodes_under_way_at_a_reset_are_counted_as_cut(replay: sw.SequenceRep
         assert collector.collect(episodes=1).cut == 2
     cuts = [bool(e.cut[-1]) for e in replay.iter_episodes()]
     assert cuts == [True] * 2 + [False] * 4 + [True] * 2 + [False]
+
+
+@pytest.mark.parametrize("capacity", [200, 1_000])
+def test_every_env_keeps_its_newest_steps_in_a_small_replay(capacity: int) -> None:
+    """What all envs had waiting was stored env by env, each over the newer rows of the others."""
+    replay = sw.SequenceReplayBuffer(capacity=capacity, seed=0)
+    envs = gym.make_vec("CartPole-v1", num_envs=8, vectorization_mode="sync")
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=8_000)
+        kept = [0] * 8
+        for episode in replay.iter_episodes():
+            kept[episode.stream] += episode.steps
+    assert sum(kept) > 0.9 * capacity
+    assert min(kept) > 0.6 * capacity / 8

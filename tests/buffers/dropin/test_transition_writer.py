@@ -287,3 +287,20 @@ def test_a_cut_can_leave_out_the_transition_of_which_nobody_knows_what_it_led_to
     assert [e.rows for e in replay.iter_episodes()] == [3, 3]
     assert [e.reward.tolist() for e in replay.iter_episodes()] == [[0, 0, 1 / 8]] * 2
     assert replay.count(Sequences(1, 3, align="transition")) == 0
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 8])
+@pytest.mark.parametrize("capacity", [100, 1_000])
+def test_every_env_keeps_its_newest_steps_in_a_small_ring(num_envs: int, capacity: int) -> None:
+    """The rows of one env, stored all at once, evicted newer ones of the others."""
+    replay = SequenceReplayBuffer(capacity=capacity, seed=0)
+    writer = TransitionWriter(replay, *FIELDS, num_envs=num_envs, facts={})
+    for number in range(1_500):
+        for env in range(num_envs):
+            add(writer, [], number, Transition(env, number % 50 == 49, False, False))
+    writer.flush(newest=True)
+    kept = [
+        sum(episode.steps for episode in replay.iter_episodes() if episode.stream == env)
+        for env in range(num_envs)
+    ]
+    assert min(kept) > 0.6 * capacity / num_envs

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay_histories import HISTORIES, KINDS, Kind, a_replay, moments
+from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
 from replay_model import (
     Contents,
     Item,
@@ -21,7 +21,7 @@ from replay_model import (
     sequences,
     transitions,
 )
-from replay_rows import Played, Row, Step
+from replay_rows import Played, Row, Step, telling
 from stepwell.buffers import NotEnoughData
 from stepwell.buffers.sampling.requests import (
     Align,
@@ -94,6 +94,45 @@ def test_transitions_that_are_taken_are_those_of_the_model(
                 batch = played.replay.take(request, np.array(ids))
                 contents = Contents(played.spec, played.episodes)
                 assert_transitions(played.spec, contents, batch, [known[i] for i in ids], request)
+
+
+@given(KINDS, HISTORIES, st.randoms())
+def test_a_fields_rows_are_those_of_the_model(
+    kind: Kind, history: list[Step], random: Random
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history):
+            rows = [row for episode in played.episodes for row in episode.rows]
+            known = {row.id for row in rows}
+            if not played.replay.is_bound:
+                continue
+            name = random.choice(names(played))
+            for row_id in sorted(every_id(played) - known):
+                with pytest.raises(NotEnoughData, match=f"id {row_id} is not stored"):
+                    played.replay.field_rows(name, np.array([*sorted(known)[:1], row_id]))
+            if known:
+                expected = dict(zip([row.id for row in rows], telling(rows)[name], strict=True))
+                ids = some_of(known, random)
+                found = played.replay.field_rows(name, np.array(ids))
+                assert found.dtype == played.spec.fields[names(played).index(name)].numpy_dtype
+                assert (found == np.array([expected[i] for i in ids])).all()
+                found[...] = 0  # the caller's own
+                again = played.replay.field_rows(name, np.array(ids))
+                assert (again == np.array([expected[i] for i in ids])).all()
+
+
+def names(played: Played) -> list[str]:
+    return [field.name for field in played.spec.fields]
+
+
+def test_fields_that_are_not_there_are_refused() -> None:
+    with a_replay(Kind(False, None, 1)) as played:
+        for step in busy_history(5):
+            played.add(step)
+        with pytest.raises(ValueError, match="name: expected one of observation/"):
+            played.replay.field_rows("observation", np.array([0]))
+        with pytest.raises(ValueError, match="ids: expected the ids of rows, integers"):
+            played.replay.field_rows("reward", np.array([0.5]))
 
 
 @given(KINDS, HISTORIES, EPISODES, st.randoms())
