@@ -44,11 +44,13 @@ def rows_at(table: PieceTable, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         NotEnoughData: A row is not stored any more.
     """
     records = table.records
-    first = records["row_id"] if len(records) else np.full(1, _BEHIND_ALL)
+    first = records["row_id"]
     index = np.searchsorted(first, ids, side="right") - 1
-    place = ids - first[index]
-    is_there = index >= 0
-    is_there[is_there] = place[is_there] < records["rows"][index[is_there]]
+    is_there = np.zeros(len(ids), np.bool_)
+    place = index
+    if len(records):
+        place = ids - first[index]  # where the index is -1, that of the last piece: far below 0
+        is_there = (place >= 0) & (place < records["rows"][index])
     _check(is_there, ids, "is not stored: it was evicted, or there never was one")
     return index, place
 

@@ -11,6 +11,7 @@ import typer
 
 from stepwell import __version__
 from stepwell.collectors.cli.collect import DEFAULT_NUM_ENVS, CollectJob, collect_into
+from stepwell.collectors.cli.convert import add_convert_command
 from stepwell.collectors.cli.copy_commands import add_copy_commands
 from stepwell.collectors.cli.envs import show_envs
 from stepwell.collectors.cli.errors import BAD_INPUT, reported, show_error
@@ -92,6 +93,7 @@ def root(
     stepwell verify runs/pong                                   is it what was written?
     stepwell merge runs/a runs/b --out runs/both                make one of several
     stepwell filter runs/pong --min-return 18 --out runs/good   keep some episodes
+    stepwell convert replay_data runs/replay                    read memmap-replay-buffer's
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -364,6 +366,7 @@ def envs(
 
 
 add_copy_commands(app)
+add_convert_command(app)
 add_health_commands(app)
 
 

@@ -1,29 +1,19 @@
-"""Frames of an episode: kept in little memory, and written to an MP4 that browsers play."""
+"""Frames of an episode, kept in little memory, and where the MP4 of them goes."""
 
 from __future__ import annotations
 
-import importlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from zstandard import ZstdCompressor, ZstdDecompressor
 
-__all__ = ["FrameKeeper", "KeptFrames", "Mp4Writer", "Video", "load_av"]
+from stepwell.buffers.video import Frame, Mp4Writer, load_av
 
-Frame = npt.NDArray[np.uint8]
-
-_ENCODER = "libx264"
-_QUALITY = {"crf": "18", "preset": "veryfast"}  # hardly to be told from the frames by eye
-_BT709 = 1  # what the standard calls it, for matrix, primaries and transfer
-_LIMITED = 1  # luma from 16 to 235, as players expect
+__all__ = ["Frame", "FrameKeeper", "KeptFrames", "Mp4Writer", "Video", "load_av"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,97 +113,6 @@ class FrameKeeper:
         packed = b"".join([*self._parts, self._compressor.flush()])
         shape = (self._count, *self._shape)
         return KeptFrames(packed, cast("tuple[int, int, int, int]", shape))
-
-
-class Mp4Writer:
-    """Writes frames to an MP4 file as they come: H.264, yuv420p, its index before its frames.
-
-    Width and height must be even for that; a row or column that is missing repeats the last one.
-    The file gets its name when it is whole; until then ".part" follows it.
-
-    Args:
-        path: Where it is to be; a file there is replaced.
-        fps: Frames a second.
-
-    Raises:
-        ImportError: PyAV is not installed.
-        OSError: The file cannot be written.
-    """
-
-    def __init__(self, path: Path, fps: Fraction) -> None:
-        self._av = load_av()
-        self._path = path
-        self._part = path.with_name(f"{path.name}.part")
-        self._fps = fps
-        self._stream: Any = None
-        self._part.touch()  # what cannot be written fails now, not once the encoder gives something
-        # The index goes to the front, so that a browser plays what it has loaded so far.
-        self._container: Any = self._av.open(
-            str(self._part), "w", format="mp4", options={"movflags": "+faststart"}
-        )
-
-    def add(self, frame: Frame) -> None:
-        """Write a frame uint8 [H, W, 3]."""
-        frame = np.pad(frame, [(0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)], "edge")
-        if self._stream is None:
-            self._stream = self._begin(*frame.shape[:2])
-        picture = self._av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(
-            format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG"
-        )
-        self._container.mux(self._stream.encode(picture))
-
-    def close(self) -> None:
-        """Finish the file and give it its name."""
-        try:
-            if self._stream is not None:
-                self._container.mux(self._stream.encode(None))
-            self._container.close()
-            os.replace(self._part, self._path)
-        except BaseException:
-            self.abort()
-            raise
-
-    def abort(self) -> None:
-        """Leave no file behind."""
-        try:
-            self._container.close()
-        finally:
-            self._part.unlink(missing_ok=True)
-
-    def _begin(self, height: int, width: int) -> Any:
-        stream = self._container.add_stream(_ENCODER, rate=self._fps, options=_QUALITY)
-        stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
-        codec = stream.codec_context
-        codec.thread_count = 1  # none that the user did not start; and equal frames, equal file
-        # Players guess the colours of a file that does not tell, each in its own way.
-        codec.colorspace = codec.color_primaries = codec.color_trc = _BT709
-        codec.color_range = _LIMITED
-        return stream
-
-
-def load_av() -> ModuleType:
-    """PyAV, where it is installed.
-
-    Raises:
-        ImportError: It is not, or it cannot encode H.264.
-    """
-    try:
-        av = importlib.import_module("av")
-    except ModuleNotFoundError as error:
-        if error.name != "av":
-            raise
-        raise ImportError(
-            "a video file needs PyAV, which is not installed: pip install 'stepwell[video]'; "
-            "video=True gives the frames without it",
-            name="av",
-        ) from error
-    if _ENCODER not in av.codecs_available:
-        raise ImportError(
-            f"a video file needs PyAV with the encoder {_ENCODER}, this one is built without: "
-            f"install the wheel with pip install 'stepwell[video]'",
-            name="av",
-        )
-    return av
 
 
 def file_names(target: Path, episodes: Iterator[int]) -> dict[int, Path]:

@@ -1,0 +1,409 @@
+"""The replay of the Berkeley DQN homework (CS294), as gym-nes-mario-bros has it: frames one by one.
+
+Before, and after::
+
+    from dqn.replay_buffer import ReplayBuffer
+    from stepwell.buffers.dropin.frame_history import ReplayBuffer
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar, cast
+
+import numpy as np
+
+from stepwell.buffers.dropin.channel_stacks import ChannelStacks, RecentFrames
+from stepwell.buffers.dropin.ring import check_whole, new_replay, row_field
+from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.sampling.requests import Transitions
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.spec import Codec, Field
+
+__all__ = ["ReplayBuffer", "sample_n_unique"]
+
+ItemT = TypeVar("ItemT")
+_ACTION = Field("action", "int32", (), "raw")
+_FACTS = {"made_by": "frame_history"}
+_DRAWN = ("observation", "action", "reward")
+_TRIES = 1000
+
+
+class ReplayBuffer:
+    """Keeps each frame once and draws transitions between stacks of frames.
+
+    A step is a frame and what came of it: `store_frame`, then `store_effect`. It can be drawn when
+    its effect and the frame that followed are there, the latter being the last frame again where
+    an episode ended without one. Between the two calls `encode_recent_observation` gives the stack
+    to choose an action from. Draws are uniform over all transitions whose frames are stored, none
+    twice in a batch; while less than a thousandth of the transitions is new, the new ones wait
+    until there are more of them, or `flush` is called.
+
+    What a frame is, the first one settles, dtype included: ``[H, W, C]``, or ``[H, W]``, which
+    counts as one channel, gives stacks ``[H, W, C * k]``, the oldest frame first, with zeros before
+    the episode's start. Of ``[D]`` (the RAM of a console, a vector) only the newest is given.
+
+    Args:
+        size: Steps that are kept at least, of all envs together; up to a fifteenth more are.
+        frame_history_len: Frames of a stack, k >= 1.
+        path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
+        num_envs: Number of envs N, each with episodes of its own.
+        seed: Seed of the draws.
+        codec: How frames are kept; None: raw in RAM, zstd in a folder.
+        contiguous: Give stacks in C order. With False they are views with the frames' axis moved,
+            which takes less time for whoever moves it back: ``np.transpose(obs, (0, 3, 1, 2))``.
+
+    Raises:
+        ValueError: A number is out of range.
+        SpecMismatch: The folder holds other rows.
+        StoreLocked: Another process writes into the folder.
+
+    Example:
+        >>> buffer = ReplayBuffer(1_000, 4, seed=0)
+        >>> for step in range(100):
+        ...     idx = buffer.store_frame(np.full((84, 84, 1), step, np.uint8))
+        ...     observation = buffer.encode_recent_observation()
+        ...     buffer.store_effect(idx, action=step % 6, reward=1.0, done=step % 50 == 49)
+        >>> observation.shape, observation[0, 0]
+        ((84, 84, 4), array([96, 97, 98, 99], dtype=uint8))
+        >>> obs_batch, act_batch, rew_batch, next_obs_batch, done_mask = buffer.sample(32)
+        >>> next_obs_batch.shape, done_mask.dtype
+        ((32, 84, 84, 4), dtype('float32'))
+    """
+
+    def __init__(
+        self,
+        size: int,
+        frame_history_len: int,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        num_envs: int = 1,
+        seed: int | None = None,
+        codec: Codec | None = None,
+        contiguous: bool = True,
+    ) -> None:
+        check_whole("size", size, 1)
+        check_whole("frame_history_len", frame_history_len, 1)
+        check_whole("num_envs", num_envs, 1)
+        self.size = int(size)
+        self.frame_history_len = int(frame_history_len)
+        self._num_envs = int(num_envs)
+        self._codec: Codec | None = codec
+        self._contiguous = contiguous
+        self._pending: dict[int, int] = {}  # the env of each frame whose effect is to come
+        self._frames = 0
+        self._settled: _Settled | None = None
+        self._replay = new_replay(self.size, path, seed=seed)
+        if self._replay.is_bound:
+            try:
+                self._continue()
+            except BaseException:
+                self._replay.close()
+                raise
+
+    @property
+    def replay(self) -> SequenceReplayBuffer:
+        """The replay beneath."""
+        return self._replay
+
+    @property
+    def next_idx(self) -> int:
+        """What `store_frame` gives next."""
+        return self._frames % self.size
+
+    @property
+    def num_in_buffer(self) -> int:
+        """Frames stored, ``size`` at most."""
+        steps = 0 if self._settled is None else self._settled.writer.steps
+        return min(self.size, steps + len(self._pending))
+
+    def store_frame(self, frame: np.ndarray, env: int = 0) -> int:
+        """Take up a copy of the frame that an env shows now.
+
+        Args:
+            frame: [H, W, C], [H, W] or [D], of the dtype and shape of the first one.
+            env: Index of the env.
+
+        Returns:
+            What `store_effect` wants to know the frame by.
+
+        Raises:
+            ValueError: It is another kind of frame, there is no such env, or the effect of the
+                env's frame before has not come; nothing was taken up.
+            SpecMismatch: The folder holds other rows.
+        """
+        self._check_env(env)
+        idx, pending = self._frames % self.size, self._pending
+        if pending and (idx in pending or env in pending.values()):
+            raise ValueError(
+                "store_frame: expected store_effect for the env's frame before, got another frame; "
+                "call cut(env) where its effect will never come"
+            )
+        settled = self._settled
+        if settled is None:
+            image = np.asarray(frame)
+            settled = self._settled = self._settle(image.dtype, image.shape)
+        image = settled.check("frame", frame)
+        settled.recent[env].push(image, is_first=settled.is_over[env])
+        pending[idx] = env
+        self._frames += 1
+        return idx
+
+    def store_effect(
+        self,
+        idx: int,
+        action: int,
+        reward: float,
+        done: bool,
+        *,
+        truncated: bool = False,
+        final_frame: np.ndarray | None = None,
+    ) -> None:
+        """Complete the step of a frame with what was done, and what that brought.
+
+        Args:
+            idx: What `store_frame` gave for the frame, which tells the env too.
+            action: A whole number.
+            reward: What the action brought.
+            done: The episode is over, and nothing comes after it to learn from.
+            truncated: The env's clock ended the episode, and ``final_frame`` can be learned from.
+            final_frame: What the env showed at the end of the episode.
+
+        Raises:
+            ValueError: No frame with this number awaits its effect, the action is no whole number,
+                or the final frame is missing, not wanted, or another kind of frame; nothing was
+                taken up.
+        """
+        env = self._pending.get(idx)
+        if env is None or self._settled is None:
+            waiting = ", ".join(map(str, self._pending)) or "none"
+            raise ValueError(
+                f"idx: expected that of a frame whose effect has not come ({waiting}), got {idx}; "
+                f"call store_frame first, and store_effect once for each frame"
+            )
+        settled = self._settled
+        if truncated and not done and final_frame is None:
+            raise ValueError(
+                "truncated: expected the final_frame with it, got none; give what the env showed "
+                "last, or say done=True where it is not known"
+            )
+        final = None if final_frame is None else settled.check("final_frame", final_frame)
+        settled.writer.add(
+            settled.recent[env].newest,
+            action,
+            reward,
+            terminated=bool(done),
+            truncated=bool(truncated),
+            final_observation=final,
+            env=env,
+        )
+        settled.is_over[env] = bool(done) or bool(truncated)
+        del self._pending[idx]
+
+    def encode_recent_observation(self, env: int = 0) -> np.ndarray:
+        """The stack that ends with the env's newest frame: [H, W, C * k], or [D].
+
+        Raises:
+            NotEnoughData: The env has shown no frame yet.
+            ValueError: There is no such env.
+        """
+        self._check_env(env)
+        if self._settled is None or not self._settled.recent[env].has_any:
+            raise NotEnoughData(
+                f"env {env} has no frame yet: expected store_frame before "
+                f"encode_recent_observation; call it first"
+            )
+        return self._settled.with_channels(self._settled.recent[env].stack())
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Whether so many different transitions can be drawn."""
+        if self._settled is None:
+            return False
+        self._bring_up(batch_size)
+        return self._replay.count(_request(1)) >= batch_size
+
+    def sample(
+        self, batch_size: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Draw different transitions.
+
+        Args:
+            batch_size: How many, B >= 1.
+
+        Returns:
+            Observations [B, H, W, C * k] (or [B, D]) in the frames' dtype, actions [B] int32,
+            rewards [B] float32, next observations like the observations, and the mask [B] float32:
+            1 where the episode was done with the step, so that nothing may be learned from the next
+            observation. All are the caller's own.
+
+        Raises:
+            NotEnoughData: Fewer transitions can be drawn.
+            ValueError: ``batch_size`` is no whole number >= 1.
+        """
+        request = _request(batch_size)
+        if self._settled is not None:
+            check_whole("batch_size", batch_size, 1)
+            self._bring_up(batch_size)
+        batch = self._replay.sample(request)
+        settled = cast("_Settled", self._settled)  # or else there was nothing to draw
+        if settled.stacks is None:
+            before = settled.with_channels(batch.observation)
+            after = settled.with_channels(batch.next_observation)
+        else:
+            before, after = settled.stacks.pair(batch.memory["observation"])
+        return before, batch.action, batch.reward, after, batch.terminated.astype(np.float32)
+
+    def flush(self) -> None:
+        """Make every complete transition drawable; in a folder they are stored for good."""
+        if self._settled is not None:
+            self._settled.writer.flush(newest=False)
+
+    def cut(self, env: int | None = None) -> None:
+        """Stop recording an env's open episode, or those of all: the next frame begins another.
+
+        A frame whose effect has not come is dropped, and a step whose next frame has not come
+        cannot be drawn.
+
+        Args:
+            env: Index of the env; None for all.
+
+        Raises:
+            ValueError: There is no such env.
+        """
+        if env is not None:
+            self._check_env(env)
+        envs = range(self._num_envs) if env is None else [env]
+        self._pending = {idx: of for idx, of in self._pending.items() if of not in envs}
+        if self._settled is not None:
+            self._settled.writer.cut(env, newest=False)
+            for number in envs:
+                self._settled.is_over[number] = True
+
+    def close(self) -> None:
+        """Store what is complete and release files and locks; closing twice is harmless."""
+        self.flush()
+        self._replay.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_env(self, env: int) -> None:
+        if not 0 <= env < self._num_envs:
+            raise ValueError(
+                f"env: expected an index from 0 to {self._num_envs - 1}, got {env}; give the "
+                f"number of envs as num_envs"
+            )
+
+    def _bring_up(self, batch_size: int) -> None:
+        """Take up new transitions: all where the batch could need them."""
+        assert self._settled is not None
+        if 2 * batch_size > len(self._replay):
+            self._settled.writer.flush(newest=False)
+        else:
+            self._settled.writer.catch_up(newest=False)
+
+    def _continue(self) -> None:
+        """Go on with what the folder holds."""
+        names = self._replay.spec.names
+        stored = self._replay.spec["observation"] if "observation" in names else _ACTION
+        self._settled = self._settle(stored.numpy_dtype, stored.shape)
+        self._frames = self._settled.writer.steps
+
+    def _settle(self, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> _Settled:
+        """What follows from what a frame is."""
+        if dtype.kind not in "biuf" or dtype.itemsize > 8 or not 1 <= len(shape) <= 3 or 0 in shape:
+            raise ValueError(
+                f"frame: expected numbers of shape (H, W, C), (H, W) or (D,), got {dtype} {shape}; "
+                f"give what the env shows as one array"
+            )
+        k = self.frame_history_len if len(shape) > 1 else 1
+        field = row_field(
+            "observation", dtype, shape, path=self._replay.path, codec=self._codec, stack=k
+        )
+        writer = TransitionWriter(
+            self._replay, field, _ACTION, num_envs=self._num_envs, facts=_FACTS
+        )
+        stacks = ChannelStacks(shape, dtype, k, contiguous=self._contiguous) if k > 1 else None
+        recent = [RecentFrames(stacks, shape, dtype) for _ in range(self._num_envs)]
+        return _Settled(dtype, shape, writer, stacks, recent, [True] * self._num_envs)
+
+
+class _Settled(NamedTuple):
+    """What is known once the first frame is.
+
+    Args:
+        dtype: The frames'.
+        shape: The frames'.
+        writer: Takes the steps.
+        stacks: How frames are stacked; None where they are not.
+        recent: The newest frames of each env.
+        is_over: For each env, whether its next frame is that of a reset.
+    """
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    writer: TransitionWriter
+    stacks: ChannelStacks | None
+    recent: list[RecentFrames]
+    is_over: list[bool]
+
+    def check(self, what: str, frame: object) -> np.ndarray:
+        """The frame, which must be like the first one."""
+        image = frame if type(frame) is np.ndarray else np.asarray(frame)
+        if image.dtype != self.dtype or image.shape != self.shape:
+            raise ValueError(
+                f"{what}: expected {self.dtype} {self.shape} like the first one, got {image.dtype} "
+                f"{image.shape}; convert it as it is meant first"
+            )
+        return image
+
+    def with_channels(self, shown: np.ndarray) -> np.ndarray:
+        """What is shown, where frames are not stacked and have no axis of channels: with one."""
+        return shown[..., None] if self.stacks is None and len(self.shape) == 2 else shown
+
+
+def sample_n_unique(sampling_f: Callable[[], ItemT], n: int) -> list[ItemT]:
+    """Draw until there are n different things.
+
+    Args:
+        sampling_f: Gives one, at random.
+        n: How many are wanted.
+
+    Raises:
+        NotEnoughData: A thousand draws in a row gave nothing new: there seem to be fewer.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> sorted(sample_n_unique(lambda: int(rng.integers(3)), 3))
+        [0, 1, 2]
+    """
+    found: list[Any] = []
+    tries = 0
+    while len(found) < n:
+        candidate = sampling_f()
+        tries += 1
+        if candidate not in found:
+            found.append(candidate)
+            tries = 0
+        elif tries >= _TRIES:
+            raise NotEnoughData(
+                f"sample_n_unique: expected {n} different things, got {len(found)} and in "
+                f"{_TRIES} draws no other one; ask for fewer"
+            )
+    return found
+
+
+def _request(batch_size: int) -> Transitions:
+    """Different transitions, with nothing but what is handed out."""
+    return Transitions(batch_size, draw="distinct", fields=_DRAWN)

@@ -1,0 +1,68 @@
+"""What Dreamer's and IRIS's buffers are made of: a ring of steps that begin with an image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepwell.buffers.dropin.ring import check_whole, new_replay, row_field
+from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.spec import Codec
+
+__all__ = ["IMAGE", "VECTOR", "image_ring"]
+
+IMAGE, VECTOR = np.dtype(np.uint8), np.dtype(np.float32)
+
+
+def image_ring(
+    size: int,
+    obs_shape: Sequence[int],
+    action_size: int,
+    seq_len: int,
+    batch_size: int,
+    *,
+    path: str | os.PathLike[str] | None,
+    num_envs: int,
+    seed: int | None,
+    codec: Codec | None,
+) -> tuple[SequenceReplayBuffer, TransitionWriter]:
+    """A replay of uint8 images and float32 actions, and what writes into it.
+
+    Args:
+        size: Steps to keep.
+        obs_shape: Shape of an image.
+        action_size: Length of an action.
+        seq_len: Steps in a sequence.
+        batch_size: Sequences in a batch.
+        path: Folder of the store; None in RAM.
+        num_envs: Number of envs.
+        seed: Seed of all draws.
+        codec: How images are kept.
+
+    Raises:
+        ValueError: A number is no whole one, or too small; or ``seq_len`` is more than ``size``.
+        SpecMismatch: The folder holds other data.
+        StoreLocked: Another process writes into the folder.
+    """
+    check_whole("size", size, 1)
+    check_whole("action_size", action_size, 1)
+    check_whole("seq_len", seq_len, 1)
+    check_whole("batch_size", batch_size, 1)
+    check_whole("num_envs", num_envs, 1)
+    if seq_len > size:
+        raise ValueError(
+            f"seq_len: expected at most size={size}, got {seq_len}; no episode can have so many "
+            f"steps here: raise size"
+        )
+    image = row_field("observation", IMAGE, tuple(obs_shape), path=path, codec=codec)
+    action = row_field("action", VECTOR, (action_size,), path=path)
+    # Of an episode whose first rows are gone the last row counts as a step, but none begins there.
+    replay = new_replay(size + num_envs, path, seed=seed)
+    try:
+        return replay, TransitionWriter(replay, image, action, num_envs=num_envs, facts={})
+    except Exception:
+        replay.close()  # or the folder stays locked
+        raise

@@ -1,0 +1,583 @@
+"""What is appended to a collector comes back, and is stored, as it was, or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers.dropin.memmap import EpisodeCollector, ReplayBuffer
+
+SHAPES = {"state": (2, 3), "action": (), "value": (1,)}
+META = {"task": (), "goal": (2,)}
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="needs PyTorch: pip install 'stepwell[torch]'"
+)
+needs_original = pytest.mark.skipif(
+    importlib.util.find_spec("memmap_replay_buffer") is None,
+    reason="needs memmap-replay-buffer: pip install memmap-replay-buffer==0.2.3",
+)
+
+
+class KeepsAll:
+    """Stands for a buffer: keeps what it is to store."""
+
+    fieldnames = frozenset(SHAPES)
+    meta_fieldnames = frozenset(META)
+    shapes = SHAPES
+    meta_shapes = META
+
+    def __init__(self) -> None:
+        self.episodes: list[dict[str, Any]] = []
+
+    def store_episodes(self, episodes: Sequence[Mapping[str, Any]]) -> None:
+        self.episodes += map(dict, episodes)
+
+
+@pytest.fixture
+def buffer() -> KeepsAll:
+    return KeepsAll()
+
+
+@pytest.fixture
+def collector(buffer: KeepsAll) -> EpisodeCollector:
+    return EpisodeCollector(buffer, num_groups=3)
+
+
+def step(t: int, groups: int = 3) -> dict[str, Any]:
+    """Values that tell the step and the group."""
+    numbers = np.arange(groups)
+    state = np.zeros((groups, 2, 3), np.float32)
+    state[:, 0, 0], state[:, 1, 2] = t, numbers
+    return {
+        "state": state,
+        "action": numbers * 1000 + t,
+        "value": (numbers + t / 64)[:, None].astype(np.float32),
+    }
+
+
+def trajectory(name: str, steps: int, group: int) -> np.ndarray:
+    """What one group has of a field."""
+    return np.stack([step(t)[name][group] for t in range(steps)])
+
+
+def snapshot(collector: EpisodeCollector) -> Any:
+    """All that a collector tells."""
+    names = [*collector._steps, *collector._meta]
+    told = {name: [np.asarray(one).tolist() for one in collector.groups(name)] for name in names}
+    return len(collector), collector.lens.tolist(), told
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tensors", "lists"])
+@pytest.mark.parametrize("has_time_axis", [False, True])
+def test_steps_come_back_group_by_group(
+    kind: str, has_time_axis: bool, collector: EpisodeCollector
+) -> None:
+    make: Callable[[np.ndarray], Any] = {
+        "arrays": lambda values: values,
+        "tensors": lambda values: importlib.import_module("torch").from_numpy(values),
+        "lists": lambda values: list(values),
+    }[kind]
+    if kind == "tensors":
+        pytest.importorskip("torch")
+    for t in range(5):
+        values = {
+            name: value[:, None] if has_time_axis else value for name, value in step(t).items()
+        }
+        collector.append(**{name: make(value) for name, value in values.items()})
+    assert len(collector) == 5
+    for name, shape in SHAPES.items():
+        expected = np.stack([trajectory(name, 5, group) for group in range(3)])
+        env_major, time_major = collector.env_major(name), collector.time_major(name)
+        assert tuple(env_major.shape) == (3, 5, *shape)
+        assert tuple(time_major.shape) == (5, 3, *shape)
+        assert (np.asarray(env_major) == expected).all()
+        assert (np.asarray(time_major) == expected.swapaxes(0, 1)).all()
+        assert (np.asarray(collector.all_data()[name]) == expected).all()
+        for group, values in enumerate(collector.groups(name)):
+            assert (np.asarray(values) == expected[group]).all()
+        assert hasattr(env_major, "detach") == (kind == "tensors")
+
+
+def test_values_keep_their_dtypes(collector: EpisodeCollector) -> None:
+    collector.append(**step(0))
+    found = {name: values.dtype for name, values in collector.all_data().items()}
+    assert found == {"state": np.float32, "action": np.int64, "value": np.float32}
+
+
+@given(st.data())
+def test_whatever_is_appended_and_ended_is_what_the_model_says(data: st.DataObject) -> None:
+    groups = data.draw(st.integers(1, 4))
+    buffer = KeepsAll()
+    collector = EpisodeCollector(buffer, groups)
+    model: list[list[dict[str, Any]]] = [[] for _ in range(groups)]
+    over = [False] * groups
+    stored: list[list[dict[str, Any]]] = []
+    for t in range(data.draw(st.integers(1, 15))):
+        if all(over):
+            collector.store(task=t, goal=np.arange(groups * 2).reshape(groups, 2))
+            stored += model
+            model, over = [[] for _ in range(groups)], [False] * groups
+        collector.append(**step(t, groups))
+        for group in range(groups):
+            if not over[group]:
+                model[group].append({name: value[group] for name, value in step(t, groups).items()})
+        ends = np.array(data.draw(st.lists(st.booleans(), min_size=groups, max_size=groups)))
+        collector.end(ends if data.draw(st.booleans()) else np.flatnonzero(ends).tolist())
+        over = [a or bool(b) for a, b in zip(over, ends, strict=True)]
+        assert collector.lens.tolist() == [len(rows) for rows in model]
+        assert len(collector) == max(len(rows) for rows in model)
+    for name, shape in SHAPES.items():
+        expected = np.zeros((groups, len(collector), *shape))
+        for group, rows in enumerate(model):
+            expected[group, : len(rows)] = [row[name] for row in rows]
+            assert (collector.groups(name)[group] == [row[name] for row in rows]).all()
+        assert (collector.env_major(name) == expected).all()
+        assert (collector.time_major(name) == expected.swapaxes(0, 1)).all()
+    assert collector.mask.sum() == sum(map(len, model))
+    collector.store()
+    stored += model
+    assert len(buffer.episodes) == len(stored)
+    for episode, rows in zip(buffer.episodes, stored, strict=True):
+        for name in SHAPES:
+            assert (episode[name] == [row[name] for row in rows]).all()
+    assert collector.lens.tolist() == [0] * groups
+
+
+def test_what_is_written_into_an_appended_array_later_changes_nothing(
+    collector: EpisodeCollector,
+) -> None:
+    """O2, here as well: the original keeps references, so one reused array gives equal steps."""
+    live = step(0)
+    for t in range(3):
+        for name, values in step(t).items():
+            live[name][...] = values
+        collector.append(**live)
+    advantages = np.ones((3, 3, 1))
+    collector.clear()
+    collector.extend(value=advantages)
+    advantages[:] = 7
+    assert (collector.env_major("value") == 1).all()
+    collector.env_major("value")[:] = 9
+    assert (collector.env_major("value") == 1).all(), "what comes out is the caller's own"
+
+
+@needs_torch
+def test_what_is_written_into_an_appended_tensor_later_changes_nothing(
+    collector: EpisodeCollector,
+) -> None:
+    import torch
+
+    live = torch.zeros(3)
+    for t in range(3):
+        live[:] = t
+        collector.append(action=live)
+    assert collector.time_major("action")[:, 0].tolist() == [0, 1, 2]
+
+
+def test_trajectories_join_the_steps_they_belong_to(collector: EpisodeCollector) -> None:
+    for t in range(4):
+        collector.append(state=step(t)["state"])
+    value = np.arange(4 * 3).reshape(4, 3, 1)
+    collector.extend(value=value, task=5)
+    assert (collector.time_major("value") == value).all()
+    assert (collector.env_major("value") == value.swapaxes(0, 1)).all()
+    assert collector.time_major("task").tolist() == [5, 5, 5]
+    assert len(collector) == 4
+
+
+def test_trajectories_alone_are_steps_too(collector: EpisodeCollector, buffer: KeepsAll) -> None:
+    collector.extend(action=np.arange(6).reshape(2, 3), value=np.zeros((2, 3, 1)))
+    assert len(collector) == 2
+    collector.append(action=np.array([6, 7, 8]), value=np.zeros((3, 1)))
+    collector.store()
+    assert [episode["action"].tolist() for episode in buffer.episodes] == [
+        [0, 3, 6],
+        [1, 4, 7],
+        [2, 5, 8],
+    ]
+
+
+META_FORMS: list[tuple[Any, list[Any]]] = [
+    (4, [4, 4, 4]),
+    (np.int32(4), [4, 4, 4]),
+    (np.array([4]), [4, 4, 4]),
+    ([1, 2, 3], [1, 2, 3]),
+    (np.array([1, 2, 3]), [1, 2, 3]),
+    (np.array([[1], [2], [3]]), [1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("form", range(len(META_FORMS)))
+@pytest.mark.parametrize("by", ["append", "store", "extend"])
+def test_metadata_is_for_all_groups_or_for_each(
+    form: int, by: str, collector: EpisodeCollector, buffer: KeepsAll
+) -> None:
+    value, expected = META_FORMS[form]
+    if by == "append":
+        collector.append(action=np.zeros(3), task=value)
+        collector.store()
+    elif by == "extend":
+        collector.extend(action=np.zeros((1, 3)), task=value)
+        collector.store()
+    else:
+        collector.append(action=np.zeros(3), task=9)
+        collector.store(task=value)
+    assert [int(episode["task"]) for episode in buffer.episodes] == expected
+    assert all(np.shape(episode["task"]) == () for episode in buffer.episodes)
+
+
+def test_metadata_with_a_shape_is_told_from_that_of_each_group(buffer: KeepsAll) -> None:
+    pair = EpisodeCollector(buffer, 2)
+    for goal in (np.array([5.0, 6.0]), np.array([[5.0, 6.0], [7.0, 8.0]])):
+        pair.append(action=np.zeros(2), goal=goal)
+        pair.store()
+    assert [episode["goal"].tolist() for episode in buffer.episodes] == [
+        [5, 6],
+        [5, 6],
+        [5, 6],
+        [7, 8],
+    ]
+
+
+def test_metadata_alone_is_no_step(collector: EpisodeCollector) -> None:
+    collector.append(task=3)
+    assert len(collector) == 0
+    collector.append(action=np.zeros(3))
+    assert [int(value) for value in collector.groups("task")] == [3, 3, 3]
+
+
+def test_the_newest_metadata_counts(collector: EpisodeCollector) -> None:
+    for task in range(3):
+        collector.append(action=np.zeros(3), task=task)
+    assert collector.env_major("task").tolist() == [2, 2, 2]
+
+
+BAD_APPENDS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"stat": np.zeros((3, 2, 3))}, KeyError, "unknown field 'stat': expected some of action, "),
+    ({"action": np.zeros(3), "tusk": 1}, KeyError, "unknown field 'tusk'"),
+    ({"action": np.zeros(2)}, ValueError, "an array of shape (3), got (2,)"),
+    ({"action": 0.0}, ValueError, "got ()"),
+    ({"action": np.zeros((3, 2))}, ValueError, "got (3, 2)"),
+    ({"state": np.zeros((3, 3, 2))}, ValueError, "an array of shape (3, 2, 3), got (3, 3, 2)"),
+    ({"state": np.zeros((3, 6))}, ValueError, "got (3, 6)"),
+    ({"state": np.zeros((3, 2, 2, 3))}, ValueError, "extend takes whole trajectories"),
+    ({"state": np.zeros((1, 2, 3))}, ValueError, "got (1, 2, 3)"),
+    ({"value": np.zeros(3)}, ValueError, "an array of shape (3, 1), got (3,)"),
+    (
+        {"action": np.zeros(3), "task": np.zeros(2)},
+        ValueError,
+        "one for each of 3 groups, got (2,)",
+    ),
+    ({"action": np.zeros(3), "goal": 5}, ValueError, "a value of shape (2,), or one for each"),
+    ({"action": np.zeros(3), "goal": np.zeros(3)}, ValueError, "got (3,)"),
+]
+
+
+@pytest.mark.parametrize("place", range(len(BAD_APPENDS)))
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_step_that_does_not_fit_is_refused_whole(
+    place: int, is_first: bool, collector: EpisodeCollector
+) -> None:
+    """M9: a misspelt field is refused; the original takes up what stands before the mistake."""
+    data, error, problem = BAD_APPENDS[place]
+    if not is_first:
+        collector.append(**step(0))
+    before = snapshot(collector)
+    with pytest.raises(error) as caught:
+        collector.append(**({} if is_first else step(1)) | data)
+    assert problem in str(caught.value)
+    assert snapshot(collector) == before
+
+
+def test_every_step_has_the_same_fields(collector: EpisodeCollector) -> None:
+    collector.append(action=np.zeros(3), value=np.zeros((3, 1)))
+    before = snapshot(collector)
+    for data, problem in (
+        ({"action": np.zeros(3)}, "got none for 'value'"),
+        ({**step(0)}, "got one for 'state'"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            collector.append(**data)
+    assert snapshot(collector) == before
+
+
+@needs_torch
+def test_a_field_is_tensors_at_all_steps_or_at_none(collector: EpisodeCollector) -> None:
+    import torch
+
+    collector.append(action=torch.zeros(3))
+    with pytest.raises(ValueError, match="tensors at all steps or at none, got both"):
+        collector.append(action=np.zeros(3))
+    assert len(collector) == 1
+
+
+BAD_TRAJECTORIES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"value": np.zeros((2, 3, 1))}, ValueError, "shape (4, 3, 1), the time first, got (2, 3, 1)"),
+    ({"value": np.zeros((3, 4, 1))}, ValueError, "got (3, 4, 1)"),
+    ({"value": np.zeros((4, 3))}, ValueError, "got (4, 3)"),
+    ({"value": 0.0}, ValueError, "got ()"),
+    ({"action": np.zeros((4, 3))}, ValueError, "one that was not gathered yet, got one with 4"),
+    ({"value": np.zeros((4, 3, 1)), "state": np.zeros((4, 3, 3, 2))}, ValueError, "'state'"),
+    ({"value": np.zeros((4, 3, 1)), "task": [1, 2]}, ValueError, "'task'"),
+    ({"values": np.zeros((4, 3, 1))}, KeyError, "unknown field 'values'"),
+]
+
+
+@pytest.mark.parametrize("place", range(len(BAD_TRAJECTORIES)))
+def test_trajectories_that_do_not_fit_are_refused_whole(
+    place: int, collector: EpisodeCollector
+) -> None:
+    data, error, problem = BAD_TRAJECTORIES[place]
+    for t in range(4):
+        collector.append(action=step(t)["action"])
+    before = snapshot(collector)
+    with pytest.raises(error) as caught:
+        collector.extend(**data)
+    assert problem in str(caught.value)
+    assert snapshot(collector) == before
+
+
+def test_trajectories_of_two_lengths_are_refused(collector: EpisodeCollector) -> None:
+    with pytest.raises(ValueError, match=r"shape \(4, 3, 1\), the time first, got \(5, 3, 1\)"):
+        collector.extend(action=np.zeros((4, 3)), value=np.zeros((5, 3, 1)))
+    with pytest.raises(ValueError, match=r"shape \(time, 3\), the time first, got \(0, 3\)"):
+        collector.extend(action=np.zeros((0, 3)))
+    assert len(collector) == 0
+
+
+def test_other_fields_are_ignored_where_that_was_asked_for(buffer: KeepsAll) -> None:
+    loose = EpisodeCollector(buffer, 3, strict=False)
+    loose.append(action=np.zeros(3), log_prob=np.zeros(7))
+    loose.extend(value=np.zeros((1, 3, 1)), advantage=None)
+    loose.store(colour="red")
+    assert [sorted(episode) for episode in buffer.episodes] == [["action", "value"]] * 3
+
+
+def test_only_chosen_fields_are_gathered(buffer: KeepsAll) -> None:
+    some = EpisodeCollector(buffer, 3, fieldnames=("action",), meta_fieldnames=())
+    with pytest.raises(KeyError, match="unknown field 'state'"):
+        some.append(**step(0))
+    with pytest.raises(KeyError, match="unknown field 'task'"):
+        some.append(action=np.zeros(3), task=1)
+    with pytest.raises(ValueError, match=r"fieldnames: expected some of the buffer's \(action"):
+        EpisodeCollector(buffer, 3, fieldnames=("colour",))
+    with pytest.raises(ValueError, match="meta_fieldnames: expected some of the buffer's"):
+        EpisodeCollector(buffer, 3, meta_fieldnames=("action",))
+    with pytest.raises(ValueError, match="num_groups: expected a whole number >= 1, got 0"):
+        EpisodeCollector(buffer, 0)
+
+
+def test_groups_that_end_early_are_stored_as_long_as_they_were(
+    collector: EpisodeCollector, buffer: KeepsAll
+) -> None:
+    """M13: in the original all groups have one common length."""
+    for t in range(5):
+        collector.append(**step(t))
+        collector.end(np.array([t == 1, False, t == 3]))
+    collector.extend()
+    assert collector.lens.tolist() == [2, 5, 4]
+    assert collector.mask.sum(1).tolist() == [2, 5, 4]
+    collector.store(task=[7, 8, 9])
+    for group, steps in enumerate((2, 5, 4)):
+        for name in SHAPES:
+            assert (buffer.episodes[group][name] == trajectory(name, steps, group)).all()
+        assert int(buffer.episodes[group]["task"]) == 7 + group
+
+
+def test_after_all_groups_have_ended_there_is_no_further_step(collector: EpisodeCollector) -> None:
+    with pytest.raises(ValueError, match="at least one step before an episode ends, got none"):
+        collector.end([0])
+    collector.append(**step(0))
+    collector.end([0, 2])
+    collector.append(**step(1))
+    collector.end([])
+    collector.end([0, 1])
+    assert collector.lens.tolist() == [1, 2, 1]
+    with pytest.raises(ValueError, match="every group has ended: expected store"):
+        collector.append(**step(2))
+    for wrong in ([3], [-1], [0.5], np.array([True]), "0"):
+        with pytest.raises(ValueError, match="expected 3 bools, or numbers from 0 to 2"):
+            collector.end(wrong)
+    collector.clear()
+    collector.append(**step(0))
+    assert collector.lens.tolist() == [1, 1, 1]
+
+
+def test_nothing_is_stored_of_nothing(collector: EpisodeCollector, buffer: KeepsAll) -> None:
+    for call in (collector.store, collector.all_data):
+        with pytest.raises(ValueError, match="the collector is empty: expected at least one step"):
+            call()
+    assert buffer.episodes == []
+
+
+def test_store_refuses_fields_of_steps_and_unknown_ones(collector: EpisodeCollector) -> None:
+    collector.append(**step(0))
+    for data, problem in (
+        ({"action": np.zeros(3)}, "action is a field of steps: expected meta fields alone, goal"),
+        ({"tusk": 3}, "unknown field 'tusk'"),
+    ):
+        with pytest.raises(KeyError, match=problem):
+            collector.store(**data)
+    assert len(collector) == 1
+
+
+def test_names_that_were_never_gathered_are_told(collector: EpisodeCollector) -> None:
+    collector.append(action=np.zeros(3))
+    for read in (collector.groups, collector.env_major, collector.time_major):
+        with pytest.raises(KeyError, match="'value': nothing was gathered of it, expected one of"):
+            read("value")
+        with pytest.raises(KeyError, match="unknown field 'colour'"):
+            read("colour")
+
+
+def real(folder: str = "buffer", **more: Any) -> ReplayBuffer:
+    fields = {"state": ("float", (2, 3)), "action": "int", "value": ("float", 1)}
+    meta_fields = {"task": "int", "goal": ("float", 2)}
+    return ReplayBuffer(folder, 5, 9, fields=fields, meta_fields=meta_fields, **more)
+
+
+def test_a_buffer_that_takes_no_episode_keeps_them_all_in_the_collector() -> None:
+    """M8, M10: where one value or one episode does not fit, none is stored."""
+    with closing(real()) as buffer:
+        collector = buffer.create_collector(num_groups=3)
+        collector.append(**step(0) | {"action": np.array([1, 2, 2**40])})
+        with pytest.raises(ValueError, match="int32"):
+            collector.store()
+        assert (buffer.num_episodes, len(collector)) == (0, 1)
+        collector.clear()
+        for problem in (None, "full"):
+            collector.append(**step(0))
+            with pytest.raises(ValueError, match="full") if problem else nullcontext():
+                collector.store()
+        assert (buffer.num_episodes, len(collector)) == (3, 1)
+
+
+def test_a_buffer_stores_what_was_gathered() -> None:
+    with closing(real()) as buffer:
+        collector = buffer.create_collector(num_groups=3)
+        for t in range(5):
+            collector.append(**step(t))
+            collector.end([1] if t == 2 else [])
+        collector.store(task=np.array([4, 5, 6]), goal=np.zeros(2))
+        assert buffer.episode_lens.tolist() == [5, 3, 5, 0, 0]
+        assert buffer.meta_data["task"][:3].tolist() == [4, 5, 6]
+        for group, steps in enumerate((5, 3, 5)):
+            for name in SHAPES:
+                found = np.asarray(buffer.data[name][group, :steps])
+                assert (found == trajectory(name, steps, group)).all()
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["arrays", "tensors"])
+def test_the_loader_gives_each_step_of_each_group_once(
+    kind: str, collector: EpisodeCollector
+) -> None:
+    import torch
+
+    for t in range(5):
+        values = step(t)
+        if kind == "tensors":
+            values = {name: torch.from_numpy(value) for name, value in values.items()}
+        collector.append(**values)
+        collector.end([2] if t == 1 else [])
+    batches = list(collector.dataloader(batch_size=5))
+    assert [len(batch["action"]) for batch in batches] == [5, 5, 2]
+    rows = [(g, t) for g, steps in enumerate((5, 5, 2)) for t in range(steps)]
+    for name in SHAPES:
+        found = torch.cat([batch[name] for batch in batches]).numpy()
+        assert (found == np.stack([step(t)[name][g] for g, t in rows])).all()
+    shuffled = torch.cat([b["action"] for b in collector.dataloader(batch_size=4, shuffle=True)])
+    assert sorted(shuffled.tolist()) == sorted(g * 1000 + t for g, t in rows)
+
+
+@needs_torch
+def test_the_loader_takes_the_originals_options(collector: EpisodeCollector) -> None:
+    for t in range(4):
+        collector.append(**step(t) | {"action": np.array([t % 2, 1, 0])})
+    loader = collector.dataloader(
+        batch_size=3,
+        fields=("state", "action"),
+        filter_fields={"action": 1},
+        to_named_tuple=("action", "state"),
+        drop_last=True,
+    )
+    batches = list(loader)
+    assert [type(batch).__name__ for batch in batches] == ["Batch", "Batch"]
+    assert batches[0]._fields == ("action", "state")
+    assert all((batch.action == 1).all() for batch in batches)
+    assert tuple(batches[0].state.shape) == (3, 2, 3)
+    assert [list(batch) for batch in collector.dataloader(2, fields=("value",))] == [["value"]] * 6
+    assert [len(b["action"]) for b in collector.dataloader(99, filter_fields={"action": 5})] == []
+    item = collector.dataloader(2).dataset[3]
+    assert item["action"] == 1
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"filter_fields": {"state": 1}}, r"fields of one number a step, got 'state' of shape"),
+        ({"to_named_tuple": ("action", "_action")}, "to_named_tuple"),
+    ]
+    for options, problem in wrong:
+        with pytest.raises(ValueError, match=problem):
+            collector.dataloader(2, **options)
+    with pytest.raises(KeyError, match="'colour'"):
+        collector.dataloader(2, fields=("colour",))
+    with pytest.raises(ValueError, match="to_named_tuple: expected some of state, action, value"):
+        next(iter(collector.dataloader(2, to_named_tuple=("colour",))))
+
+
+@needs_torch
+@pytest.mark.full
+def test_named_batches_come_from_other_processes() -> None:
+    """The original's cannot be sent: its class is made within the loader."""
+    collector = EpisodeCollector(KeepsAll(), 3)
+    collector.append(**step(0))
+    loader = collector.dataloader(
+        2,
+        to_named_tuple=("action",),
+        num_workers=1,
+        multiprocessing_context="forkserver",
+    )
+    assert [batch.action.tolist() for batch in loader] == [[0, 1000], [2000]]
+
+
+@needs_original
+@needs_torch
+def test_what_the_original_collects_is_collected_here() -> None:
+    import torch
+
+    Original: Any = importlib.import_module("memmap_replay_buffer").ReplayBuffer
+    fields = {"state": ("float", (2, 3)), "action": "int", "value": ("float", 1)}
+    meta = {"task": "int", "goal": ("float", 2)}
+    theirs_in = Original("theirs", 5, 9, fields=fields, meta_fields=meta)
+    with closing(real()) as ours_in:
+        ours, theirs = (one.create_collector(num_groups=3) for one in (ours_in, theirs_in))
+        for one in (ours, theirs):
+            for t in range(4):
+                values = {n: torch.from_numpy(v) for n, v in step(t).items() if n != "value"}
+                one.append(**{n: v[:, None] for n, v in values.items()}, task=3)
+            one.extend(value=torch.arange(12.0).reshape(4, 3, 1))
+        for name in (*SHAPES, "task"):
+            for method in ("env_major", "time_major"):
+                a, b = (getattr(one, method)(name) for one in (ours, theirs))
+                assert np.array_equal(np.asarray(a), np.asarray(b)), (name, method)
+            for a, b in zip(ours.groups(name), theirs.groups(name), strict=True):
+                assert np.array_equal(np.asarray(a), np.asarray(b)), name
+        assert ours.all_data().keys() == theirs.all_data().keys()
+        options: dict[str, Any] = {"batch_size": 5, "to_named_tuple": ("action", "value")}
+        pairs = zip(ours.dataloader(**options), theirs.dataloader(**options), strict=True)
+        for mine, other in pairs:
+            assert mine._fields == other._fields
+            assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+        for one in (ours, theirs):
+            one.store(goal=torch.arange(6.0).reshape(3, 2))
+        assert (len(ours), len(theirs)) == (0, 0)
+        mine, other = ours_in.get_all_data(), theirs_in.get_all_data()
+        assert mine.keys() == other.keys()
+        assert all(torch.equal(mine[name], other[name]) for name in other)

@@ -1,0 +1,166 @@
+"""kill -9 before any system call: a call that returned is kept, one that did not leaves no half."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.dropin.memmap import ReplayBuffer, updates
+
+State = list[tuple[list[int], list[float], int]] | None
+OPTIONS: dict[str, Any] = {
+    "max_episodes": 3,
+    "max_timesteps": 4,
+    "fields": {"t": "int", "x": "float"},
+    "meta_fields": {"m": "int"},
+    "circular": True,
+}
+CALLS = ["pwrite", "fsync", "fdatasync", "fsync_folder", "rename", "make_folder", "allocate"]
+
+
+def play(buffer: ReplayBuffer) -> None:
+    with buffer.one_episode(m=1) as later:
+        for t in range(3):
+            buffer.store(t=t)
+        later["m"] = 2
+
+
+def abort(buffer: ReplayBuffer) -> None:
+    try:
+        with buffer.one_episode():
+            buffer.store(t=99)
+            raise KeyError
+    except KeyError:
+        pass
+
+
+def play_two(buffer: ReplayBuffer) -> None:
+    with buffer.batched_episode(2, m=[3, 4]):
+        buffer.store_batch(t=[5, 6])
+        buffer.store_batch(t=[7, 8])
+
+
+STEPS: list[Callable[[ReplayBuffer], object]] = [
+    lambda buffer: buffer.store_episode(t=[1, 2], m=5),
+    play,
+    abort,
+    lambda buffer: buffer.update(x=[[1.5, 2.5]], m=9),
+    play_two,
+    lambda buffer: buffer.update([2], x=[[7.0, 8.0, 9.0]]),
+    lambda buffer: buffer.store_datapoint(0, 1, "t", 77),
+    lambda buffer: buffer.store_episode(t=[4]),
+    lambda buffer: buffer.clear(),
+    lambda buffer: buffer.store_episode(t=[6]),
+    lambda buffer: buffer.store_meta_datapoint(0, "m", 8),
+    lambda buffer: ReplayBuffer(buffer.folder, **OPTIONS, overwrite=True).store_episode(t=[3]),
+    lambda buffer: ReplayBuffer.from_folder(buffer.folder).update(0, x=4.0),
+]
+
+
+def run(folder: Path, after: Callable[[], object]) -> None:
+    """Do everything, and call ``after`` each time something has returned."""
+    buffer = ReplayBuffer(folder, **OPTIONS)
+    after()
+    for step in STEPS:
+        step(buffer)
+        after()
+
+
+def state(folder: Path) -> State:
+    """What a reader sees."""
+    if not (folder / "replay_buffer.json").exists():
+        return None
+    with ReplayBuffer.from_folder(folder, read_only=True) as buffer:
+        metas = buffer.meta_data["m"]
+        return [
+            (buffer.data["t"][slot, :length].tolist(), buffer.data["x"][slot, :length].tolist(), m)
+            for slot, (length, m) in enumerate(
+                zip(buffer.episode_lens, metas.tolist(), strict=True)
+            )
+            if length
+        ]
+
+
+def counting(at: int) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Makes calls that kill the process before the n-th of them."""
+    calls = [0]
+
+    def counted(call: Callable[..., object]) -> Callable[..., object]:
+        def wrapper(*arguments: object, **options: object) -> object:
+            calls[0] += 1
+            if calls[0] == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return wrapper
+
+    return counted
+
+
+def run_and_kill(folder: Path, at: int) -> tuple[int, bool]:
+    """Run in a child that is killed before its n-th call.
+
+    Returns:
+        How many things returned, and whether it was killed.
+    """
+    source, target = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            counted = counting(at)
+            for name in CALLS:
+                setattr(Files, name, counted(getattr(Files, name)))
+            for name in ("unlink", "rmdir"):
+                setattr(os, name, counted(getattr(os, name)))
+            run(folder, lambda: os.write(target, b"."))
+        finally:
+            os._exit(0)
+    os.close(target)
+    with open(source, "rb") as pipe:
+        returned = len(pipe.read())
+    _, status = os.waitpid(child, 0)
+    return returned, os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.full)])
+def test_a_kill_leaves_what_returned_and_no_half_of_anything(
+    tmp_path: Path, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M4: also in the middle of an update, of clear, and of an overwritten folder."""
+    monkeypatch.setattr(updates, "_SPARE_BYTES", 40)  # files of changes take others' places
+    states: list[State] = [None]
+    run(tmp_path / "whole", lambda: states.append(state(tmp_path / "whole")))
+    assert states[-1] == [([3], [4.0], 0)]
+    kills = 0
+    for at in range(1, 10_000, stride):
+        folder = tmp_path / str(at)
+        returned, was_killed = run_and_kill(folder, at)
+        kills += was_killed
+        there = state(folder)
+        allowed = states[returned : returned + 2]
+        if returned == 12:  # overwritten, and then stored: two things
+            allowed = [*allowed, []]
+        assert there in allowed or (not returned and there == []), (at, returned)
+        # It can be written into again, and what was interrupted leaves no files behind.
+        with ReplayBuffer(folder, **OPTIONS) as buffer:
+            before = state(folder) or []
+            number = buffer.episode_index
+            buffer.store_episode(t=[55], x=np.ones(1), m=6)
+            after = state(folder) or []
+            assert after[number] == ([55], [1.0], 6)
+            assert [e for slot, e in enumerate(after) if slot != number] == [
+                e for slot, e in enumerate(before) if slot != number
+            ]
+            names = {file.name for file in folder.iterdir()}
+            assert len([name for name in names if name.startswith("store-")]) == 1
+            assert not [name for name in names if name.endswith(".tmp")]
+        if not was_killed:
+            break
+    assert kills >= 100 // stride

@@ -1,0 +1,270 @@
+"""Plain values come out of pickles as they went in, and nothing else comes out or is run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pickletools
+import struct
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers.dropin.memmap.plain_pickle import read_plain_pickle
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+)
+PLAIN = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.lists(inner, max_size=5).map(tuple)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+CONFIG = {
+    "max_episodes": 1000,
+    "max_timesteps": 500,
+    "fields": {"state": ("float", (3, 16, 16), 0.0), "action": ("int", 2), "reward": "float"},
+    "meta_fields": {"task_id": "int"},
+    "circular": True,
+}
+
+
+def read(data: bytes) -> Any:
+    return read_plain_pickle("config", data)
+
+
+@given(PLAIN, st.integers(0, 5))
+def test_plain_values_come_out_as_they_went_in(value: Any, protocol: int) -> None:
+    data = pickle.dumps(value, protocol)
+    found = read(data)
+    assert repr(found) == repr(pickle.loads(data))
+    assert found == value
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_what_stands_twice_is_read_twice(protocol: int) -> None:
+    shared = ("float", (3,))
+    value = {"a": shared, "b": [shared, shared], "c": {"d": shared}}
+    assert read(pickle.dumps(value, protocol)) == value
+    assert read(pickletools.optimize(pickle.dumps(value, protocol))) == value
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_that_is_cut_off_anywhere_is_refused(protocol: int) -> None:
+    data = pickle.dumps(CONFIG, protocol)
+    for length in range(len(data)):
+        with pytest.raises(ValueError, match=r"^config: expected a whole pickle, got one that is"):
+            read(data[:length])
+
+
+@given(st.data())
+def test_a_pickle_with_changed_bytes_gives_plain_values_or_one_sentence(
+    data: st.DataObject,
+) -> None:
+    protocol = data.draw(st.integers(0, 5))
+    raw = bytearray(pickle.dumps(CONFIG, protocol))
+    for _ in range(data.draw(st.integers(1, 6))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    assert_plain_or_refused(bytes(raw))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_give_plain_values_or_one_sentence(data: bytes) -> None:
+    assert_plain_or_refused(data)
+    assert_plain_or_refused(data + b".")
+
+
+def assert_plain_or_refused(data: bytes) -> None:
+    sentence = "config: expected "
+    value: Any = None
+    try:
+        value = read(data)
+    except ValueError as error:
+        sentence = str(error)
+    assert type(value) in (dict, list, tuple, str, int, float, bool, type(None))
+    assert sentence.startswith("config: expected ")
+    assert "\n" not in sentence
+
+
+class Trap:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("trapped",)
+
+
+class Built:
+    pass
+
+
+def pickled(value: object, protocol: int) -> bytes:
+    return pickle.dumps({"max_episodes": value}, protocol)
+
+
+PROGRAMS = [
+    ("GLOBAL", b"cos\nmkdir\n(Vtrapped\ntR."),
+    ("GLOBAL", b"}Vfields\ncos\nmkdir\n(Vtrapped\ntRs."),
+    ("INST", b"(Vtrapped\nios\nmkdir\n."),
+    ("OBJ", b"(o."),
+    ("REDUCE", b"]]R."),
+    ("BUILD", b"]}b."),
+    ("NEWOBJ", b"])\x81."),
+    ("NEWOBJ_EX", b"])}\x92."),
+    ("STACK_GLOBAL", b"\x8c\x02os\x8c\x05mkdir\x93(\x8c\x07trappedtR."),
+    ("EXT1", b"\x82\x01."),
+    ("EXT2", b"\x83\x01\x00."),
+    ("EXT4", b"\x84\x01\x00\x00\x00."),
+    ("PERSID", b"Pid\n."),
+    ("BINPERSID", b"]Q."),
+    ("STRING", b"S'text'\n."),
+    ("SHORT_BINSTRING", b"U\x01a."),
+    ("BINSTRING", b"T\x01\x00\x00\x00a."),
+    ("SHORT_BINBYTES", b"C\x01a."),
+    ("BINBYTES", b"B\x01\x00\x00\x00a."),
+    ("BINBYTES8", b"\x8e\x01\x00\x00\x00\x00\x00\x00\x00a."),
+    ("BYTEARRAY8", b"\x96\x01\x00\x00\x00\x00\x00\x00\x00a."),
+    ("NEXT_BUFFER", b"\x97."),
+    ("READONLY_BUFFER", b"]\x98."),
+    ("EMPTY_SET", b"\x8f."),
+    ("ADDITEMS", b"](\x90."),
+    ("FROZENSET", b"(\x91."),
+    ("POP", b"]]0."),
+    ("POP_MARK", b"](1."),
+    ("DUP", b"]2."),
+    ("GLOBAL", pickled(Trap(), 0)),
+    ("GLOBAL", pickled(Trap(), 2)),
+    ("STACK_GLOBAL", pickled(Trap(), 5)),
+    ("GLOBAL", pickled(Built(), 2)),
+    ("STACK_GLOBAL", pickled(OrderedDict(), 4)),
+    ("STACK_GLOBAL", pickled(np.float64(0.5), 4)),
+    ("STACK_GLOBAL", pickled(Path("x"), 4)),
+    ("EMPTY_SET", pickled({1}, 4)),
+    ("STACK_GLOBAL", pickled(complex(1, 2), 4)),
+    ("STACK_GLOBAL", pickled(range(3), 4)),
+]
+
+
+@pytest.mark.parametrize(("opcode", "data"), PROGRAMS)
+def test_an_opcode_that_could_do_more_is_named_and_not_carried_out(
+    opcode: str, data: bytes
+) -> None:
+    """M11: the original unpickles whatever the folder holds."""
+    with pytest.raises(ValueError, match=rf"got the pickle opcode {opcode}\b") as caught:
+        read(data)
+    assert "which could run anything; nothing of it was run" in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+    assert os.listdir() == []
+
+
+def test_every_opcode_there_is_is_carried_out_or_refused_by_name() -> None:
+    """None falls through: an opcode of a later protocol would be refused, too."""
+    for opcode in pickletools.opcodes:
+        data = opcode.code.encode("latin-1")
+        assert_plain_or_refused(data + b"\x00" * 9 + b"\n\n.")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b".",  # nothing to give
+        b"(.",  # a mark is no value
+        b"]].",  # two values
+        b"(](.",
+        b"a.",
+        b"]a.",
+        b"](a.",
+        b"}]a.",
+        b"e.",
+        b"]e.",
+        b"}(e.",
+        b"](]]s.",
+        b"]Va\nVb\ns.",
+        b"}Va\ns.",
+        b"}I1\nVb\ns.",  # a key that is no text
+        b"}(Va\nu.",  # an odd number
+        b"u.",
+        b"t.",
+        b"l.",
+        b"d.",
+        b"(Va\nd.",
+        b"(I1\nVa\nd.",
+        b"\x85.",
+        b"]\x86.",
+        b"]]\x87.",
+        b"(\x85.",
+        b"g0\n.",
+        b"h\x07.",
+        b"j\x07\x00\x00\x00.",
+        b"p0\n.",
+        b"q\x00.",
+        b"(q\x00.",
+        b"\x94.",
+        b"(p0\n]g0\na.",
+        b"I" + b"9" * 5000 + b"\n.",  # more digits than Python reads
+        b"Ix\n.",
+        b"Fx\n.",
+        b"Lx\n.",
+        b"\x8b\xff\xff\xff\xff.",
+        b"X\xff\xff\xff\x7fa.",
+        b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7fa.",
+        b"V\\ud8\n.",
+        b"\x8c\x01\xff.",
+        b"\x95\xff\xff\xff\xff\xff\xff\xff\xff.",
+        b"\xff.",
+        b"",
+        b"PK\x03\x04",
+    ],
+)
+def test_a_pickle_whose_opcodes_do_not_fit_together_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^config: expected a whole pickle, got one that is dam"):
+        read(data)
+
+
+def test_values_that_are_nested_deeper_than_python_recurses_do_no_harm() -> None:
+    depth = 60_000
+    value = read(b"]" * depth + b"a" * (depth - 1) + b".")
+    for _ in range(depth - 1):
+        (value,) = value
+    assert value == []
+    inner = read(b")" + b"\x85" * depth + b".")
+    del inner  # freed without recursion, too
+
+
+def test_a_list_that_holds_itself_does_no_harm() -> None:
+    value = read(b"]q\x00h\x00a.")
+    assert value[0] is value
+
+
+def test_values_that_would_be_endless_when_written_out_take_little_memory() -> None:
+    doubled = b")" + b"q\x00h\x00\x86" * 1000 + b"."
+    value = read(doubled)
+    for _ in range(1000):
+        assert value[0] is value[1]
+        value = value[0]
+
+
+def test_places_in_the_memo_may_be_any_numbers() -> None:
+    high = struct.pack("<I", 2**32 - 1)
+    assert read(b"]r" + high + b".") == []
+    assert read(b"Va\nr" + high + b"j" + high + b"\x86.") == ("a", "a")
+
+
+def test_a_pickle_that_is_far_too_large_is_not_read() -> None:
+    with pytest.raises(ValueError, match=r"at most 1,048,576 bytes, got 1,048,577; it is not the"):
+        read(b"." * (2**20 + 1))
+    with pytest.raises(ValueError, match="more than 200,000 opcodes"):
+        read(b"]" * 2**20)

@@ -1,0 +1,95 @@
+"""The original's README runs with one line changed, block by block, in one go."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepwell.buffers.dropin.memmap import ReplayBuffer
+
+torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
+LATEST = "0.2.3"
+
+
+def readme() -> str:
+    """The README as it lies in the installed package."""
+    try:
+        about: Any = importlib.metadata.metadata("memmap-replay-buffer")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("needs the original: pip install memmap-replay-buffer")
+    if about["Version"] != LATEST:
+        pytest.skip(f"needs memmap-replay-buffer {LATEST}, of which {about['Version']} is there")
+    text: str = about.get_payload()
+    return text
+
+
+def with_returns(folder: Path) -> dict[str, Any]:
+    """What the block about `update` takes for granted."""
+    buffer = ReplayBuffer(folder, 10, 100, {"returns": "float"})
+    for _ in range(3):
+        buffer.store_episode(returns=torch.zeros(100))
+    return {
+        "buffer": buffer,
+        "episode_ids": [0, 2],
+        "returns_for_ids": torch.ones(2, 100),
+        "returns_for_one": torch.ones(100),
+    }
+
+
+def with_images(folder: Path) -> dict[str, Any]:
+    """What the block about videos takes for granted: images."""
+    pytest.importorskip("av", reason="needs PyAV: pip install 'stepwell[video]'")
+    buffer = ReplayBuffer(folder, 10, 20, {"image": ("uint8", (16, 16, 3)), "reward": "float"})
+    for number in range(6):
+        buffer.store_episode(image=torch.full((12, 16, 16, 3), 40 * number, dtype=torch.uint8))
+    return {"buffer": buffer}
+
+
+def with_two_folders(folder: Path) -> dict[str, Any]:
+    """What the block about several buffers takes for granted."""
+    for name in "ab":
+        buffer = ReplayBuffer(folder / f"replay_data_{name}", 4, 10, {"reward": "float"})
+        buffer.store_episode(reward=torch.ones(5))
+        buffer.close()
+    return {}
+
+
+PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "buffer.update(": with_returns,
+    "save_video": with_images,
+    "ConcatReplayBuffer": with_two_folders,
+}
+
+
+def test_every_block_of_the_readme_runs_with_one_line_changed(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
+    assert len(blocks) == 11
+    names: dict[str, Any] = {
+        "states": torch.randn(4, 3, 16, 16),
+        "actions": torch.randint(0, 4, (4, 2)),
+    }
+    ran: list[str] = []
+    for block in blocks:
+        code = block.replace("from memmap_replay_buffer ", "from stepwell.buffers.dropin.memmap ")
+        more: dict[str, Any] = {}
+        for sign, prepare in PREPARED.items():
+            if sign in code:
+                folder = tmp_path if sign == "ConcatReplayBuffer" else tmp_path / sign.strip(".(")
+                more = prepare(folder)
+                ran.append(sign)
+        if more:
+            exec(code, names | more)  # its `buffer` is another one
+        else:
+            exec(code, names)
+    assert ran == list(PREPARED)
+    # What the blocks did, one after the other, up to the last line but the concatenation.
+    assert names["buffer"].num_episodes == 0  # cleared
+    assert names["buffer_rehydrated"].num_episodes == 0  # the same folder in the same process
+    assert names["all_data"]["state"].shape == (9, 100, 3, 16, 16)
+    for name in ("episode-0.mp4", "episodes-0-3-5.mp4"):
+        assert (tmp_path / name).stat().st_size > 0

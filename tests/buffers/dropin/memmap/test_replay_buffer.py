@@ -1,0 +1,651 @@
+"""What the original loses, mixes up or lets pass is right here: one test a row of its bug list."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from other_processes import in_fork
+from stepwell.buffers import SequenceReplayBuffer, StoreCorrupt, StoreTooNew
+from stepwell.buffers.dropin.memmap import ReplayBuffer
+
+torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
+
+
+def make(folder: Path, **options: Any) -> ReplayBuffer:
+    arguments: dict[str, Any] = {"max_episodes": 4, "max_timesteps": 10, "fields": {"x": "float"}}
+    return ReplayBuffer(folder, **(arguments | options))
+
+
+def episodes(buffer: ReplayBuffer) -> list[list[float]]:
+    """Every stored episode's x."""
+    if not len(buffer):
+        return []
+    return [item["x"].tolist() for item in buffer.dataset()]
+
+
+def play(buffer: ReplayBuffer, *values: float, **metas: object) -> None:
+    with buffer.one_episode(**metas):
+        for value in values:
+            buffer.store(x=value)
+
+
+def test_an_aborted_episode_leaves_nothing_behind(tmp_path: Path) -> None:
+    """M1: three steps and an exception: nothing is counted, nothing shows in the next episode."""
+    buffer = make(tmp_path, meta_fields={"task": ("int", (), 7)})
+    with contextlib.suppress(KeyboardInterrupt), buffer.one_episode(task=3):
+        for value in (1.0, 2.0, 3.0):
+            buffer.store(x=value)
+        raise KeyboardInterrupt
+    assert (buffer.num_episodes, len(buffer), buffer.timestep_index) == (0, 0, 0)
+    play(buffer, 9.0)
+    data = buffer.get_all_data()
+    assert data["x"].tolist() == [[9.0]]
+    assert data["task"].tolist() == [7]
+    assert buffer.data["x"][0].tolist() == [9.0] + 9 * [0.0]
+
+
+def test_a_full_buffer_refuses_before_it_changes_anything(tmp_path: Path) -> None:
+    """M2: neither store_episode nor a bare store overwrites the oldest episode."""
+    buffer = make(tmp_path, max_episodes=1)
+    buffer.store_episode(x=[1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="full: expected room for 1 more of max_episodes=1, got 0"):
+        buffer.store_episode(x=[-1.0, -2.0])
+    with pytest.raises(ValueError, match="full"):
+        buffer.store(x=-1.0)
+    with pytest.raises(ValueError, match="full"), buffer.one_episode():
+        pass
+    with pytest.raises(ValueError, match="full"):
+        buffer.store_batch(x=[-1.0])
+    assert episodes(buffer) == [[1.0, 2.0, 3.0]]
+    assert buffer.is_new_episode
+
+
+def test_the_oldest_episode_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    """M3: in a full ring an unfinished episode is seen by nobody, and hides nothing."""
+    buffer = make(tmp_path, max_episodes=2, circular=True)
+    play(buffer, 1.0, 2.0)
+    play(buffer, 3.0)
+    with buffer.one_episode():
+        assert episodes(buffer) == [[1.0, 2.0], [3.0]]
+        buffer.store(x=99.0)
+        assert episodes(buffer) == [[1.0, 2.0], [3.0]]
+    assert episodes(buffer) == [[99.0], [3.0]]  # slots: the oldest one stood in slot 0
+
+
+def test_a_killed_process_does_not_join_two_episodes(tmp_path: Path) -> None:
+    """M4: three steps, a kill, and an episode of two: one episode, of two steps."""
+    folder = tmp_path / "buffer"
+    code = (
+        "import os, sys\n"
+        "from stepwell.buffers.dropin.memmap import ReplayBuffer\n"
+        "buffer = ReplayBuffer(sys.argv[1], 4, 10, {'x': 'float'})\n"
+        "for value in (1.0, 2.0, 3.0):\n"
+        "    buffer.store(x=value)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, folder]).returncode == -9
+    buffer = ReplayBuffer.from_folder(folder)
+    assert buffer.num_episodes == 0
+    play(buffer, 100.0, 101.0)
+    assert episodes(buffer) == [[100.0, 101.0]]
+
+
+def test_the_same_line_run_twice_goes_on_with_what_is_there(tmp_path: Path) -> None:
+    """M5: what is there is removed only where that is asked for."""
+    play(make(tmp_path), 1.0)
+    buffer = make(tmp_path)
+    assert episodes(buffer) == [[1.0]]
+    assert episodes(make(tmp_path, overwrite=True)) == []
+    with pytest.raises(ValueError, match="closed, or overwritten by another one"):
+        buffer.store(x=1.0)
+
+
+def test_a_short_episode_takes_little_room(tmp_path: Path) -> None:
+    """M6: 10 frames of 1,000 possible ones take what 10 frames take."""
+    fields = {"image": ("uint8", (84, 84))}
+    buffer = make(tmp_path, max_episodes=100, max_timesteps=1000, fields=fields)
+    noise = np.random.default_rng(0).integers(0, 256, (10, 84, 84), dtype=np.uint8)
+    buffer.store_episode(image=noise)
+    buffer.close()
+    taken = sum(file.stat().st_blocks * 512 for file in tmp_path.rglob("*") if file.is_file())
+    assert noise.nbytes < taken < noise.nbytes + (128 << 10)  # 7.1 MB there
+
+
+def test_a_step_costs_no_sync_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M7: the disk is waited for at the end of an episode, not at its steps."""
+    files = importlib.import_module("stepwell.buffers.disk.files")
+    calls: list[object] = []
+    buffer = make(tmp_path, max_timesteps=1000)
+    play(buffer, 1.0)  # makes the first file
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(files.Files, name, lambda self, file: calls.append(file))
+    with buffer.one_episode():
+        for value in range(500):
+            buffer.store(x=value)
+        assert calls == []
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int", np.int64(2**40)),
+        ("int", 2**40),
+        ("uint8", 300),
+        ("uint8", -1),
+        ("int", 3.9),
+        ("uint8", 0.7),
+        ("bool", 2),
+        ("int", float("nan")),
+        ("float", 1e300),
+        ("float", 2**24 + 1),
+        ("float", "1"),
+    ],
+)
+def test_a_number_that_would_be_changed_is_refused(tmp_path: Path, kind: str, value: Any) -> None:
+    """M8: no cast that loses anything, in whatever way a value is given."""
+    buffer = make(tmp_path, fields={"x": kind}, meta_fields={"m": kind})
+    array = np.asarray(value)
+    told = r"expected numbers"
+    with pytest.raises(ValueError, match=told):
+        buffer.store(x=value)
+    with pytest.raises(ValueError, match=told):
+        buffer.store_batch(x=[value, value])
+    with pytest.raises(ValueError, match=told):
+        buffer.store_episode(x=array[None])
+    with pytest.raises(ValueError, match=told), buffer.one_episode(m=value):
+        pass
+    buffer.discard_episode()
+    buffer.store_episode(x=[1], m=1)
+    with pytest.raises(ValueError, match=told):
+        buffer.update(x=array[None, None])
+    with pytest.raises(ValueError, match=told):
+        buffer.update(m=value)
+    with pytest.raises(ValueError, match=told):
+        buffer.store_datapoint(0, 0, "x", value)
+    with pytest.raises(ValueError, match=told):
+        buffer.store_meta_datapoint(0, "m", value)
+    assert buffer.get_all_data()["x"].tolist() == [[1]]
+    assert buffer.get_all_data()["m"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        ("int", 3.0, 3),
+        ("int", np.uint8(200), 200),
+        ("int", True, 1),
+        ("float", 0.1, np.float32(0.1)),
+        ("float", 7, 7.0),
+        ("float", float("inf"), np.inf),
+        ("bool", 1, True),
+        ("uint8", np.int64(255), 255),
+        ("float", [2.0], 2.0),
+    ],
+)
+def test_a_number_that_the_type_holds_is_kept(
+    tmp_path: Path, kind: str, value: Any, kept: Any
+) -> None:
+    buffer = make(tmp_path, fields={"x": kind}, meta_fields={"m": kind})
+    with buffer.one_episode(m=value):
+        assert buffer.store(x=value).x == kept
+    assert buffer.get_all_data()["x"].tolist() == [[kept]]
+    assert ReplayBuffer.from_folder(tmp_path, read_only=True).meta_data["m"][0] == kept
+
+
+def test_unknown_fields_and_empty_steps_are_refused(tmp_path: Path) -> None:
+    """M9: a misspelt field is an error, and so is a step without any."""
+    buffer = make(tmp_path, meta_fields={"task": "int"})
+    with pytest.raises(ValueError, match="invalid field name 'y', expected some of: x"):
+        buffer.store(x=1.0, y=2.0)
+    with pytest.raises(ValueError, match="store: no data, expected some of the fields x"):
+        buffer.store()
+    with pytest.raises(ValueError, match="no data"):
+        buffer.store_batch()
+    with pytest.raises(ValueError, match="invalid field name 'tsk', expected some of: task"):
+        with buffer.one_episode(tsk=1):
+            pass
+    with pytest.raises(ValueError, match="invalid field name 'y'"):
+        buffer.store_episode(y=[1.0])
+    with pytest.raises(ValueError, match="no data"):
+        buffer.store_episode()
+    with pytest.raises(ValueError, match="invalid field name 'y'"):
+        buffer.update(y=1.0)
+    assert (buffer.num_episodes, buffer.timestep_index) == (0, 0)
+
+
+def test_a_batch_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """M10: six episodes into four, or five into a ring of three: an error, and nothing is cut."""
+    buffer = make(tmp_path / "a")
+    with pytest.raises(ValueError, match="at most max_episodes=4, got 6"):
+        buffer.store_batch(x=np.arange(6.0))
+    ring = make(tmp_path / "b", max_episodes=3, circular=True)
+    with pytest.raises(ValueError, match="at most max_episodes=3, got 5"):
+        with ring.batched_episode(5):
+            pass
+    play(buffer, 1.0)
+    with pytest.raises(ValueError, match="room for 4 more of max_episodes=4, got 3"):
+        buffer.store_batch(x=np.arange(4.0))
+    buffer.store_batch(x=np.arange(3.0))
+    with pytest.raises(ValueError, match="expected steps for 3 episodes, got them for 2"):
+        buffer.store_batch(x=np.arange(2.0))
+    with pytest.raises(ValueError, match="expected batch_size=3"):
+        buffer.advance_episode()
+    buffer.advance_episode(3)
+    assert episodes(buffer) == [[1.0], [0.0], [1.0], [2.0]]
+
+
+def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
+    """M11: the configuration is JSON, and what is damaged in it is told."""
+    buffer = make(tmp_path, meta_fields={"task": "int"})
+    play(buffer, 1.0)
+    buffer.update(x=2.0)
+    buffer.close()
+    names = {file.name for file in tmp_path.rglob("*")}
+    assert not [name for name in names if name.endswith(".pkl")]
+    path = tmp_path / "replay_buffer.json"
+    config = json.loads(path.read_text())
+    assert config["max_episodes"] == 4
+    path.write_text(json.dumps(config | {"version": 99}))
+    with pytest.raises(StoreTooNew, match="is of version 99"):
+        ReplayBuffer.from_folder(tmp_path)
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(StoreCorrupt, match="expected a buffer's configuration"):
+        ReplayBuffer.from_folder(tmp_path)
+
+
+def test_a_dataset_never_gives_an_episode_that_came_later_in_place_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """M12: a dataset holds what there was; what was overwritten since is refused."""
+    buffer = make(tmp_path, max_episodes=2, circular=True)
+    play(buffer, 1.0)
+    dataset = buffer.dataset()
+    play(buffer, 2.0)
+    assert (len(dataset), len(buffer.dataset())) == (1, 2)
+    assert dataset[0]["x"].tolist() == [1.0]
+    both = buffer.dataset(timestep_level=True)
+    play(buffer, 3.0)
+    with pytest.raises(sw_error("NotEnoughData"), match="overwritten since the dataset was made"):
+        dataset[0]
+    with pytest.raises(sw_error("NotEnoughData"), match="got 1 that are gone"):
+        both.__getitems__([0, 1])
+    assert both[1]["x"] == 2.0
+    assert episodes(buffer) == [[3.0], [2.0]]
+    buffer.clear()
+    with pytest.raises(sw_error("NotEnoughData"), match="was cleared since the dataset was made"):
+        both[1]
+
+
+def test_windows_come_from_a_generator_of_their_own(tmp_path: Path) -> None:
+    """M13: a dataset's seed settles its windows; numpy's global generator is left alone."""
+    from stepwell.buffers.dropin.memmap import ReplayDatasetTimeWindow
+
+    buffer = make(tmp_path, max_timesteps=100)
+    buffer.store_episode(x=np.arange(100.0))
+
+    def starts(seed: int) -> list[int]:
+        dataset = ReplayDatasetTimeWindow(buffer, 5, return_indices=True, seed=seed)
+        return [int(dataset[0]["_start"]) for _ in range(20)]
+
+    before = str(np.random.get_state())  # noqa: NPY002
+    assert starts(1) == starts(1) != starts(2)
+    assert str(np.random.get_state()) == before  # noqa: NPY002
+    assert len(set(starts(3))) > 10
+
+
+def test_numbers_are_stored_without_torch(tmp_path: Path) -> None:
+    """M13: torch is loaded by what returns tensors, and by nothing else."""
+    code = (
+        "import sys\n"
+        "from stepwell.buffers.dropin.memmap import ReplayBuffer\n"
+        "buffer = ReplayBuffer(sys.argv[1], 4, 10, {'x': 'float'}, {'task': 'int'})\n"
+        "with buffer.one_episode(task=1):\n"
+        "    buffer.store(x=1.0)\n"
+        "buffer.update(x=2.0)\n"
+        "assert buffer.data['x'][0, 0] == 2.0\n"
+        "buffer.close()\n"
+        "assert 'torch' not in sys.modules, 'loaded'\n"
+    )
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code, tmp_path / "b"])
+    assert run.returncode == 0
+
+
+def sw_error(name: str) -> type[Exception]:
+    found: type[Exception] = getattr(importlib.import_module("stepwell.buffers"), name)
+    return found
+
+
+# Opening.
+
+
+def test_another_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
+    make(tmp_path)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"max_episodes": 5}, "different config: max_episodes is 4, got 5"),
+        ({"max_timesteps": 5}, "max_timesteps is 10, got 5"),
+        ({"circular": True}, "circular is False, got True"),
+        ({"fields": {"x": "int"}}, r"expected x: float \(\), default 0.0, got x: int"),
+        ({"fields": {"x": "float", "y": "int"}}, "expected no 'y', got y: int"),
+        ({"meta_fields": {"m": ("bool", 3, True)}}, r"meta_fields: expected no 'm', got m: bool"),
+    ]
+    for options, told in cases:
+        with pytest.raises(ValueError, match=told):
+            make(tmp_path, **options)
+        with pytest.raises(ValueError, match=told):
+            make(tmp_path, read_only=True, **options)
+    assert make(tmp_path, fields=...).shapes == {"x": ()}
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for overwrite in (True, False):
+        with pytest.raises(ValueError, match="neither a replay buffer nor empty"):
+            make(tmp_path, overwrite=overwrite)
+    with pytest.raises(ValueError, match=r"holds no buffer, .* replay_buffer.json"):
+        ReplayBuffer.from_folder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="holds no buffer"):
+        make(tmp_path / "nowhere", read_only=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+    (tmp_path / "metadata.pkl").write_bytes(b"")
+    for open_it in (make, ReplayBuffer.from_folder):
+        with pytest.raises(ValueError, match=r"`stepwell convert .* NEW` makes one of it"):
+            open_it(tmp_path)
+
+
+def test_two_buffers_of_one_process_are_the_same(tmp_path: Path) -> None:
+    one, other = make(tmp_path), ReplayBuffer.from_folder(tmp_path)
+    play(one, 1.0)
+    play(other, 2.0)
+    assert episodes(one) == episodes(other) == [[1.0], [2.0]]
+    assert str(tmp_path) in in_fork(lambda: ReplayBuffer.from_folder(tmp_path))  # locked
+    assert in_fork(lambda: ReplayBuffer.from_folder(tmp_path, read_only=True).num_episodes) == "2"
+    one.close()
+    play(other, 3.0)
+    assert "StoreLocked" in in_fork(lambda: ReplayBuffer.from_folder(tmp_path))
+    other.close()
+    with pytest.raises(ValueError, match="closed, or overwritten"):
+        play(other, 4.0)
+    assert in_fork(lambda: ReplayBuffer.from_folder(tmp_path).num_episodes) == "3"
+
+
+def test_a_buffer_that_nobody_holds_gives_its_folder_free(tmp_path: Path) -> None:
+    buffer = make(tmp_path, meta_fields={"m": "int"})
+    play(buffer, 1.0, m=2)
+    buffer.update(x=3.0, m=4)
+    gc.disable()  # no cycle holds it
+    try:
+        del buffer
+        got = in_fork(lambda: episodes(ReplayBuffer.from_folder(tmp_path)))
+    finally:
+        gc.enable()
+    assert got == "[[3.0]]"
+
+
+def test_a_reader_takes_up_what_was_stored_when_it_is_told_to(tmp_path: Path) -> None:
+    writer = make(tmp_path, max_episodes=2, circular=True, meta_fields={"m": "int"})
+    reader = ReplayBuffer.from_folder(tmp_path, read_only=True)
+    assert not reader.refresh()
+    for number in range(3):
+        play(writer, number, m=number)
+    assert reader.num_episodes == 0
+    assert reader.refresh()
+    assert not reader.refresh()
+    assert episodes(reader) == [[2.0], [1.0]]
+    writer.update(0, x=7.0, m=9)
+    assert episodes(reader) == [[2.0], [1.0]]
+    assert reader.refresh()
+    assert episodes(reader) == [[7.0], [1.0]]
+    assert reader.meta_data["m"].tolist() == [9, 1]
+    writer.clear()
+    assert episodes(reader) == [[7.0], [1.0]]  # what it has mapped stays
+    assert reader.refresh()
+    assert episodes(reader) == []
+    for name in ("store", "store_batch", "store_episode", "update"):
+        with pytest.raises(ValueError, match="in read-only mode"):
+            getattr(reader, name)(x=[1.0])
+    for call in (reader.clear, reader.advance_episode):
+        with pytest.raises(ValueError, match="in read-only mode"):
+            call()
+
+
+def test_the_folder_holds_an_ordinary_store(tmp_path: Path) -> None:
+    buffer = make(tmp_path, meta_fields={"m": "int", "f": "float"})
+    play(buffer, 1.0, 2.0, m=3, f=float("nan"))
+    path = buffer.replay.path
+    buffer.close()
+    assert path is not None
+    with SequenceReplayBuffer.open(path, read_only=True) as replay:
+        (episode,) = replay.iter_episodes()
+        assert episode.observation["x"].tolist() == [1.0, 2.0]
+        assert episode.metadata == {"m": 3, "f": "nan"}  # JSON knows no NaN
+        assert not episode.terminated.any()
+    assert np.isnan(ReplayBuffer.from_folder(tmp_path).meta_data["f"][0])
+
+
+def test_clearing_gives_back_the_room(tmp_path: Path) -> None:
+    buffer = make(tmp_path)
+    play(buffer, 1.0)
+    buffer.update(x=2.0)
+    buffer.clear()
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "LOCK",
+        "replay_buffer.json",
+        "store-1",
+    ]
+    play(buffer, 5.0)
+    assert episodes(ReplayBuffer.from_folder(tmp_path, read_only=True)) == [[5.0]]
+
+
+def test_a_ring_stays_as_large_as_it_may_be(tmp_path: Path) -> None:
+    fields = {"image": ("uint8", (64, 64))}
+    options = {"max_episodes": 3, "max_timesteps": 8, "fields": fields, "circular": True}
+    buffer = make(tmp_path, **options)
+    noise = np.random.default_rng(0).integers(0, 256, (8, 64, 64), dtype=np.uint8)
+    sizes = []
+    for _ in range(300):
+        buffer.store_episode(image=noise)
+        sizes.append(buffer.replay.nbytes)
+    assert max(sizes[150:]) <= max(sizes[:150]) < 8 << 20  # three of them are 98 kB
+    assert buffer.get_all_data()["image"].shape == (3, 8, 64, 64)
+
+
+def test_a_ring_of_episodes_of_one_step_forgets_too(tmp_path: Path) -> None:
+    limits = {"max_episodes": 500, "max_timesteps": 1, "circular": True}
+    buffer = make(tmp_path, fields={"x": ("float", 64)}, **limits)
+    for _ in range(30):
+        buffer.store_episodes([{"x": np.zeros((1, 64))}] * 500)
+    assert len(buffer.replay.storage.table) < 10_000  # of 15,000: files hold 4,096
+
+
+# Storing.
+
+
+def test_one_episode_at_a_time(tmp_path: Path) -> None:
+    buffer = make(tmp_path)
+    buffer.store(x=1.0)
+    told = r"expected none that is being played, got one of 1 steps"
+    with pytest.raises(ValueError, match=told), buffer.one_episode():
+        pass
+    with pytest.raises(ValueError, match=told), buffer.batched_episode(2):
+        pass
+    with pytest.raises(ValueError, match="expected steps for one episode, by store"):
+        buffer.store_batch(x=[1.0, 2.0])
+    buffer.store_episode(x=[5.0, 6.0])  # goes before: the other one has not ended
+    buffer.advance_episode()
+    buffer.advance_episode()
+    assert episodes(buffer) == [[5.0, 6.0], [1.0]]
+    with buffer.one_episode():
+        buffer.store(x=1.0)
+        with pytest.raises(ValueError, match="outside of one_episode"):
+            buffer.advance_episode()
+    with pytest.raises(ValueError, match="max_timesteps: expected at most 10"):
+        play(buffer, *range(11))
+    buffer.store_batch(x=[1.0])
+    buffer.discard_episode()
+    assert (buffer.num_episodes, buffer.timestep_index) == (3, 0)
+
+
+def test_an_episode_is_a_copy_of_what_was_given(tmp_path: Path) -> None:
+    buffer = make(tmp_path, fields={"x": ("float", 2)})
+    frame = np.zeros(2, np.float32)
+    with buffer.one_episode():
+        for t in range(3):
+            frame[:] = t
+            buffer.store(x=frame)
+    assert buffer.get_all_data()["x"].tolist() == [[[0, 0], [1, 1], [2, 2]]]
+    got = buffer.data["x"][0]
+    got[:] = 9
+    with pytest.raises(TypeError, match="can only be read"):
+        buffer.data["x"][0] = 9
+    values = np.full((1, 3, 2), 4.0, np.float32)
+    buffer.update(x=values)
+    values[:] = 5
+    assert buffer.get_all_data()["x"].tolist() == [[[4, 4]] * 3]
+
+
+def test_fields_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
+    for fields, told in [
+        ({}, "expected at least one"),
+        ({"x": "double"}, "expected one of float, int, bool, uint8"),
+        ({"x": ("uint8", (), 0.5)}, "default of field 'x'"),
+        ({"x": ("float", (0,))}, "shape of numbers >= 1"),
+        ({"_x": "float"}, "does not begin with _"),
+        ({"a b": "float"}, "a Python name"),
+        ({"episode_lens": "int"}, "got 'episode_lens' twice"),
+        ({"m": "int"}, "must be disjoint"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            make(tmp_path / "no", fields=fields, meta_fields={"m": "int"})
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"x": np.zeros((3, 2))},
+        {"x": 1.0},
+        {"x": []},
+        {"x": np.zeros(3), "y": np.zeros((2, 3))},
+        {"x": np.zeros(11), "y": np.zeros((11, 3))},
+        {"m": 1},
+        {"x": np.zeros(3), "m": [1, 2]},
+    ],
+)
+def test_an_episode_that_does_not_fit_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+    fields = {"x": "float", "y": ("float", 3)}
+    buffer = make(tmp_path, fields=fields, meta_fields={"m": "int"})
+    with pytest.raises(ValueError, match=r"expected"):
+        buffer.store_episode(**given)
+    assert buffer.num_episodes == 0
+
+
+# Changing.
+
+
+def test_an_update_is_broadcast_as_the_original_tells(tmp_path: Path) -> None:
+    fields = {"x": "float", "v": ("float", 2)}
+    buffer = make(tmp_path, fields=fields, meta_fields={"m": ("int", 2)})
+    for rows in (3, 1, 2):
+        buffer.store_episode(x=np.zeros(rows))
+    buffer.update(x=[[1.0, 2.0]])  # the same for all, the rest stays
+    assert buffer.get_all_data()["x"].tolist() == [[1, 2, 0], [1, 0, 0], [1, 2, 0]]
+    buffer.update(1, x=5.0)  # a number: the first step
+    buffer.update([2, 0], x=[[7.0], [8.0]])
+    assert buffer.get_all_data()["x"].tolist() == [[8, 2, 0], [5, 0, 0], [7, 2, 0]]
+    buffer.update(slice(1, None), v=torch.tensor([[1.0, 2.0], [3.0, 4.0]]))  # same in both elements
+    assert buffer.get_all_data()["v"][1:, :2].tolist() == [[[1, 1], [0, 0]], [[3, 3], [4, 4]]]
+    buffer.update(np.int64(0), m=[4, 5])
+    buffer.update([1], m=6)
+    assert buffer.get_all_data()["m"].tolist() == [[4, 5], [6, 6], [0, 0]]
+
+
+def test_an_update_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    buffer = make(tmp_path, fields={"x": "float", "y": "int"})
+    play(buffer, 1.0, 2.0)
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (None, {}, "no data"),
+        (1, {"x": 0.0}, "expected episodes from 0 to 0, got"),
+        ([-1], {"x": 0.0}, "expected episodes from 0 to 0"),
+        ([0, 0], {"x": 0.0}, "each episode once"),
+        (0.5, {"x": 0.0}, "indices: expected a number"),
+        (0, {"x": [9.0, 9.0], "y": [0.5, 0.5]}, "expected numbers that int32 holds"),
+        (None, {"x": np.zeros((2, 2))}, "such that can be broadcast to it"),
+        (None, {"x": np.zeros(2)}, "values for episodes and their steps"),
+        (0, {"x": np.zeros(11)}, "at most max_timesteps=10 steps, got 11"),
+    ]
+    for indices, given, told in cases:
+        with pytest.raises(ValueError, match=told):
+            buffer.update(indices, **given)
+    for slot, step, told in [(0, 2, "from 0 to 1, got 2"), (1, 0, "episodes from 0 to 0")]:
+        with pytest.raises(ValueError, match=told):
+            buffer.store_datapoint(slot, step, "x", 1.0)
+    assert episodes(buffer) == [[1.0, 2.0]]
+    assert not (tmp_path / "updates-0").exists()
+
+
+def test_a_step_of_the_episode_that_is_being_played_can_be_changed(tmp_path: Path) -> None:
+    buffer = make(tmp_path, meta_fields={"m": "int"})
+    play(buffer, 1.0)
+    with buffer.one_episode():
+        buffer.store(x=2.0)
+        buffer.store_datapoint(1, 0, "x", 3.0)
+        buffer.store_meta_datapoint(1, "m", 4)
+        buffer.store_meta_datapoint(0, "m", 5)
+    buffer.store_batch_datapoint([0, 1], 0, "x", [8.0, 9.0])
+    assert episodes(buffer) == [[8.0], [9.0]]
+    assert buffer.meta_data["m"].tolist() == [5, 4, 0, 0]
+
+
+def test_changes_do_not_pile_up(tmp_path: Path) -> None:
+    buffer = make(tmp_path, max_timesteps=20_000)
+    buffer.store_episode(x=np.zeros(20_000))
+    for value in range(300):
+        buffer.update(x=np.full((1, 20_000), value))
+        assert len(list((tmp_path / "updates-0").glob("segment*"))) <= 3
+    taken = sum(file.stat().st_size for file in (tmp_path / "updates-0").iterdir())
+    assert taken < 20 << 20  # 300 of them are 24 MB
+    buffer.close()
+    assert ReplayBuffer.from_folder(tmp_path).data["x"][0, 19_999] == 299.0
+
+
+def test_changes_of_overwritten_episodes_are_forgotten(tmp_path: Path) -> None:
+    buffer = make(tmp_path, max_episodes=2, circular=True, meta_fields={"m": "int"})
+    play(buffer, 1.0)
+    play(buffer, 2.0)
+    buffer.update(x=[[7.0]], m=8)
+    reader = ReplayBuffer.from_folder(tmp_path, read_only=True)
+    play(buffer, 3.0)
+    assert reader.refresh()
+    buffers = [buffer, reader, ReplayBuffer.from_folder(tmp_path, read_only=True)]
+    for each in buffers:
+        assert episodes(each) == [[3.0], [7.0]]
+        assert each.meta_data["m"].tolist() == [0, 8]
+        updates = each.stored.updates
+        assert [updates.of("x", number) for number in (0, 2)] == [None, None]
+        assert list(updates.metas["m"]) == [1]
+
+
+def test_damaged_changes_are_told(tmp_path: Path) -> None:
+    buffer = make(tmp_path)
+    play(buffer, 1.0)
+    buffer.update(x=np.full((1, 1), 2.0))
+    buffer.close()
+    (file,) = (tmp_path / "updates-0").glob("segment*")
+    data = file.read_bytes()
+    assert data.count(np.float32(2).tobytes()) == 1
+    file.write_bytes(data.replace(np.float32(2).tobytes(), np.float32(3).tobytes()))
+    damaged = ReplayBuffer.from_folder(tmp_path, read_only=True)
+    assert damaged.num_episodes == 1
+    with pytest.raises(StoreCorrupt, match=r"updates-0/segment-00000000\.bin"):
+        damaged.get_all_data()

@@ -1,0 +1,754 @@
+"""The windows of FishyRL's buffer are those of the records, and none of the old bugs is there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch
+from stepwell.buffers.dropin.fishyrl import (
+    IndependentVectorizedBuffer,
+    Ratio,
+    SequentialBuffer,
+    convert_samples_to_tensors,
+)
+from stepwell.buffers.sampling.requests import Borders, Sequences
+
+N = 3
+NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+Record: TypeAlias = "dict[str, np.ndarray]"
+
+
+class Row(NamedTuple):
+    """A stored row; the number tells it from all others."""
+
+    number: int
+    env: int
+    reward: float
+    terminated: bool
+    truncated: bool
+    has_action: bool
+    is_first: bool
+    extra: int
+
+
+def obs_of(number: int, env: int) -> list[float]:
+    return [number, env, number / 4]
+
+
+def record_of(
+    number: int,
+    terminated: np.ndarray | None = None,
+    truncated: np.ndarray | None = None,
+    *,
+    envs: int = N,
+    dtypes: tuple[str, str] = ("float64", "bool"),
+) -> Record:
+    """A record of all envs, of which every entry tells its number and env."""
+    numbers = number * envs + np.arange(envs)
+    no = np.zeros(envs, np.bool_)
+    return {
+        "obs": np.array([obs_of(n, e) for e, n in enumerate(numbers.tolist())], np.float32),
+        "rewards": (numbers / 3).astype(dtypes[0]),
+        "terminations": (no if terminated is None else terminated).astype(dtypes[1]),
+        "truncations": (no if truncated is None else truncated).astype(dtypes[1]),
+        "actions": np.stack([numbers, -numbers], axis=1).astype(np.float32),
+        "lives": numbers.astype(np.int16),
+    }
+
+
+@dataclass
+class Model:
+    """The rows of each env, one after the other."""
+
+    mode: AutoresetMode
+    envs: int = N
+    rows: list[list[Row]] = field(default_factory=list)
+    is_open: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rows = [[] for _ in range(self.envs)]
+        self.is_open = [False] * self.envs
+
+    def add(self, record: Record, mask: np.ndarray, finals: dict[int, int]) -> None:
+        for env in np.flatnonzero(mask).tolist():
+            number = int(record["obs"][env, 0])
+            reward = float(record["rewards"][env])
+            ended = bool(record["terminations"][env]), bool(record["truncations"][env])
+            extra = int(record["lives"][env])
+            first = not self.is_open[env]
+            if self.mode is not SAME or not any(ended):
+                row = Row(number, env, reward, *ended, not any(ended), first, extra)
+                self.rows[env].append(row)
+                self.is_open[env] = not any(ended)
+                continue
+            self.rows[env] += [
+                Row(finals[env], env, reward, *ended, False, first, extra),
+                Row(number, env, 0, False, False, True, True, extra),
+            ]
+            self.is_open[env] = True
+
+    def cut(self) -> None:
+        self.is_open = [False] * self.envs
+
+    def windows(self, length: int, borders: str = "cross") -> set[int]:
+        """The numbers of the rows that windows begin with."""
+        found: set[int] = set()
+        for rows in self.rows:
+            for start in range(len(rows) - length + 1):
+                window = rows[start : start + length]
+                if borders == "cross" or not any(row.is_first for row in window[1:]):
+                    found.add(window[0].number)
+        return found
+
+    def window(self, number: int, length: int) -> list[Row]:
+        """The window that begins with a row."""
+        for rows in self.rows:
+            for start, row in enumerate(rows):
+                if row.number == number:
+                    return rows[start : start + length]
+        raise AssertionError(f"no row {number} was stored")
+
+
+def check_drawn(
+    batch: Record, model: Model, length: int, dtypes: tuple[str, str] = ("float64", "bool")
+) -> list[int]:
+    """Compare every value of a batch with the model; the numbers of the first rows."""
+    expected = {"obs": "float32", "rewards": dtypes[0], "terminations": dtypes[1]}
+    expected |= {"truncations": dtypes[1], "actions": "float32", "lives": "int16"}
+    assert {k: str(v.dtype) for k, v in batch.items() if k != "is_first"} == expected
+    numbers: list[int] = batch["obs"][:, 0, 0].astype(int).tolist()
+    for place, number in enumerate(numbers):
+        rows = model.window(number, length)
+        assert len(rows) == length
+        follows = [row.is_first for row in rows[1:]] + [False]
+        ended = [row.terminated or row.truncated for row in rows]
+        cut = [f and not e for f, e in zip(follows, ended, strict=True)]
+        assert batch["obs"][place].tolist() == [obs_of(row.number, row.env) for row in rows]
+        rewards = np.array([row.reward for row in rows]).astype(dtypes[0])
+        assert (batch["rewards"][place] == rewards).all()
+        assert batch["terminations"][place].tolist() == [row.terminated for row in rows]
+        assert batch["truncations"][place].tolist() == [
+            row.truncated or is_cut for row, is_cut in zip(rows, cut, strict=True)
+        ]
+        assert batch["lives"][place].tolist() == [row.extra for row in rows]
+        assert batch["actions"][place].tolist() == [
+            [row.extra, -row.extra] if row.has_action else [0, 0] for row in rows
+        ]
+        if "is_first" in batch:
+            assert batch["is_first"][place].tolist() == [row.is_first for row in rows]
+    return numbers
+
+
+class Player:
+    """Drives a buffer and its model alike."""
+
+    def __init__(self, buffer: IndependentVectorizedBuffer, model: Model) -> None:
+        self.buffer, self.model, self.number = buffer, model, 0
+        self.dtypes: tuple[str, str] = ("float64", "bool")
+
+    def add(self, mask: list[bool], terminated: list[bool], truncated: list[bool]) -> None:
+        flags = np.array(terminated), np.array(truncated)
+        record = record_of(self.number, *flags, dtypes=self.dtypes)
+        self.number += 1
+        finals = {env: self.number * N + env for env in range(N)}
+        given: list[np.ndarray | None] = [
+            np.array(obs_of(finals[env], env), np.float32) if (flags[0] | flags[1])[env] else None
+            for env in range(N)
+        ]
+        self.number += 1
+        self.buffer.add(
+            record,
+            None if all(mask) else np.array(mask),
+            final_obs=given if self.model.mode is SAME else None,
+        )
+        self.model.add(record, np.array(mask), finals)
+        for values in record.values():
+            values[...] = 0  # it was copied
+
+
+FLAGS = st.lists(st.sampled_from([False] * 5 + [True]), min_size=N, max_size=N)
+ADDS = st.tuples(
+    st.sampled_from([[True] * N] * 3 + [[True, False, True], [False, True, False], [False] * N]),
+    FLAGS,
+    FLAGS,
+)
+Add: TypeAlias = "tuple[list[bool], list[bool], list[bool]]"
+ACTS = st.lists(
+    ADDS
+    | st.lists(ADDS, min_size=5, max_size=30)
+    | st.sampled_from(["flush", "sample", "cut", "restore"]),
+    max_size=20,
+)
+Act: TypeAlias = "Add | list[Add] | str"
+
+
+def play(player: Player, act: Act) -> None:
+    buffer, model = player.buffer, player.model
+    if act == "flush":
+        buffer.flush()
+    elif act == "cut":
+        buffer.cut()
+        model.cut()
+    elif act == "restore":
+        state = buffer.state_dict()
+        player.buffer = IndependentVectorizedBuffer(N, 10_000, autoreset_mode=model.mode)
+        player.buffer.load_state_dict(state)
+        model.cut()
+    elif act == "sample":
+        if any(model.rows):
+            batch = buffer.sample(4, 1, flags=["is_first"])
+            check_drawn(batch, model, 1, player.dtypes)
+    elif isinstance(act, list):
+        for each in act:
+            player.add(*each)
+    else:
+        assert isinstance(act, tuple)
+        player.add(*act)
+
+
+@given(
+    ACTS,
+    st.sampled_from([NEXT, SAME, DISABLED]),
+    st.integers(1, 6),
+    st.sampled_from([("float64", "bool"), ("float32", "bool"), ("int16", "uint8")]),
+)
+@settings(max_examples=200)
+def test_windows_are_those_of_the_records(
+    acts: list[Act], mode: AutoresetMode, length: int, dtypes: tuple[str, str]
+) -> None:
+    buffer = IndependentVectorizedBuffer(N, 10_000, seed=0, autoreset_mode=mode)
+    player = Player(buffer, Model(mode))
+    player.dtypes = dtypes
+    for act in acts:
+        play(player, act)
+    buffer, model = player.buffer, player.model
+    assert buffer.size == sum(map(len, model.rows))
+    kinds: tuple[Borders, ...] = ("cross", "inside")
+    for borders in kinds:
+        expected = model.windows(length, borders)
+        buffer.flush()
+        assert buffer.replay.count(Sequences(1, length, borders)) == len(expected)
+        if expected:
+            batch = buffer.sample(64, length, borders=borders, flags=("is_first",))
+            assert set(check_drawn(batch, model, length, dtypes)) <= expected
+        else:
+            with pytest.raises(NotEnoughData, match=f"{length} rows"):
+                buffer.sample(64, length, borders=borders)
+
+
+@given(st.lists(ADDS, min_size=40, max_size=120), st.integers(5, 25), st.integers(1, 5))
+@settings(max_examples=40)
+def test_a_full_buffer_gives_right_windows_of_the_newest_rows(
+    adds: list[Add], capacity: int, length: int
+) -> None:
+    buffer = IndependentVectorizedBuffer(N, capacity, seed=0)
+    player = Player(buffer, Model(NEXT))
+    for number, each in enumerate(adds):
+        player.add(*each)
+        if number % 9 == 0:
+            buffer.flush()
+    buffer.flush()
+    rows = sum(map(len, player.model.rows))
+    total = N * capacity
+    assert buffer.size == min(rows, total)
+    assert buffer.is_full == (rows >= total)
+    assert len(buffer.replay) <= total + total // 15 + 2
+    newest = {row.number for stream in player.model.rows for row in stream[-1:]}
+    seen: set[int] = set()
+    for _ in range(20):
+        batch = buffer.sample(64, length, flags=["is_first"])
+        check_drawn(batch, player.model, length)
+        seen |= set(batch["obs"][:, -1, 0].astype(int).tolist())
+    if length == 1:
+        assert newest & seen
+
+
+def filled(steps: int, episode: int, **arguments: Any) -> Player:
+    """A buffer, and its model, after so many records of envs that end together."""
+    capacity = arguments.pop("capacity", 1_000)
+    buffer = IndependentVectorizedBuffer(N, capacity, seed=0, **arguments)
+    player = Player(buffer, Model(arguments.get("autoreset_mode", NEXT)))
+    extend(player, steps, episode)
+    return player
+
+
+def extend(player: Player, steps: int, episode: int) -> None:
+    for step in range(steps):
+        player.add([True] * N, [step % episode == episode - 1] * N, [False] * N)
+
+
+class Counting(gym.Env[np.ndarray, np.int64]):
+    """Shows 100 * episode + step; its episodes have three steps."""
+
+    observation_space = gym.spaces.Box(0, 1e6, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.episode = self.time = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self.episode, self.time = self.episode + 1, 0
+        return self.shown(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self.shown(), self.time, self.time == 3, False, {}
+
+    def shown(self) -> np.ndarray:
+        return np.array([100 * self.episode + self.time], np.float32)
+
+
+def collected(mode: AutoresetMode) -> IndependentVectorizedBuffer:
+    """What the loop of FishyRL records of two counting envs."""
+    envs = SyncVectorEnv([Counting, Counting], autoreset_mode=mode)
+    buffer = IndependentVectorizedBuffer(2, 100, seed=0, autoreset_mode=mode)
+    obs, _ = envs.reset()
+    rewards, terminated, truncated = np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)
+    infos: dict[str, Any] = {}
+    for _ in range(9):
+        record = {"obs": obs, "rewards": rewards, "terminations": terminated}
+        record |= {"truncations": truncated, "actions": np.ones((2, 1), np.float32)}
+        buffer.add(record, final_obs=infos.get("final_obs"))
+        obs, rewards, terminated, truncated, infos = envs.step(np.zeros(2, np.int64))
+    envs.close()
+    return buffer
+
+
+@pytest.mark.parametrize("mode", [NEXT, SAME])
+def test_the_terminal_observation_has_its_own_row_in_either_mode(mode: AutoresetMode) -> None:
+    """F1: under SAME_STEP (200, r1, term): reward and flag stood on the next episode's row."""
+    buffer = collected(mode)
+    batch = buffer.sample(200, 6, flags=["is_first"])
+    rows = {
+        (o, r, t, f)
+        for o, r, t, f in zip(
+            batch["obs"].ravel().tolist(),
+            batch["rewards"].ravel().tolist(),
+            batch["terminations"].ravel().tolist(),
+            batch["is_first"].ravel().tolist(),
+            strict=True,
+        )
+    }
+    episodes = [(e * 100 + t, t, t == 3, t == 0) for e in (1, 2) for t in range(4)]
+    assert rows >= set(episodes)
+    assert rows - set(episodes) <= {(300 + t, t, t == 3, t == 0) for t in range(4)}
+    assert (batch["obs"][:, 1:][batch["terminations"][:, :-1]] % 100 == 0).all()
+
+
+def test_a_mode_is_taken_at_its_word() -> None:
+    """F1."""
+    ended = np.array([False, True, False])
+    buffer = IndependentVectorizedBuffer(N, 100, autoreset_mode=SAME)
+    buffer.add(record_of(0))
+    for final in (None, [None] * N):
+        with pytest.raises(ValueError, match="final_obs: expected that of env 1, whose episode"):
+            buffer.add(record_of(1, ended), final_obs=final)
+    with pytest.raises(ValueError, match=r"final_obs: expected shape \(3,\), got \(2,\)"):
+        buffer.add(record_of(1, ended), final_obs=[None, np.zeros(2), None])
+    with pytest.raises(ValueError, match="final_obs: expected float32 like the first one, got"):
+        buffer.add(record_of(1, ended), final_obs=[None, np.zeros(3), None])
+    assert buffer.size == N
+    buffer.add(record_of(1, ended), final_obs=np.zeros((N, 3), np.float32))
+    assert buffer.size == 2 * N + 1
+    for mode in (NEXT, DISABLED):
+        other = IndependentVectorizedBuffer(N, 100, autoreset_mode=mode)
+        with pytest.raises(ValueError, match="final_obs: expected none but under"):
+            other.add(record_of(0), final_obs=np.zeros((N, 3), np.float32))
+    with pytest.raises(ValueError, match=r"expected one of gymnasium\.vector\.AutoresetMode, got"):
+        IndependentVectorizedBuffer(N, 100, autoreset_mode="NextStep")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_resumed_run_never_joins_two_episodes(tmp_path: Path, is_on_disk: bool) -> None:
+    """F2: rows 0, 1, 2, 100, 101, 102 with no flag between."""
+    path = tmp_path / "a" if is_on_disk else None
+    player = filled(3, 100, path=path)
+    state = player.buffer.state_dict()
+    player.buffer.close()
+    player.buffer = IndependentVectorizedBuffer(N, 1_000, seed=1, path=path)
+    player.buffer.load_state_dict(state)
+    player.model.cut()
+    player.number = 100
+    extend(player, 3, 100)
+    batch = player.buffer.sample(60, 6, flags=["is_first"])
+    assert len(set(check_drawn(batch, player.model, 6))) == N
+    assert batch["truncations"].tolist() == [[False, False, True, False, False, False]] * 60
+    assert not batch["terminations"].any()
+    inside = player.buffer.sample(60, 3, borders="inside", flags=["is_first"])
+    assert inside["is_first"].tolist() == [[True, False, False]] * 60
+    player.buffer.close()
+
+
+def test_a_folder_is_continued(tmp_path: Path) -> None:
+    """F2, F6."""
+    player = filled(40, 7, path=tmp_path / "a")
+    player.buffer.close()
+    with IndependentVectorizedBuffer(N, 1_000, path=tmp_path / "a") as buffer:
+        assert buffer.size == 40 * N
+        player.buffer = buffer
+        player.model.cut()
+        check_drawn(buffer.sample(64, 5, flags=["is_first"]), player.model, 5)
+        extend(player, 40, 7)
+        check_drawn(buffer.sample(64, 50, flags=["is_first"]), player.model, 50)
+        with pytest.raises(ValueError, match="reset: expected a buffer in RAM, got the folder"):
+            buffer.reset()
+        with pytest.raises(ValueError, match="rewards: expected float64 like the first one"):
+            buffer.add(record_of(0) | {"rewards": np.zeros(N, np.int64)})
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
+        assert {episode.rows for episode in replay.iter_episodes()} == {7, 5}
+
+
+def test_a_folder_of_other_rows_is_refused(tmp_path: Path) -> None:
+    filled(3, 2, path=tmp_path / "a").buffer.close()
+    with IndependentVectorizedBuffer(N, 10, path=tmp_path / "a") as buffer:
+        with pytest.raises(ValueError, match="expected the keys"):
+            buffer.add({k: v for k, v in record_of(0).items() if k != "lives"})
+    with SequenceReplayBuffer(tmp_path / "b") as replay:
+        envs = gym.make("CartPole-v1")
+        from stepwell.buffers import Spec
+
+        replay.bind(Spec.from_spaces(envs.observation_space, envs.action_space), {})
+    for _ in range(2):  # it is not locked
+        with pytest.raises(SpecMismatch, match="holds other rows: expected those of this class"):
+            IndependentVectorizedBuffer(N, 10, path=tmp_path / "b")
+
+
+def test_a_mask_selects_envs_and_not_places_in_the_arrays() -> None:
+    """F3: the rows of envs 0 and 1 went to rings 2 and 3."""
+    player = filled(4, 3)
+    for _ in range(5):
+        player.add([False, True, True], [False, True, False], [False] * N)
+    assert [len(rows) for rows in player.model.rows] == [4, 9, 9]
+    batch = player.buffer.sample(200, 3, flags=["is_first"])
+    assert set(check_drawn(batch, player.model, 3)) == player.model.windows(3)
+    wrong: tuple[Any, ...] = ([True, False], np.ones(N), [True] * (N + 1))
+    for mask in wrong:
+        with pytest.raises(ValueError, match="mask: expected 3 bools, one for each env, got"):
+            player.buffer.add(record_of(0), mask)
+    compact = {key: values[:2] for key, values in record_of(0).items()}
+    with pytest.raises(ValueError, match=r"obs: expected shape \(3, 3\), got \(2, 3\)"):
+        player.buffer.add(compact, np.array([False, True, True]))
+
+
+def test_a_shortage_is_stated_with_both_numbers() -> None:
+    """F4: "a must be a positive integer unless no samples are taken"."""
+    buffer = IndependentVectorizedBuffer(N, 100)
+    with pytest.raises(NotEnoughData, match="expected 64 rows of one env, got none yet"):
+        buffer.sample(16, sequence_length=64)
+    player = filled(32, 10)
+    with pytest.raises(NotEnoughData, match=r"expected 64 rows .*, got 32 at most, 3 envs having"):
+        player.buffer.sample(16, sequence_length=64)
+    with pytest.raises(NotEnoughData, match="has 11 rows: expected at least one, the longest"):
+        player.buffer.sample(16, sequence_length=11, borders="inside")
+    assert player.buffer.sample(16, sequence_length=32)["obs"].shape == (16, 32, 3)
+
+
+def test_a_full_buffer_stays_full() -> None:
+    """F5: False for ever after the wrap."""
+    player = filled(0, 1, capacity=10)
+    seen: list[bool] = []
+    for _ in range(40):
+        extend(player, 1, 100)
+        seen.append(player.buffer.is_full)
+        assert player.buffer.capacity == 10
+        assert player.buffer.size <= 10 * N
+    assert seen == [False] * 9 + [True] * 31
+
+
+@pytest.mark.parametrize("capacity", [5, 64, 1_000])
+def test_every_env_keeps_its_newest_rows(capacity: int) -> None:
+    player = filled(0, 1, capacity=capacity)
+    extend(player, 3 * capacity + 5, 50)
+    player.buffer.flush()
+    kept = {int(row[0]) for e in player.buffer.replay.iter_episodes() for row in e.observation}
+    for rows in player.model.rows:
+        newest = {row.number for row in rows[-capacity + capacity // 8 :]}
+        assert newest <= kept
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "message"),
+    [
+        ("rewards", np.zeros(N, np.int64), "rewards: expected float64 like the first one, got"),
+        ("lives", np.full(N, 0.5), "lives: expected int16 like the first one, got float64"),
+        ("lives", np.zeros(N, np.int32), "lives: expected int16 like the first one, got int32"),
+        ("obs", np.zeros((N, 3)), "obs: expected float32 like the first one, got float64"),
+        ("obs", np.zeros((N, 4), np.float32), r"obs: expected shape \(3, 3\), got \(3, 4\)"),
+        ("actions", np.zeros((N, 1), np.float32), r"actions: expected shape \(3, 2\)"),
+        ("terminations", np.zeros(N), "terminations: expected bool like the first one"),
+        ("new", np.zeros(N), "experience: expected the keys obs, .*, got obs, .*, new"),
+    ],
+)
+def test_values_unlike_the_first_are_refused_and_nothing_changes(
+    key: str, values: np.ndarray, message: str
+) -> None:
+    """F5: the first value's dtype was taken, so that 0.5 became 0."""
+    player = filled(5, 3)
+    with pytest.raises(ValueError, match=message):
+        player.buffer.add(record_of(99) | {key: values})
+    extend(player, 5, 3)
+    batch = player.buffer.sample(100, 4, flags=["is_first"])
+    assert set(check_drawn(batch, player.model, 4)) <= player.model.windows(4)
+
+
+def test_what_every_value_survives_is_taken() -> None:
+    """F5."""
+    buffer = IndependentVectorizedBuffer(N, 100, seed=0)
+    buffer.add(record_of(0))
+    rewards = np.array([0.1, -3, 2**24], np.float32)
+    buffer.add(record_of(1) | {"rewards": rewards, "lives": np.array([1, 2, 255], np.uint8)})
+    batch = buffer.sample(100, 2)
+    assert {
+        (float(r), int(n))
+        for r, n in zip(batch["rewards"][:, 1], batch["lives"][:, 1], strict=True)
+    } == {(float(rewards[0]), 1), (-3.0, 2), (2.0**24, 255)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": None}, "expected the keys obs, actions, .*, got none of the name rewards"),
+        ({"actions": None, "obs": None}, "got none of the name obs, actions"),
+        ({"lives": np.array(["a"] * N)}, "lives: expected an array of numbers"),
+        ({"lives": np.array(1)}, r"lives: expected an array of numbers .*, got int64 \(\)"),
+        ({"rewards": np.zeros((N, 1))}, r"rewards: expected one number for each env, got shape"),
+        ({"truncations": np.full(N, 2)}, "truncations: expected only 0 and 1, got 2 to 2"),
+        ({"obs": np.zeros((2, 3), np.float32)}, r"obs: expected shape \(3, 3\), got \(2, 3\)"),
+    ],
+)
+def test_a_first_record_that_makes_no_sense_is_refused(
+    change: dict[str, np.ndarray | None], message: str
+) -> None:
+    buffer = IndependentVectorizedBuffer(N, 100)
+    record = {k: v for k, v in (record_of(0) | change).items() if v is not None}
+    with pytest.raises(ValueError, match=message):
+        buffer.add(record)
+    assert buffer.size == 0
+    buffer.add(record_of(0))
+
+
+def arrays(value: object) -> Iterator[np.ndarray]:
+    """All arrays of a state, which holds nothing but plain data beside them."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            assert isinstance(key, str)
+            yield from arrays(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from arrays(part)
+    elif isinstance(value, np.ndarray):
+        yield value
+    else:
+        assert value is None or isinstance(value, str | int | float | bool)
+
+
+def test_a_state_is_as_large_as_what_is_stored_and_stays_as_it_was() -> None:
+    """F6: full-capacity arrays, and the live ones. F9: arrays and plain data, no code."""
+    player = filled(1, 100, capacity=100_000)
+    state = player.buffer.state_dict()
+    assert sum(array.nbytes for array in arrays(state)) < 1_000
+    player = filled(50, 7)
+    state = player.buffer.state_dict()
+    before = [array.copy() for array in arrays(state)]
+    extend(player, 2_000, 7)
+    assert all((a == b).all() for a, b in zip(arrays(state), before, strict=True))
+
+
+def test_the_state_of_a_folder_is_small_and_plain(tmp_path: Path) -> None:
+    """F6: every checkpoint wrote the whole buffer. F9."""
+    player = filled(500, 7, path=tmp_path / "a")
+    assert len(json.dumps(player.buffer.state_dict())) < 3_000
+    player.buffer.close()
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_restored_buffer_goes_on_with_the_same_samples(tmp_path: Path, is_on_disk: bool) -> None:
+    path = tmp_path / "a" if is_on_disk else None
+    player = filled(200, 7, path=path, capacity=50)
+    player.buffer.sample(8, 4)
+    state = player.buffer.state_dict()
+    following = [player.buffer.sample(8, 4) for _ in range(3)]
+    player.buffer.close()
+    with IndependentVectorizedBuffer(N, 50, seed=5, path=path) as again:
+        again.load_state_dict(state)
+        assert again.size == 50 * N
+        for batch in following:
+            restored = again.sample(8, 4)
+            assert all((restored[key] == batch[key]).all() for key in batch)
+
+
+def test_a_state_goes_through_torch_and_another_process_would_have_it(tmp_path: Path) -> None:
+    """What FishyRL does with it: `save_models`."""
+    torch = pytest.importorskip("torch")
+    player = filled(30, 7)
+    torch.save({"buffer": player.buffer.state_dict()}, tmp_path / "a.pt")
+    loaded = torch.load(tmp_path / "a.pt", weights_only=False)
+    buffer = IndependentVectorizedBuffer(N, 1_000)
+    buffer.load_state_dict(loaded["buffer"])
+    assert (buffer.sample(8, 4)["obs"] == player.buffer.sample(8, 4)["obs"]).all()
+
+
+def test_a_state_of_something_else_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    player = filled(30, 7)
+    state = player.buffer.state_dict()
+    rows = state["rows"] | {"rows": state["rows"]["rows"] | {"action": np.zeros((2, 2))}}
+    wrong = [
+        (IndependentVectorizedBuffer(2, 10), state, "expected that of 3 envs|expected that of 2"),
+        (player.buffer, {"_buffers": [], "_rng": {}}, "a checkpoint of FishyRL itself cannot"),
+        (player.buffer, state | {"rows": rows}, "expected 90 rows of field 'action', got 2"),
+        (IndependentVectorizedBuffer(N, 10, path=tmp_path / "a"), state, "in RAM or in a folder"),
+    ]
+    for buffer, given_state, message in wrong:
+        size = buffer.size
+        with pytest.raises(ValueError, match=message):
+            buffer.load_state_dict(given_state)
+        assert buffer.size == size
+    check_drawn(player.buffer.sample(20, 4), player.model, 4)
+    empty = IndependentVectorizedBuffer(N, 1_000)
+    player.buffer.load_state_dict(empty.state_dict())
+    assert player.buffer.size == 0
+
+
+def test_reset_forgets_everything_and_joins_nothing() -> None:
+    """F2."""
+    player = filled(30, 7)
+    player.buffer.reset()
+    assert player.buffer.size == 0
+    player.model = Model(NEXT)
+    player.number = 500
+    extend(player, 10, 100)
+    batch = player.buffer.sample(50, 10, flags=["is_first"])
+    check_drawn(batch, player.model, 10)
+    assert batch["is_first"][:, 0].all()
+    player.buffer.reset()
+    player.buffer.add({k: v.astype(np.float32) for k, v in record_of(0).items()})
+
+
+def test_windows_are_drawn_uniformly() -> None:
+    player = filled(20, 6)
+    player.add([True, False, False], [False] * N, [False] * N)
+    expected = player.model.windows(5)
+    counted: Counter[int] = Counter()
+    for _ in range(100):
+        counted.update(check_drawn(player.buffer.sample(32, 5), player.model, 5))
+    assert set(counted) == expected
+    mean = 3200 / len(expected)
+    chi = sum((seen - mean) ** 2 / mean for seen in counted.values())
+    assert chi < len(expected) + 5 * np.sqrt(2 * len(expected))
+
+
+def test_new_rows_do_not_wait_for_long() -> None:
+    player = filled(1_000, 50, capacity=10_000)
+    player.buffer.sample(1, 1)
+    rows = player.buffer.replay.storage.table
+    before = rows.rows
+    assert before == 3_000
+    extend(player, 8, 50)
+    player.buffer.sample(1, 1)
+    assert rows.rows == before
+    extend(player, 2, 50)
+    player.buffer.sample(1, 1)
+    assert rows.rows == before + 30
+    player.buffer.add(record_of(9_999))
+    player.buffer.flush()
+    assert rows.rows == before + 33
+
+
+def test_the_seed_settles_the_draws() -> None:
+    first, second = (filled(50, 7).buffer.sample(16, 4)["obs"] for _ in range(2))
+    assert (first == second).all()
+
+
+def test_flags_that_are_none_are_refused() -> None:
+    player = filled(10, 3)
+    with pytest.raises(ValueError, match="flags: expected some of is_first, is_last, cut, mask"):
+        player.buffer.sample(4, 2, flags=["first"])
+    padded = player.buffer.sample(40, 9, borders="pad_after", flags=["mask", "is_last", "cut"])
+    assert not padded["mask"].all()
+    assert (padded["mask"].sum(1) <= 3).all()
+
+
+def test_one_env_has_a_buffer_of_its_own(tmp_path: Path) -> None:
+    one = SequentialBuffer(10, True, 0)
+    model = Model(NEXT, envs=1)
+    for step in range(35):
+        record = record_of(step, np.array([step % 6 == 5]), envs=1)
+        one.add({key: values[0] for key, values in record.items()})
+        model.add(record, np.array([True]), {})
+        assert one.size == min(step + 1, 10)
+    assert one.is_full
+    assert one.capacity == 10
+    check_drawn(one.sample(64, sequence_length=7, flags=["is_first"]), model, 7)
+    state = one.state_dict()
+    other = SequentialBuffer(10)
+    other.load_state_dict(state)
+    assert (other.sample(8, 3)["obs"] == one.sample(8, 3)["obs"]).all()
+    other.cut()
+    other.flush()
+    other.reset()
+    assert other.size == 0
+    with SequentialBuffer(10, path=tmp_path / "a", autoreset_mode=SAME) as kept:
+        for step in range(5):
+            record = record_of(step, np.array([step == 2]), envs=1)
+            final = np.array([-1, -1, -1], np.float32) if step == 2 else None
+            kept.add({key: values[0] for key, values in record.items()}, final_obs=final)
+        assert kept.size == 6
+        assert kept.replay.path == tmp_path / "a"
+
+
+def test_ratio_gives_whole_updates_and_none_at_0() -> None:
+    """F7: ZeroDivisionError."""
+    assert [Ratio(0.0)(step) for step in (5, 100)] == [0, 0]
+    for value in (0.5, 0.3, 1.0, 2.5, 1 / 3):
+        ratio = Ratio(value)
+        due = [ratio(step) for step in range(1, 1_001)]
+        assert sum(due[:999]) + due[999] == int(1_000 * value + 1e-9)
+        assert all(sum(due[:n]) == int(n * value + 1e-9) for n in range(1, 1_001, 37))
+    ratio = Ratio(0.3)
+    ratio(5)
+    again = Ratio(7.0)
+    again.load_state_dict(json.loads(json.dumps(ratio.state_dict())))
+    assert [again(step) for step in range(6, 30)] == [ratio(step) for step in range(6, 30)]
+    with pytest.raises(ValueError, match=r"expected what Ratio\.state_dict gave"):
+        again.load_state_dict({"_ratio": 0.5, "_step": 3})
+    with pytest.raises(ValueError, match="ratio: expected a finite number >= 0"):
+        Ratio(-1.0)
+
+
+def test_samples_become_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    samples = filled(20, 7).buffer.sample(4, 3)
+    tensors = convert_samples_to_tensors(samples, device="cpu")
+    assert set(tensors) == set(samples)
+    for key, tensor in tensors.items():
+        assert (tensor.numpy() == samples[key]).all()
+        assert str(tensor.dtype) == f"torch.{samples[key].dtype}"
+    halves = convert_samples_to_tensors({"obs": samples["obs"]}, dtype=torch.float16)
+    assert halves["obs"].dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 10), "num_buffers: expected a whole number >= 1"),
+        ((2, 0), "capacity: expected a whole number >= 1"),
+        ((2, 1.5), "capacity: expected a whole number >= 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(arguments: tuple[int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        IndependentVectorizedBuffer(*arguments)

@@ -1,0 +1,619 @@
+"""The frame-history replay gives what a list of episodes says, and none of the old bugs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch
+from stepwell.buffers.dropin.frame_history import ReplayBuffer, sample_n_unique
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+def frame_of(number: int, shape: Shape = (2, 3, 1), dtype: str = "uint8") -> np.ndarray:
+    """A frame that tells its number: no two are alike, and none is zero."""
+    flat = np.arange(int(np.prod(shape))) * 7 + 1
+    flat[:2] = number % 200 + 1, number // 200 + 1
+    return (flat % 251).astype(dtype).reshape(shape)
+
+
+class Drawn(NamedTuple):
+    """One transition as it must come out."""
+
+    observation: np.ndarray
+    action: int
+    reward: float
+    next_observation: np.ndarray
+    done: float
+
+
+@dataclass
+class Episode:
+    """What one env showed from a reset on."""
+
+    env: int
+    frames: list[int] = field(default_factory=list)
+    actions: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    is_open: bool = True
+    done: bool = False
+    final: int | None = None
+    is_cut: bool = False
+
+
+class Model:
+    """The buffer as lists of episodes."""
+
+    def __init__(self, k: int, shape: Shape, dtype: str) -> None:
+        self.k, self.shape, self.dtype = k, shape, dtype
+        self.episodes: list[Episode] = []
+
+    def open_episode(self, env: int) -> Episode:
+        found = [e for e in self.episodes if e.env == env and e.is_open]
+        if not found:
+            found = [Episode(env)]
+            self.episodes += found
+        return found[0]
+
+    def stack(self, frames: list[int]) -> np.ndarray:
+        images = [frame_of(number, self.shape, self.dtype) for number in frames[-self.k :]]
+        if len(self.shape) == 1:
+            return images[-1]
+        blank = np.zeros(self.shape, self.dtype)
+        images = [blank] * (self.k - len(images)) + images
+        if len(self.shape) == 2:
+            images = [image[..., None] for image in images]
+        return np.concatenate(images, axis=2)
+
+    def transitions(self) -> dict[int, Drawn]:
+        """All that can be drawn, by the number of the newest frame of the observation."""
+        found: dict[int, Drawn] = {}
+        for episode in self.episodes:
+            frames = episode.frames[: len(episode.actions)]  # those with their effects
+            if not episode.is_open and not episode.is_cut:
+                frames = [*frames, frames[-1] if episode.final is None else episode.final]
+            for t in range(len(frames) - 1):
+                is_last = episode.done and t == len(frames) - 2
+                found[frames[t]] = Drawn(
+                    self.stack(frames[: t + 1]),
+                    episode.actions[t],
+                    episode.rewards[t],
+                    self.stack(frames[: t + 2]),
+                    float(is_last),
+                )
+        return found
+
+    def number_of(self, observation: np.ndarray) -> int:
+        """The number of the newest frame."""
+        channels = self.shape[2] if len(self.shape) > 2 else 1
+        newest = observation if len(self.shape) == 1 else observation[..., -channels:]
+        low, high = newest.ravel()[:2].tolist()
+        return int(low - 1 + 200 * (high - 1))
+
+
+def drawn(buffer: ReplayBuffer, model: Model, count: int) -> set[int]:
+    """The numbers of transitions that are drawn, each of which is compared with the model."""
+    expected = model.transitions()
+    obs, act, rew, next_obs, mask = buffer.sample(count)
+    assert obs.dtype == next_obs.dtype == np.dtype(model.dtype)
+    assert [str(each.dtype) for each in (act, rew, mask)] == ["int32", "float32", "float32"]
+    assert len(obs) == len(act) == len(rew) == len(next_obs) == len(mask) == count
+    numbers = [model.number_of(each) for each in obs]
+    assert len(set(numbers)) == count  # distinct
+    for place, number in enumerate(numbers):
+        right = expected[number]
+        assert (obs[place] == right.observation).all()
+        assert obs[place].shape == right.observation.shape
+        assert act[place] == right.action
+        assert rew[place] == np.float32(right.reward)
+        assert (next_obs[place] == right.next_observation).all()
+        assert mask[place] == right.done
+    return set(numbers)
+
+
+def can_draw(buffer: ReplayBuffer) -> int:
+    """How many transitions can be drawn, found by asking."""
+    buffer.flush()
+    count = 0
+    while buffer.can_sample(count + 1):
+        count += 1
+    return count
+
+
+class Step(NamedTuple):
+    """What one env does."""
+
+    env: int
+    done: bool
+    truncated: bool
+    has_final: bool
+
+
+STEPS = st.builds(
+    Step,
+    st.integers(0, 2),
+    st.sampled_from([False] * 5 + [True]),
+    st.sampled_from([False] * 5 + [True]),
+    st.booleans(),
+)
+ACTS = st.lists(
+    STEPS
+    | st.lists(STEPS, min_size=10, max_size=40)
+    | st.sampled_from(["flush", "sample", "cut 0", "cut 1", "cut", "frame 0", "frame 2"]),
+    max_size=25,
+)
+FRAMES = st.sampled_from(
+    [
+        ((2, 3, 1), "uint8"),
+        ((2, 1, 3), "uint8"),
+        ((2, 2), "uint8"),
+        ((1, 2, 2), "int16"),
+        ((2, 1, 1), "float64"),
+        ((4,), "float32"),
+    ]
+)
+Act: TypeAlias = "Step | list[Step] | str"
+
+
+class Player:
+    """Drives a buffer and its model alike."""
+
+    def __init__(self, buffer: ReplayBuffer, model: Model) -> None:
+        self.buffer, self.model = buffer, model
+        self.number = 0
+        self.waiting: dict[int, int] = {}
+
+    def show(self, env: int) -> None:
+        if env in self.waiting:
+            return
+        model, number = self.model, self.number
+        given = frame_of(number, model.shape, model.dtype)
+        before = self.buffer.next_idx
+        self.waiting[env] = self.buffer.store_frame(given, env)
+        assert self.waiting[env] == before
+        given[...] = 0  # it was copied
+        episode = model.open_episode(env)
+        episode.frames.append(number)
+        self.number += 1
+        recent = self.buffer.encode_recent_observation(env)
+        assert (recent == model.stack(episode.frames)).all()
+        assert recent.dtype == model.dtype
+        recent[...] = 0  # the caller's own
+
+    def play(self, step: Step) -> None:
+        self.show(step.env)
+        model, episode = self.model, self.model.open_episode(step.env)
+        is_over = step.done or step.truncated
+        final = self.number if is_over and (step.has_final or not step.done) else None
+        self.number += final is not None
+        action, reward = episode.frames[-1] % 6, episode.frames[-1] / 8
+        self.buffer.store_effect(
+            self.waiting.pop(step.env),
+            action,
+            reward,
+            step.done,
+            truncated=step.truncated,
+            final_frame=None if final is None else frame_of(final, model.shape, model.dtype),
+        )
+        episode.actions.append(action)
+        episode.rewards.append(reward)
+        episode.is_open, episode.done, episode.final = not is_over, step.done, final
+
+    def cut(self, env: int | None) -> None:
+        self.buffer.cut(env)
+        for episode in self.model.episodes:
+            if episode.is_open and env in (None, episode.env):
+                episode.is_open, episode.is_cut = False, True
+                self.waiting.pop(episode.env, None)
+
+    def act(self, act: Act) -> None:
+        if isinstance(act, Step):
+            self.play(act)
+        elif isinstance(act, list):
+            for step in act:
+                self.play(step)
+        elif act.startswith("cut"):
+            self.cut(int(act[4:]) if act[4:] else None)
+        elif act.startswith("frame"):
+            self.show(int(act[-1]))
+        elif act == "flush":
+            self.buffer.flush()
+        elif self.buffer.can_sample(3):
+            drawn(self.buffer, self.model, 3)
+
+
+@given(ACTS, FRAMES, st.integers(1, 4), st.booleans())
+@settings(max_examples=100)
+def test_every_transition_of_a_list_of_episodes_can_be_drawn_once(
+    acts: list[Act], frames: tuple[Shape, str], k: int, contiguous: bool
+) -> None:
+    buffer = ReplayBuffer(10_000, k, num_envs=3, seed=0, contiguous=contiguous)
+    player = Player(buffer, Model(k, *frames))
+    for act in acts:
+        player.act(act)
+    expected = player.model.transitions()
+    count = can_draw(buffer)
+    assert count == len(expected)
+    if count:
+        assert drawn(buffer, player.model, count) == set(expected)
+    with pytest.raises(NotEnoughData, match=rf"{count + 1}|empty|2 rows"):
+        buffer.sample(count + 1)
+
+
+@given(st.lists(STEPS, min_size=60, max_size=200), st.integers(1, 4), st.integers(20, 40))
+@settings(max_examples=60)
+def test_a_full_ring_gives_right_transitions_of_the_newest_steps(
+    steps: list[Step], k: int, size: int
+) -> None:
+    """N2, N3, N5: at every head."""
+    buffer = ReplayBuffer(size, k, num_envs=3, seed=0)
+    player = Player(buffer, Model(k, (2, 3, 1), "uint8"))
+    order: list[int] = []
+    for number, step in enumerate(steps):
+        player.play(step)
+        order.append(player.model.episodes[-1].frames[-1])
+        if number % 7 == 0:
+            buffer.flush()
+    count = can_draw(buffer)
+    got = drawn(buffer, player.model, count)
+    played = [
+        (frame, e.frames[max(0, t - k + 1) : t + 1])
+        for e in player.model.episodes
+        for t, frame in enumerate(e.frames)
+    ]
+    frames = sorted(frame for frame, _ in played)
+    newest = set(frames[-size:])
+    # Each env's rows are stored when they are flushed: by then others may have gone further.
+    kept = {frame for frame, stack in played if newest.issuperset(stack)}
+    missing = (kept & set(player.model.transitions())) - got
+    assert len(got) <= size + size // 15 + 2 + 3
+    assert not missing or min(newest) <= min(missing) < frames[-size] + 7 * 3 + k
+
+
+def filled(
+    steps: int, episode: int | None = None, *, size: int = 100, k: int = 4
+) -> tuple[ReplayBuffer, Model]:
+    """A buffer, and its model, after so many steps of one env."""
+    player = Player(ReplayBuffer(size, k, seed=0), Model(k, (2, 3, 1), "uint8"))
+    for step in range(steps):
+        is_done = episode is not None and step % episode == episode - 1
+        player.play(Step(0, is_done, False, False))
+    return player.buffer, player.model
+
+
+def test_done_flags_need_no_name_that_numpy_gave_up() -> None:
+    """N1."""
+    buffer, model = filled(20, 5)
+    assert drawn(buffer, model, 20) == set(range(20))
+    assert sorted(buffer.sample(20)[4].tolist()) == [0.0] * 16 + [1.0] * 4
+
+
+@pytest.mark.parametrize("steps", [100, 107, 130, 150, 199, 200, 1000])
+def test_no_stack_reaches_over_the_write_head(steps: int) -> None:
+    """N2, N3: stacks [98, 99, 100, 1] and [129, 130, 31, 32]."""
+    buffer, model = filled(steps)
+    count = can_draw(buffer)
+    numbers = drawn(buffer, model, count)
+    assert numbers == set(range(steps - 1 - count, steps - 1))
+    # At least the newest 100 steps are kept; of the oldest ones the stacks are not whole any more.
+    assert count >= 100 - 1 - 3 if steps > 100 else count == 99
+
+
+def test_the_newest_step_is_drawn_when_its_next_frame_is_there() -> None:
+    """N4: next_obs [128, 129, 130, 31], not done."""
+    buffer, model = filled(130)
+    before = drawn(buffer, model, can_draw(buffer))
+    assert max(before) == 128
+    player = Player(buffer, model)
+    player.number = 130
+    player.play(Step(0, False, False, False))
+    assert max(drawn(buffer, model, can_draw(buffer))) == 129
+
+
+def test_can_sample_counts_what_sample_can_draw() -> None:
+    """N5: can_sample said yes, and sample never returned."""
+    buffer = ReplayBuffer(10, 2, seed=0)
+    assert not buffer.can_sample(1)
+    with pytest.raises(NotEnoughData, match="empty"):
+        buffer.sample(1)
+    for number in range(4):
+        idx = buffer.store_frame(frame_of(number))
+        assert [buffer.can_sample(n) for n in (1, 2, 3)] == [number > n for n in (1, 2, 3)]
+        buffer.store_effect(idx, 0, 0.0, False)
+    assert buffer.can_sample(3)
+    assert not buffer.can_sample(4)
+    assert len(buffer.sample(3)[0]) == 3
+    with pytest.raises(NotEnoughData, match="at least 4 items to draw from, got 3"):
+        buffer.sample(4)
+
+
+def test_a_batch_that_needs_the_newest_steps_gets_them() -> None:
+    """N5: although few new ones wait until there are more."""
+    buffer, model = filled(2_500, 40, size=5_000, k=2)
+    buffer.flush()
+    player = Player(buffer, model)
+    player.number = 2_500
+    for _ in range(2):
+        player.play(Step(0, False, False, False))
+    assert len(buffer.replay) == 2_499
+    assert buffer.can_sample(2_501)
+    assert not buffer.can_sample(2_502)
+    assert drawn(buffer, model, 2_501) == set(range(2_501))
+
+
+def test_every_env_keeps_its_newest_steps() -> None:
+    """N10: although nothing is drawn meanwhile."""
+    player = Player(ReplayBuffer(150, 2, num_envs=3, seed=0), Model(2, (2, 3, 1), "uint8"))
+    for _ in range(700):
+        for env in range(3):
+            player.play(Step(env, False, False, False))
+    numbers = drawn(player.buffer, player.model, can_draw(player.buffer))
+    for env in range(3):
+        of_env = [n for n in player.model.open_episode(env).frames if n in numbers]
+        assert len(of_env) >= 50 - 1 - 1 - 50 // 8
+
+
+def test_every_step_is_drawn_as_often_as_the_others() -> None:
+    """N5: the slots size - 2 and size - 1 were never drawn."""
+    buffer, model = filled(150, 40)
+    count = can_draw(buffer)
+    counted: Counter[int] = Counter()
+    draws = 600
+    for _ in range(draws):
+        counted.update(model.number_of(each) for each in buffer.sample(8)[0])
+    assert len(counted) == count
+    expected = draws * 8 / count
+    chi = sum((seen - expected) ** 2 / expected for seen in counted.values())
+    assert chi < count + 5 * np.sqrt(2 * count)
+
+
+def test_stacks_are_padded_with_zeros_at_an_episodes_start() -> None:
+    """N6."""
+    buffer = ReplayBuffer(100, 4, seed=0)
+    for number in range(1, 9):
+        idx = buffer.store_frame(np.full((1, 1, 1), number, np.uint8))
+        recent = buffer.encode_recent_observation().ravel().tolist()
+        first = 1 if number < 4 else 4
+        seen = [n if n >= first else 0 for n in range(number - 3, number + 1)]
+        assert recent == seen
+        buffer.store_effect(idx, 0, 0, number == 3)
+        assert buffer.encode_recent_observation().ravel().tolist() == seen
+    obs, _, _, next_obs, done = buffer.sample(7)
+    by_newest = {
+        row[-1]: (row, after)
+        for row, after in zip(obs[:, 0, 0].tolist(), next_obs[:, 0, 0].tolist(), strict=True)
+    }
+    assert by_newest[4] == ([0, 0, 0, 4], [0, 0, 4, 5])
+    assert by_newest[1] == ([0, 0, 0, 1], [0, 0, 1, 2])
+    assert by_newest[3] == ([0, 1, 2, 3], [1, 2, 3, 3])  # masked: nobody has shown what came
+    assert done[obs[:, 0, 0, -1] == 3] == 1
+
+
+def test_a_step_cannot_be_drawn_before_its_effect_is_there() -> None:
+    """N7: new frames with old effects, or with those of unwritten memory."""
+    buffer, model = filled(250, 30)
+    player = Player(buffer, model)
+    player.number = 250
+    before = drawn(buffer, model, can_draw(buffer))
+    player.show(0)
+    assert drawn(buffer, model, can_draw(buffer)) == before
+    player.play(Step(0, True, False, False))
+    assert drawn(buffer, model, can_draw(buffer)) >= {250}
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (np.full((2, 3, 1), 0.5), r"expected uint8 \(2, 3, 1\) like the first one, got float64"),
+        (np.zeros((2, 3, 1), np.int64), "got int64"),
+        (np.zeros((2, 3), np.uint8), r"got uint8 \(2, 3\)"),
+        (np.zeros((3, 2, 1), np.uint8), r"got uint8 \(3, 2, 1\)"),
+        (np.zeros(6, np.uint8), r"got uint8 \(6,\)"),
+    ],
+)
+def test_frames_unlike_the_first_are_refused(frame: np.ndarray, message: str) -> None:
+    """N8: 0.5 became 0."""
+    buffer, model = filled(5)
+    with pytest.raises(ValueError, match=message):
+        buffer.store_frame(frame)
+    idx = buffer.store_frame(frame_of(5))
+    with pytest.raises(ValueError, match=message):
+        buffer.store_effect(idx, 0, 0.0, True, final_frame=frame)
+    assert drawn(buffer, model, can_draw(buffer)) == set(range(4))
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (np.zeros((1, 2, 3, 4), np.uint8), r"\(H, W, C\), \(H, W\) or \(D,\), got uint8"),
+        (np.uint8(3), r"got uint8 \(\)"),
+        (np.zeros((0, 2, 1), np.uint8), r"got uint8 \(0, 2, 1\)"),
+        (np.array(["a"]), "expected numbers"),
+        (np.zeros((2, 2, 1), np.longdouble), r"got float128 \(2, 2, 1\)"),
+        (np.zeros((2, 2, 1), np.complex64), r"got complex64 \(2, 2, 1\)"),
+        (np.array([None]), "expected numbers"),
+    ],
+)
+def test_what_is_no_frame_is_refused(frame: np.ndarray, message: str) -> None:
+    """N8."""
+    buffer = ReplayBuffer(10, 2)
+    with pytest.raises(ValueError, match=message):
+        buffer.store_frame(frame)
+    assert buffer.store_frame(frame_of(0)) == 0
+
+
+@pytest.mark.parametrize("action", [1.0, 0.5, np.float32(2), [1, 2], 2**31, "left"])
+def test_an_action_that_is_no_whole_number_is_refused(action: object) -> None:
+    """N8: it was truncated."""
+    buffer, model = filled(3)
+    idx = buffer.store_frame(frame_of(3))
+    with pytest.raises(ValueError, match="action: expected"):
+        buffer.store_effect(idx, action, 0.0, False)  # type: ignore[arg-type]
+    buffer.store_effect(idx, np.array([3 % 6]), 3 / 8, False)  # type: ignore[arg-type]
+    model.open_episode(0).frames.append(3)
+    model.open_episode(0).actions.append(3)
+    model.open_episode(0).rewards.append(3 / 8)
+    assert drawn(buffer, model, can_draw(buffer)) == {0, 1, 2}
+
+
+def test_float_frames_and_vectors_keep_their_values() -> None:
+    """N8."""
+    for shape, dtype in (((2, 2, 1), "float32"), ((3,), "float64"), ((2, 2), "uint8")):
+        player = Player(ReplayBuffer(100, 3, seed=0), Model(3, shape, dtype))
+        for number in range(20):
+            player.play(Step(0, number % 6 == 5, False, False))
+        assert drawn(player.buffer, player.model, 19) <= set(range(20))
+        batch = player.buffer.sample(2)[0]
+        assert batch.shape == (2, 3) if len(shape) == 1 else (2, 2, 2, 3)
+
+
+def test_a_truncated_episode_can_be_learned_from_with_its_final_frame() -> None:
+    """N9."""
+    buffer = ReplayBuffer(100, 2, seed=0)
+    idx = buffer.store_frame(frame_of(0))
+    with pytest.raises(ValueError, match="truncated: expected the final_frame with it, got none"):
+        buffer.store_effect(idx, 0, 1.0, False, truncated=True)
+    with pytest.raises(ValueError, match="only with the last step of an episode"):
+        buffer.store_effect(idx, 0, 1.0, False, final_frame=frame_of(1))
+    buffer.store_effect(idx, 0, 1.0, False, truncated=True, final_frame=frame_of(1))
+    _, _, _, next_obs, done = buffer.sample(1)
+    assert done == 0
+    assert (next_obs[0] == np.concatenate([frame_of(0), frame_of(1)], axis=2)).all()
+    idx = buffer.store_frame(frame_of(2))
+    recent = buffer.encode_recent_observation()
+    assert (recent == np.concatenate([0 * frame_of(2), frame_of(2)], axis=2)).all()
+
+
+def test_each_env_has_its_own_stream() -> None:
+    """N10: the frames of all emulators were one episode."""
+    player = Player(ReplayBuffer(200, 3, num_envs=3, seed=0), Model(3, (2, 3, 1), "uint8"))
+    for step in range(30):
+        for env in range(3):  # all frames first, then all effects
+            player.show(env)
+        for env in (1, 0, 2):
+            player.play(Step(env, step % (5 + env) == 4, False, False))
+    assert drawn(player.buffer, player.model, can_draw(player.buffer)) == set(
+        player.model.transitions()
+    )
+    for env in (-1, 3):
+        with pytest.raises(ValueError, match=f"env: expected an index from 0 to 2, got {env}"):
+            player.buffer.store_frame(frame_of(0), env)
+        with pytest.raises(ValueError, match="env: expected an index"):
+            player.buffer.encode_recent_observation(env)
+        with pytest.raises(ValueError, match="env: expected an index"):
+            player.buffer.cut(env)
+
+
+def test_the_wrong_order_is_refused_and_changes_nothing() -> None:
+    """N7."""
+    buffer = ReplayBuffer(50, 2, num_envs=2, seed=0)
+    with pytest.raises(NotEnoughData, match="env 0 has no frame yet"):
+        buffer.encode_recent_observation()
+    with pytest.raises(ValueError, match=r"effect has not come \(none\), got 0"):
+        buffer.store_effect(0, 0, 0.0, False)
+    first = buffer.store_frame(frame_of(1), 0)
+    with pytest.raises(NotEnoughData, match="env 1 has no frame yet"):
+        buffer.encode_recent_observation(1)
+    with pytest.raises(ValueError, match="expected store_effect for the env's frame before"):
+        buffer.store_frame(frame_of(2), 0)
+    second = buffer.store_frame(frame_of(3), 1)
+    assert (first, second, buffer.next_idx, buffer.num_in_buffer) == (0, 1, 2, 2)
+    buffer.store_effect(first, 0, 0.0, True)
+    with pytest.raises(ValueError, match=r"effect has not come \(1\), got 0"):
+        buffer.store_effect(first, 0, 0.0, True)
+    buffer.store_effect(second, 5, 0.0, True)
+    assert sorted(buffer.sample(2)[1].tolist()) == [0, 5]
+
+
+def test_indices_and_counts_are_those_of_a_ring() -> None:
+    buffer, _ = filled(7, size=5, k=2)
+    assert (buffer.size, buffer.frame_history_len) == (5, 2)
+    assert (buffer.next_idx, buffer.num_in_buffer) == (2, 5)
+    assert buffer.store_frame(frame_of(7)) == 2
+
+
+def test_batches_belong_to_the_caller() -> None:
+    for contiguous in (True, False):
+        player = Player(
+            ReplayBuffer(100, 2, seed=0, contiguous=contiguous), Model(2, (2, 3, 1), "uint8")
+        )
+        for _ in range(20):
+            player.play(Step(0, False, False, False))
+        for array in player.buffer.sample(19):
+            array[...] = 0
+        assert len(drawn(player.buffer, player.model, 19)) == 19
+
+
+def test_a_folder_is_continued_and_episodes_are_never_joined(tmp_path: Path) -> None:
+    """F2, M4, N10."""
+    model, number = Model(3, (2, 3, 1), "uint8"), 0
+    for run in range(3):
+        with ReplayBuffer(1_000, 3, path=tmp_path / "a", num_envs=2, seed=run) as buffer:
+            # A step whose next frame never came is not one of the store.
+            assert buffer.num_in_buffer == buffer.next_idx == len(model.transitions())
+            if run:
+                assert drawn(buffer, model, can_draw(buffer)) == set(model.transitions())
+            player = Player(buffer, model)
+            player.number = number
+            for step in range(25):
+                player.play(Step(step % 2, step % 9 == 8, False, False))
+            player.show(0)  # its effect never comes
+            number = player.number
+        for episode in model.episodes:
+            if episode.is_open:
+                episode.is_open, episode.is_cut = False, True
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
+        assert replay.spec["observation"].codec == "zstd"
+        assert replay.spec["observation"].stack == 3
+
+
+def test_a_folder_of_other_frames_is_refused(tmp_path: Path) -> None:
+    with ReplayBuffer(100, 3, path=tmp_path / "a") as buffer:
+        buffer.store_effect(buffer.store_frame(frame_of(0)), 0, 0.0, True)
+    with pytest.raises(SpecMismatch, match="observation"):
+        ReplayBuffer(100, 4, path=tmp_path / "a")
+    with ReplayBuffer(100, 3, path=tmp_path / "a") as buffer:  # it is not locked
+        with pytest.raises(ValueError, match="like the first one"):
+            buffer.store_frame(frame_of(0, (2, 2, 1)))
+        assert buffer.can_sample(1)
+        assert not buffer.can_sample(2)
+    buffer.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size: expected a whole number >= 1"),
+        ({"frame_history_len": 0}, "frame_history_len: expected a whole number >= 1"),
+        ({"num_envs": 0}, "num_envs: expected a whole number >= 1"),
+        ({"size": 2.5}, "size: expected"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReplayBuffer(**({"size": 10, "frame_history_len": 2} | arguments))  # type: ignore[arg-type]
+
+
+def test_batch_sizes_that_are_none_are_refused() -> None:
+    buffer, _ = filled(10)
+    for size in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="batch_size: expected a whole number >= 1"):
+            buffer.sample(size)  # type: ignore[arg-type]
+
+
+def test_sample_n_unique_ends() -> None:
+    """N5: its loop never did."""
+    rng = np.random.default_rng(0)
+    found = sample_n_unique(lambda: int(rng.integers(20)), 20)
+    assert sorted(found) == list(range(20))
+    with pytest.raises(NotEnoughData, match="expected 3 different things, got 2"):
+        sample_n_unique(lambda: int(rng.integers(2)), 3)
+    assert sample_n_unique(lambda: 0, 0) == []

@@ -1,0 +1,667 @@
+"""`stepwell convert`: folders of memmap-replay-buffer become Stepwell's, value by value."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from command_line import CommandLine, Result
+from original_memmap import FIELDS, META, OriginalWriter, tagged
+from stepwell.buffers import End, Episode, SequenceReplayBuffer, Spec
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.dropin.memmap.conversion import convert, convert_to_rows
+from stepwell.buffers.dropin.memmap.original import OriginalFolder
+from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
+from stepwell.buffers.dropin.memmap.transition_rows import RowNames
+from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.collectors.interrupt import InterruptGuard
+
+ROWS = "--observation state --action action --reward reward"
+NAMES = RowNames(observation="state", action="action", reward="reward", terminated="done")
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="needs PyTorch: pip install 'stepwell[torch]'"
+)
+needs_original = pytest.mark.skipif(
+    importlib.util.find_spec("memmap_replay_buffer") is None,
+    reason="needs memmap-replay-buffer: pip install memmap-replay-buffer==0.2.3",
+)
+
+Numbered = Sequence[tuple[int, int]]  # number and steps of episodes, the oldest first
+
+
+def write(folder: str, numbered: Numbered, circular: bool = False, unfinished: int = 0) -> None:
+    """A folder as the original writes it."""
+    slots = 4 if circular else max(4, len(numbered))
+    writer = OriginalWriter(Path(folder), slots, circular=circular)
+    for number, steps in numbered:
+        writer.store(*tagged(number, steps))
+    if unfinished:
+        writer.begin(*tagged(99, unfinished), int(writer.state["episode_index"]))
+    writer.close()
+
+
+@pytest.fixture
+def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """A command line beside a folder `old` of three episodes."""
+    write("old", [(0, 3), (1, 1), (2, 6)])
+    Path("file").write_text("precious")
+    Path("full").mkdir()
+    Path("full/notes.txt").write_text("precious")
+    return CommandLine(monkeypatch, capsys)
+
+
+def said(result: Result) -> dict[str, Any]:
+    """What a command says to a script."""
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("\n") == 1
+    return cast("dict[str, Any]", json.loads(result.out))
+
+
+def tree(folder: str = ".") -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes() if path.is_file() else b""
+        for path in sorted(Path(folder).rglob("*"))
+    }
+
+
+def episodes_of(folder: str | Path) -> list[Episode]:
+    with SequenceReplayBuffer.open(folder, read_only=True) as replay:
+        return list(replay.iter_episodes())
+
+
+def assert_buffer(folder: str, expected: Numbered) -> None:
+    """The drop-in buffer in a folder holds exactly these episodes, by age."""
+    with closing(ReplayBuffer.from_folder(folder, read_only=True)) as buffer:
+        assert buffer.num_episodes == len(buffer) == len(expected)
+        assert buffer.episode_lens[: len(expected)].tolist() == [steps for _, steps in expected]
+        metas = buffer.meta_data
+        for slot, (number, steps) in enumerate(expected):
+            fields, meta = tagged(number, steps)
+            for name, values in fields.items():
+                found = np.asarray(buffer.data[name][slot, :steps])
+                assert found.dtype == values.dtype
+                assert found.tobytes() == values.tobytes(), (slot, name)
+            for name, value in meta.items():
+                assert (np.asarray(metas[name][slot]) == value).all(), (slot, name)
+
+
+def expected_rows(expected: Numbered, flags: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """What rows these episodes are, step by step."""
+    for number, steps in expected:
+        fields, meta = tagged(number, steps)
+        rows: list[dict[str, Any]] = []
+        reward, end = 0.0, End.NONE
+        for t in range(steps):
+            row = {"observation": fields["state"][t], "action": fields["action"][t]}
+            row["reward"] = np.asarray(reward)
+            if "done" not in flags:
+                row["extra/done"] = fields["done"][t]
+            rows.append(row | {"info/observed": True})
+            reward = float(fields["reward"][t])
+            for flag, name in flags.items():
+                end |= End[name.upper()] if fields[flag][t] else End.NONE
+        last: dict[str, Any] = {
+            "observation": fields["state"][-1],
+            "action": np.zeros(2),
+            "reward": reward,
+        }
+        if "done" not in flags:
+            last["extra/done"] = False
+        rows.append(last | {"info/observed": False})
+        yield {
+            "end": end,
+            "metadata": {name: np.asarray(value).tolist() for name, value in meta.items()},
+            "fields": {name: np.stack([row[name] for row in rows]) for name in rows[0]},
+        }
+
+
+def assert_rows(folder: str, expected: Numbered, flags: dict[str, str]) -> None:
+    """The store in a folder holds exactly these rows."""
+    found = episodes_of(folder)
+    assert [one.id for one in found] == list(range(len(expected)))
+    for one, wanted in zip(found, expected_rows(expected, flags), strict=True):
+        assert (one.end, one.metadata) == (wanted["end"], wanted["metadata"])
+        assert one.fields.keys() == wanted["fields"].keys()
+        for name, values in wanted["fields"].items():
+            assert (one.fields[name] == values).all(), name
+
+
+def test_convert_makes_a_buffer_with_every_value(stepwell: CommandLine) -> None:
+    before = tree("old")
+    result = stepwell("convert old new")
+    assert (result.code, result.err) == (0, "")
+    assert_buffer("new", [(0, 3), (1, 1), (2, 6)])
+    assert tree("old") == before
+    first, *_, where, use, look = result.out.splitlines()
+    assert first.startswith("3 episodes  10 steps  ")
+    assert " kB -> " in first
+    assert where == "in new"
+    assert 'ReplayBuffer.from_folder("new")' in use
+    assert look == "  look at its rows: stepwell info new/store-0"
+    assert not Path("new.part").exists()
+
+
+def test_the_new_buffer_is_made_as_the_old_one_was(stepwell: CommandLine) -> None:
+    write("ring", [(n, 1 + n % 6) for n in range(6)], circular=True)
+    for folder in ("old", "ring"):
+        stepwell(f"convert {folder} new-{folder} --quiet")
+        with closing(ReplayBuffer.from_folder(f"new-{folder}")) as buffer:
+            assert (buffer.max_episodes, buffer.max_timesteps) == (4, 6)
+            assert buffer.circular == (folder == "ring")
+            assert buffer.shapes == {"state": (2, 3), "action": (2,), "reward": (), "done": ()}
+            assert set(buffer.meta_shapes) == {"task", "goal", "episode_lens"}
+            buffer.store_episode(reward=[1.0, 2.0])  # the defaults of the rest are the old ones
+            slot = 3 if folder == "old" else 0
+            assert np.asarray(buffer.data["action"][slot, :2]).tolist() == [[7, 7], [7, 7]]
+            assert buffer.meta_data["goal"][slot].tolist() == [0.5, 0.5]
+
+
+def test_what_convert_wrote_is_a_sound_store(stepwell: CommandLine) -> None:
+    stepwell("convert old new")
+    stepwell(f"convert old rows {ROWS} --terminated done")
+    for folder in ("new/store-0", "rows"):
+        verified = said(stepwell(f"verify {folder} --json"))
+        assert (verified["is_whole"], verified["episodes"]) == (True, 3)
+        assert stepwell(f"info {folder}").code == 0
+    text = stepwell("info rows").out
+    assert "convert of old" in text
+    assert "source=memmap-replay-buffer" in text
+    assert "stepwell " in text.split("made by")[1].splitlines()[0]
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(1, 6), max_size=9),
+    st.booleans(),
+    st.integers(0, 6),
+    st.sampled_from([{}, {"done": "terminated"}, {"done": "truncated"}]),
+    st.integers(1, 3),
+)
+def test_whatever_the_folder_holds_is_converted_by_age_without_the_unfinished(
+    lengths: list[int], circular: bool, unfinished: int, flags: dict[str, str], batch: int
+) -> None:
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr("stepwell.buffers.dropin.memmap.conversion._BATCH_EPISODES", batch)
+        numbered = list(enumerate(lengths))
+        write("old", numbered, circular, unfinished)
+        kept = numbered[-4:] if circular else numbered
+        if unfinished and len(kept) >= 4:
+            kept = kept[1:]
+        original = OriginalFolder("old")
+        made = convert(original, "new")
+        assert (made.episodes, made.steps) == (len(kept), sum(steps for _, steps in kept))
+        assert_buffer("new", kept)
+        names = RowNames(
+            observation="state",
+            action="action",
+            reward="reward",
+            **dict((flag, name) for name, flag in flags.items()),
+        )
+        convert_to_rows(original, "rows", names)
+        assert_rows("rows", kept, flags)
+    assert os.getcwd() == before
+
+
+def test_rows_are_those_that_a_transition_writer_makes(stepwell: CommandLine) -> None:
+    stepwell(f"convert old rows {ROWS} --terminated done --quiet")
+    found = episodes_of("rows")
+    written = SequenceReplayBuffer()
+    spec = found[0].spec
+    writer = TransitionWriter(written, spec["observation"], spec["action"], facts={})
+    for number, steps in ((0, 3), (1, 1), (2, 6)):
+        fields, _ = tagged(number, steps)
+        for t in range(steps):
+            row = (fields[name][t] for name in ("state", "action", "reward"))
+            writer.add(*row, terminated=bool(fields["done"][t]))
+    writer.flush(newest=False)
+    model = list(written.iter_episodes())
+    assert [one.spec for one in model] == [spec] * 3 == [one.spec for one in found]
+    for ours, theirs in zip(found, model, strict=True):
+        assert (ours.id, ours.stream, ours.end) == (theirs.id, theirs.stream, theirs.end)
+        for name, values in theirs.fields.items():
+            assert ours.fields[name].tobytes() == values.tobytes(), name
+
+
+def test_transitions_of_converted_rows_are_the_steps_that_were_stored(
+    stepwell: CommandLine,
+) -> None:
+    stepwell(f"convert old rows {ROWS} --terminated done --quiet")
+    true = {}
+    for number, steps in ((0, 3), (1, 1), (2, 6)):
+        fields, _ = tagged(number, steps)
+        for t in range(steps):
+            true[number, t] = {name: values[t] for name, values in fields.items()}
+    with SequenceReplayBuffer.open("rows", read_only=True, seed=0) as replay:
+        batch = replay.sample_transitions(200)
+        seen = set()
+        for place in range(200):
+            number, t = batch.action[place].tolist()
+            step = true[number, t]
+            seen.add((number, t))
+            assert (batch.observation[place] == step["state"]).all()
+            assert batch.reward[place] == step["reward"]
+            assert batch.terminated[place] == step["done"]
+            if not step["done"]:
+                assert (batch.next_observation[place] == true[number, t + 1]["state"]).all()
+        assert seen == set(true)
+        assert replay.sample_sequences(5, length=7).reward.shape == (5, 7)
+        lone = replay.sample_episodes(2, where={"task": 2})
+        assert (lone.action[:, :6, 0] == 2).all()
+
+
+def test_flags_within_a_stored_episode_make_several_of_it(stepwell: CommandLine) -> None:
+    writer = OriginalWriter(Path("many"))
+    fields, meta = tagged(3, 6)
+    fields["done"][:] = [0, 1, 0, 0, 1, 0]
+    writer.store(fields, meta)
+    writer.close()
+    result = stepwell(f"convert many rows {ROWS} --truncated done")
+    assert "3 episodes  6 steps" in result.out
+    assert (
+        "1 episode of the old folder became 3: flags end some before their last step" in result.out
+    )
+    found = episodes_of("rows")
+    assert [one.steps for one in found] == [2, 3, 1]
+    assert [one.end for one in found] == [End.TRUNCATED, End.TRUNCATED, End.NONE]
+    assert [one.observation[:, 0, 1].tolist() for one in found] == [[0, 1, 1], [2, 3, 4, 4], [5, 5]]
+    rewards = fields["reward"].astype(float).tolist()
+    assert [one.reward.tolist() for one in found] == [
+        [0, *rewards[:2]],
+        [0, *rewards[2:5]],
+        [0, rewards[5]],
+    ]
+    assert all(one.metadata == {"task": 3, "goal": [3, 6]} for one in found)
+
+
+def test_without_flags_every_episode_is_cut_and_told_so(stepwell: CommandLine) -> None:
+    result = stepwell(f"convert old rows {ROWS}")
+    assert "every episode ends with a cut, as no field was named that tells how" in result.out
+    assert all(one.cut[-1] for one in episodes_of("rows"))
+    assert_rows("rows", [(0, 3), (1, 1), (2, 6)], {})
+
+
+def test_fields_of_other_types_and_shapes_become_rows_exactly(stepwell: CommandLine) -> None:
+    fields: dict[str, Any] = {
+        "obs": ("float", (3,)),
+        "act": "int",
+        "gain": ("int", 1),
+        "end": ("float", (1,)),
+        "pixels": ("uint8", (4, 4)),
+        "safe": "bool",
+    }
+    writer = OriginalWriter(Path("odd"), fields=fields, meta_fields={"score": "float"})
+    rng = np.random.default_rng(0)
+    steps: dict[str, Any] = {
+        "obs": np.array([[np.nan, np.inf, -0.0], [1e-45, -np.inf, 3.4e38]], np.float32),
+        "act": np.array([-(2**31), 2**31 - 1], np.int32),
+        "gain": np.array([[5], [-7]], np.int32),
+        "end": np.array([[0], [1]], np.float32),
+        "pixels": rng.integers(0, 256, (2, 4, 4)).astype(np.uint8),
+        "safe": np.array([True, False]),
+    }
+    writer.store(steps, {"score": np.nan})
+    writer.close()
+    names = "--observation obs --action act --reward gain --terminated end"
+    assert stepwell(f"convert odd rows {names} --quiet").code == 0
+    (one,) = episodes_of("rows")
+    assert one.end is End.TERMINATED
+    assert one.fields["observation"][:2].tobytes() == steps["obs"].tobytes()
+    assert one.action.tolist() == [-(2**31), 2**31 - 1, 0]
+    assert one.reward.tolist() == [0, 5, -7]
+    assert (one.fields["extra/pixels"][:2] == steps["pixels"]).all()
+    assert not one.fields["extra/pixels"][2].any()
+    assert one.fields["extra/safe"].tolist() == [True, False, False]
+    assert list(one.fields) == [
+        "observation",
+        "action",
+        "reward",
+        "info/observed",
+        "extra/pixels",
+        "extra/safe",
+    ]
+    assert stepwell("convert odd new --quiet").code == 0
+    with closing(ReplayBuffer.from_folder("new", read_only=True)) as buffer:
+        for name, values in steps.items():
+            assert np.asarray(buffer.data[name][0, :2]).tobytes() == values.tobytes(), name
+        assert np.isnan(buffer.meta_data["score"][0])
+
+
+@needs_torch
+def test_the_new_buffers_loader_gives_the_same_items(stepwell: CommandLine) -> None:
+    stepwell("convert old new --quiet")
+    with closing(ReplayBuffer.from_folder("new", read_only=True)) as buffer:
+        for item, (number, steps) in zip(buffer.dataset(), ((0, 3), (1, 1), (2, 6)), strict=True):
+            fields, meta = tagged(number, steps)
+            assert int(item["_lens"]) == steps
+            for name, values in {**fields, **meta}.items():
+                assert (item[name].numpy() == values).all(), name
+
+
+@needs_original
+@needs_torch
+@pytest.mark.parametrize("circular", [False, True])
+def test_both_classes_read_the_same_before_and_after(circular: bool, stepwell: CommandLine) -> None:
+    original: Any = importlib.import_module("memmap_replay_buffer")
+    theirs = original.ReplayBuffer(
+        "theirs",
+        max_episodes=5,
+        max_timesteps=9,
+        fields={"state": ("uint8", (3, 4)), "action": ("int", 2), "reward": "float"},
+        meta_fields={"task": ("int", (), 4), "goal": ("float", 2)},
+        circular=circular,
+    )
+    rng = np.random.default_rng(int(circular))
+    for number in range(8 if circular else 5):
+        steps = int(rng.integers(1, 10))
+        with theirs.one_episode(goal=rng.random(2, np.float32)) as later:
+            for _ in range(steps):
+                theirs.store(
+                    state=rng.integers(0, 256, (3, 4)).astype(np.uint8),
+                    action=rng.integers(-9, 9, 2).astype(np.int32),
+                    reward=float(rng.random()),
+                )
+            if number % 2:
+                later["task"] = number
+    items = list(iter(theirs.dataset()))
+    oldest = theirs.episode_index if circular else 0
+    del theirs
+    stepwell("convert theirs new --quiet")
+    with closing(ReplayBuffer.from_folder("new", read_only=True)) as ours:
+        for found, wanted in zip(
+            iter(ours.dataset()), items[oldest:] + items[:oldest], strict=True
+        ):
+            assert found.keys() == wanted.keys()
+            for name, value in wanted.items():
+                assert found[name].dtype == value.dtype, name
+                assert found[name].numpy().tobytes() == value.numpy().tobytes(), name
+
+
+@pytest.mark.parametrize("limit", ["_BATCH_BYTES", "_BATCH_EPISODES"])
+def test_few_episodes_are_in_memory_at_a_time(
+    limit: str, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"stepwell.buffers.dropin.memmap.conversion.{limit}", 1)
+    steps: list[int] = []
+    original = OriginalFolder("old")
+    convert(original, "new", progress=lambda report: steps.append(report.steps))
+    assert steps == [3, 4, 10]
+    convert_to_rows(original, "rows", NAMES, progress=lambda report: steps.append(report.episodes))
+    assert steps[3:] == [1, 2, 3]
+
+
+def test_what_is_left_out_is_told(stepwell: CommandLine) -> None:
+    write("ring", [(n, 3) for n in range(5)], circular=True, unfinished=2)
+    result = stepwell("convert ring new")
+    assert (
+        "\n  left out: the episode that was being written in slot 1, 2 steps so far\n" in result.out
+    )
+    assert_buffer("new", [(n, 3) for n in range(2, 5)])
+    facts = said(stepwell(f"convert ring rows {ROWS} --json"))
+    assert facts["left_out"] == ["the episode that was being written in slot 1, 2 steps so far"]
+
+
+def test_json_tells_what_was_done(stepwell: CommandLine) -> None:
+    facts = said(stepwell("convert old new --json"))
+    assert (facts["source"], facts["path"], facts["store"]) == ("old", "new", "new/store-0")
+    assert (facts["episodes"], facts["steps"], facts["left_out"]) == (3, 10, [])
+    assert (facts["source_episodes"], facts["source_steps"]) == (3, 10)
+    sizes = sum(path.stat().st_size for path in Path("old").iterdir())
+    assert facts["source_bytes"] == sizes
+    assert facts["disk_bytes"] > 0
+
+
+def test_quiet_says_nothing(stepwell: CommandLine) -> None:
+    for command in ("convert old new", f"convert old rows {ROWS}"):
+        result = stepwell(f"{command} --quiet")
+        assert (result.code, result.out, result.err) == (0, "", "")
+
+
+def test_a_folder_without_episodes_becomes_one_without(stepwell: CommandLine) -> None:
+    write("none", [])
+    result = stepwell("convert none new")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("0 episodes  0 steps  ")
+    assert "stepwell info" not in result.out
+    assert_buffer("new", [])
+    assert stepwell(f"convert none rows {ROWS}").code == 0
+    assert episodes_of("rows") == []
+
+
+def test_an_empty_folder_may_be_the_target(stepwell: CommandLine) -> None:
+    for command in ("convert old new", f"convert old rows {ROWS}"):
+        Path(command.split()[2]).mkdir()
+        assert stepwell(f"{command} --quiet").code == 0
+    assert_buffer("new", [(0, 3), (1, 1), (2, 6)])
+    assert len(episodes_of("rows")) == 3
+
+
+def test_folders_above_the_target_are_made(stepwell: CommandLine) -> None:
+    assert stepwell("convert old runs/a/new --quiet").code == 0
+    assert_buffer("runs/a/new", [(0, 3), (1, 1), (2, 6)])
+
+
+def test_the_target_can_be_moved(stepwell: CommandLine) -> None:
+    stepwell("convert old new --quiet")
+    os.rename("new", "moved")
+    assert_buffer("moved", [(0, 3), (1, 1), (2, 6)])
+
+
+def trap() -> None:
+    shutil.copytree("old", "trap")
+    Path("trap/metadata.pkl").write_bytes(b"cos\nmkdir\n(Vtrapped\ntR.")
+
+
+def lying() -> None:
+    shutil.copytree("old", "lying")
+    np.save("lying/num_episodes.state.npy", np.int32(99))
+
+
+def odd_flag() -> None:
+    write("flags", [(0, 3)])
+    with open("flags/reward.data.npy", "r+b") as file:
+        file.seek(-4 * 4 * 6, os.SEEK_END)
+        file.write(np.float32(0.5).tobytes())
+
+
+BAD_COMMANDS = [
+    ("convert nowhere new", "got no folder", "name the folder that its ReplayBuffer was given"),
+    ("convert file new", "got a file", "name the folder"),
+    ("convert full new", "which has a metadata.pkl, got one without", "name the folder"),
+    ("convert trap new", "the pickle opcode GLOBAL ('os mkdir')", "nothing of it was run"),
+    ("convert lying new", "expected 0 to 4, got 99", "copy the folder again"),
+    ("convert old full", "full is not empty: expected a new or an empty folder", "another"),
+    ("convert old old", "old: expected a folder with a name of its own, outside of old", "another"),
+    ("convert old old/new", "old/new: expected a folder with a name", "choose another folder"),
+    ("convert old full/../old/a/b", "expected a folder with a name", "choose another folder"),
+    ("convert old .", ".: expected a folder with a name of its own", "choose another folder"),
+    ("convert old full/..", "full/..: expected a folder with a name", "choose another folder"),
+    ("convert old file", "file is a file or a link", "choose another folder"),
+    ("convert old link", "link is a file or a link", "choose another folder"),
+    ("convert old file/new", "File exists", "file"),
+    ("convert old half", "half.part is there already", "remove it if none is running"),
+    ("convert old", "Missing argument 'NEW'", "stepwell convert --help"),
+    ("convert old new --observation state", "got none for --action", "name all three"),
+    ("convert old new --terminated done", "got none for --observation", "name all three"),
+    (
+        f"convert old new {ROWS} --terminated over",
+        "terminated: expected one of the fields",
+        "'over'",
+    ),
+    (
+        "convert old new --observation reward --action done --reward action",
+        "reward: expected a field of one number a step, got 'action' of shape (2,)",
+        "name another one",
+    ),
+    (f"convert old new {ROWS} --terminated reward", "got 'reward' for both", "name two"),
+    ("convert old new --observation x --action action --reward reward", "got 'x'", "state, action"),
+    (
+        "convert old new --observation state --action action --reward state",
+        "reward: expected another field than that of observation",
+        "name two",
+    ),
+    (
+        "convert flags new --observation state --action action --reward done --truncated reward",
+        "truncated: expected 0 or 1 in field 'reward' at every step, got 0.5",
+        "tells the ends",
+    ),
+    (f"convert old file {ROWS}", "file is a file or a link", "choose another folder"),
+]
+
+
+@pytest.mark.parametrize(("command", "problem", "help_"), BAD_COMMANDS)
+def test_a_bad_command_gets_one_sentence_and_writes_nothing(
+    command: str, problem: str, help_: str, stepwell: CommandLine
+) -> None:
+    for make in (trap, lying, odd_flag):
+        make()
+    Path("half.part").mkdir()
+    Path("link").symlink_to("nothing")
+    before = tree()
+    result = stepwell(command)
+    assert (result.code, result.out) == (2, "")
+    assert problem in result.err
+    assert help_ in result.err
+    assert result.err.count("\n") == 1
+    assert tree() == before
+
+
+@pytest.mark.parametrize("options", ["", ROWS])
+@pytest.mark.parametrize("when", [1, 2])
+@pytest.mark.parametrize("was_there", [False, True])
+def test_ctrl_c_leaves_nothing(
+    options: str, when: int, was_there: bool, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if was_there:
+        Path("new").mkdir()
+    before = tree()
+    calls: list[InterruptGuard] = []
+
+    def check(self: InterruptGuard) -> None:
+        calls.append(self)
+        if len(calls) == when:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("stepwell.buffers.dropin.memmap.conversion._BATCH_EPISODES", 1)
+    monkeypatch.setattr(InterruptGuard, "check", check)
+    result = stepwell(f"convert old new {options}")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == "stepwell: interrupted; nothing kept\n"
+    assert tree() == before
+
+
+@pytest.mark.parametrize("options", ["", ROWS])
+def test_an_error_of_the_disk_leaves_nothing(
+    options: str, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree()
+
+    def full(self: Files, file: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Files, "fdatasync", full)
+    result = stepwell(f"convert old new {options}")
+    assert result.code == 2
+    assert "No space left on device" in result.err
+    assert tree() == before
+
+
+KILLED = """
+import os, sys
+from stepwell.collectors.cli.app import main
+os.rename = lambda *names: os._exit(9)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("options", ["", ROWS])
+def test_a_conversion_that_is_killed_at_its_end_leaves_nothing_that_looks_finished(
+    options: str, stepwell: CommandLine
+) -> None:
+    command = [sys.executable, "-c", KILLED, "convert", "old", "new", *options.split()]
+    assert subprocess.run(command, check=False).returncode == 9
+    assert not Path("new").exists()
+    assert Path("new.part").is_dir()
+    result = stepwell(f"convert old new {options}")
+    assert result.code == 2
+    assert "new.part is there already" in result.err
+    shutil.rmtree("new.part")
+    assert stepwell(f"convert old new {options} --quiet").code == 0
+    assert os.path.isdir("new")
+
+
+def test_the_folder_gets_its_name_after_all_is_on_the_medium(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    real_sync, real_rename = Files.fsync_folder, os.rename
+
+    def sync(self: Files, path: Path) -> None:
+        calls.append(f"sync {os.path.relpath(path)}")
+        real_sync(self, path)
+
+    def rename(old: Any, new: Any) -> None:
+        calls.append(f"rename {os.path.relpath(new)}")
+        real_rename(old, new)
+
+    monkeypatch.setattr(Files, "fsync_folder", sync)
+    monkeypatch.setattr(os, "rename", rename)
+    stepwell("convert old new --quiet")
+    assert calls[-4:-2] == ["sync new.part", "sync new.part/store-0"]
+    assert calls[-2:] == ["rename new", "sync ."]
+
+
+def test_an_episode_that_the_buffer_would_not_take_is_told(stepwell: CommandLine) -> None:
+    fields = {**FIELDS, "empty": ("float", (0,))}
+    config = {
+        "max_episodes": 4,
+        "max_timesteps": 6,
+        "fields": fields,
+        "meta_fields": META,
+        "circular": False,
+    }
+    Path("old/metadata.pkl").write_bytes(pickle.dumps(config))
+    np.save("old/empty.data.npy", np.zeros((4, 6, 0), np.float32))
+    before = tree()
+    result = stepwell("convert old new")
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert tree() == before
+
+
+def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
+    result = stepwell("convert --help")
+    assert (result.code, result.err) == (0, "")
+    for line in (
+        "stepwell convert old new",
+        "stepwell convert old rows --observation obs --action act --reward rew",
+        'stepwell.buffers.dropin.memmap.ReplayBuffer.from_folder("new")',
+    ):
+        assert line in result.out
+    assert "stepwell convert" in stepwell("--help").out
+
+
+def test_a_spec_of_converted_rows_is_that_of_a_usual_store() -> None:
+    write("old", [(0, 3)])
+    convert_to_rows(OriginalFolder("old"), "rows", NAMES)
+    with SequenceReplayBuffer.open("rows", read_only=True) as replay:
+        assert isinstance(replay.spec, Spec)
+        assert (replay.spec.observation, replay.spec.action) == ("observation", "action")
