@@ -281,7 +281,7 @@ class PieceTable:
 
 
 def _with_room(records: np.ndarray, more: int) -> np.ndarray:
-    """The records, and room for more: `np.concatenate` takes 0.1 ms to see that dtypes are equal."""
+    """The records, and room for more: `np.concatenate` takes 0.1 ms to compare the dtypes."""
     roomy = np.empty(len(records) + more, PIECE)
     roomy[: len(records)] = records
     return roomy

@@ -82,9 +82,14 @@ class StoreFolder:
             StoreNotFound: There is none.
         """
         if not self.is_store:
+            below = sorted(str(each.parent) for each in self.path.glob(f"*/{_MANIFEST}"))
+            cure = (
+                f"there is one in {below[0]}"
+                if below
+                else "give the folder of a store, or make one"
+            )
             raise StoreNotFound(
-                f"{self.path} holds no store, expected a folder with a {_MANIFEST}: "
-                f"give the folder of a store, or make one"
+                f"{self.path} holds no store, expected a folder with a {_MANIFEST}: {cure}"
             )
 
     def lock(self) -> FileIO:

@@ -225,8 +225,6 @@ class IndependentVectorizedBuffer:
     def cut(self) -> None:
         """Stop recording all open episodes: the next row of each env begins another one."""
         self.flush()  # or else a row that is all there is of its episode would be left out
-        if self._episodes is not None:
-            self._episodes.cut()
         self._is_open[:] = False
 
     def reset(self) -> None:

@@ -86,7 +86,11 @@ class EpisodeRows:
 
     def wholes(self, names: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
         """All steps, [B, longest, ...] by field; zeros after the end of an episode."""
-        request = Episodes(len(numbers), fields=_full(names))
+        fields, lengths = _full(names), self.lengths[numbers % self._most]
+        request: Any = Episodes(len(numbers), fields=fields)
+        if len(lengths) and np.count_nonzero(lengths == lengths[0]) == len(lengths):
+            # Often: what is needed for such a batch is looked up once, and nothing is padded.
+            request = Sequences(len(numbers), int(lengths[0]), fields=fields)
         return self._take(request, names, numbers, np.zeros(len(numbers), np.int64))
 
     def scalars(self, name: str, places: np.ndarray) -> np.ndarray:

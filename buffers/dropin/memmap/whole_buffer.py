@@ -47,9 +47,9 @@ def all_data(
     if not len(rows.numbers):
         return {}
     values = rows.wholes(fields, rows.numbers)
-    is_after = np.arange(int(rows.lengths.max())) >= rows.lengths[:, None]
     for name in fields:
         if config.fields[name].default:
+            is_after = np.arange(values[name].shape[1]) >= rows.lengths[:, None]
             values[name][is_after] = config.fields[name].default
     own = [name for name in metas if name != "episode_lens"]
     values |= rows.metas(own, rows.numbers)

@@ -430,6 +430,13 @@ def test_other_rows_than_those_that_are_stored_are_refused(store: Path, case: st
 # --- folders that are none, and folders that cannot be written ------------------------------------
 
 
+def test_the_folder_that_is_meant_may_lie_below(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        create(tmp_path / "runs" / name).close()
+    with pytest.raises(StoreNotFound, match=rf"there is one in {tmp_path}/runs/a$"):
+        DiskStorage.open(tmp_path / "runs", read_only=True)
+
+
 def test_only_a_folder_with_a_store_is_opened(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()

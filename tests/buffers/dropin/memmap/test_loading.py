@@ -221,6 +221,8 @@ def test_n_step_edges_are_those_of_the_original(tmp_path: Path) -> None:
         ([2, 1], 2, [1, 0, 0], 1),
     ]
     assert dataset.timepoints.tolist() == [place for place, *_ in got]
+    assert dataset.indices.tolist() == [0, 2]
+    assert dataset[-1]["_indices"].tolist() == [2, 1]
     made.close()
 
 
