@@ -33,8 +33,8 @@ Borders: TypeAlias = Literal["inside", "cross"]
 class ReplayBuffer:
     """Keeps the newest steps of one env or more, and draws sequences of them, time first.
 
-    At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. Once more
-    than 1,000 are stored, `sample` may leave out the newest ones, up to a thousandth of all.
+    At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. `sample`
+    may leave out the newest ones: up to a thousandth of all for each env, a hundredth at most.
 
     Args:
         size: Steps to keep.

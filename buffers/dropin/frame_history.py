@@ -39,8 +39,8 @@ class ReplayBuffer:
     its effect and the frame that followed are there, the latter being the last frame again where
     an episode ended without one. Between the two calls `encode_recent_observation` gives the stack
     to choose an action from. Draws are uniform over all transitions whose frames are stored, none
-    twice in a batch; while less than a thousandth of the transitions is new, the new ones wait
-    until there are more of them, or `flush` is called.
+    twice in a batch; while less than a thousandth of the transitions is new, for each env, the new
+    ones wait until there are more of them (a hundredth at most), or `flush` is called.
 
     What a frame is, the first one settles, dtype included: ``[H, W, C]``, or ``[H, W]``, which
     counts as one channel, gives stacks ``[H, W, C * k]``, the oldest frame first, with zeros before

@@ -165,9 +165,10 @@ class TransitionWriter:
     def catch_up(self, *, newest: bool) -> None:
         """`flush`, unless less than a thousandth of what can be drawn would come in.
 
-        For a caller that draws after every few steps: each flush makes a piece for every env.
+        For a caller that draws after every few steps: each flush makes a piece for every env. So it
+        is a thousandth for each of them, and a hundredth at most.
         """
-        if self._waiting * 1000 >= len(self._replay):
+        if self._waiting * 1000 >= len(self._replay) * min(10, self.num_envs):
             self.flush(newest=newest)
 
     def cut(self, env: int | None = None, *, newest: bool = True) -> None:

@@ -533,6 +533,23 @@ def test_the_wrong_order_is_refused_and_changes_nothing() -> None:
     assert sorted(buffer.sample(2)[1].tolist()) == [0, 5]
 
 
+@pytest.mark.parametrize("env", [1, None])
+def test_a_cut_drops_the_frame_whose_effect_never_comes(env: int | None) -> None:
+    """N4, N7: nor can the step before it be drawn, whose next frame was dropped."""
+    player = Player(ReplayBuffer(50, 2, num_envs=2, seed=0), Model(2, (2, 3, 1), "uint8"))
+    for _ in range(5):
+        player.play(Step(1, False, False, False))
+    player.show(1)
+    dropped = player.waiting[1]
+    player.cut(env)
+    with pytest.raises(ValueError, match=r"effect has not come \(none\)"):
+        player.buffer.store_effect(dropped, 0, 0.0, False)
+    for _ in range(5):
+        player.play(Step(1, False, False, False))
+    numbers = drawn(player.buffer, player.model, can_draw(player.buffer))
+    assert numbers == {0, 1, 2, 3, 6, 7, 8, 9}
+
+
 def test_indices_and_counts_are_those_of_a_ring() -> None:
     buffer, _ = filled(7, size=5, k=2)
     assert (buffer.size, buffer.frame_history_len) == (5, 2)

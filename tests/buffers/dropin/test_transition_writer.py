@@ -172,6 +172,16 @@ def test_catching_up_waits_for_a_thousandth_of_what_there_is() -> None:
     assert len(replay) == 5_000
 
 
+def test_catching_up_waits_longer_where_there_are_more_envs() -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    writer = TransitionWriter(replay, *FIELDS, num_envs=20, facts={})
+    for number in range(300):
+        for env in range(20):
+            add(writer, [], number, Transition(env, number % 50 == 49, False, False))
+            writer.catch_up(newest=True)
+            assert 0 <= writer.steps - len(replay) <= writer.steps / 100
+
+
 def test_an_episode_is_safe_in_a_folder_when_it_ends(tmp_path: Path) -> None:
     replay = SequenceReplayBuffer(tmp_path / "a", seed=0)
     writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
