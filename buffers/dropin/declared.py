@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 __all__ = ["as_declared", "one_hot"]
@@ -38,6 +40,9 @@ def as_declared(
     """
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
         return value
+    if shape == () and dtype.kind in "iu" and isinstance(value, int | np.integer):
+        with contextlib.suppress(OverflowError):  # said below
+            return np.array(int(value), dtype)
     array = np.asarray(value)
     if array.shape != shape:
         if array.size != 1 or (array.shape, shape) not in (((), (1,)), ((1,), ())):
