@@ -40,8 +40,9 @@ class IRISReplayBuffer:
     """Keeps the newest steps of one env or more, and draws sequences of them.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. The newest
-    step of an episode that goes on can be drawn once the next one has brought its observation. Draws
-    may leave out the newest steps: up to a thousandth of all for each env, a hundredth at most.
+    step of an episode that goes on can be drawn once the next one has brought its observation.
+    Draws may leave out the newest steps: up to a thousandth of all for each env, a hundredth at
+    most.
 
     Args:
         size: Steps to keep.

@@ -53,7 +53,7 @@ class NewEpisode(NamedTuple):
 class EpisodeFolder:
     """The episodes of a folder. They are numbered 0, 1, 2, ... in the order of their storing.
 
-    Made by `create`, `write` or `read`.
+    Made by `write` or `read`.
 
     Args:
         path: The folder.

@@ -135,8 +135,10 @@ class ReplayBuffer:
         self.fieldnames = set(config.fields)
         self.meta_fieldnames = {*config.meta_fields, "episode_lens"}
         self.shapes = {name: field.shape for name, field in config.fields.items()}
+        self.dtypes = {name: field.dtype for name, field in config.fields.items()}
         metas = config.meta_fields.items()
         self.meta_shapes = {name: field.shape for name, field in metas} | {"episode_lens": ()}
+        self.meta_dtypes = {name: field.dtype for name, field in metas}
         self._recorder = EpisodeRecorder(stored)
 
     def __reduce__(self) -> tuple[Callable[..., ReplayBuffer], tuple[object, ...]]:
@@ -327,7 +329,7 @@ class ReplayBuffer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def update(self, indices: Any = None, /, **data: object) -> None:
+    def update(self, indices: Any = None, **data: object) -> None:
         """Set fields of stored episodes, all of it or nothing; when it returns it is durable.
 
         Args:

@@ -289,6 +289,10 @@ def check_contents(buffer: ReplayBuffer, model: Model) -> None:
             whole = full(name, (max(lengths),))
             whole[: len(values)] = values
             same(everything[name][slot], whole)
+    whole = full("state", (model.max_episodes, MAX_TIMESTEPS))
+    for slot, (steps, _) in enumerate(slots):
+        whole[slot, : lengths[slot]] = steps["state"]
+    same(buffer.data["state"][:], whole)
     if slots:
         name, last = "pixels", len(slots) - 1
         same(buffer.data[name][last, : lengths[last]], slots[last][0][name])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import NotEnoughData
+from stepwell.buffers import NotEnoughData, SequenceReplayBuffer
 from stepwell.buffers.dropin.memmap import (
     ReplayBuffer,
     ReplayDataset,
@@ -232,3 +232,23 @@ def test_filters_take_true_for_every_number(buffer: ReplayBuffer) -> None:
     chosen = buffer.dataset(n_steps=1, filter_fields={"t": 2}, filter_meta={"task": 0})
     assert chosen.timepoints.tolist() == [[0, 2]]  # the other one's step 2 is its last
     assert chosen.indices.tolist() == [0, 2]
+    chosen = buffer.dataset(n_steps=1, filter_fields={"t": 0}, filter_meta={"task": 0})
+    assert chosen.timepoints.tolist() == [[0, 0], [2, 0]]
+
+
+@pytest.mark.parametrize("with_metas", [True, False])
+def test_an_episode_that_is_overwritten_while_it_is_read_is_refused(
+    buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, with_metas: bool
+) -> None:
+    dataset = buffer.dataset(include_metadata=with_metas)
+    take = SequenceReplayBuffer.take
+
+    def slow_take(replay: SequenceReplayBuffer, request: Any, ids: np.ndarray) -> Any:
+        rows = take(replay, request, ids)
+        for _ in range(7):  # as another thread may do
+            buffer.store_episode(t=[100])
+        return rows
+
+    monkeypatch.setattr(SequenceReplayBuffer, "take", slow_take)
+    with pytest.raises(NotEnoughData, match="got 1 that are gone"):
+        dataset[0]

@@ -134,6 +134,7 @@ def test_a_step_costs_no_sync_of_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
             buffer.store(x=value)
         assert calls == []
     assert len(calls) == 1
+    assert episodes(buffer)[1] == list(range(500))
 
 
 @pytest.mark.parametrize(
@@ -456,6 +457,7 @@ def test_a_ring_stays_as_large_as_it_may_be(tmp_path: Path) -> None:
     for _ in range(300):
         buffer.store_episode(image=noise)
         sizes.append(buffer.replay.nbytes)
+        assert buffer.get_all_data()["image"].shape[0] == min(len(sizes), 3)
     assert max(sizes[150:]) <= max(sizes[:150]) < 8 << 20  # three of them are 98 kB
     assert buffer.get_all_data()["image"].shape == (3, 8, 64, 64)
 
@@ -497,13 +499,15 @@ def test_one_episode_at_a_time(tmp_path: Path) -> None:
 
 
 def test_an_episode_is_a_copy_of_what_was_given(tmp_path: Path) -> None:
-    buffer = make(tmp_path, fields={"x": ("float", 2)})
-    frame = np.zeros(2, np.float32)
-    with buffer.one_episode():
+    buffer = make(tmp_path, fields={"x": ("float", 2)}, meta_fields={"m": ("int", 2)})
+    frame, task = np.zeros(2, np.float32), np.ones(2, np.int32)
+    with buffer.one_episode(m=task):
+        task[:] = 7
         for t in range(3):
             frame[:] = t
             buffer.store(x=frame)
     assert buffer.get_all_data()["x"].tolist() == [[[0, 0], [1, 1], [2, 2]]]
+    assert buffer.meta_data["m"][0].tolist() == [1, 1]
     got = buffer.data["x"][0]
     got[:] = 9
     with pytest.raises(TypeError, match="can only be read"):
@@ -561,7 +565,7 @@ def test_an_update_is_broadcast_as_the_original_tells(tmp_path: Path) -> None:
     buffer.update(x=[[1.0, 2.0]])  # the same for all, the rest stays
     assert buffer.get_all_data()["x"].tolist() == [[1, 2, 0], [1, 0, 0], [1, 2, 0]]
     buffer.update(1, x=5.0)  # a number: the first step
-    buffer.update([2, 0], x=[[7.0], [8.0]])
+    buffer.update(indices=[2, 0], x=[[7.0], [8.0]])
     assert buffer.get_all_data()["x"].tolist() == [[8, 2, 0], [5, 0, 0], [7, 2, 0]]
     buffer.update(slice(1, None), v=torch.tensor([[1.0, 2.0], [3.0, 4.0]]))  # same in both elements
     assert buffer.get_all_data()["v"][1:, :2].tolist() == [[[1, 1], [0, 0]], [[3, 3], [4, 4]]]
@@ -605,6 +609,30 @@ def test_a_step_of_the_episode_that_is_being_played_can_be_changed(tmp_path: Pat
     buffer.store_batch_datapoint([0, 1], 0, "x", [8.0, 9.0])
     assert episodes(buffer) == [[8.0], [9.0]]
     assert buffer.meta_data["m"].tolist() == [5, 4, 0, 0]
+
+
+def test_frames_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
+    fields = {"image": ("uint8", (2, 2)), "x": "float"}
+    buffer = make(tmp_path, fields=fields)
+    for value in (1, 2, 3):
+        buffer.store_episode(image=np.full((value, 2, 2), value))
+    frames = buffer.episode_frames([2, 0, 2])
+    assert frames[:, 0, 0].tolist() == [3, 3, 3, 1, 3, 3, 3]
+    assert buffer.episode_frames(1).shape == (2, 2, 2)
+    assert (buffer.image_fields(), buffer.default_image_field()) == (["image"], "image")
+    cases: list[tuple[Any, str | None, str]] = [
+        (3, None, "expected episodes from 0 to 2"),
+        ([], None, "at least one episode"),
+        (0, "y", "invalid field name 'y'"),
+    ]
+    for index, field, told in cases:
+        with pytest.raises(ValueError, match=told):
+            buffer.episode_frames(index, field)
+    for shape, told in [((), "got none"), ((2, 2), "got image, other")]:
+        image = "float" if not shape else ("uint8", shape)
+        many = make(tmp_path / told[-4:], fields={"image": image, "other": image})
+        with pytest.raises(ValueError, match=told):
+            many.default_image_field()
 
 
 def test_changes_do_not_pile_up(tmp_path: Path) -> None:

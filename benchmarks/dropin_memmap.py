@@ -1,0 +1,211 @@
+"""The drop-in for memmap-replay-buffer beside the original: every operation of both, in turns.
+
+    python benchmarks/dropin_memmap.py                    # vectors, and frames as a game shows them
+    python benchmarks/dropin_memmap.py --codec raw --data frames
+    python benchmarks/dropin_memmap.py --flush 0 --only store
+
+An episode of ours is on the disk when it ends; of the original's it may be so after ``flush()``,
+which ``store_episode`` does not call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rounds
+from stepwell.buffers.dropin.memmap import ReplayBuffer, ReplayDatasetTimeWindow
+
+HEAD = ("data", "operation", "Stepwell, steps/s", "original, steps/s", "ratio (lowest, highest)")
+EPISODES, LENGTH, MAX_LENGTH, ENVS = 256, 100, 200, 8
+FIELDS: dict[str, dict[str, Any]] = {
+    "vectors": {"state": ("float", 8), "action": "int", "reward": "float"},
+    "frames": {"state": ("uint8", (84, 84)), "action": "int", "reward": "float"},
+}
+METAS = {"task": "int"}
+OURS, THEIRS = "Stepwell", "original"
+
+
+class Side:
+    """One of the two, with a filled buffer and one to write into.
+
+    Args:
+        name: Which.
+        kind: The buffer's class.
+        window: The class of the dataset of windows.
+        data: Which fields.
+        folder: Where the buffers go.
+        more: Further arguments of the buffer.
+    """
+
+    def __init__(
+        self, name: str, kind: Any, window: Any, data: str, folder: Path, more: dict[str, Any]
+    ) -> None:
+        self.kind, self.window, self.data, self.more = kind, window, data, more
+        self.folder = folder / name
+        filled = self.buffer("full")
+        for _ in range(EPISODES):
+            filled.store_episode(**arrays(data), task=1)
+        if name == OURS:
+            filled.close()  # the original has no such thing
+        del filled
+        self.stored = self.kind.from_folder(self.folder / "full")
+        self.empty = self.buffer("written", circular=True)
+
+    def buffer(self, name: str, *, circular: bool = False) -> Any:
+        """A new buffer."""
+        folder = self.folder / name
+        limits = {"max_episodes": EPISODES, "max_timesteps": MAX_LENGTH}
+        fields: dict[str, Any] = {"fields": FIELDS[self.data], "meta_fields": METAS}
+        return self.kind(folder, circular=circular, **limits, **fields, **self.more)
+
+    def store(self) -> float:
+        """Steps one by one."""
+        steps = arrays(self.data)
+        rows = [{name: values[t] for name, values in steps.items()} for t in range(LENGTH)]
+        with self.empty.one_episode(task=1):
+            for row in rows:
+                self.empty.store(**row)
+        return LENGTH
+
+    def store_episode(self) -> float:
+        """Whole episodes."""
+        steps = arrays(self.data)
+        for _ in range(8):
+            self.empty.store_episode(**steps, task=1)
+        return 8 * LENGTH
+
+    def store_batch(self) -> float:
+        """Steps of several envs."""
+        steps = arrays(self.data)
+        with self.empty.batched_episode(ENVS, task=[1] * ENVS):
+            for t in range(LENGTH):
+                row = {name: np.stack([v[t]] * ENVS) for name, v in steps.items()}
+                self.empty.store_batch(**row)
+        return ENVS * LENGTH
+
+    def all_data(self) -> float:
+        """Everything at once."""
+        return float(self.stored.get_all_data()["state"].shape[0] * LENGTH)
+
+    def update(self) -> float:
+        """One field of all episodes."""
+        self.stored.update(reward=np.ones((EPISODES, LENGTH), np.float32))
+        return EPISODES * LENGTH
+
+    def opening(self) -> float:
+        """Open, and count the episodes."""
+        assert self.kind.from_folder(self.folder / "full", read_only=True).num_episodes == EPISODES
+        return EPISODES * LENGTH
+
+    def trajectories(self) -> float:
+        """A pass over the episodes."""
+        return steps_of(self.stored.dataloader(16, return_mask=True), 2)
+
+    def timesteps(self) -> float:
+        """A pass over the steps."""
+        return steps_of(self.stored.dataloader(256, timestep_level=True, shuffle=True), 1)
+
+    def transitions(self) -> float:
+        """A pass over 5-step transitions."""
+        options = {"n_steps": 5, "sequence_fields": ("reward",), "shuffle": True}
+        return steps_of(self.stored.dataloader(256, **options), 1)
+
+    def windows(self) -> float:
+        """A window of each episode."""
+        dataset = self.window(self.stored, window_length=32)
+        return steps_of(self.stored.dataloader(16, dataset=dataset), 2)
+
+
+def steps_of(loader: Any, axes: int) -> float:
+    """Run through a loader, and count the steps."""
+    return float(sum(np.prod(batch["state"].shape[:axes]) for batch in loader))
+
+
+def arrays(data: str) -> dict[str, np.ndarray]:
+    """An episode, with frames as a game shows them: flat areas and a few moving things."""
+    rng = np.random.default_rng(0)
+    found: dict[str, np.ndarray] = {
+        "action": rng.integers(0, 4, LENGTH).astype(np.int32),
+        "reward": rng.random(LENGTH).astype(np.float32),
+    }
+    if data == "vectors":
+        return {"state": rng.random((LENGTH, 8)).astype(np.float32), **found}
+    frames = np.full((LENGTH, 84, 84), 87, np.uint8)
+    frames[:, :12] = rng.integers(0, 256, (12, 84))
+    for t in range(LENGTH):
+        frames[t, 12 + t % 60 : 20 + t % 60, 5 : 5 + 4 * (1 + t % 9)] = t
+    return {"state": frames, **found}
+
+
+def sides(data: str, folder: Path, flush: int, codec: Any) -> Iterator[Side]:
+    """Both, or ours alone where the original is not installed."""
+    yield Side(OURS, ReplayBuffer, ReplayDatasetTimeWindow, data, folder, {"codec": codec})
+    if importlib.util.find_spec("memmap_replay_buffer") is not None:
+        theirs = importlib.import_module("memmap_replay_buffer")
+        more = {"flush_every_store_step": flush}
+        yield Side(THEIRS, theirs.ReplayBuffer, theirs.ReplayDatasetTimeWindow, data, folder, more)
+
+
+def measured(
+    data: str, count: int, flush: int, codec: Any, names: list[str]
+) -> list[tuple[str, ...]]:
+    """A line of the table for each operation."""
+    found: list[tuple[str, ...]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        both = {side.folder.name: side for side in sides(data, Path(folder), flush, codec)}
+        for name in names:
+            candidates: dict[str, Callable[[], float]] = {
+                key: getattr(side, name) for key, side in both.items()
+            }
+            rates = rounds.rates(candidates, count)
+            line = [data, name, f"{np.median(rates[OURS]):,.0f}"]
+            if THEIRS in rates:
+                low, middle, high = rounds.ratios(rates, OURS, THEIRS)
+                line += [
+                    f"{np.median(rates[THEIRS]):,.0f}",
+                    f"{middle:.1f} ({low:.1f}, {high:.1f})",
+                ]
+            else:
+                line += ["-", "-"]
+            found.append(tuple(line))
+        for buffer in (both[OURS].stored, both[OURS].empty):
+            buffer.close()
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--data", nargs="+", default=list(FIELDS))
+    parser.add_argument("--flush", type=int, default=1, help="the original's: 1 is its default")
+    parser.add_argument("--codec", help="ours: raw, narrow or zstd; by default by the field's type")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default="store store_episode store_batch trajectories timesteps transitions windows "
+        "all_data update opening".split(),
+    )
+    options = parser.parse_args()
+    packages = ["numpy", "torch"]
+    if importlib.util.find_spec("memmap_replay_buffer") is None:
+        print("memmap-replay-buffer is not installed: pip install memmap-replay-buffer")
+    else:
+        packages.append("memmap-replay-buffer")
+    print(rounds.machine(*packages))
+    found: list[tuple[str, ...]] = []
+    for data in options.data:
+        found += measured(data, options.rounds, options.flush, options.codec, options.only)
+    print(rounds.table(HEAD, found))
+
+
+if __name__ == "__main__":
+    main()
