@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -357,12 +356,7 @@ class DiskStorage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _find(self, position: int) -> tuple[np.ndarray, Segment, Record]:

@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, final
 
 from stepwell.buffers.sampling.tensors import ToTensors
@@ -141,12 +140,7 @@ class Loader(Generic[BatchT]):
         self._feed.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
