@@ -88,8 +88,11 @@ class Mp4Writer:
         return stream
 
 
-def load_av() -> ModuleType:
+def load_av(otherwise: str = "") -> ModuleType:
     """PyAV, where it is installed.
+
+    Args:
+        otherwise: What else the caller can do, for the error.
 
     Raises:
         ImportError: It is not, or it cannot encode H.264.
@@ -100,8 +103,8 @@ def load_av() -> ModuleType:
         if error.name != "av":
             raise
         raise ImportError(
-            "a video file needs PyAV, which is not installed: pip install 'stepwell[video]'; "
-            "video=True gives the frames without it",
+            "a video file needs PyAV, which is not installed: pip install 'stepwell[video]'"
+            + otherwise,
             name="av",
         ) from error
     if _ENCODER not in av.codecs_available:

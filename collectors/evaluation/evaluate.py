@@ -148,7 +148,7 @@ def _files(video: bool | str | PathLike[str] | None, filmed: list[int]) -> dict[
     """Where each filmed episode goes; the folder is there then."""
     if not filmed or isinstance(video, bool) or video is None:
         return dict.fromkeys(filmed)
-    load_av()  # now, rather than after many steps
+    load_av("; video=True gives the frames without it")  # now, rather than after many steps
     files = file_names(Path(video), iter(filmed))
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
