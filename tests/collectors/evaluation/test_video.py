@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mp4_files import needs_av, read
+from stepwell import RandomPolicy, evaluate
 from stepwell.collectors.evaluation.video import FrameKeeper, Mp4Writer, file_names, load_av
 
 
@@ -210,10 +211,12 @@ def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(ImportError) as caught:
         Mp4Writer(Path("a.mp4"), Fraction(30))
-    assert str(caught.value) == (
-        "a video file needs PyAV, which is not installed: pip install 'stepwell[video]'; "
-        "video=True gives the frames without it"
-    )
+    message = "a video file needs PyAV, which is not installed: pip install 'stepwell[video]'"
+    assert str(caught.value) == message
+    assert os.listdir() == []
+    with pytest.raises(ImportError) as caught:
+        evaluate("CartPole-v1", RandomPolicy(), episodes=1, video="films")
+    assert str(caught.value) == f"{message}; video=True gives the frames without it"
     assert os.listdir() == []
 
 
