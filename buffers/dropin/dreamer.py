@@ -17,6 +17,7 @@ from stepwell.buffers.dropin.declared import one_hot as one_hot_vector
 from stepwell.buffers.dropin.drawn import DrawnSequences
 from stepwell.buffers.dropin.flags import ended_by
 from stepwell.buffers.dropin.image_ring import image_ring
+from stepwell.buffers.dropin.ring import checked_shape
 from stepwell.buffers.dropin.shortage import shortage
 from stepwell.buffers.dropin.step_memory import MISSING, Episode, Memory
 from stepwell.buffers.errors import NotEnoughData
@@ -87,7 +88,7 @@ class ReplayBuffer:
     ) -> None:
         _check_borders(borders)
         self.size = size
-        self.obs_shape = tuple(obs_shape)
+        self.obs_shape = checked_shape("obs_shape", obs_shape)
         self.action_size = action_size
         self.seq_len = seq_len
         self.batch_size = batch_size

@@ -20,7 +20,7 @@ from stepwell.buffers.dropin.flags import ended_by
 from stepwell.buffers.dropin.image_ring import IMAGE, VECTOR, image_ring
 from stepwell.buffers.dropin.iris_on_policy import IRISOnPolicyBuffer
 from stepwell.buffers.dropin.observations_by_age import ObservationsByAge
-from stepwell.buffers.dropin.ring import check_whole
+from stepwell.buffers.dropin.ring import check_whole, checked_shape
 from stepwell.buffers.dropin.shortage import TooFew, shortage
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.sampling.requests import Sequences
@@ -100,7 +100,7 @@ class IRISReplayBuffer:
         _check_one_of("borders", borders, get_args(Borders))
         _check_one_of("final", final, get_args(Final))
         self.size = size
-        self.obs_shape = tuple(obs_shape)
+        self.obs_shape = checked_shape("obs_shape", obs_shape)
         self.action_size = action_size
         self.seq_len = seq_len
         self.batch_size = batch_size

@@ -72,9 +72,8 @@ class ObservationsByAge:
             return np.empty((0, *field.shape), field.numpy_dtype)
         count, oldest = len(self), int(ages.min())
         if ages.dtype.kind not in "iu" or oldest < -count or ages.max() >= count:
-            raise IndexError(
-                f"index: expected whole numbers from {-count} to {count - 1}, got {ages.tolist()}"
-            )
+            there = f"whole numbers from {-count} to {count - 1}" if count else "none: it is empty"
+            raise IndexError(f"index: expected {there}, got {ages.tolist()}")
         ids = self._row_ids(ages if oldest >= 0 else np.where(ages < 0, ages + count, ages))
         return self._replay.field_rows("observation", ids)
 

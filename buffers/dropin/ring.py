@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field
 
-__all__ = ["check_whole", "new_replay", "row_field"]
+__all__ = ["check_whole", "checked_shape", "new_replay", "row_field"]
 
 
 def new_replay(
@@ -56,6 +57,24 @@ def row_field(
     is_image = dtype.itemsize == 1
     chosen: Codec = codec or ("zstd" if path is not None and is_image else "raw")
     return Field(name, dtype.name, shape, chosen, stack)
+
+
+def checked_shape(name: str, shape: object) -> tuple[int, ...]:
+    """The shape of an array.
+
+    Raises:
+        ValueError: It is no sequence of whole numbers >= 1.
+    """
+    sizes = tuple(shape) if isinstance(shape, Sequence | np.ndarray) else (shape,)
+    is_right = sizes != (shape,)
+    for size in sizes:
+        is_whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+        is_right &= bool(is_whole and size >= 1)
+    if not is_right:
+        raise ValueError(
+            f"{name}: expected a tuple of whole numbers >= 1, as in (3, 64, 64), got {shape!r}"
+        )
+    return tuple(int(size) for size in sizes)
 
 
 def check_whole(name: str, value: object, least: int) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from chi_square import assert_shares
 from stepwell.buffers import NotEnoughData, Sequences, SpecMismatch
 from stepwell.buffers.dropin.dreamer import MISSING, Episode, Memory, ReplayBuffer
+from stepwell.buffers.dropin.iris import IRISReplayBuffer
 from tagged_transitions import OBS_SHAPE, Play, Step, plays
 
 
@@ -191,6 +192,13 @@ def test_a_sequence_longer_than_the_buffer_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"seq_len: expected at most size=8, got {length}"):
             ReplayBuffer(8, OBS_SHAPE, 2, length, 4, path=tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("shape", [4, (3, -4), (3, 0), (3, 4.0), (True, 3), "ab", None])
+@pytest.mark.parametrize("kind", [ReplayBuffer, IRISReplayBuffer])
+def test_shapes_that_make_no_sense_are_refused(kind: Any, shape: Any) -> None:
+    with pytest.raises(ValueError, match="obs_shape: expected a tuple of whole numbers >= 1"):
+        kind(9, shape, 2, 3, 4)
 
 
 @pytest.mark.parametrize("name", ["size", "action_size", "seq_len", "batch_size", "num_envs"])
