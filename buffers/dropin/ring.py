@@ -65,16 +65,17 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
     Raises:
         ValueError: It is no sequence of whole numbers >= 1.
     """
-    sizes = tuple(shape) if isinstance(shape, Sequence | np.ndarray) else (shape,)
-    is_right = sizes != (shape,)
-    for size in sizes:
-        is_whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
-        is_right &= bool(is_whole and size >= 1)
-    if not is_right:
+    sizes: Sequence[object] | None = list(shape) if isinstance(shape, Sequence) else None
+    whole = [
+        int(size)
+        for size in sizes or ()
+        if isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1
+    ]
+    if sizes is None or len(whole) < len(sizes):
         raise ValueError(
             f"{name}: expected a tuple of whole numbers >= 1, as in (3, 64, 64), got {shape!r}"
         )
-    return tuple(int(size) for size in sizes)
+    return tuple(whole)
 
 
 def check_whole(name: str, value: object, least: int) -> None:
