@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Frame", "Mp4Writer", "load_av"]
+__all__ = ["Frame", "Mp4Writer", "VideoFile", "load_av"]
 
 Frame = npt.NDArray[np.uint8]
 
@@ -20,6 +21,45 @@ _ENCODER = "libx264"
 _QUALITY = {"crf": "18", "preset": "veryfast"}  # hardly to be told from the frames by eye
 _BT709 = 1  # what the standard calls it, for matrix, primaries and transfer
 _LIMITED = 1  # luma from 16 to 235, as players expect
+
+
+class VideoFile:
+    """A file that gets its name when it is whole; until then ".part" follows it.
+
+    Args:
+        av: PyAV.
+        path: Where it is to be; a file there is replaced.
+        kind: FFmpeg's name of the format.
+        options: Of the format.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+
+    def __init__(
+        self, av: ModuleType, path: Path, kind: str, options: Mapping[str, str] | None = None
+    ) -> None:
+        self._path = path
+        self._part = path.with_name(f"{path.name}.part")
+        self._part.touch()  # what cannot be written fails now, not once the encoder gives something
+        self.container: Any = av.open(str(self._part), "w", format=kind, options=options or {})
+
+    def finish(self, encode_rest: Callable[[], None]) -> None:
+        """Write what is left and give the file its name; where that fails there is no file."""
+        try:
+            encode_rest()
+            self.container.close()
+            os.replace(self._part, self._path)
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Leave no file behind."""
+        try:
+            self.container.close()
+        finally:
+            self._part.unlink(missing_ok=True)
 
 
 class Mp4Writer:
@@ -39,15 +79,10 @@ class Mp4Writer:
 
     def __init__(self, path: Path, fps: Fraction) -> None:
         self._av = load_av()
-        self._path = path
-        self._part = path.with_name(f"{path.name}.part")
         self._fps = fps
         self._stream: Any = None
-        self._part.touch()  # what cannot be written fails now, not once the encoder gives something
         # The index goes to the front, so that a browser plays what it has loaded so far.
-        self._container: Any = self._av.open(
-            str(self._part), "w", format="mp4", options={"movflags": "+faststart"}
-        )
+        self._file = VideoFile(self._av, path, "mp4", {"movflags": "+faststart"})
 
     def add(self, frame: Frame) -> None:
         """Write a frame uint8 [H, W, 3]."""
@@ -57,28 +92,22 @@ class Mp4Writer:
         picture = self._av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(
             format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG"
         )
-        self._container.mux(self._stream.encode(picture))
+        self._file.container.mux(self._stream.encode(picture))
 
     def close(self) -> None:
         """Finish the file and give it its name."""
-        try:
-            if self._stream is not None:
-                self._container.mux(self._stream.encode(None))
-            self._container.close()
-            os.replace(self._part, self._path)
-        except BaseException:
-            self.abort()
-            raise
+        self._file.finish(self._encode_rest)
 
     def abort(self) -> None:
         """Leave no file behind."""
-        try:
-            self._container.close()
-        finally:
-            self._part.unlink(missing_ok=True)
+        self._file.abort()
+
+    def _encode_rest(self) -> None:
+        if self._stream is not None:
+            self._file.container.mux(self._stream.encode(None))
 
     def _begin(self, height: int, width: int) -> Any:
-        stream = self._container.add_stream(_ENCODER, rate=self._fps, options=_QUALITY)
+        stream = self._file.container.add_stream(_ENCODER, rate=self._fps, options=_QUALITY)
         stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
         codec = stream.codec_context
         codec.thread_count = 1  # none that the user did not start; and equal frames, equal file

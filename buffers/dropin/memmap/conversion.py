@@ -16,6 +16,7 @@ from stepwell.buffers.disk.files import Files, check_platform
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.dropin.memmap.transition_rows import RowNames, TransitionRows
+from stepwell.buffers.errors import StoreFailed
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
 __all__ = ["ConversionReport", "convert", "convert_to_rows"]
@@ -226,8 +227,14 @@ def _appearing(target: Path, source: Path) -> Generator[Path]:
             files.fsync_folder(folder)
         os.rename(part, target)  # in place of an empty folder, but never of another one
         files.fsync_folder(target.parent)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
+        if isinstance(error, StoreFailed):  # its words are of a store that is still there
+            why = error.__cause__ or error
+            raise StoreFailed(
+                f"{target} was not made ({getattr(why, 'strerror', None) or why}), and nothing of "
+                f"it is left; cure the cause, then convert again"
+            ) from error
         raise
 
 

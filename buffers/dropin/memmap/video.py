@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from stepwell.buffers.dropin.memmap.named_batch import plain_array
-from stepwell.buffers.video import Frame, Mp4Writer, load_av
+from stepwell.buffers.video import Frame, Mp4Writer, VideoFile, load_av
 
 __all__ = ["frames_to_sheet", "trajectory_to_video"]
 
@@ -219,16 +219,13 @@ class _GifWriter:
 
     def __init__(self, path: Path, fps: Fraction, palette: np.ndarray | None) -> None:
         self._av: Any = load_av()
-        self._path = path
-        self._part = path.with_name(f"{path.name}.part")
         self._tick = 1 / fps
         self._palette = palette
         self._colours = _colour_table(palette)
         self._count = 0
         self._stream: Any = None
         self._graph: Any = None
-        self._part.touch()  # what cannot be written fails now
-        self._container: Any = self._av.open(str(self._part), "w", format="gif")
+        self._file = VideoFile(self._av, path, "gif")
 
     def add(self, frame: Frame) -> None:
         """Take up a frame uint8 [H, W, 3]."""
@@ -239,28 +236,22 @@ class _GifWriter:
             return
         places = np.searchsorted(self._palette, _numbers_of(frame)).astype(np.uint8)
         picture = self._av.VideoFrame.from_ndarray((places, self._colours), format="pal8")
-        self._container.mux(self._stream.encode(self._timed(picture)))
+        self._file.container.mux(self._stream.encode(self._timed(picture)))
 
     def close(self) -> None:
         """Finish the file and give it its name."""
-        try:
-            if self._graph is not None:
-                self._graph.push(None)
-                for _ in range(self._count):
-                    self._container.mux(self._stream.encode(self._graph.pull()))
-            self._container.mux(self._stream.encode(None))
-            self._container.close()
-            os.replace(self._part, self._path)
-        except BaseException:
-            self.abort()
-            raise
+        self._file.finish(self._encode_rest)
 
     def abort(self) -> None:
         """Leave no file behind."""
-        try:
-            self._container.close()
-        finally:
-            self._part.unlink(missing_ok=True)
+        self._file.abort()
+
+    def _encode_rest(self) -> None:
+        if self._graph is not None:
+            self._graph.push(None)
+            for _ in range(self._count):
+                self._file.container.mux(self._stream.encode(self._graph.pull()))
+        self._file.container.mux(self._stream.encode(None))
 
     def _timed(self, picture: Any) -> Any:
         picture.pts, picture.time_base = self._count, self._tick
@@ -268,7 +259,7 @@ class _GifWriter:
         return picture
 
     def _begin(self, height: int, width: int) -> None:
-        self._stream = self._container.add_stream("gif", rate=1 / self._tick)
+        self._stream = self._file.container.add_stream("gif", rate=1 / self._tick)
         self._stream.height, self._stream.width = height, width
         self._stream.pix_fmt = "pal8"
         self._stream.codec_context.time_base = self._tick

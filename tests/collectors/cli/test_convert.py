@@ -569,18 +569,21 @@ def test_ctrl_c_leaves_nothing(
 
 
 @pytest.mark.parametrize("options", ["", ROWS])
+@pytest.mark.parametrize("call", ["fdatasync", "allocate"])
 def test_an_error_of_the_disk_leaves_nothing(
-    options: str, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+    call: str, options: str, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree()
 
-    def full(self: Files, file: Any) -> None:
+    def full(self: Files, *arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Files, "fdatasync", full)
+    monkeypatch.setattr(Files, call, full)
     result = stepwell(f"convert old new {options}")
     assert result.code == 2
-    assert "No space left on device" in result.err
+    assert "No space left on device" in result.err or call == "allocate"
+    assert "stepwell: new was not made (" in result.err
+    assert "nothing of it is left; cure the cause, then convert again" in result.err
     assert tree() == before
 
 
