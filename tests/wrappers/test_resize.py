@@ -46,7 +46,8 @@ def test_it_equals_gymnasiums_resize_observation() -> None:
 SHAPES = [
     ((210, 160), (84, 84)),  # 42 bands of 5 rows
     ((210, 160, 3), (84, 84)),
-    ((250, 160), (84, 84)),  # one band: 2.976... is not exact
+    ((250, 160), (84, 84)),  # 2 bands
+    ((251, 160), (84, 84)),  # one band
     ((210, 160), (105, 40)),
     ((210, 160), (64, 64)),
     ((240, 256, 3), (96, 96)),
@@ -54,6 +55,9 @@ SHAPES = [
     ((210, 160), (84, 320)),  # wider: interpolated, so one band
     ((84, 84), (210, 160)),
     ((20, 6), (8, 3)),  # a band is no whole number of 8-byte words
+    ((240, 256), (84, 84)),  # NES: 12 bands of 20 rows, whose weights are not exact but equal
+    ((224, 240), (84, 84)),
+    ((208, 256, 3), (84, 84)),
 ]
 
 
@@ -72,11 +76,38 @@ def test_resizing_what_changed_equals_resizing_the_whole(
         image[rows] = rng.integers(256, size=(changes, *shape[1:]), dtype=np.uint8)
 
 
+@given(st.data())
+def test_any_size_is_resized_as_opencv_does(data: st.DataObject) -> None:
+    rows, columns = data.draw(st.integers(2, 130)), data.draw(st.integers(2, 40))
+    size = data.draw(st.integers(1, rows)), data.draw(st.integers(1, columns))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    image = rng.integers(256, size=(rows, columns), dtype=np.uint8)
+    np.testing.assert_array_equal(BandResize((rows, columns), size)(image), whole(image, size))
+
+
+@pytest.mark.full
+def test_bands_give_the_pixels_of_the_whole_wherever_there_are_any() -> None:
+    rng = np.random.default_rng(0)
+    sizes = [
+        (rows, small) for rows in range(20, 261, 2) for small in (42, 64, 80, 84, 96, 100, 120)
+    ]
+    banded = 0
+    for rows, small in sizes:
+        resize = BandResize((rows, 40), (small, 20))
+        banded += resize.bands > 1
+        for _ in range(20):
+            image = rng.integers(256, size=(rows, 40), dtype=np.uint8)
+            np.testing.assert_array_equal(resize(image), whole(image, (small, 20)))
+    assert banded > 500
+
+
 @pytest.mark.parametrize(
     ("shape", "size", "bands"),
     [
         ((210, 160), (84, 84), 42),
-        ((250, 160), (84, 84), 1),
+        ((240, 256), (84, 84), 12),
+        ((224, 240), (84, 84), 28),
+        ((251, 160), (84, 84), 1),
         ((84, 84), (210, 160), 1),
         ((210, 160), (84, 320), 1),
     ],
