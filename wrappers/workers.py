@@ -22,6 +22,7 @@ from stepwell.wrappers.worker_checks import (
 )
 from stepwell.wrappers.worker_crew import Bools, WorkerCrew
 from stepwell.wrappers.worker_handle import NO_MAIN_GUARD, PROCESS_NAME, no_main_guard
+from stepwell.wrappers.worker_infos import plain_columns
 from stepwell.wrappers.worker_memory import SharedRows, check_space, copy_rows, write_rows
 from stepwell.wrappers.worker_process import CALL, SET, STEP, EnvFn, Infos
 
@@ -229,9 +230,11 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         return answers
 
     def _collected(self, infos: Infos, restarted: Bools) -> Info:
-        collected: Info = {}
-        for index, info in infos:
-            collected = self._add_info(collected, info, index)
+        collected = plain_columns(infos, self.num_envs)
+        if collected is None:
+            collected = {}
+            for index, info in infos:
+                collected = self._add_info(collected, info, index)
         if restarted.any():
             collected["worker_restarted"] = restarted
             collected["_worker_restarted"] = restarted.copy()

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.wrappers.worker_infos import plain_columns
+
+VALUES = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.booleans(),
+    st.just("text"),
+    st.just(np.int16(3)),
+    st.just(np.arange(2)),
+    st.just({"inner": 1}),
+)
+KEYS = st.sampled_from(["lives", "score", "_odd", "final_obs"])
+
+
+class Joined(VectorEnv[Any, Any, Any]):
+    """Gymnasium's own way."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+    def joined(self, infos: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+        collected: dict[str, Any] = {}
+        for index, info in infos:
+            collected = self._add_info(collected, info, index)
+        return collected
+
+
+@st.composite
+def plain(draw: st.DrawFn) -> list[tuple[int, dict[str, Any]]]:
+    kinds = draw(
+        st.dictionaries(
+            st.sampled_from(["lives", "score", "speed"]),
+            st.sampled_from([st.integers(-(2**63), 2**63 - 1), st.floats(), st.booleans()]),
+        )
+    )
+    infos = draw(st.lists(st.fixed_dictionaries(kinds), min_size=1, max_size=5))
+    return list(enumerate(infos))
+
+
+@given(plain())
+def test_plain_infos_are_joined_as_gymnasium_joins_them(
+    infos: list[tuple[int, dict[str, Any]]],
+) -> None:
+    found = plain_columns(infos, len(infos))
+    assert found is not None
+    check_equal(found, Joined(len(infos)).joined(infos))
+
+
+@given(st.lists(st.dictionaries(KEYS, VALUES), min_size=1, max_size=4), st.data())
+def test_what_is_joined_at_all_is_joined_as_gymnasium_does(
+    infos: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    indexed = [pair for pair in enumerate(infos) if data.draw(st.booleans())]
+    found = plain_columns(indexed, len(infos))
+    if found is not None:
+        check_equal(found, Joined(len(infos)).joined(indexed))
+
+
+def test_others_are_left_to_gymnasium() -> None:
+    assert plain_columns([(0, {"a": 1}), (1, {"a": 1.0})], 2) is None
+    assert plain_columns([(0, {"a": 1}), (1, {"b": 1})], 2) is None
+    assert plain_columns([(0, {"a": 1})], 2) is None
+    assert plain_columns([(0, {"a": "x"})], 1) is None
+    assert plain_columns([(0, {"a": True}), (1, {"a": 1})], 2) is None
+
+
+def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(found) == list(expected)
+    for key, column in expected.items():
+        assert found[key].dtype == column.dtype
+        np.testing.assert_array_equal(found[key], column)
