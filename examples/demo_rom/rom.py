@@ -1,0 +1,56 @@
+"""Puts program, pictures and header together, and writes the game's files."""
+
+from pathlib import Path
+from typing import Final
+
+from demo_rom.assembler import assemble
+from demo_rom.memory import RAM
+from demo_rom.tiles import pattern_tables, screens
+
+__all__ = ["build_rom", "game_map", "write_demo"]
+
+_HERE: Final = Path(__file__).parent
+_PRG_START, _PRG_BYTES = 0xC000, 0x4000  # mapper 0 with one bank shows it here
+_SCREENS: Final = 0xE000
+_VECTORS: Final = {"nmi": 0xFFFA, "reset": 0xFFFC, "irq": 0xFFFE}  # where the CPU looks them up
+
+
+def build_rom() -> bytes:
+    """The game as an iNES file: mapper 0, 16 KB of program, 8 KB of tiles, vertical mirroring.
+
+    Returns:
+        24,592 bytes, the same on every machine and Python.
+
+    Example:
+        >>> len(build_rom())
+        24592
+    """
+    source = (_HERE / "game.s").read_text(encoding="utf-8")
+    code, addresses = assemble(source, _PRG_START, {**RAM, "map": _SCREENS})
+    prg = bytearray(_PRG_BYTES)
+    parts = {_PRG_START: code, _SCREENS: screens()}
+    parts |= {slot: addresses[name].to_bytes(2, "little") for name, slot in _VECTORS.items()}
+    for address, part in parts.items():
+        start = address - _PRG_START
+        prg[start : start + len(part)] = part
+    header = b"NES\x1a" + bytes([1, 1, 0x01, 0]) + bytes(8)
+    return header + bytes(prg) + pattern_tables()
+
+
+def game_map() -> str:
+    """The RAM map of the game, in TOML: what an env must know to give rewards and ends."""
+    return (_HERE / "game.toml").read_text(encoding="utf-8")
+
+
+def write_demo(folder: str | Path) -> tuple[Path, Path]:
+    """Write `game.nes` and `game.toml` into a folder, which is made if need be.
+
+    Returns:
+        The paths of the two files.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    rom, toml = folder / "game.nes", folder / "game.toml"
+    rom.write_bytes(build_rom())
+    toml.write_text(game_map(), encoding="utf-8")
+    return rom, toml

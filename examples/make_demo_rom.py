@@ -1,0 +1,21 @@
+"""Write a tiny NES game of our own, and its RAM map, to try things with.
+
+python examples/make_demo_rom.py runs/demo
+"""
+
+import argparse
+
+from demo_rom import write_demo
+
+
+def main() -> None:
+    """The files are the same each time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", default="runs/demo")
+    rom, game = write_demo(parser.parse_args().folder)
+    print(f"{rom} and {game} are there; collect from them with, for instance,")
+    print(f"stepwell collect {rom} --game {game} --num-envs 2 --steps 2_000 --out runs/demo-data")
+
+
+if __name__ == "__main__":
+    main()
