@@ -18,7 +18,7 @@ from stepwell.wrappers import make_atari, make_vec
 if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.buffers import Batch, ReplayRatio, Rollout, SampleLimiter, TransitionBatch
     from stepwell.collectors import EpsilonGreedy, Evaluation, GaussianNoise, WarmUp, evaluate
-    from stepwell.wrappers import check_vector_env
+    from stepwell.wrappers import NesEnv, check_vector_env, from_gym, make_nes
 
 __all__ = [
     "Batch",
@@ -29,6 +29,7 @@ __all__ = [
     "EpsilonGreedy",
     "Evaluation",
     "GaussianNoise",
+    "NesEnv",
     "NotEnoughData",
     "RandomPolicy",
     "ReplayRatio",
@@ -43,7 +44,9 @@ __all__ = [
     "WarmUp",
     "check_vector_env",
     "evaluate",
+    "from_gym",
     "make_atari",
+    "make_nes",
     "make_vec",
 ]
 
@@ -54,6 +57,7 @@ _LATER = {
     "EpsilonGreedy": "collectors",
     "Evaluation": "collectors",
     "GaussianNoise": "collectors",
+    "NesEnv": "wrappers",
     "ReplayRatio": "buffers",
     "Rollout": "buffers",
     "SampleLimiter": "buffers",
@@ -61,6 +65,8 @@ _LATER = {
     "WarmUp": "collectors",
     "check_vector_env": "wrappers",
     "evaluate": "collectors",
+    "from_gym": "wrappers",
+    "make_nes": "wrappers",
 }
 
 

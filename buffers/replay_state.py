@@ -62,12 +62,21 @@ def difference_of(
     difference = stored.difference(spec.with_codecs(shared))
     if difference or not sessions:
         return difference
-    before = cast("dict[str, object]", sessions[0].get("recipe", {}))
-    now = cast("dict[str, object]", session.get("recipe", {}))
-    for key in sorted({*before, *now}):
-        if before.get(key) != now.get(key):
-            return f"{key} of the envs was {before.get(key)!r}, is {now.get(key)!r}"
-    return None
+    return _difference_within("", sessions[0].get("recipe", {}), session.get("recipe", {}))
+
+
+def _difference_within(path: str, before: object, now: object) -> str | None:
+    """The first difference between two recipes, by the path of keys that leads to it."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return None if before == now else f"{path} of the envs was {before!r}, is {now!r}"
+    old, new = cast("Mapping[str, object]", before), cast("Mapping[str, object]", now)
+    # A file is what its bytes are, whatever it is called.
+    keys = ["sha256"] if "sha256" in old and "sha256" in new else sorted({*old, *new})
+    found = (
+        _difference_within(f"{path}.{key}" if path else key, old.get(key), new.get(key))
+        for key in keys
+    )
+    return next(filter(None, found), None)
 
 
 def _store(storage: Storage | None) -> object:

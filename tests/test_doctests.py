@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import doctest
 import importlib
+from pathlib import Path
 
 import pytest
 
+from demo_rom import write_demo
 from source_tree import ROOMS, module_names
 
 MODULES = ["stepwell", *(name for room in ROOMS for name in module_names(room))]
-NEEDS = {"stepwell.buffers.dropin.memmap.video": "av"}  # packages of extras, by module
+NES = "stepwell.wrappers.nes."
+# Packages of extras, by module.
+NEEDS = {
+    "stepwell.buffers.dropin.memmap.video": "av",
+    **dict.fromkeys(
+        [f"{NES}{name}" for name in ("backends", "env", "snapshot", "vector")], "cynes"
+    ),
+}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -21,9 +30,14 @@ def doctests_of(name: str) -> list[doctest.DocTest]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_in_docstrings_print_what_they_say(name: str) -> None:
+def test_the_examples_in_docstrings_print_what_they_say(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}")
+    if name.startswith(NES):  # the reader's cartridge
+        write_demo(tmp_path)
+        monkeypatch.chdir(tmp_path)
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=OPTIONS, verbose=False)
     for test in doctests_of(name):

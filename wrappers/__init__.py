@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 from stepwell.wrappers.ale_frame_skip import AleFrameSkip
 from stepwell.wrappers.atari import make_atari
 from stepwell.wrappers.atari_games import atari_games
+from stepwell.wrappers.clip_reward import ClipReward
 from stepwell.wrappers.crop import Crop
 from stepwell.wrappers.emulator_seed import EmulatorSeed
 from stepwell.wrappers.episodic_life import EpisodicLife
 from stepwell.wrappers.fire_reset import FireReset
 from stepwell.wrappers.frame_skip import FrameSkip
 from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.grayscale import Grayscale
 from stepwell.wrappers.make_vec import make_vec, vectorize
 from stepwell.wrappers.noop_start import NoopStart
 from stepwell.wrappers.resize import Resize
@@ -19,28 +21,43 @@ from stepwell.wrappers.workers import WorkerVectorEnv
 
 if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.wrappers.check import check_vector_env
+    from stepwell.wrappers.nes import NesEnv, make_nes
+    from stepwell.wrappers.old_gym.env import from_gym
+    from stepwell.wrappers.old_gym.nes_py_repair import mend_nes_py
 
 __all__ = [
     "AleFrameSkip",
+    "ClipReward",
     "Crop",
     "EmulatorSeed",
     "EpisodicLife",
     "FireReset",
     "FrameSkip",
     "FrameStack",
+    "Grayscale",
+    "NesEnv",
     "NoopStart",
     "Resize",
     "SignReward",
     "WorkerVectorEnv",
     "atari_games",
     "check_vector_env",
+    "from_gym",
     "make_atari",
+    "make_nes",
     "make_vec",
+    "mend_nes_py",
     "vectorize",
 ]
 
 
-_LATER = {"check_vector_env": "check"}
+_LATER = {
+    "NesEnv": "nes.env",
+    "check_vector_env": "check",
+    "from_gym": "old_gym.env",
+    "make_nes": "nes.vector",
+    "mend_nes_py": "old_gym.nes_py_repair",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -36,7 +36,8 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
 
     Returns:
         JSON-able data: maker, id, kwargs, wrappers (outermost last), frame_skip,
-        versions, and for a stack of frames `frame_stack` and `stack_padding`.
+        versions, for a stack of frames `frame_stack` and `stack_padding`, and under `env` what
+        the env itself says about how it was made, as `NesEnv` and `from_gym`'s do.
 
     Example:
         >>> recipe = recipe_of(gym.make("CartPole-v1"), None)
@@ -45,6 +46,8 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
     """
     spec = env.unwrapped.spec
     chain = [one for one in _wrappers_of(env) if not isinstance(one, CHECKERS)]
+    own = dict(_own_recipe(env))
+    own_versions = own.pop("versions", {})
     return {
         "maker": "make_vec",
         "id": jsonable(source) if spec is None else spec.id,
@@ -52,8 +55,16 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
         "wrappers": [_wrapper_recipe(one) for one in reversed(chain)],
         "frame_skip": _frame_skip(env),
         **_stack_recipe(env),
-        "versions": _versions(env),
+        **({"env": own} if own else {}),
+        "versions": {**_versions(env), **own_versions},
     }
+
+
+def _own_recipe(env: AnyEnv) -> Mapping[str, Any]:
+    """What the env itself says about how it was made; nothing for most."""
+    said: Mapping[str, Any] = env.unwrapped.metadata.get("stepwell", {})
+    # An env that went through `make_vec` before carries that recipe, with its own inside.
+    return said.get("env", {}) if said.get("maker") == "make_vec" else said
 
 
 def _wrappers_of(env: AnyEnv) -> list[gym.Wrapper[Any, Any, Any, Any]]:
@@ -92,6 +103,7 @@ def _frame_skip(env: AnyEnv) -> int:
     """Frames of the emulator in one step: ale-py's own `frameskip` times those of wrappers."""
     spec = env.unwrapped.spec
     skips = [spec.kwargs.get("frameskip", 1) if spec is not None else 1]
+    skips.append(_own_recipe(env).get("frame_skip", 1))
     for wrapper in _wrappers_of(env):
         kwargs: dict[str, Any] = getattr(wrapper, "_saved_kwargs", None) or {}
         skips.append(kwargs.get("frame_skip", kwargs.get("skip", 1)))

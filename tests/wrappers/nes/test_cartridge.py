@@ -1,0 +1,382 @@
+"""What `Cartridge.read` takes, what it refuses and in which words, and what emulators are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import pickle
+import re
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demo_rom import build_rom
+from nes_backends import BOOT, RIGHT, console_of, each_backend, play
+from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.cartridge import LARGEST, Cartridge
+
+ROM = build_rom()
+BANKS = ROM[16:]
+PRG, CHR = 0x4000, 0x2000
+EVERY = frozenset(range(256))
+TRAINER = bytes(index * 7 & 0xFF for index in range(512))
+
+
+def header(**changed: int) -> bytes:
+    """The header of the demonstration with other bytes: `header(b7=8)`."""
+    found = bytearray(ROM[:16])
+    for place, value in changed.items():
+        found[int(place[1:])] = value
+    return bytes(found)
+
+
+def zipped(**files: bytes) -> bytes:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name.replace("_", "."), data)
+    return whole.getvalue()
+
+
+def one_sentence(message: str) -> bool:
+    """What was wrong: expected X, got Y; what to do."""
+    return (
+        "\n" not in message and len(message) < 400 and ("expected" in message or "got" in message)
+    )
+
+
+# --- what is read ---
+
+
+def test_a_path_and_its_bytes_give_the_same_cartridge(tmp_path: Path) -> None:
+    path = tmp_path / "folder.of" / "My Game.nes"
+    path.parent.mkdir()
+    path.write_bytes(ROM)
+    of_bytes = Cartridge.read(ROM)
+    assert of_bytes.name == "bytes"
+    for rom in (path, str(path)):
+        assert Cartridge.read(rom) == dataclasses.replace(of_bytes, name="My Game.nes")
+
+
+def test_a_cartridge_is_taken_as_it_is() -> None:
+    cartridge = Cartridge.read(ROM)
+    assert Cartridge.read(cartridge) is cartridge
+
+
+def test_a_cartridge_can_travel_to_a_worker() -> None:
+    cartridge = Cartridge.read(ROM)
+    assert pickle.loads(pickle.dumps(cartridge)) == cartridge
+
+
+def test_the_hash_is_of_the_file_as_it_is() -> None:
+    dirty = ROM + b"a note behind the last bank"
+    assert Cartridge.read(dirty).data == dirty
+    assert Cartridge.read(dirty).sha256 == hashlib.sha256(dirty).hexdigest()
+
+
+def test_the_recipe_is_json() -> None:
+    recipe = Cartridge.read(ROM).recipe()
+    assert json.loads(json.dumps(recipe)) == recipe
+    assert recipe["sha256"] == hashlib.sha256(ROM).hexdigest()
+
+
+def test_its_text_does_not_hold_the_rom() -> None:
+    assert len(repr(Cartridge.read(ROM))) < 400
+
+
+@pytest.mark.parametrize(
+    ("data", "facts"),
+    [
+        (ROM, {"mapper": 0, "prg_bytes": PRG, "chr_bytes": CHR, "header": "iNES"}),
+        (header(b4=2, b6=0x10) + bytes(2 * PRG + CHR), {"mapper": 1, "prg_bytes": 2 * PRG}),
+        (header(b6=0x51, b7=0x40) + BANKS, {"mapper": 69}),
+        (header(b6=0xF1, b7=0xF0) + BANKS, {"mapper": 255}),
+        (header(b5=0) + bytes(PRG), {"chr_bytes": 0}),
+        (header(b4=255, b5=255) + bytes(255 * (PRG + CHR)), {"chr_bytes": 255 * CHR}),
+        (header(b6=3) + BANKS, {"has_battery": True, "has_four_screens": False}),
+        (header(b6=9) + BANKS, {"has_battery": False, "has_four_screens": True}),
+        (header(b7=8) + BANKS, {"header": "NES 2.0", "mapper": 0, "region": "NTSC"}),
+        (header(b7=8, b12=2) + BANKS, {"region": "multi"}),
+        (header(b6=0x11, b7=0x48, b8=0x52) + BANKS, {"mapper": 0x241, "submapper": 5}),
+        (header(b4=2, b7=8, b9=1) + bytes(0x102 * PRG + CHR), {"prg_bytes": 0x102 * PRG}),
+        (header(b7=8, b9=0x10) + bytes(PRG + 0x101 * CHR), {"chr_bytes": 0x101 * CHR}),
+        (header(b8=1) + BANKS, {"mapper": 0, "submapper": 0}),  # iNES: the size of its RAM
+        (header(b10=2) + BANKS, {"region": "NTSC"}),  # unofficial, and no emulator reads it
+    ],
+)
+def test_the_header_is_read(data: bytes, facts: dict[str, object]) -> None:
+    cartridge = Cartridge.read(data)
+    assert {name: getattr(cartridge, name) for name in facts} == facts
+    assert cartridge.groomed() == data
+
+
+@pytest.mark.parametrize(
+    "name", [b"DiskDude!", b"Disk", b"demiforce", b"NI 2.1\0\0\0", b"\0\0\0\0\0aster"]
+)
+def test_a_dumping_tools_name_in_the_header_is_no_mapper(name: bytes) -> None:
+    dirty = ROM[:7] + name.ljust(9, b"\0")[:9] + BANKS
+    cartridge = Cartridge.read(dirty)
+    assert (cartridge.mapper, cartridge.header, cartridge.region) == (0, "iNES", "NTSC")
+    assert cartridge.groomed() == ROM
+    assert cartridge.data == dirty
+
+
+def test_a_name_that_begins_behind_the_mapper_takes_the_high_nibble_with_it() -> None:
+    """Nothing tells whether byte 7 is the name's or the mapper's: it is not trusted."""
+    cartridge = Cartridge.read(header(b6=0x41, b7=0x40, b12=0x61, b15=0x72) + BANKS)
+    assert (cartridge.mapper, cartridge.groomed()[7:16]) == (4, bytes(9))
+
+
+def test_garbage_in_byte_11_alone_is_cleared_and_the_mapper_stays() -> None:
+    cartridge = Cartridge.read(header(b6=0x21, b7=0x40, b11=9) + BANKS)
+    assert (cartridge.mapper, cartridge.groomed()[:16]) == (66, header(b6=0x21, b7=0x40))
+
+
+@pytest.mark.parametrize("tail", [b"\0", bytes(128), b"Title of the game".ljust(128, b"\0")])
+def test_what_stands_behind_the_last_bank_is_left_out(tail: bytes) -> None:
+    assert Cartridge.read(ROM + tail).groomed() == ROM
+
+
+def test_a_zip_with_one_game_in_it_is_read(tmp_path: Path) -> None:
+    packed = zipped(readme_txt=b"hello", game_NES=ROM)
+    (tmp_path / "packed.zip").write_bytes(packed)
+    for rom in (tmp_path / "packed.zip", packed):
+        cartridge = Cartridge.read(rom)
+        assert (cartridge.name, cartridge.data) == ("game.NES", ROM)
+
+
+# --- what is refused ---
+
+REFUSED = {
+    "empty": (b"", "empty file"),
+    "magic alone": (b"NES\x1a", "cut short: expected at least 16 bytes"),
+    "zip of nothing": (zipped(), "zip"),
+    "zip without a game": (zipped(readme_txt=b"x"), "expected one .nes file in the .zip, got 0"),
+    "zip of two": (zipped(a_nes=ROM, b_nes=ROM), "expected one .nes file in the .zip, got 2"),
+    "zip of a broken game": (zipped(a_nes=ROM[:-1]), "a.nes is cut short"),
+    "zip of a zip": (zipped(a_nes=zipped(a_nes=ROM)), "a .zip"),
+    "broken zip": (zipped(a_nes=ROM)[:200], "cannot be unpacked"),
+    "unif": (b"UNIF" + bytes(40), "UNIF"),
+    "fds": (b"FDS\x1a" + bytes(40), "Famicom Disk System"),
+    "bare disk": (b"\x01*NINTENDO-HVC*" + bytes(40), "Famicom Disk System"),
+    "music": (b"NESM\x1a" + bytes(40), "music"),
+    "7z": (b"7z\xbc\xaf\x27\x1c" + bytes(40), "7z"),
+    "rar": (b"Rar!\x1a\x07" + bytes(40), "rar"),
+    "gz": (b"\x1f\x8b\x08" + bytes(40), "gz"),
+    "web page": (b"<!DOCTYPE html>" + bytes(40), "web page"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
+    "text": (b"not a game, but a long note", "a text"),
+    "other bytes": (bytes([0xCA, 0xFE, 0xBA, 0xBE]) * 10, "ca fe ba be"),
+    "lower case": (b"nes\x1a" + ROM[4:], "6e 65 73 1a"),
+    "no program": (header(b4=0) + BANKS, "no program"),
+    "no program, new": (header(b4=0, b7=8) + BANKS, "no program"),
+    "PAL": (header(b9=1) + BANKS, "television standard: expected an NTSC game, got PAL"),
+    "PAL, new": (header(b7=8, b12=1) + BANKS, "got PAL"),
+    "Dendy": (header(b7=8, b12=3) + BANKS, "got Dendy"),
+    "Vs.": (header(b7=1) + BANKS, "Vs. System"),
+    "Vs., new": (header(b7=9) + BANKS, "Vs. System"),
+    "PlayChoice": (header(b7=2) + BANKS, "PlayChoice-10"),
+    "PlayChoice, new": (header(b7=10) + BANKS, "PlayChoice-10"),
+    "extended": (header(b7=11) + BANKS, "another kind"),
+    "both arcades": (header(b7=3) + BANKS, "another kind"),
+    "trainer": (header(b6=5) + TRAINER + BANKS, "trainer"),
+    "trainer, new": (header(b6=5, b7=8) + TRAINER + BANKS, "trainer"),
+    "ROMs of other kinds": (header(b7=8, b14=1) + BANKS, "ROMs of other kinds"),
+    "PRG exponent": (header(b4=14 << 2, b7=8, b9=0x0F) + BANKS, "exponent"),
+    "CHR exponent": (header(b5=13 << 2, b7=8, b9=0xF0) + BANKS, "exponent"),
+    "PRG high nibble": (header(b7=8, b9=1) + BANKS, "cut short: expected at least 4,218,896"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_no_playable_cartridge_is_refused_in_one_sentence(
+    kind: str, tmp_path: Path
+) -> None:
+    """C5: one clear error for every backend, before any emulator sees the file."""
+    data, message = REFUSED[kind]
+    path = tmp_path / "what.nes"
+    path.write_bytes(data)
+    for rom in (path, data):
+        with pytest.raises(ValueError, match=re.escape(message)) as error:
+            Cartridge.read(rom)
+        assert one_sentence(str(error.value)), error.value
+
+
+LENGTHS = [0, 1, 3, 4, 15, 16, 17, 528, 16 + PRG - 1, 16 + PRG, 16 + PRG + 1, len(ROM) - 1]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_file_that_is_cut_short_says_how_short(length: int) -> None:
+    with pytest.raises(ValueError, match=r"cut short|empty file|no cartridge image") as error:
+        Cartridge.read(ROM[:length])
+    if length >= 16:
+        assert f"expected at least {len(ROM):,} bytes" in str(error.value)
+        assert f"got {length:,};" in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no ROM file .*nowhere\.nes") as error:
+        Cartridge.read(tmp_path / "nowhere.nes")
+    assert one_sentence(str(error.value))
+
+
+def test_a_folder_is_no_game(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected a \.nes file, got a folder"):
+        Cartridge.read(tmp_path)
+
+
+@pytest.mark.parametrize("rom", [None, 3, bytearray(ROM), [ROM]])
+def test_what_is_neither_path_nor_bytes_is_refused(rom: object) -> None:
+    with pytest.raises(TypeError, match="rom is of the wrong kind: expected a path or bytes"):
+        Cartridge.read(rom)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "film.nes"
+    with path.open("wb") as file:
+        file.write(ROM)
+        file.truncate(20 * LARGEST)
+    bomb = zipped(bomb_nes=ROM + bytes(20 * LARGEST))
+    tracemalloc.start()
+    try:
+        for rom in (path, bomb):
+            with pytest.raises(ValueError, match="expected at most 16,777,216 bytes"):
+                Cartridge.read(rom)
+        assert tracemalloc.get_traced_memory()[1] < 4 * LARGEST
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_zip_that_cannot_be_unpacked_is_refused() -> None:
+    damaged = bytearray(zipped(a_nes=ROM))
+    damaged[30 + len("a.nes")] |= 0b110  # a kind of block that does not exist
+    with pytest.raises(ValueError, match=r"cannot be unpacked: .* invalid block type") as error:
+        Cartridge.read(bytes(damaged))
+    assert one_sentence(str(error.value))
+
+
+def test_a_zip_with_a_password_is_refused() -> None:
+    locked = bytearray(zipped(a_nes=ROM))
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        locked[locked.index(mark) + flags] |= 1
+    with pytest.raises(ValueError, match=r"expected a sound \.zip without a password"):
+        Cartridge.read(bytes(locked))
+
+
+# --- which backend plays it ---
+
+
+def test_a_board_that_the_backend_does_not_know_is_named_with_those_that_it_knows() -> None:
+    cartridge = Cartridge.read(header(b6=0x51) + BANKS)
+    with pytest.raises(ValueError, match=r"0-4, 7, 9-10, 66, 71, got 5; .*stable-retro") as error:
+        cartridge.check_playable("cynes", frozenset({0, 1, 2, 3, 4, 7, 9, 10, 66, 71}))
+    assert one_sentence(str(error.value))
+    cartridge.check_playable("cynes", frozenset({5}))
+    cartridge.check_playable("stable-retro", EVERY)
+
+
+@pytest.mark.parametrize(
+    ("mapper", "submapper", "plays"),
+    [(1, 0, True), (1, 5, False), (4, 1, False), (2, 1, True), (3, 2, True), (2, 3, False)],
+)
+def test_a_variant_of_a_board_that_only_stable_retro_knows(
+    mapper: int, submapper: int, plays: bool
+) -> None:
+    data = header(b6=mapper << 4, b7=8, b8=submapper << 4) + BANKS
+    cartridge = Cartridge.read(data)
+    cartridge.check_playable("stable-retro", EVERY)
+    if plays:
+        cartridge.check_playable("cynes", EVERY)
+    else:
+        with pytest.raises(ValueError, match=f"submapper 0 of mapper {mapper}, got {submapper}"):
+            cartridge.check_playable("cynes", EVERY)
+
+
+def test_four_screens_are_refused_where_the_emulator_has_two() -> None:
+    cartridge = Cartridge.read(header(b6=0x48) + BANKS)
+    cartridge.check_playable("nes-py", frozenset({4}))
+    cartridge.check_playable("stable-retro", EVERY)
+    with pytest.raises(ValueError, match="two screens of background, got one with four"):
+        cartridge.check_playable("cynes", frozenset({4}))
+
+
+# --- nothing else ever happens ---
+
+
+def cartridge_or_sentence(data: bytes) -> Cartridge | None:
+    """What was read, or None where it was refused as it should be."""
+    try:
+        return Cartridge.read(data)
+    except ValueError as error:
+        if not one_sentence(str(error)):
+            raise AssertionError(f"not one sentence: {error}") from error
+        return None
+
+
+INTERESTING = st.sampled_from([0, 1, 2, 3, 4, 8, 9, 0x0F, 0x10, 0x40, 0xF0, 0xFF, ord("D")])
+HEADERS = st.builds(
+    lambda tail: b"NES\x1a" + bytes(tail),
+    st.lists(st.one_of(INTERESTING, st.integers(0, 255)), min_size=12, max_size=12),
+)
+
+
+@given(HEADERS, st.integers(-40, 40), st.sampled_from([0, 1, 2, 3]), st.sampled_from([0, 1, 2]))
+def test_any_header_over_any_length_gives_a_cartridge_or_one_sentence(
+    head: bytes, off: int, prg: int, tiles: int
+) -> None:
+    data = head + bytes(max(0, prg * PRG + tiles * CHR + off))
+    cartridge = cartridge_or_sentence(data)
+    if cartridge is None:
+        return
+    groomed = cartridge.groomed()
+    assert len(groomed) == 16 + cartridge.prg_bytes + cartridge.chr_bytes <= len(data)
+    assert cartridge.prg_bytes >= PRG
+    again = Cartridge.read(groomed)  # what emulators get says the same, and is clean
+    assert again.groomed() == groomed
+    same = ("mapper", "submapper", "prg_bytes", "chr_bytes", "header", "has_battery", "region")
+    assert [getattr(again, name) for name in same] == [getattr(cartridge, name) for name in same]
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_give_one_sentence(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r".") as error:
+        Cartridge.read(data)
+    assert one_sentence(str(error.value)), error.value
+
+
+ZIP = zipped(a_nes=ROM)
+
+
+@given(st.integers(4, len(ZIP) - 1), st.integers(1, 255), st.integers(len(ZIP) // 2, len(ZIP)))
+def test_a_damaged_zip_gives_the_cartridge_or_one_sentence(
+    place: int, change: int, length: int
+) -> None:
+    damaged = bytearray(ZIP)
+    damaged[place] ^= change
+    cartridge = cartridge_or_sentence(bytes(damaged[:length]))
+    assert cartridge is None or cartridge.data == ROM
+
+
+# --- what the emulators make of it: the reasons for the rules above ---
+
+
+@each_backend
+@pytest.mark.parametrize(
+    "odd",
+    [ROM[:7] + b"DiskDude!" + BANKS, ROM + bytes(100), header(b7=8) + BANKS],
+    ids=["DiskDude", "trailing bytes", "NES 2.0"],
+)
+def test_an_odd_file_plays_as_the_clean_one(backend: NesBackend, odd: bytes) -> None:
+    """C5: what is groomed away, or said in another format, changes nothing in the game."""
+    seen = []
+    for data in (ROM, odd):
+        with console_of(backend, data) as console:
+            play(console, BOOT + (RIGHT,) * 60)
+            seen.append((console.ram().tobytes(), console.screen().tobytes()))
+    assert seen[0] == seen[1]

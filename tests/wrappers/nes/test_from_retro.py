@@ -1,0 +1,316 @@
+"""An env of stable-retro becomes one whose episodes are right."""
+
+from __future__ import annotations
+
+import gc
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+from demo_rom import write_demo
+from stepwell.wrappers.make_vec import make_vec
+from stepwell.wrappers.nes import from_retro
+
+stable_retro: Any = pytest.importorskip("stable_retro", reason="needs stable-retro")
+
+ALL = stable_retro.Actions.ALL  # its default swallows START
+NAME = "StepwellTest-Nes-v0"
+INFO = {
+    "frame": {"address": 0x10, "type": "<u2"},
+    "state": {"address": 0x12, "type": "|u1"},
+    "lives": {"address": 0x13, "type": "|u1"},
+}
+SCENARIO = {
+    "reward": {"variables": {"lives": {"penalty": 5.0}}},
+    "done": {"variables": {"state": {"op": "equal", "reference": 2}}},
+    "crop": [8, 16, 224, 200],
+}
+BUTTONS = ("B", "", "SELECT", "START", "UP", "DOWN", "LEFT", "RIGHT", "A")
+
+AnyEnv = gymnasium.Env[Any, Any]
+
+
+@pytest.fixture
+def integrations(tmp_path: Path) -> Iterator[Path]:
+    """A folder with the demonstration as an integration, which stable-retro knows."""
+    folder = tmp_path / NAME
+    rom, _ = write_demo(folder)
+    rom.rename(folder / "rom.nes")
+    files = {"data": {"info": INFO}, "scenario": SCENARIO, "metadata": {}}
+    for name, found in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+    (folder / "rom.sha").write_text("0" * 40, encoding="utf-8")
+    stable_retro.data.Integrations.add_custom_path(str(tmp_path))
+    yield tmp_path
+    stable_retro.data.Integrations.clear_custom_paths()
+    gc.collect()
+
+
+def make_retro(**settings: Any) -> AnyEnv:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env: AnyEnv = stable_retro.make(
+            NAME,
+            inttype=stable_retro.data.Integrations.ALL,
+            **{"render_mode": "rgb_array", "use_restricted_actions": ALL, **settings},
+        )
+    return env
+
+
+@pytest.fixture
+def make(integrations: Path) -> Iterator[Callable[..., AnyEnv]]:
+    made: list[AnyEnv] = []
+
+    def make_one(**settings: Any) -> AnyEnv:
+        while made:  # a process may have one emulator
+            made.pop().close()
+        made.append(make_retro(**settings))
+        return made[-1]
+
+    yield make_one
+    for env in made:
+        env.close()
+
+
+def held(*names: str) -> np.ndarray[Any, Any]:
+    return np.array([name in names for name in BUTTONS], np.int8)
+
+
+NOTHING, START, SELECT = held(), held("START"), held("SELECT")
+
+
+def game_over(env: AnyEnv) -> list[tuple[int, float, bool]]:
+    """Start the game, and lose all lives: (frame, reward, terminated) of each step."""
+    seen = []
+    for number in range(400):
+        action = START if number < 40 else (SELECT if number % 2 else NOTHING)
+        _, reward, terminated, _, info = env.step(action)
+        seen.append((info["frame"], float(reward), terminated))
+        if terminated:
+            return seen
+    raise AssertionError("the game did not end")
+
+
+def test_what_comes_back_passes_gymnasiums_check(make: Callable[..., AnyEnv]) -> None:
+    """R1, N1, N3."""
+    check_env(from_retro(make()), skip_render_check=True)
+
+
+def test_without_a_start_state_stable_retro_itself_does_not_reset(
+    make: Callable[..., AnyEnv],
+) -> None:
+    """R1: the reason for this module; when this fails the cure may go."""
+    env = make()
+    env.reset()
+    for _ in range(50):
+        env.step(NOTHING)
+    env.reset()
+    assert env.step(NOTHING)[4]["frame"] > 50
+
+
+def test_every_reset_starts_the_same_episode(make: Callable[..., AnyEnv]) -> None:
+    """R1: without a `.state` file the game went on."""
+    env = from_retro(make())
+    starts, episodes = [], []
+    for _ in range(3):
+        observation, info = env.reset(seed=4)
+        starts.append((observation.tobytes(), info))
+        episodes.append(game_over(env))
+    assert starts[0] == starts[1] == starts[2]
+    assert episodes[0] == episodes[1] == episodes[2]
+    assert episodes[0][-1][2]
+    assert sum(reward for _, reward, _ in episodes[0]) == -15
+
+
+def test_a_reset_in_the_middle_of_a_game_starts_at_power_on_too(
+    make: Callable[..., AnyEnv],
+) -> None:
+    env = from_retro(make())
+    _, first = env.reset()
+    for _ in range(30):
+        env.step(START)
+    assert env.reset()[1] == first
+    assert env.step(NOTHING)[1] == 0
+
+
+def test_a_start_state_that_the_env_has_is_kept(make: Callable[..., AnyEnv]) -> None:
+    env = make()
+    base: Any = env.unwrapped
+    env.reset()
+    for _ in range(30):
+        env.step(START)
+    base.initial_state = base.em.get_state()
+    _, _, _, _, at_the_state = env.step(NOTHING)
+    _, info = from_retro(env).reset()
+    assert info["frame"] == at_the_state["frame"]
+    assert info["state"] == 1
+
+
+def test_a_step_after_the_end_needs_a_reset(make: Callable[..., AnyEnv]) -> None:
+    """N3: stable-retro goes on silently."""
+    env = from_retro(make())
+    with pytest.raises(ResetNeeded, match=r"step came before the first reset: expected reset"):
+        env.step(NOTHING)
+    env.reset()
+    game_over(env)
+    with pytest.raises(ResetNeeded, match=r"step came after the episode's end"):
+        env.step(NOTHING)
+    env.reset()
+    env.step(NOTHING)
+
+
+def test_observations_and_pictures_are_the_callers_own(make: Callable[..., AnyEnv]) -> None:
+    """N1: stable-retro's observation is the array that it renders, here a cropped view."""
+    env = from_retro(make())
+    first, _ = env.reset()
+    assert first.shape == (200, 224, 3)
+    assert first.flags.c_contiguous
+    assert first.flags.owndata
+    first_kept = first.copy()
+    second = env.step(NOTHING)[0]
+    assert not np.shares_memory(first, second)
+    assert np.array_equal(first, first_kept)
+    picture: Any = env.render()
+    assert np.array_equal(picture, second)
+    second[:] = 1
+    picture[:] = 2
+    again: Any = env.render()
+    assert again.max() > 2 or not (again == again.flat[0]).all()
+
+
+def test_the_variables_are_python_ints_from_the_first_frame_on(
+    make: Callable[..., AnyEnv],
+) -> None:
+    """E5."""
+    env = from_retro(make())
+    _, info = env.reset()
+    before = info
+    for _ in range(10):  # the program clears the RAM first
+        before = env.step(NOTHING)[4]
+    _, reward, terminated, truncated, after = env.step(NOTHING)
+    assert set(info) == set(after) == set(INFO)
+    assert {type(number) for number in [*info.values(), *after.values()]} == {int}
+    assert after["frame"] == before["frame"] + 1
+    assert (type(reward), type(terminated), type(truncated)) == (float, bool, bool)
+
+
+@pytest.mark.parametrize("action", [5, np.int64(5), np.array(5)], ids=["int", "scalar", "array"])
+def test_an_action_is_left_alone(make: Callable[..., AnyEnv], action: Any) -> None:
+    env = from_retro(make(use_restricted_actions=stable_retro.Actions.DISCRETE))
+    env.reset()
+    env.step(action)
+    assert action == 5
+
+
+def test_the_ram_can_be_observed(make: Callable[..., AnyEnv]) -> None:
+    env = from_retro(make(obs_type=stable_retro.Observations.RAM))
+    observation, info = env.reset()
+    assert env.observation_space.contains(observation)
+    assert observation[0x13] == info["lives"]
+    assert not np.shares_memory(observation, env.step(NOTHING)[0])
+
+
+def test_wrappers_inside_stay(make: Callable[..., AnyEnv]) -> None:
+    inner = gymnasium.wrappers.TransformReward(make(), lambda reward: 2 * float(reward))
+    env = from_retro(gymnasium.wrappers.TimeLimit(inner, 3))
+    env.reset()
+    assert [env.step(NOTHING)[3] for _ in range(3)] == [False, False, True]
+    with pytest.raises(ResetNeeded):
+        env.step(NOTHING)
+    assert env.metadata["stepwell"]["wrappers"] == ["TransformReward", "TimeLimit"]
+
+
+def test_metadata_says_what_it_is(make: Callable[..., AnyEnv]) -> None:
+    env = from_retro(make())
+    assert env.metadata["render_fps"] == 60
+    assert env.render_mode == "rgb_array"
+    recipe = json.loads(json.dumps(env.metadata["stepwell"]))
+    versions = recipe.pop("versions")
+    assert versions == {"stable-retro": stable_retro.__version__.strip()}
+    assert recipe == {
+        "maker": "from_retro",
+        "id": NAME,
+        "state": None,
+        "scenario": None,
+        "info": None,
+        "actions": "Actions.ALL",
+        "observations": "Observations.IMAGE",
+        "players": 1,
+        "wrappers": [],
+    }
+
+
+def test_a_closed_env_says_so_and_lets_go_of_the_emulator(make: Callable[..., AnyEnv]) -> None:
+    env = from_retro(make())
+    env.reset()
+    env.close()
+    env.close()
+    for call in (env.reset, lambda: env.step(NOTHING), env.render):
+        with pytest.raises(ClosedEnvironmentError, match=r"the env is closed: expected an open"):
+            call()
+    from_retro(make_retro()).close()
+
+
+def test_a_closed_one_is_refused(make: Callable[..., AnyEnv]) -> None:
+    env = make()
+    env.close()
+    with pytest.raises(ValueError, match=r"got a closed one; make another one"):
+        from_retro(env)
+
+
+@pytest.mark.parametrize("env", [None, "Name-Nes-v0", 3])
+def test_what_is_no_env_of_stable_retro_is_refused(env: Any) -> None:
+    with pytest.raises(TypeError, match=r"env: expected an env of stable-retro, got .*from_gym"):
+        from_retro(env)
+
+
+def test_an_env_of_another_package_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"expected an env of stable-retro, got CartPoleEnv"):
+        from_retro(gymnasium.make("CartPole-v1"))
+
+
+def test_an_adapted_env_is_refused(make: Callable[..., AnyEnv]) -> None:
+    with pytest.raises(TypeError, match=r"expected an env of stable-retro, got StableRetroEnv"):
+        from_retro(from_retro(make()))
+
+
+@pytest.mark.parametrize("seen", ["IMAGE", "RAM"])
+def test_an_env_that_was_played_without_a_start_state_is_refused(
+    make: Callable[..., AnyEnv], seen: str
+) -> None:
+    """R1: nobody knows any more what power-on looked like."""
+    env = make(obs_type=stable_retro.Observations[seen])
+    env.reset()
+    with pytest.raises(ValueError, match=r"not reset yet, got one in the middle of a game"):
+        from_retro(env)
+
+
+def test_one_reward_per_player_is_refused(make: Callable[..., AnyEnv]) -> None:
+    env = make(players=2)
+    env.unwrapped.multi_rewards = True  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"one for each of 2 players; set multi_rewards = False"):
+        from_retro(env)
+
+
+def test_each_env_of_a_vector_has_a_worker(integrations: Path) -> None:
+    """stable-retro allows one emulator in a process."""
+    envs = make_vec(lambda: from_retro(make_retro()), 2, num_workers=2)
+    try:
+        observation, info = envs.reset(seed=0)
+        assert observation.shape == (2, 200, 224, 3)
+        assert list(info["state"]) == [0, 0]
+        actions = np.stack([START, NOTHING])
+        for _ in range(30):
+            _, _, _, _, info = envs.step(actions)
+        assert list(info["state"]) == [1, 0]
+        assert envs.metadata["stepwell"]["env"]["id"] == NAME
+    finally:
+        envs.close()

@@ -1,0 +1,556 @@
+"""`make_nes`: every pixel against a slow model, and what ends up in a store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+import stepwell as sw
+from demo_rom import STATE
+from nes_backends import (
+    ANY,
+    INSTALLED,
+    NOOP,
+    console_of,
+    each_backend,
+    needs_a_backend,
+    random_frames,
+)
+from nes_envs import ACTIONS, BUTTONS, LOSE, NOTHING, random_actions
+from nes_model import SlowGame, shows_the_coin
+from stepwell.wrappers.nes import make_nes
+from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.console import Image
+
+cv2 = pytest.importorskip("cv2", reason="needs OpenCV")
+pytestmark = needs_a_backend
+
+
+@contextmanager
+def envs_of(
+    demo: tuple[Path, Path], num_envs: int = 1, backend: NesBackend = ANY, **settings: Any
+) -> Iterator[VectorEnv[Any, Any, Any]]:
+    arguments: dict[str, Any] = {"game": demo[1], "actions": ACTIONS, "num_workers": 0, **settings}
+    envs = make_nes(demo[0], num_envs, backend=backend, **arguments)
+    try:
+        yield envs
+    finally:
+        envs.close()
+
+
+class Shown:
+    """A stack of pictures, made step by step with nothing but OpenCV.
+
+    Args:
+        hidden: What the backend's screens leave out.
+        crop: Pixels of the 240 x 256 picture.
+        size: Rows and columns, or None.
+        grayscale: Whether the luma is shown.
+        stack: How many.
+    """
+
+    def __init__(
+        self,
+        hidden: tuple[int, int, int, int],
+        *,
+        crop: tuple[int, int, int, int] = (0, 0, 0, 0),
+        size: tuple[int, int] | None = (84, 84),
+        grayscale: bool = True,
+        stack: int = 4,
+    ) -> None:
+        self.hidden, self.crop, self.size, self.grayscale = hidden, crop, size, grayscale
+        self.stack: list[Image] = []
+        self.length = stack
+
+    def one(self, screen: Image) -> Image:
+        whole = np.zeros((240, 256, 3), np.uint8)
+        known = np.zeros((240, 256), bool)
+        top, bottom, left, right = self.hidden
+        whole[top : 240 - bottom, left : 256 - right] = screen
+        known[top : 240 - bottom, left : 256 - right] = True
+        top, bottom, left, right = self.crop
+        window = np.s_[top : 240 - bottom, left : 256 - right]
+        rows, columns = known[window].any(axis=1), known[window].any(axis=0)
+        image = np.ascontiguousarray(whole[window][rows][:, columns])
+        if self.grayscale:
+            image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+        if self.size is not None:
+            image = cv2.resize(image, self.size[::-1], interpolation=cv2.INTER_AREA)
+        return np.asarray(image, np.uint8)
+
+    def begin(self, screen: Image) -> Image:
+        image = self.one(screen)
+        self.stack = [np.zeros_like(image)] * (self.length - 1) + [image]
+        return np.stack(self.stack)
+
+    def step(self, screen: Image) -> Image:
+        self.stack = [*self.stack[1:], self.one(screen)]
+        return np.stack(self.stack)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "no pool": {"pool": "none"},
+    "colour": {"grayscale": False},
+    "whole": {"size": None, "grayscale": False, "frame_stack": 1},
+    "overscan": {"crop": "overscan"},
+    "named": {"crop": "status", "size": (64, 80)},
+    "numbers": {"crop": (40, 9, 3, 20), "size": (60, 50), "frame_stack": 2},
+    "large": {"size": (300, 300), "frame_skip": 2},
+}
+CROPS = {None: (0, 0, 0, 0), "overscan": (8, 8, 8, 8), "status": (32, 0, 0, 0)}
+
+
+@each_backend
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_observations_are_those_of_a_slow_model(
+    demo: tuple[Path, Path], backend: NesBackend, settings: dict[str, Any]
+) -> None:
+    """Frames of a bare console, maximum, OpenCV's gray and area, zeros before the first.
+
+    The game ends in the middle, and goes on in the next episode as the mode NEXT_STEP has it.
+    """
+    skip, pool = settings.get("frame_skip", 4), settings.get("pool", "max")
+    actions = [*random_actions(8, seed=1), *[LOSE, NOTHING] * 3, *random_actions(8, seed=2)]
+    with envs_of(demo, backend=backend, **settings) as envs, console_of(backend) as console:
+        assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+        power_on = console.save()
+        game = SlowGame(console, pool=pool)
+        crop = settings.get("crop")
+        shown = Shown(
+            console.hidden,
+            crop=crop if isinstance(crop, tuple) else CROPS[crop],
+            size=settings.get("size", (84, 84)),
+            grayscale=settings.get("grayscale", True),
+            stack=settings.get("frame_stack", 4),
+        )
+        expected = shown.begin(game.first)
+        observation, _ = envs.reset(seed=0)
+        np.testing.assert_array_equal(observation[0], expected)
+        assert envs.single_observation_space.shape == expected.shape
+        over = False
+        for action in actions:
+            observation, reward, terminated, truncated, _ = envs.step(np.array([action]))
+            if over:
+                console.load(power_on)
+                game = SlowGame(console, pool=pool)
+                wanted, expected = (0.0, False, False), shown.begin(game.first)
+            else:
+                seen = game.step([BUTTONS[action]] * skip)
+                wanted = (seen.reward, seen.terminated, seen.truncated)
+                expected = shown.step(seen.picture)
+            np.testing.assert_array_equal(observation[0], expected)
+            assert reward[0] == pytest.approx(wanted[0], abs=1e-9)
+            assert (terminated[0], truncated[0]) == wanted[1:]
+            over = bool(wanted[1] or wanted[2])
+        assert observation.dtype == np.uint8
+
+
+@each_backend
+def test_any_number_of_workers_gives_the_same_envs(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """C4, R1: emulators are built in the workers, several in each; chance is each env's own."""
+    chance: dict[str, Any] = {"noop_max": 8, "sticky": 0.25, "frame_skip": 2, "max_frames": 30}
+    rng = np.random.default_rng(0)
+    actions = rng.integers(len(ACTIONS), size=(25, 3))
+    told: list[list[Any]] = []
+    for num_workers in (0, 1, 2):
+        with envs_of(demo, 3, backend, num_workers=num_workers, **chance) as envs:
+            steps: list[Any] = [envs.reset(seed=4), *map(envs.step, actions)]
+            told.append([plain(step) for step in steps])
+    assert told[0] == told[1] == told[2]
+
+
+def plain(value: Any) -> Any:
+    """Nested results as things that can be compared."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return [plain(one) for one in value]
+    return (value.dtype.str, value.tolist()) if isinstance(value, np.ndarray) else value
+
+
+def test_by_default_several_envs_get_workers(demo: tuple[Path, Path]) -> None:
+    with envs_of(demo, 3, num_workers=None) as envs:
+        assert type(envs).__name__ == "WorkerVectorEnv"
+    with envs_of(demo, 1, num_workers=None) as envs:
+        assert type(envs).__name__ == "SyncVectorEnv"
+
+
+@each_backend
+def test_stepwells_own_checker_has_nothing_to_say(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    with envs_of(demo, 2, backend, max_frames=60, size=(12, 12)) as envs:
+        report = sw.check_vector_env(envs, steps=60)
+    assert report.is_fine, str(report)
+    assert (report.autoreset, report.final_observation) == ("next_step", "true")
+
+
+@each_backend
+def test_another_cartridge_can_be_played_beside_in_workers(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """R1: a process has one stable-retro emulator; workers are processes of their own."""
+    rom = demo[0].read_bytes()
+    other = rom[:6] + bytes([rom[6] ^ 1]) + rom[7:]
+    settings: dict[str, Any] = {"boot": "NOOP 20, START 3, NOOP 5", "backend": backend}
+    actions = np.array([6, 0])  # SIMPLE: LEFT, NOOP
+    alone = []
+    for data in (rom, other):
+        envs = make_nes(data, 2, num_workers=0, **settings)
+        alone.append([envs.reset()[0].tobytes(), envs.step(actions)[0].tobytes()])
+        envs.close()
+    beside = [make_nes(data, 2, num_workers=1, **settings) for data in (rom, other)]
+    first = [envs.reset()[0].tobytes() for envs in beside]
+    second = [envs.step(actions)[0].tobytes() for envs in beside]
+    for envs in beside:
+        envs.close()
+    assert alone == [list(pair) for pair in zip(first, second, strict=True)]
+
+
+# --- crops ---
+
+
+@each_backend
+@pytest.mark.parametrize(
+    "crop", ["overscan", "status", (0, 0, 0, 0), (8, 8, 8, 8), (32, 4, 16, 0), (100, 100, 100, 100)]
+)
+def test_a_crop_means_the_same_pixels_on_every_backend(
+    demo: tuple[Path, Path], backend: NesBackend, crop: Any
+) -> None:
+    """Pixels of the console's 240 x 256 picture, of which stable-retro shows 224 x 240."""
+    sides = crop if isinstance(crop, tuple) else CROPS[crop]
+    settings: dict[str, Any] = {"size": None, "grayscale": False, "frame_stack": 1, "frame_skip": 1}
+    with console_of(backend) as console:
+        shown = Shown(console.hidden, crop=sides, size=None, grayscale=False, stack=1)
+        expected = shown.begin(SlowGame(console).first)
+    with envs_of(demo, backend=backend, crop=crop, **settings) as envs:
+        np.testing.assert_array_equal(envs.reset()[0][0], expected)
+    if min(sides) >= 8:
+        rows, columns = 240 - sides[0] - sides[1], 256 - sides[2] - sides[3]
+        assert expected.shape == (1, rows, columns, 3)
+
+
+@each_backend
+@pytest.mark.parametrize("crop", [(236, 0, 0, 0), (0, 235, 0, 0), (0, 0, 250, 0), (0, 0, 0, 251)])
+def test_a_crop_that_leaves_only_what_a_backend_hides_is_an_error_or_a_picture(
+    demo: tuple[Path, Path], backend: NesBackend, crop: tuple[int, int, int, int]
+) -> None:
+    if backend != "stable-retro":
+        with envs_of(demo, backend=backend, crop=crop) as envs:
+            assert envs.reset()[0].shape == (1, 4, 84, 84)
+        return
+    with (
+        pytest.raises(ValueError, match=r"(?i)crop: expected to keep") as error,
+        envs_of(demo, 1, backend, crop=crop),
+    ):
+        pass
+    assert "\n" not in str(error.value)
+
+
+# --- rewards, lives, RAM ---
+
+
+@each_backend
+def test_rewards_can_be_bounded_and_the_raw_one_is_kept(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    actions = [LOSE, NOTHING, *random_actions(30, seed=3)]
+    with (
+        envs_of(demo, backend=backend, size=(9, 9)) as whole,
+        envs_of(demo, backend=backend, size=(9, 9), reward_clip=0.5) as bounded,
+    ):
+        whole.reset()
+        bounded.reset()
+        for action in actions:
+            raw = whole.step(np.array([action]))[1]
+            _, reward, _, _, info = bounded.step(np.array([action]))
+            assert reward == np.clip(raw, -0.5, 0.5)
+            assert info["raw_reward"] == raw
+
+
+def test_a_lost_life_can_end_the_learners_episode(demo: tuple[Path, Path]) -> None:
+    """E6: the game goes on behind it, and its own end is told."""
+    lose = [LOSE, NOTHING, NOTHING] * 5
+    with envs_of(demo, life_loss="end", size=(9, 9)) as envs:
+        envs.reset()
+        told = []
+        for action in lose:
+            _, _, terminated, _, info = envs.step(np.array([action]))
+            told.append((bool(terminated[0]), bool(info["game_over"][0]), int(info["lives"][0])))
+    # A life, the step that resets, a step; the third loss is the game's end, and a real reset.
+    assert told[:3] == [(True, False, 2), (False, False, 2), (False, False, 2)]
+    assert told[3:7:3] == [(True, False, 1), (True, True, 0)]
+    assert told[7] == (False, False, 3)
+
+
+@each_backend
+def test_ram_is_stacked_too(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    with envs_of(demo, 2, backend, ram_obs=True, frame_stack=3) as envs:
+        observation, _ = envs.reset()
+        assert (observation.shape, observation[:, :2].any()) == ((2, 3, 2048), False)
+        later = envs.step(np.array([1, 2]))[0]
+        np.testing.assert_array_equal(later[:, 1], observation[:, 2])
+        assert (later[:, 2, 0x17] - later[:, 1, 0x17]).tolist() == [8, 16]
+
+
+@each_backend
+def test_the_same_game_on_every_backend(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    """E4: rewards, ends and variables are equal; the constant is that of all of them."""
+    with envs_of(demo, backend=backend, size=(9, 9), frame_skip=8) as envs:
+        info = envs.reset()[1]
+        total, steps = 0.0, 0
+        for action in random_frames(984, seed=4)[::8]:
+            _, reward, terminated, _, info = envs.step(np.array([BUTTONS.index(action)]))
+            total, steps = total + float(reward[0]), steps + 1
+            if terminated[0]:
+                break
+    assert (steps, info["state"][0], info["world_x"][0]) == (123, STATE["cleared"], 768)
+    assert total == pytest.approx(76.8)
+
+
+# --- what ends up in a store ---
+
+
+class Script:
+    """A policy that plays a list of actions, over and over."""
+
+    def __init__(self, actions: list[int]) -> None:
+        self.actions, self.at = actions, 0
+
+    def __call__(self, observation: Image, is_first: Image) -> npt.NDArray[np.int64]:
+        action = self.actions[self.at % len(self.actions)]
+        self.at += 1
+        return np.full(len(observation), action, np.int64)
+
+
+@each_backend
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_store_holds_as_many_distinct_frames_as_the_screen_showed(
+    demo: tuple[Path, Path], backend: NesBackend, num_workers: int
+) -> None:
+    """N1: a live buffer would be stored as one frame, 61 times; here each row is its own."""
+    actions = random_actions(60, seed=5)
+    settings: dict[str, Any] = {
+        "size": None,
+        "grayscale": False,
+        "frame_skip": 1,
+        "frame_stack": 1,
+        "num_workers": num_workers,
+    }
+    replay = sw.SequenceReplayBuffer()
+    with (
+        envs_of(demo, 2, backend, **settings) as envs,
+        sw.Collector(envs, Script(actions), replay, seed=0) as collector,
+    ):
+        collector.collect(steps=120)
+    with console_of(backend) as console:
+        game = SlowGame(console)
+        shown = [game.first, *(game.step([BUTTONS[action]]).picture for action in actions)]
+    distinct = len({screen.tobytes() for screen in shown})
+    assert distinct > 50
+    episodes = list(replay.iter_episodes())
+    assert len(episodes) == 2
+    for episode in episodes:
+        stored = np.asarray(episode.observation)[:, 0]
+        assert len({frame.tobytes() for frame in stored}) == distinct
+        np.testing.assert_array_equal(stored, np.stack(shown))
+
+
+@each_backend
+def test_stored_stacks_are_stored_once_and_come_back(
+    demo: tuple[Path, Path], backend: NesBackend, tmp_path: Path
+) -> None:
+    """N1: the defaults of `make_nes`, written to a folder and read back in another object."""
+    actions = [*random_actions(40, seed=6), LOSE, NOTHING, LOSE, NOTHING, LOSE, NOTHING]
+    with (
+        envs_of(demo, 1, backend) as envs,
+        sw.SequenceReplayBuffer(tmp_path / "store") as replay,
+        sw.Collector(envs, Script(actions), replay, seed=0, info={"score": -1}) as collector,
+    ):
+        collector.collect(steps=60)
+    with console_of(backend) as console:
+        game, shown = SlowGame(console), Shown(console.hidden)
+        frames = [shown.begin(game.first)[-1]]
+        scores = [game.variables()["score"]]
+        for action in actions:
+            seen = game.step([BUTTONS[action]] * 4)
+            frames.append(shown.step(seen.picture)[-1])
+            scores.append(game.variables()["score"])
+            if seen.terminated:
+                break
+    assert len({frame.tobytes() for frame in frames}) > 35
+    with sw.SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
+        first = next(iter(replay.iter_episodes()))
+        assert first.terminated[-1]
+        np.testing.assert_array_equal(np.asarray(first.observation), np.stack(frames))
+        np.testing.assert_array_equal(first.fields["info/score"], scores)
+        assert replay.sample_transitions(8).observation.shape == (8, 4, 84, 84)
+
+
+@each_backend
+def test_declared_variables_reach_the_store(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    """E5: whole numbers, whatever they were in RAM."""
+    replay = sw.SequenceReplayBuffer()
+    wanted = {"score": -1, "world_x": -1, "lives": -1, "frame": -1}
+    with (
+        envs_of(demo, 2, backend, size=(9, 9)) as envs,
+        sw.Collector(envs, Script([1]), replay, seed=0, info=wanted) as collector,
+    ):
+        collector.collect(steps=60)
+    for episode in replay.iter_episodes():
+        extras = {name: episode.fields[f"info/{name}"] for name in wanted}
+        assert (np.diff(extras["frame"].astype(np.int64)) == 4).all()
+        assert extras["lives"][0] == 3
+        assert extras["world_x"].max() > 20
+        assert all(np.issubdtype(values.dtype, np.integer) for values in extras.values())
+
+
+@each_backend
+def test_the_flickering_coin_is_in_30_of_30_stored_frames(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    replay = sw.SequenceReplayBuffer()
+    settings: dict[str, Any] = {"size": None, "grayscale": False, "frame_stack": 1}
+    with (
+        envs_of(demo, 1, backend, **settings) as envs,
+        sw.Collector(envs, Script([NOTHING]), replay, seed=0) as collector,
+    ):
+        collector.collect(steps=30)
+    with console_of(backend) as console:
+        hidden = console.hidden
+    [episode] = replay.iter_episodes()
+    seen = [shows_the_coin(frame[0], hidden) for frame in np.asarray(episode.observation)[1:]]
+    assert (len(seen), sum(seen)) == (30, 30)
+
+
+# --- the recipe, and nonsense ---
+
+
+@each_backend
+def test_the_recipe_tells_every_choice_in_json(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    with envs_of(demo, 2, backend, crop="status", sticky=0.25, reward_clip=15.0) as envs:
+        recipe = envs.metadata["stepwell"]
+    assert json.loads(json.dumps(recipe)) == recipe
+    assert (recipe["maker"], recipe["backend"]) == ("make_nes", backend)
+    assert recipe["versions"][backend]
+    assert len(recipe["cartridge"]["sha256"]) == 64
+    assert recipe["game"]["vars"]["score"]["type"] == ">n2"
+    expected = {
+        "frame_skip": 4,
+        "pool": "max",
+        "crop": [32, 0, 0, 0],
+        "size": [84, 84],
+        "grayscale": True,
+        "frame_stack": 4,
+        "stack_padding": "zero",
+        "noop_max": 0,
+        "sticky": 0.25,
+        "reward_clip": 15.0,
+        "life_loss": "ignore",
+        "max_frames": None,
+        "stuck_frames": None,
+        "actions": ACTIONS,
+        "ram_obs": False,
+        "final_observation": "true",
+    }
+    assert {name: recipe[name] for name in expected} == expected
+
+
+def test_workers_and_this_process_tell_the_same_recipe(demo: tuple[Path, Path]) -> None:
+    recipes = []
+    for num_workers in (0, 2):
+        with envs_of(demo, 2, num_workers=num_workers) as envs:
+            recipes.append(envs.metadata["stepwell"])
+    assert recipes[0] == recipes[1]
+
+
+NONSENSE: list[tuple[dict[str, Any], str]] = [
+    ({"crop": "borders"}, "crop: expected 'overscan', 'status'"),
+    ({"crop": (1, 2, 3)}, "crop: expected"),
+    ({"crop": (-1, 0, 0, 0)}, "crop: expected"),
+    ({"crop": (120, 120, 0, 0)}, "crop: expected to keep"),
+    ({"crop": (0, 0, 1.5, 0)}, "crop: expected"),
+    ({"size": (84,)}, "size: expected"),
+    ({"size": (0, 84)}, "size: expected"),
+    ({"frame_stack": 0}, "frame_stack: expected"),
+    ({"frame_skip": 0}, "frame_skip: expected"),
+    ({"life_loss": "reset"}, "life_loss: expected"),
+    ({"life_loss": "end", "game": None}, "life_loss='end': expected"),
+    ({"life_loss": "end", "info": "none"}, "life_loss='end': expected"),
+    ({"reward_clip": 0}, "reward_clip: expected"),
+    ({"reward_clip": float("nan")}, "reward_clip: expected"),
+    ({"ram_obs": True, "crop": "overscan"}, "ram_obs"),
+    ({"backend": "fceux"}, "backend: expected"),
+    ({"boot": "PUSH 3"}, "boot"),
+    ({"actions": "many"}, "actions: expected"),
+    ({"start": []}, "start: expected"),
+    ({"info": "some"}, "info: expected"),
+    ({"render_mode": "human"}, "render_mode: expected"),
+    ({"num_workers": -1}, "num_workers"),
+]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("settings", "message"), NONSENSE, ids=lambda value: str(value)[:40])
+def test_nonsense_is_refused_in_a_sentence_with_workers_and_without(
+    demo: tuple[Path, Path], settings: dict[str, Any], message: str, num_workers: int
+) -> None:
+    with (
+        pytest.raises(ValueError, match=message) as error,
+        envs_of(demo, 2, **{"num_workers": num_workers, **settings}),
+    ):
+        pass
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("num_envs", [0, -1, True, 1.5])
+def test_a_number_of_envs_that_is_none_is_refused(demo: tuple[Path, Path], num_envs: Any) -> None:
+    with pytest.raises(ValueError, match="num_envs: expected"):
+        make_nes(demo[0], num_envs, backend=ANY)
+
+
+def test_a_cartridge_of_bytes_plays_as_its_file_does(demo: tuple[Path, Path]) -> None:
+    shown = []
+    for rom in (demo[0], str(demo[0]), demo[0].read_bytes()):
+        envs = make_nes(rom, 2, backend=ANY, game=demo[1], num_workers=1)
+        envs.reset()
+        shown.append(envs.step(np.array([1, 4]))[0].tobytes())
+        envs.close()
+    assert len(set(shown)) == 1
+
+
+def test_every_installed_backend_is_recorded_by_the_name_it_was_asked_for(
+    demo: tuple[Path, Path],
+) -> None:
+    """None is ever chosen silently: what was asked for is what plays, and what is written down."""
+    for backend in INSTALLED:
+        with envs_of(demo, 1, backend, size=(9, 9)) as envs:
+            assert envs.metadata["stepwell"]["backend"] == backend
+
+
+def test_render_shows_whole_screens_in_colour(demo: tuple[Path, Path]) -> None:
+    with (
+        envs_of(demo, 2, render_mode="rgb_array") as envs,
+        console_of(ANY) as console,
+    ):
+        envs.reset()
+        game = SlowGame(console)
+        game.step([NOOP] * 4)
+        envs.step(np.array([NOTHING, NOTHING]))
+        screens = envs.render()
+        assert screens is not None
+        for screen in screens:
+            np.testing.assert_array_equal(screen, console.screen())

@@ -1,0 +1,353 @@
+"""`NesEnv`: the same first frame each time, observations of one's own, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError
+from gymnasium.utils.env_checker import check_env
+
+from demo_rom import RAM, build_rom
+from nes_backends import (
+    LEFT,
+    RIGHT,
+    console_of,
+    each_backend,
+    needs_a_backend,
+)
+from nes_envs import (
+    ACTIONS,
+    BUTTONS,
+    LOSE,
+    NOTHING,
+    env_of,
+    episode,
+    ram_of,
+    random_actions,
+)
+from nes_model import SlowGame
+from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.buttons import text_of
+from stepwell.wrappers.nes.env import NesEnv
+
+pytestmark = needs_a_backend
+
+# --- what gymnasium asks for ---
+
+
+@each_backend
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"frame_skip": 4, "noop_max": 5, "sticky": 0.25, "actions": "multibinary"}],
+    ids=["plain", "with chance"],
+)
+def test_gymnasiums_checker_has_nothing_to_say(
+    demo: tuple[Path, Path], backend: NesBackend, settings: dict[str, Any]
+) -> None:
+    """N1: it finds live buffers, for instance; a warning of it would be an error here."""
+    with env_of(demo, backend, render_mode="rgb_array", **settings) as env:
+        check_env(env, skip_render_check=True)
+
+
+def test_gymnasiums_checker_takes_an_env_of_ram(demo: tuple[Path, Path]) -> None:
+    with env_of(demo, ram_obs=True) as env:
+        check_env(env, skip_render_check=True)
+
+
+# --- E1: what a reset is ---
+
+
+@each_backend
+def test_every_reset_shows_what_a_new_env_shows(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E1, R1: a reset goes back to power-on and the script, not to the console's reset button."""
+    actions = random_actions(25, seed=0)
+    with env_of(demo, backend) as env:
+        first = episode(env, actions)
+        assert len({screen for screen, *_ in first}) > 20
+        assert episode(env, actions) == first
+        assert env.reset()[0].tobytes() == first[0][0]
+        over = episode(env, [LOSE, NOTHING] * 3)
+        assert over[-1][2]
+        assert episode(env, actions) == first
+    with env_of(demo, backend) as other:
+        assert episode(other, actions) == first
+
+
+@each_backend
+def test_the_first_observation_is_the_frame_that_the_boot_script_ends_with(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """C3: not the picture that the emulator still shows after going back to a state."""
+    with console_of(backend) as console:
+        model = SlowGame(console)
+        variables = model.variables()
+    with env_of(demo, backend, render_mode="rgb_array") as env:
+        env.reset()
+        for _ in range(30):
+            env.step(1)
+        observation, info = env.reset()
+        np.testing.assert_array_equal(observation, model.first)
+        np.testing.assert_array_equal(env.render(), model.first)
+        assert {name: info[name] for name in variables} == variables
+
+
+# --- observations, info ---
+
+
+@each_backend
+def test_observations_are_the_callers_own(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    """N1: nes-py itself hands out the live screen; 61 observations held one frame."""
+    with env_of(demo, backend, frame_skip=2, render_mode="rgb_array") as env:
+        kept = [env.reset()[0]]
+        copies = [kept[0].copy()]
+        for action in random_actions(40, seed=2):
+            kept.append(env.step(action)[0])
+            copies.append(kept[-1].copy())
+            rendered = env.render()
+            assert rendered is not None
+            rendered[:] = 0
+        env.reset()
+    for one, copied in zip(kept, copies, strict=True):
+        np.testing.assert_array_equal(one, copied)
+        assert one.flags.c_contiguous
+        assert one.flags.writeable
+    assert len({one.tobytes() for one in kept}) == len(kept)
+
+
+@each_backend
+def test_writing_into_an_observation_changes_nothing(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    with env_of(demo, backend) as env:
+        first, _ = env.reset()
+        wanted = first.copy()
+        first[:] = 0
+        np.testing.assert_array_equal(env.reset()[0], wanted)
+
+
+@each_backend
+def test_ram_can_be_observed(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    with env_of(demo, backend, ram_obs=True, frame_skip=4, render_mode="rgb_array") as env:
+        observation, info = env.reset()
+        assert env.observation_space == gymnasium.spaces.Box(0, 255, (2048,), np.uint8)
+        kept = observation.copy()
+        assert observation[RAM["lives"]] == info["lives"] == 3
+        later, *_, info = env.step(1)
+        assert later[RAM["player_x"]] == info["player_x"] == kept[RAM["player_x"]] + 8
+        np.testing.assert_array_equal(observation, kept)
+        rendered = env.render()
+        assert rendered is not None
+        assert rendered.ndim == 3
+
+
+@each_backend
+def test_info_holds_the_maps_variables_as_python_ints(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E5: uint8 scalars would overflow in the first sum that somebody makes of them."""
+    with env_of(demo, backend, frame_skip=4) as env:
+        seen = episode(env, random_actions(10, seed=3))
+        names = {*env.game.variables, "lives", "episode_frame_number"}
+        assert set(seen[0][4]) == names | {"noops"}
+        assert all(set(info) == names for *_, info in seen[1:])
+        assert {type(value) for *_, info in seen for value in info.values()} == {int}
+        assert [info["episode_frame_number"] for *_, info in seen] == list(range(0, 41, 4))
+
+
+def test_the_amount_of_info_can_be_chosen(demo: tuple[Path, Path]) -> None:
+    with env_of(demo, info="none") as env:
+        assert [set(info) for *_, info in episode(env, [1, 1])] == [{"noops"}, set(), set()]
+    with env_of(demo, info="all", frame_skip=4) as env:
+        seen = episode(env, [1] * 14)
+    for _, reward, _, _, info in seen:
+        assert set(info["reward_terms"]) == {"score", "world_x", "lives"}
+        assert sum(info["reward_terms"].values()) == pytest.approx(reward)
+    assert seen[-1][4]["reward_terms"]["world_x"] == pytest.approx(0.8)
+
+
+def test_a_kept_info_does_not_change_later(demo: tuple[Path, Path]) -> None:
+    with env_of(demo, info="all", frame_skip=4) as env:
+        env.reset()
+        infos = [env.step(1)[4] for _ in range(30)]
+    assert len({info["player_x"] for info in infos}) > 5
+    assert len({info["reward_terms"]["world_x"] for info in infos}) > 1
+
+
+def test_without_a_map_nothing_is_rewarded_and_nothing_ends(demo: tuple[Path, Path]) -> None:
+    with env_of(demo, game=None, boot="NOOP 20, START 3, NOOP 5") as env:
+        seen = episode(env, [LOSE, NOTHING] * 4)
+    assert len(seen) == 9
+    assert {(reward, over, cut) for _, reward, over, cut, _ in seen} == {(0.0, False, False)}
+    assert [set(info) for *_, info in seen[1:]] == [{"episode_frame_number"}] * 8
+
+
+def test_render_gives_the_screen_or_nothing(demo: tuple[Path, Path]) -> None:
+    with env_of(demo) as env:
+        env.reset()
+        assert env.render() is None
+    with env_of(demo, render_mode="rgb_array", frame_skip=4, pool="none") as env:
+        observation, _ = env.reset()
+        for action in (1, 2, 3):
+            np.testing.assert_array_equal(env.render(), observation)
+            observation = env.step(action)[0]
+
+
+# --- nonsense, closing, provenance ---
+
+NONSENSE: list[tuple[dict[str, Any], str]] = [
+    ({"backend": "fceux"}, "backend: expected"),
+    ({"frame_skip": 0}, "frame_skip: expected"),
+    ({"frame_skip": 2.5}, "frame_skip: expected"),
+    ({"frame_skip": True}, "frame_skip: expected"),
+    ({"pool": "mean"}, "pool: expected"),
+    ({"noop_max": -1}, "noop_max: expected"),
+    ({"sticky": 1.0}, "sticky: expected"),
+    ({"sticky": -0.1}, "sticky: expected"),
+    ({"sticky": float("nan")}, "sticky: expected"),
+    ({"max_frames": 0}, "max_frames: expected"),
+    ({"stuck_frames": 0}, "stuck_frames: expected"),
+    ({"stuck_frames": 5, "game": None}, "stuck_frames: expected a RAM map"),
+    ({"info": "some"}, "info: expected"),
+    ({"render_mode": "human"}, "render_mode: expected"),
+    ({"actions": "many"}, "actions: expected"),
+    ({"actions": []}, "actions: expected"),
+    ({"actions": ["JUMP"]}, "JUMP"),
+    ({"actions": ["NOOP", "NOOP"]}, "twice"),
+    ({"actions": ["LEFT+RIGHT"]}, "opposite directions"),
+    ({"actions": ["UP+DOWN+A"]}, "opposite directions"),
+    ({"actions": "game", "game": None}, "actions='game': expected"),
+    ({"boot": "PUSH 3"}, "boot"),
+    ({"boot": "START"}, "boot"),
+    ({"boot": "START -3"}, "boot"),
+    ({"boot": []}, "boot: expected"),
+    ({"start": []}, "start: expected"),
+    ({"start_rule": "best"}, "start_rule: expected"),
+    ({"game": {"vars": {"x": {"address": 9999, "type": "|u1"}}}}, "2048|0x7FF|RAM"),
+    ({"game": {"rom": {"sha256": "0" * 64}}}, "SHA-256"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), NONSENSE, ids=lambda value: str(value)[:40])
+def test_nonsense_is_refused_in_a_sentence(
+    demo: tuple[Path, Path], settings: dict[str, Any], message: str
+) -> None:
+    """E3: opposite directions among it."""
+    with pytest.raises(ValueError, match=message) as error, env_of(demo, **settings):
+        pass
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+@each_backend
+def test_what_was_refused_leaves_no_emulator_behind(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """R1: stable-retro would have none for the next cartridge."""
+    other = build_rom()[:6] + b"\0" + build_rom()[7:]
+    refused: list[dict[str, Any]] = [{"boot": "PUSH 3"}, {"start": []}, {"start_rule": "best"}]
+    for settings in refused:
+        with pytest.raises(ValueError, match="expected"), env_of(demo, backend, **settings):
+            pass
+    with env_of((other, None), backend) as env:  # type: ignore[arg-type]  # pyright: ignore
+        env.reset()
+
+
+def test_opposite_directions_can_be_allowed(demo: tuple[Path, Path]) -> None:
+    """E3: who asks for them gets them."""
+    with env_of(demo, actions=["LEFT+RIGHT"], allow_opposites=True, ram_obs=True) as env:
+        env.reset()
+        assert env.step(0)[0][RAM["pad"]] == LEFT | RIGHT
+
+
+def test_in_bit_vectors_opposite_directions_cancel_each_other(demo: tuple[Path, Path]) -> None:
+    """E3: a random vector may press everything."""
+    every = np.ones(8, np.int8)
+    with env_of(demo, actions="multibinary", ram_obs=True) as env:
+        assert env.action_space == gymnasium.spaces.MultiBinary(8)
+        env.reset()
+        assert env.step(every)[0][RAM["pad"]] == 0b11110000
+        names = env.get_action_meanings()
+        for index, name in enumerate(names):
+            one = np.eye(8, dtype=np.int8)[index]
+            assert text_of(int(env.step(one)[0][RAM["pad"]])) == name
+    with env_of(demo, actions="multibinary", allow_opposites=True, ram_obs=True) as env:
+        env.reset()
+        assert env.step(every)[0][RAM["pad"]] == 255
+
+
+@pytest.mark.parametrize("action", [-1, len(BUTTONS), 1.5, "RIGHT", None, [1, 2]])
+def test_an_action_outside_of_the_space_is_refused_and_plays_nothing(
+    demo: tuple[Path, Path], action: Any
+) -> None:
+    with env_of(demo) as env:
+        env.reset()
+        ram = ram_of(env)
+        with pytest.raises(ValueError, match="action: expected"):
+            env.step(action)
+        np.testing.assert_array_equal(ram_of(env), ram)
+        env.step(np.int64(1))
+
+
+@each_backend
+def test_closing_twice_is_closing_once(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    with env_of(demo, backend, render_mode="rgb_array") as env:
+        env.reset()
+        env.close()
+        env.close()
+        for call in (env.reset, env.render, env.snapshot, lambda: env.step(0)):
+            with pytest.raises(ClosedEnvironmentError, match="the env is closed"):
+                call()
+
+
+def test_a_crash_is_said_in_a_sentence_and_a_reset_cures_it(demo: tuple[Path, Path]) -> None:
+    """C5: cynes goes on showing one picture; only its flag tells."""
+    pytest.importorskip("cynes", reason="needs cynes")
+    rom = build_rom()
+    jam = rom.index(b"\xc6\x13")  # where a life is lost: DEC lives
+    broken = rom[:jam] + b"\x02" + rom[jam + 1 :]
+    game = demo[0].parent / "any.toml"  # the demonstration's map without its [rom]
+    game.write_text(re.sub(r"(?m)^(\[rom\]|sha256 = .*)$", "", demo[1].read_text()))
+    with NesEnv(broken, backend="cynes", game=game, actions=ACTIONS) as env:
+        first = env.reset()[0]
+        env.step(1)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"has crashed: expected .* got .*; reset"):
+                env.step(LOSE)
+        np.testing.assert_array_equal(env.reset()[0], first)
+        env.step(1)
+
+
+@each_backend
+def test_two_envs_in_one_process_do_not_feel_each_other(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """R1: stable-retro has one emulator in a process."""
+    games = [random_actions(20, seed=seed) for seed in (7, 8)]
+    with env_of(demo, backend, frame_skip=2) as env:
+        alone = [[screen for screen, *_ in episode(env, actions)] for actions in games]
+    with env_of(demo, backend, frame_skip=2) as one, env_of(demo, backend, frame_skip=2) as two:
+        shown = [[env.reset()[0].tobytes()] for env in (one, two)]
+        for pair in zip(*games, strict=True):
+            for env, action, screens in zip((one, two), pair, shown, strict=True):
+                screens.append(env.step(action)[0].tobytes())
+    assert shown == alone
+
+
+@each_backend
+def test_the_recipe_tells_everything_in_json(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    with env_of(demo, backend, frame_skip=4, sticky=0.25) as env:
+        recipe = env.metadata["stepwell"]
+        assert json.loads(json.dumps(recipe)) == recipe
+        assert recipe["backend"] == backend
+        assert recipe["cartridge"]["sha256"] == env.cartridge.sha256
+        assert recipe["versions"][backend]
+        assert (recipe["frame_skip"], recipe["sticky"], recipe["actions"]) == (4, 0.25, ACTIONS)
+        assert "stepwell" not in NesEnv.metadata

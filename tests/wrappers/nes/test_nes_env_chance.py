@@ -1,0 +1,208 @@
+"""What is drawn in a `NesEnv`: no-ops, sticky buttons, starts; and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demo_rom import RAM
+from nes_backends import (
+    ANY,
+    DOWN,
+    NOOP,
+    RIGHT,
+    console_of,
+    each_backend,
+    needs_a_backend,
+)
+from nes_envs import (
+    BUTTONS,
+    NOTHING,
+    env_of,
+    episode,
+    random_actions,
+)
+from nes_model import SlowGame
+from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.env import NesEnv
+
+pytestmark = needs_a_backend
+
+# --- E2: chance ---
+
+
+def test_without_chance_a_seed_changes_nothing(demo: tuple[Path, Path]) -> None:
+    """E2: an NES game is deterministic."""
+    with env_of(demo, frame_skip=4) as env:
+        episodes = [episode(env, random_actions(6, seed=1), seed=seed) for seed in (None, 0, 1, 77)]
+    assert all(one == episodes[0] for one in episodes)
+
+
+@each_backend
+def test_noops_are_drawn_by_the_seed_and_are_frames_without_a_button(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E2: 0 to `noop_max`, told in the info."""
+    with env_of(demo, backend, noop_max=4) as env:
+        shown = {}
+        for seed in range(24):
+            observation, info = env.reset(seed=seed)
+            again = env.reset(seed=seed)
+            assert again[1] == info
+            assert again[0].tobytes() == observation.tobytes()
+            assert info["episode_frame_number"] == 0
+            shown[info["noops"]] = observation
+    assert sorted(shown) == [0, 1, 2, 3, 4]
+    for noops, observation in shown.items():
+        with console_of(backend) as console:
+            np.testing.assert_array_equal(observation, SlowGame(console, noops=noops).first)
+
+
+def test_noops_are_uniform(demo: tuple[Path, Path]) -> None:
+    """E2: 300 draws out of 4; five standard deviations."""
+    with env_of(demo, noop_max=3, ram_obs=True) as env:
+        env.reset(seed=5)
+        drawn = [env.reset()[1]["noops"] for _ in range(300)]
+    counts = np.bincount(drawn, minlength=4)
+    assert (abs(counts - 75) < 5 * np.sqrt(300 * 0.25 * 0.75)).all(), counts
+
+
+def test_when_the_game_ends_in_the_noops_the_rest_follow_in_a_new_one(
+    demo: tuple[Path, Path],
+) -> None:
+    """E6: a reset never shows a game that is over; the enemy ends this one by itself."""
+    dying = "NOOP 20, START 3, NOOP 5, SELECT 1, NOOP 1, SELECT 1, NOOP 185"
+    with env_of(demo, boot=dying, noop_max=40, info="vars") as env:
+        states = set()
+        for seed in range(12):
+            _, info = env.reset(seed=seed)
+            states.add(info["state"])
+            env.step(NOTHING)
+    assert states == {1}
+
+
+@each_backend
+def test_sticky_buttons_are_those_of_the_frame_before(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E2: drawn in every frame; seen in the pad of the game itself."""
+    with env_of(demo, backend, sticky=0.5, ram_obs=True) as env:
+        pads = []
+        for _ in range(2):
+            env.reset(seed=3)
+            pads.append([int(env.step(1 + t % 2)[0][RAM["pad"]]) for t in range(60)])
+    assert pads[0] == pads[1]
+    asked = [BUTTONS[1 + t % 2] for t in range(60)]
+    before = [NOOP, *pads[0][:-1]]
+    assert all(pad in (want, old) for pad, want, old in zip(pads[0], asked, before, strict=True))
+    stuck = sum(pad != want for pad, want in zip(pads[0], asked, strict=True))
+    assert 15 < stuck < 45
+
+
+def test_sticky_begins_each_episode_with_free_hands(demo: tuple[Path, Path]) -> None:
+    """E2: what was held in the last episode is not held in this one."""
+    with env_of(demo, sticky=0.9, ram_obs=True) as env:
+        held: list[int] = []
+        for seed in range(8):
+            env.reset(seed=seed)
+            held = [int(env.step(1)[0][RAM["pad"]]) for _ in range(40)]
+            assert held == sorted(held)  # nothing, then RIGHT for good
+            assert held[0] in (NOOP, RIGHT)
+        assert held[-1] == RIGHT
+
+
+# --- starts ---
+
+SCRIPTS = (
+    "NOOP 20, START 3, NOOP 5",
+    "NOOP 20, START 3, NOOP 5, RIGHT 30",
+    "NOOP 20, START 3, DOWN 9",
+)
+
+
+@each_backend
+def test_a_script_of_ones_own_replaces_the_maps(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    for script in SCRIPTS:
+        frames = [
+            {"NOOP": NOOP, "START": 16, "RIGHT": RIGHT, "DOWN": DOWN}[part.split()[0]]
+            for part in script.split(", ")
+            for _ in range(int(part.split()[1]))
+        ]
+        with env_of(demo, backend, boot=script) as env, console_of(backend) as console:
+            np.testing.assert_array_equal(env.reset()[0], SlowGame(console, frames).first)
+
+
+@each_backend
+def test_several_starts_are_cycled_through(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    alone = []
+    for script in SCRIPTS:
+        with env_of(demo, backend, boot=script) as env:
+            alone.append(env.reset()[0].tobytes())
+    with env_of(demo, backend, boot=list(SCRIPTS), start_rule="cycle") as env:
+        for index in (0, 1, 2, 0, 1, 2, 0):
+            observation, info = env.reset()
+            assert (info["start"], observation.tobytes()) == (index, alone[index])
+            env.step(1)
+
+
+def test_several_starts_are_drawn_by_the_seed(demo: tuple[Path, Path]) -> None:
+    """E2: uniformly; the same seed draws the same ones."""
+    with env_of(demo, boot=list(SCRIPTS), ram_obs=True) as env:
+        drawn = []
+        for _ in range(2):
+            env.reset(seed=11)
+            drawn.append([env.reset()[1]["start"] for _ in range(150)])
+    assert drawn[0] == drawn[1]
+    assert (abs(np.bincount(drawn[0], minlength=3) - 50) < 30).all()
+
+
+def test_a_start_can_be_asked_for(demo: tuple[Path, Path]) -> None:
+    with env_of(demo, boot=list(SCRIPTS)) as env:
+        for index in (2, 0, 1, 1):
+            assert env.reset(options={"start": index})[1]["start"] == index
+        for wrong in (3, -1, "0", True, 1.5):
+            with pytest.raises(ValueError, match=r"options\['start'\]: expected"):
+                env.reset(options={"start": wrong})
+        with pytest.raises(ValueError, match="options: expected 'start' at most, got 'level'"):
+            env.reset(options={"level": 1})
+
+
+@each_backend
+def test_snapshots_are_starts_too(
+    demo: tuple[Path, Path], backend: NesBackend, tmp_path: Path
+) -> None:
+    with env_of(demo, backend) as env:
+        snapshots, shown = [], []
+        env.reset()
+        for index in range(2):
+            screens = [env.step(1)[0].tobytes() for _ in range(10)]
+            snapshots.append(env.snapshot())
+            shown.append(screens[-1])
+            if backend != "nes-py":
+                snapshots[-1].save(tmp_path / f"{index}")
+        env.reset()
+        with pytest.raises(ValueError, match="expected one of them, got both"):
+            NesEnv(demo[0], backend=backend, start=snapshots[0], boot="NOOP 1")
+    ways: list[Any] = [snapshots]
+    if backend != "nes-py":
+        ways.append([tmp_path / "0", str(tmp_path / "1")])
+    for start in ways:
+        with env_of(demo, backend, start=start, start_rule="cycle") as env:
+            for index in (0, 1, 0):
+                observation, info = env.reset()
+                assert (observation.tobytes(), info["start"]) == (shown[index], index)
+                assert info["episode_frame_number"] == 0
+    with env_of(demo, backend, start=snapshots[0]) as env:
+        assert "start" not in env.reset()[1]
+
+
+def test_a_script_that_leads_to_an_end_is_refused(demo: tuple[Path, Path]) -> None:
+    over = "NOOP 20, START 3, NOOP 5, SELECT 1, NOOP 1, SELECT 1, NOOP 1, SELECT 1, NOOP 2"
+    with pytest.raises(ValueError, match="the game is over where episodes begin") as error:
+        NesEnv(demo[0], backend=ANY, game=demo[1], boot=over)
+    assert "\n" not in str(error.value)

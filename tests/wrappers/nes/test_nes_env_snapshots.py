@@ -1,0 +1,281 @@
+"""Snapshots of a `NesEnv`: kept, written, gone back to, and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demo_rom import write_demo
+from nes_backends import (
+    ANY,
+    RIGHT,
+    console_of,
+    each_backend,
+    needs_a_backend,
+)
+from nes_envs import (
+    BUTTONS,
+    LOSE,
+    NOTHING,
+    env_of,
+    episode,
+    ram_of,
+    random_actions,
+)
+from nes_model import SlowGame
+from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.snapshot import Snapshot
+
+pytestmark = needs_a_backend
+
+
+@each_backend
+def test_a_snapshot_leads_back_to_its_moment(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    """C3: with the picture that goes with it, and with the episode's counters."""
+    actions = random_actions(40, seed=5)
+    with env_of(demo, backend, frame_skip=3, info="all", max_frames=110) as env:
+        episode(env, actions[:20])
+        snapshot = env.snapshot()
+        first = [env.step(action) for action in actions[20:36]]
+        for before in ([], [LOSE, NOTHING] * 3):
+            episode(env, before)
+            observation, info = env.restore(snapshot)
+            np.testing.assert_array_equal(observation, snapshot.screen)
+            assert info["episode_frame_number"] == 60
+            again = [env.step(action) for action in actions[20:36]]
+            for one, other in zip(first, again, strict=True):
+                np.testing.assert_array_equal(one[0], other[0])
+                assert one[1:] == other[1:]
+        env.step(NOTHING)  # frame 111 would be behind the limit
+        with pytest.raises(ResetNeeded):
+            env.step(NOTHING)
+
+
+@each_backend
+def test_rewards_and_standing_still_go_on_where_the_snapshot_was(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E5: a change is counted from the snapshot's values, not from those of what came between."""
+    right = BUTTONS.index(RIGHT)
+    with env_of(demo, backend, ram_obs=True, stuck_frames=9) as env:
+        env.reset()
+        for action in [right] * 45 + [NOTHING] * 4:  # 40 frames to the middle, then it scrolls
+            env.step(action)
+        snapshot = env.snapshot()
+        for _ in range(2):
+            assert env.step(right)[1] == pytest.approx(0.2)
+            env.reset()
+            env.step(NOTHING)
+            env.restore(snapshot)
+        ends = [env.step(NOTHING)[3] for _ in range(5)]
+    assert ends == [False] * 4 + [True]
+
+
+@each_backend
+def test_sticking_buttons_are_in_a_snapshot_and_the_generator_is_not(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E2: with the generator put back by hand the same buttons stick."""
+    with env_of(demo, backend, sticky=0.9, ram_obs=True) as env:
+        env.reset(seed=1)
+        for _ in range(30):
+            env.step(BUTTONS.index(RIGHT))
+        snapshot, drawn = env.snapshot(), env.np_random.bit_generator.state
+        first = [env.step(NOTHING)[0].tobytes() for _ in range(12)]
+        env.reset()
+        env.step(NOTHING)
+        env.restore(snapshot)
+        env.np_random.bit_generator.state = drawn
+        assert [env.step(NOTHING)[0].tobytes() for _ in range(12)] == first
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("step"), st.integers(0, len(BUTTONS) - 1)),
+        st.tuples(st.sampled_from(["keep", "reset", "render"]), st.just(0)),
+        st.tuples(st.just("restore"), st.integers(0, 3)),
+    ),
+    max_size=14,
+)
+
+
+@each_backend
+def test_any_mixture_of_steps_resets_and_snapshots_shows_what_its_path_leads_to(
+    backend: NesBackend, tmp_path: Path
+) -> None:
+    """C3, E1: what an env shows depends on the buttons since the last reset, and on nothing else.
+
+    The model keeps that path, and plays it on a console of its own each time.
+    """
+    demo = write_demo(tmp_path)
+    with (
+        env_of(demo, backend, frame_skip=3, render_mode="rgb_array") as env,
+        console_of(backend) as console,
+    ):
+        SlowGame(console)
+        booted, first = console.save(), console.screen()
+
+        def pictures(path: tuple[int, ...]) -> tuple[Image, Image]:
+            """The observation at the end of a path, and the screen."""
+            if not path:
+                return first, first
+            console.load(booted)
+            game = SlowGame(console, boot=())
+            for action in path[:-1]:
+                game.step([BUTTONS[action]] * 3)
+            return game.step([BUTTONS[path[-1]]] * 3).picture, console.screen()
+
+        @settings(max_examples=15)
+        @given(OPERATIONS)
+        def run(operations: list[tuple[str, int]]) -> None:
+            path: tuple[int, ...] = ()
+            kept = []
+            observation = env.reset()[0]
+            for name, number in operations:
+                if name == "step":
+                    if path.count(LOSE) == 2 and number == LOSE:
+                        continue  # the game's end: asked for elsewhere
+                    observation = env.step(number)[0]
+                    path = (*path, number)
+                elif name == "keep":
+                    kept.append((env.snapshot(), path))
+                elif name == "reset":
+                    observation, path = env.reset()[0], ()
+                elif name == "restore" and kept:
+                    snapshot, path = kept[number % len(kept)]
+                    observation = env.restore(snapshot)[0]
+                    np.testing.assert_array_equal(observation, pictures(path)[1])
+                    continue
+                shown = pictures(path)
+                if name != "render":
+                    np.testing.assert_array_equal(env.snapshot().screen, shown[1])
+                if name == "step":
+                    np.testing.assert_array_equal(observation, shown[0])
+                np.testing.assert_array_equal(env.render(), shown[1])
+
+        run()
+
+
+@each_backend
+def test_a_snapshot_is_not_touched_by_what_follows(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    with env_of(demo, backend) as env:
+        observation, _ = env.reset()
+        snapshot = env.snapshot()
+        observation[:] = 0
+        shown, _ = env.restore(snapshot)
+        kept = shown.copy()
+        shown[:] = 0
+        for _ in range(20):
+            env.step(1)
+        np.testing.assert_array_equal(env.restore(snapshot)[0], kept)
+
+
+@each_backend
+def test_a_snapshot_of_an_end_is_an_end(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    with env_of(demo, backend) as env:
+        episode(env, [LOSE, NOTHING] * 3)
+        snapshot = env.snapshot()
+        env.reset()
+        env.restore(snapshot)
+        with pytest.raises(ResetNeeded):
+            env.step(NOTHING)
+
+
+@each_backend
+def test_a_snapshot_in_a_file_is_the_same_snapshot(
+    demo: tuple[Path, Path], backend: NesBackend, tmp_path: Path
+) -> None:
+    """C4: also for another env; nes-py's states cannot leave the process, and that is said."""
+    path = tmp_path / "start.snapshot"
+    actions = random_actions(20, seed=6)
+    with env_of(demo, backend, frame_skip=2) as env:
+        episode(env, actions[:10])
+        snapshot = env.snapshot()
+        if backend == "nes-py":
+            with pytest.raises(ValueError, match="cannot leave its process"):
+                snapshot.save(path)
+            assert not path.exists()
+            return
+        snapshot.save(path)
+        first = [env.step(action)[0].tobytes() for action in actions[10:]]
+    loaded = Snapshot.load(path)
+    np.testing.assert_array_equal(loaded.screen, snapshot.screen)
+    assert (loaded.state, loaded.sha256, loaded.backend) == (
+        snapshot.state,
+        snapshot.sha256,
+        backend,
+    )
+    with env_of(demo, backend, frame_skip=2) as env:
+        env.restore(loaded)
+        assert [env.step(action)[0].tobytes() for action in actions[10:]] == first
+    with pytest.raises(FileExistsError):
+        snapshot.save(path)
+
+
+def test_a_file_that_is_no_snapshot_is_refused(tmp_path: Path, demo: tuple[Path, Path]) -> None:
+    with env_of(demo) as env:
+        env.reset()
+        if ANY == "nes-py":
+            pytest.skip("its states cannot be saved")
+        env.snapshot().save(tmp_path / "good")
+    good = (tmp_path / "good").read_bytes()
+    cases = {"empty": b"", "text": b"hello", "short": good[: len(good) // 2], "zip": good[:-30]}
+    for name, data in cases.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=r"expected a file that Snapshot\.save wrote") as error:
+            Snapshot.load(tmp_path / name)
+        assert "\n" not in str(error.value)
+    with pytest.raises(FileNotFoundError, match="snapshot"):
+        Snapshot.load(tmp_path / "nowhere")
+
+
+def changed(snapshot: Snapshot, **facts: Any) -> Snapshot:
+    names = ("cartridge", "sha256", "backend", "version", "state", "screen", "episode")
+    return Snapshot(**{name: facts.get(name, getattr(snapshot, name)) for name in names})
+
+
+@each_backend
+def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """C2: cartridge, backend, version, length of the state and shape of the screen are checked."""
+    with env_of(demo, backend) as env:
+        env.reset()
+        env.step(1)
+        snapshot = env.snapshot()
+        env.step(1)
+        ram = ram_of(env)
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"sha256": "0" * 64}, "another cartridge"),
+            ({"backend": "fceux"}, "another backend"),
+            ({"version": "0.0.1"}, "another version"),
+            ({"state": b"0123456789"}, "state: expected"),
+            ({"state": np.zeros(13_574)}, "state: expected"),
+            ({"screen": np.zeros((10, 10, 3), np.uint8)}, "screen"),
+            ({"screen": snapshot.screen.astype(np.float64)}, "screen"),
+        ]
+        for facts, message in wrong:
+            with pytest.raises(ValueError, match=message) as error:
+                env.restore(changed(snapshot, **facts))
+            assert "\n" not in str(error.value)
+            np.testing.assert_array_equal(ram_of(env), ram)
+        env.step(1)
+
+
+def test_another_map_begins_an_episode_at_the_snapshot(demo: tuple[Path, Path]) -> None:
+    with env_of(demo, max_frames=50) as env:
+        episode(env, [1] * 30)
+        snapshot = env.snapshot()
+    with env_of(demo, game=None, max_frames=50) as other:
+        _, info = other.restore(snapshot)
+        assert info["episode_frame_number"] == 0
+        assert other.step(NOTHING)[1:4] == (0.0, False, False)

@@ -1,0 +1,231 @@
+"""A step of `NesEnv` against a player that goes frame by frame; ends of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.seeding import np_random
+
+from demo_rom import RAM
+from nes_backends import (
+    BOOT,
+    NOOP,
+    RIGHT,
+    SELECT,
+    console_of,
+    each_backend,
+    needs_a_backend,
+)
+from nes_envs import (
+    BUTTONS,
+    LOSE,
+    NOTHING,
+    env_of,
+    episode,
+    ram_of,
+    random_actions,
+)
+from nes_model import SlowGame, shows_the_coin
+from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.env import NesEnv
+
+pytestmark = needs_a_backend
+
+# --- one step against a slow model ---
+
+ENDS = [*[LOSE, NOTHING] * 3]  # the game is over in the fifth frame
+
+
+def compare(
+    env: NesEnv, model: SlowGame, held: Callable[[int], Sequence[int]], **limits: int
+) -> int:
+    """Step both to the end, or for 40 steps; returns the frames of the last step."""
+    observation, _ = env.reset(seed=9)
+    np.testing.assert_array_equal(observation, model.first)
+    frames = 0
+    for index in range(40):
+        wanted = model.step(held(index), **limits)
+        action = index % int(env.action_space.n)  # type: ignore[attr-defined]
+        observation, reward, terminated, truncated, info = env.step(action)
+        np.testing.assert_array_equal(observation, wanted.picture)
+        assert reward == pytest.approx(wanted.reward, abs=1e-9)
+        assert (terminated, truncated) == (wanted.terminated, wanted.truncated)
+        assert info["episode_frame_number"] == model.frames
+        assert {name: info[name] for name in model.variables()} == model.variables()
+        frames = wanted.frames
+        if terminated or truncated:
+            break
+    return frames
+
+
+@each_backend
+@pytest.mark.parametrize("pool", ["max", "none"])
+@pytest.mark.parametrize("skip", [1, 2, 3, 4, 6])
+def test_a_step_is_what_a_frame_by_frame_player_sees(
+    demo: tuple[Path, Path], backend: NesBackend, skip: int, pool: str
+) -> None:
+    """E6: sums over all frames, the last two of *this* step, ends at the frame where they are.
+
+    Each ninth action loses a life, so that the game ends inside a skip.
+    """
+    with (
+        console_of(backend) as console,
+        env_of(demo, backend, frame_skip=skip, pool=pool) as env,
+    ):
+        model = SlowGame(console, pool=pool)
+        compare(env, model, lambda index: [BUTTONS[index % len(BUTTONS)]] * skip)
+
+
+@each_backend
+@pytest.mark.parametrize("frames", range(1, 7))
+def test_a_step_that_ends_early_shows_its_last_two_frames_and_leaves_the_game_as_it_is(
+    demo: tuple[Path, Path], backend: NesBackend, frames: int
+) -> None:
+    """E6: the limit falls on each frame of a skip; what follows is as if nothing was redone."""
+    with (
+        console_of(backend) as console,
+        env_of(demo, backend, frame_skip=6, max_frames=12 + frames, sticky=0.6) as env,
+    ):
+        model = SlowGame(console)
+        generator, hand = np_random(9)[0], [NOOP]
+        generator.integers(1)  # the no-ops
+
+        def held(index: int) -> list[int]:
+            for _ in range(min(6, 12 + frames - 6 * index)):
+                free = generator.random() >= 0.6
+                hand.append(BUTTONS[index % len(BUTTONS)] if free else hand[-1])
+            return hand[-min(6, 12 + frames - 6 * index) :]
+
+        assert compare(env, model, held, max_frames=12 + frames) == frames
+        snapshot = env.snapshot()
+        np.testing.assert_array_equal(ram_of(env), console.ram())
+        model.console.frame(RIGHT)
+        env.restore(snapshot)
+        assert env._console is not None
+        env._console.frame(RIGHT)
+        np.testing.assert_array_equal(ram_of(env), console.ram())
+        np.testing.assert_array_equal(env._console.screen(), console.screen())
+
+
+# Two lives lost at once; the third goes to the enemy, in this frame behind the script.
+ALONE = (*BOOT, SELECT, NOOP, SELECT)
+ALONE_SCRIPT = "NOOP 20, START 3, NOOP 5, SELECT 1, NOOP 1, SELECT 1, NOOP "
+MEETING = 189
+
+
+@each_backend
+@pytest.mark.parametrize("lead", range(4))
+def test_the_end_of_the_game_on_each_frame_of_a_skip(
+    demo: tuple[Path, Path], backend: NesBackend, lead: int
+) -> None:
+    """E6: no frame is played behind it, and no reset happens inside the skip."""
+    idle = MEETING - 5 - lead
+    with (
+        console_of(backend) as console,
+        env_of(demo, backend, boot=f"{ALONE_SCRIPT}{idle}", frame_skip=4, actions=["NOOP"]) as env,
+    ):
+        model = SlowGame(console, boot=[*ALONE, *[NOOP] * idle])
+        frames = compare(env, model, lambda index: [NOOP] * 4)
+        assert (frames, model.frames) == (lead % 4 + 1, 5 + lead)
+        assert (model.variables()["lives"], ram_of(env)[RAM["state"]]) == (0, 2)
+
+
+@each_backend
+def test_golden_return_is_the_same_on_every_backend(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E4: the scripted episode of 984 frames; two lives lost, a coin, the whole way."""
+    actions = random_actions(984, seed=4)
+    with env_of(demo, backend, ram_obs=True) as env:
+        seen = episode(env, actions)
+    assert len(seen) == 1 + 984
+    assert seen[-1][2:4] == (True, False)
+    assert sum(reward for _, reward, *_ in seen) == pytest.approx(76.8)
+    kept = {name: seen[-1][4][name] for name in ("lives", "score", "world_x", "state")}
+    assert kept == {"lives": 1, "score": 1, "world_x": 768, "state": 3}
+
+
+@each_backend
+def test_the_flickering_coin_is_seen_in_every_observation(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """It is drawn on even frames only: pooling two frames of a step shows it in 30 of 30."""
+    for extra in ("", ", NOOP 1"):
+        script = "NOOP 20, START 3, NOOP 5" + extra
+        with env_of(demo, backend, frame_skip=4, boot=script) as env:
+            env.reset()
+            seen = [shows_the_coin(env.step(NOTHING)[0], env.screen_edges) for _ in range(30)]
+        assert sum(seen) == 30
+
+
+@each_backend
+def test_without_pooling_the_coin_is_seen_always_or_never(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """By the parity of the start: which is why the pool is on by default."""
+    counts = []
+    for extra in ("", ", NOOP 1"):
+        script = "NOOP 20, START 3, NOOP 5" + extra
+        with env_of(demo, backend, frame_skip=4, boot=script, pool="none") as env:
+            env.reset()
+            seen = [shows_the_coin(env.step(NOTHING)[0], env.screen_edges) for _ in range(30)]
+            counts.append(sum(seen))
+    assert sorted(counts) == [0, 30]
+
+
+# --- E6: ends ---
+
+
+@each_backend
+def test_a_step_behind_the_end_asks_for_a_reset(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """N3: nes-py raises ValueError, stable-retro goes on in silence."""
+    with env_of(demo, backend) as env:
+        with pytest.raises(ResetNeeded, match="has not been reset yet"):
+            env.step(NOTHING)
+        assert episode(env, [LOSE, NOTHING] * 3)[-1][2:4] == (True, False)
+        for _ in range(2):
+            with pytest.raises(ResetNeeded, match="the episode is over"):
+                env.step(NOTHING)
+        env.reset()
+        env.step(NOTHING)
+
+
+def test_the_limit_of_frames_truncates(demo: tuple[Path, Path]) -> None:
+    """E6: ours, so it is no end of the game; counted in frames, not in steps."""
+    with env_of(demo, frame_skip=4, max_frames=10) as env:
+        for _ in range(2):
+            seen = episode(env, [NOTHING] * 9)
+            assert [info["episode_frame_number"] for *_, info in seen] == [0, 4, 8, 10]
+            assert [(over, cut) for _, _, over, cut, _ in seen[-2:]] == [
+                (False, False),
+                (False, True),
+            ]
+        with pytest.raises(ResetNeeded):
+            env.step(NOTHING)
+
+
+def test_the_limit_does_not_count_noops(demo: tuple[Path, Path]) -> None:
+    with env_of(demo, noop_max=30, max_frames=3) as env:
+        for seed in range(3):
+            assert len(episode(env, [NOTHING] * 9, seed=seed)) == 4
+
+
+def test_an_end_on_the_last_frame_of_the_limit_is_the_games(demo: tuple[Path, Path]) -> None:
+    """E6: the learner must not bootstrap from a game that is over."""
+    with env_of(demo, max_frames=5) as env:
+        assert episode(env, [LOSE, NOTHING] * 3)[-1][2:4] == (True, False)
+
+
+@each_backend
+def test_standing_still_truncates(demo: tuple[Path, Path], backend: NesBackend) -> None:
+    """E6: stuck for 10 frames; the enemy, which is not watched, moves on."""
+    with env_of(demo, backend, frame_skip=4, stuck_frames=10) as env:
+        seen = episode(env, [1, NOTHING, 1, *[NOTHING] * 9])
+    assert [info["episode_frame_number"] for *_, info in seen] == [0, 4, 8, 12, 16, 20, 22]
+    assert seen[-1][2:4] == (False, True)

@@ -1,0 +1,236 @@
+"""The buttons of a joypad, and the sets of them that an agent may choose from."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import gymnasium
+import numpy as np
+
+__all__ = ["ActionSet", "Actions", "Button", "action_set", "parse_buttons", "text_of"]
+
+
+class Button(enum.IntFlag):
+    """The buttons, in the bits that the console's register $4016 hands them out in, from the right.
+
+    Example:
+        >>> Button.RIGHT | Button.A
+        <Button.RIGHT|A: 129>
+    """
+
+    RIGHT = 0x01
+    LEFT = 0x02
+    DOWN = 0x04
+    UP = 0x08
+    START = 0x10
+    SELECT = 0x20
+    B = 0x40
+    A = 0x80
+
+
+# A name of a set, or the set itself: texts such as "RIGHT+A", or lists of buttons' names.
+Actions: TypeAlias = str | Sequence[str | Sequence[str]]
+
+# The sets of buttons that most published results on scrolling games use.
+_RIGHT_ONLY = ("NOOP", "RIGHT", "RIGHT+A", "RIGHT+B", "RIGHT+A+B")
+_SIMPLE = (*_RIGHT_ONLY, "A", "LEFT")
+_COMPLEX = (*_SIMPLE, "LEFT+A", "LEFT+B", "LEFT+A+B", "DOWN", "UP")
+_PADS = ("", "RIGHT", "LEFT", "DOWN", "UP", "RIGHT+DOWN", "RIGHT+UP", "LEFT+DOWN", "LEFT+UP")
+_ALL = tuple(
+    "+".join(filter(None, pair)) or "NOOP"
+    for pair in itertools.product(_PADS, ("", "A", "B", "A+B"))
+)
+_SETS = {"right_only": _RIGHT_ONLY, "simple": _SIMPLE, "complex": _COMPLEX, "all": _ALL}
+MULTIBINARY = "multibinary"
+GAME = "game"
+# In the order of a bit vector's elements: as people read a joypad.
+VECTOR = (
+    Button.A,
+    Button.B,
+    Button.SELECT,
+    Button.START,
+    Button.UP,
+    Button.DOWN,
+    Button.LEFT,
+    Button.RIGHT,
+)
+_OPPOSITES = (Button.LEFT | Button.RIGHT, Button.UP | Button.DOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSet:
+    """What an agent may press.
+
+    Args:
+        meanings: Text of each action, or of a bit vector's each element.
+        buttons: `Button` bits of the same.
+        is_vector: Actions are bit vectors [8] instead of indices.
+        allow_opposites: Left and right, or up and down, may be pressed at once.
+    """
+
+    meanings: tuple[str, ...]
+    buttons: tuple[int, ...]
+    is_vector: bool = False
+    allow_opposites: bool = False
+
+    @property
+    def space(self) -> gymnasium.Space[np.int64] | gymnasium.Space[np.ndarray]:
+        """Discrete, or MultiBinary for bit vectors."""
+        if self.is_vector:
+            return gymnasium.spaces.MultiBinary(len(self.buttons))
+        return gymnasium.spaces.Discrete(len(self.buttons))
+
+    def pressed(self, action: object) -> int:
+        """The `Button` bits of an action.
+
+        In a bit vector opposite directions cancel each other, unless they are allowed.
+
+        Raises:
+            ValueError: The action is not in the space.
+        """
+        if self.is_vector:
+            return self._of_vector(action)
+        try:
+            index = int(cast("int", action))
+        except (TypeError, ValueError):
+            index = -1
+        if not 0 <= index < len(self.buttons) or index != action:
+            raise ValueError(
+                f"action: expected a whole number from 0 to {len(self.buttons) - 1}, got {action!r}"
+            )
+        return self.buttons[index]
+
+    def _of_vector(self, action: object) -> int:
+        bits = np.asarray(action)
+        if bits.shape != (len(self.buttons),) or not np.isin(bits, (0, 1)).all():
+            raise ValueError(
+                f"action: expected {len(self.buttons)} zeros and ones for "
+                f"{', '.join(self.meanings)}, got {action!r}"
+            )
+        held = sum(button for button, bit in zip(self.buttons, bits, strict=True) if bit)
+        for pair in () if self.allow_opposites else _OPPOSITES:
+            if held & pair == pair:
+                held &= ~pair
+        return int(held)
+
+
+def action_set(
+    actions: Actions, *, allow_opposites: bool = False, of_game: Sequence[str] | None = None
+) -> ActionSet:
+    """Find a set by its name, or make one of a list.
+
+    Args:
+        actions: "right_only" (5 actions), "simple" (7), "complex" (12), "all" (36: each direction
+            with A, B, both or neither), "game" (the RAM map's list), "multibinary" (a bit for each
+            button), or a list of texts such as "RIGHT+A" or of lists of buttons' names.
+        allow_opposites: Take sets in which opposite directions are pressed at once.
+        of_game: The list that "game" stands for.
+
+    Raises:
+        ValueError: There is no such set or button, an action is there twice, or it presses
+            opposite directions, which glitches real games and no real joypad does.
+
+    Example:
+        >>> action_set("right_only").meanings
+        ('NOOP', 'RIGHT', 'RIGHT+A', 'RIGHT+B', 'RIGHT+A+B')
+        >>> action_set([[], ["RIGHT", "A"]]).buttons
+        (0, 129)
+    """
+    if isinstance(actions, str):
+        if actions == MULTIBINARY:
+            names = tuple(str(button.name) for button in VECTOR)
+            return ActionSet(names, tuple(map(int, VECTOR)), True, allow_opposites)
+        actions = _set_named(actions, of_game)
+    if not isinstance(actions, list | tuple):
+        raise ValueError(
+            f"actions: expected a name such as 'simple' or a list such as ['NOOP', 'RIGHT'], got "
+            f"{actions!r}"
+        )
+    masks = [parse_buttons(one) for one in actions]
+    _check_masks(masks, allow_opposites)
+    return ActionSet(tuple(map(text_of, masks)), tuple(masks), False, allow_opposites)
+
+
+def _set_named(name: str, of_game: Sequence[str] | None) -> Sequence[str]:
+    if name == GAME:
+        if of_game is None:
+            raise ValueError(
+                "actions='game': expected a RAM map that lists actions, got none; "
+                "add actions = [...] to the map, or choose 'simple'"
+            )
+        return of_game
+    if name not in _SETS:
+        names = [*_SETS, MULTIBINARY, GAME]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "or give a list such as ['NOOP', 'RIGHT']"
+        raise ValueError(
+            f"actions: expected {', '.join(map(repr, names))} or a list, got {name!r}; {hint}"
+        )
+    return _SETS[name]
+
+
+def _check_masks(masks: Sequence[int], allow_opposites: bool) -> None:
+    if not masks:
+        raise ValueError("actions: expected at least one action, got an empty list")
+    for index, mask in enumerate(masks):
+        if masks.index(mask) != index:
+            raise ValueError(
+                f"actions: expected each action once, got {text_of(mask)!r} twice; remove one"
+            )
+        if not allow_opposites and any(mask & pair == pair for pair in _OPPOSITES):
+            raise ValueError(
+                f"actions: expected no opposite directions at once, got {text_of(mask)!r}; games "
+                "glitch on what no joypad can do: pass allow_opposites=True if you mean it"
+            )
+
+
+def parse_buttons(text: str | Sequence[str]) -> int:
+    """Read the buttons that are held together: "RIGHT+A", ["RIGHT", "A"], "NOOP" for none.
+
+    Returns:
+        `Button` bits.
+
+    Raises:
+        ValueError: There is no such button, or one is named twice.
+
+    Example:
+        >>> parse_buttons("right+a"), parse_buttons("NOOP"), parse_buttons([])
+        (129, 0, 0)
+    """
+    if isinstance(text, str):
+        is_noop = text.strip().upper() in ("", "NOOP")
+        names: Sequence[str] = () if is_noop else text.split("+")
+    elif isinstance(text, list | tuple):
+        names = [name for name in text if str(name).upper() != "NOOP"]
+    else:
+        raise ValueError(
+            f"buttons: expected a text such as 'RIGHT+A' or a list of names, got {text!r}"
+        )
+    mask = 0
+    for name in names:
+        button = Button.__members__.get(str(name).strip().upper())
+        if button is None:
+            raise ValueError(
+                f"buttons {text!r}: expected names out of {', '.join(Button.__members__)} joined "
+                f"by '+', or NOOP, got {str(name).strip()!r}"
+            )
+        if mask & button:
+            raise ValueError(f"buttons {text!r}: expected each button once, got {name} twice")
+        mask |= int(button)
+    return mask
+
+
+def text_of(mask: int) -> str:
+    """The text that `parse_buttons` reads as these buttons, directions first.
+
+    Example:
+        >>> text_of(129), text_of(0)
+        ('RIGHT+A', 'NOOP')
+    """
+    order = (*VECTOR[7:3:-1], *VECTOR[:4])
+    return "+".join(str(button.name) for button in order if mask & button) or "NOOP"

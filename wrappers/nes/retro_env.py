@@ -1,0 +1,181 @@
+"""Make a correct gymnasium env of stable-retro's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+
+from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
+
+__all__ = ["StableRetroEnv", "from_retro"]
+
+
+def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
+    """Adapt an env of stable-retro, which you already have, so that its episodes are right.
+
+    | `RetroEnv` (stable-retro 1.0.1) | adapted |
+    |---|---|
+    | without a `.state` file `reset` does not reset, the game goes on | it starts at power-on |
+    | `step` after the end goes on silently | `ResetNeeded` |
+    | the observation is the array that `render` shows, cropped ones are views | contiguous copies |
+    | `reset` tells no variables | `info` has them, as Python ints, from the first frame on |
+    | an action in an array of no dimensions is changed by `step` | it is left alone |
+    | `metadata` has no `render_fps`, `RecordVideo` wants it | the console's |
+
+    All else is stable-retro's: one frame a step, its picture, its rewards and ends, Lua scripts
+    included, its action space; nothing is ever truncated. By default that space is a MultiBinary
+    with a bit that does nothing, and START and SELECT are dropped for most games; it draws into a
+    window unless `render_mode` was "rgb_array" or None.
+
+    stable-retro allows one emulator in a process, so that each env of a vector needs a worker:
+    `make_vec(lambda: from_retro(stable_retro.make("Name-Nes-v0")), 4, num_workers=4)`.
+
+    Args:
+        env: An env of stable-retro, with wrappers or without, that was not played yet if it has no
+            start state.
+
+    Returns:
+        An env that passes `gymnasium.utils.env_checker.check_env`; `retro_env` is the one given.
+
+    Raises:
+        TypeError: It is another env, or none.
+        ValueError: It was played already without a start state, or gives one reward per player.
+
+    Example:
+        >>> from_retro(gymnasium.make("CartPole-v1"))
+        Traceback (most recent call last):
+        TypeError: env: expected an env of stable-retro, got CartPoleEnv; ...
+    """
+    return StableRetroEnv(env)
+
+
+class StableRetroEnv(gymnasium.Env[Any, Any]):
+    """What `from_retro` returns; see there."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        base = _checked_base(env)
+        if not base.initial_state:
+            base.initial_state = base.em.get_state()
+        self.retro_env = env  # the env that was given
+        self._base = base
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+        self.render_mode = env.render_mode
+        rate = round(base.em.get_screen_rate())
+        self.metadata = {**env.metadata, "render_fps": rate, "stepwell": _recipe(env, base)}
+        self._is_over: bool | None = None  # None: not reset yet
+        self._is_closed = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Go back to the start state and play one frame without a button.
+
+        Raises:
+            ClosedEnvironmentError: The env is closed.
+        """
+        self._check_open()
+        super().reset(seed=seed)
+        observation, info = self.retro_env.reset(seed=seed, options=options)
+        self._is_over = False
+        return self._owned(observation), {**self._base.data.lookup_all(), **owned_info(info)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Play one frame.
+
+        Raises:
+            ResetNeeded: Before the first reset, and after the end of an episode.
+            ClosedEnvironmentError: The env is closed.
+        """
+        self._check_open()
+        if self._is_over is not False:
+            when = "before the first reset" if self._is_over is None else "after the episode's end"
+            raise ResetNeeded(
+                f"step came {when}: expected reset first, got step; call reset() and go on"
+            )
+        if isinstance(self.action_space, gymnasium.spaces.Discrete):
+            action = int(action)  # RetroEnv divides it in place
+        observation, reward, terminated, truncated, info = self.retro_env.step(action)
+        self._is_over = bool(terminated or truncated)
+        total = float(np.asarray(reward).item())
+        return self._owned(observation), total, bool(terminated), bool(truncated), owned_info(info)
+
+    def render(self) -> Any:
+        """The last frame in a copy, or with "human" a window that shows it.
+
+        Raises:
+            ClosedEnvironmentError: The env is closed.
+        """
+        self._check_open()
+        picture = self.retro_env.render()
+        return owned_array(picture) if isinstance(picture, np.ndarray) else None
+
+    def close(self) -> None:
+        """Let go of the emulator, so that the process may have another one."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.retro_env.close()
+
+    def _owned(self, observation: object) -> Any:
+        return owned_observation(self.observation_space, observation)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedEnvironmentError(
+                "the env is closed: expected an open one, got one after close(); make another one"
+            )
+
+
+def _checked_base(env: object) -> Any:
+    """The `RetroEnv` inside; Any, as stable-retro has no types."""
+    base: Any = env.unwrapped if isinstance(env, gymnasium.Env) else env
+    # By name: whoever has such an env has stable-retro, all others need not load it.
+    names = {(one.__module__.partition(".")[0], one.__name__) for one in type(base).__mro__}
+    if ("stable_retro", "RetroEnv") not in names:
+        raise TypeError(
+            f"env: expected an env of stable-retro, got {type(base).__name__}; give what "
+            "stable_retro.make returned, or use from_gym for an env of the old gym"
+        )
+    if not hasattr(base, "em"):
+        raise ValueError(
+            "env: expected an open env of stable-retro, got a closed one; make another one"
+        )
+    if not base.initial_state and (base.img is not None or base.ram is not None):
+        raise ValueError(
+            "env: expected an env without a start state that was not reset yet, got one in the "
+            "middle of a game, which cannot find back to power-on; give it to from_retro first"
+        )
+    if base.players > 1 and base.multi_rewards:
+        raise ValueError(
+            f"env: expected one reward a step, got one for each of {base.players} players; "
+            "set multi_rewards = False"
+        )
+    return base
+
+
+def _recipe(env: gymnasium.Env[Any, Any], base: Any) -> dict[str, object]:
+    """What identifies the env, as JSON has it."""
+    from importlib.metadata import version
+
+    wrappers: list[str] = []
+    inner: gymnasium.Env[Any, Any] = env
+    while isinstance(inner, gymnasium.Wrapper):
+        wrappers.append(inner.class_name())
+        inner = inner.env
+    # What it was made with; it keeps only some of that under names.
+    _, _, scenario, info, *_ = getattr(base, "_ezpickle_args", (None,) * 4)
+    return {
+        "maker": "from_retro",
+        "id": str(base.gamename),
+        "state": base.statename if base.statename is None else str(base.statename),
+        "scenario": scenario if scenario is None else str(scenario),
+        "info": info if info is None else str(info),
+        "actions": str(base.use_restricted_actions),
+        "observations": str(base._obs_type),
+        "players": int(base.players),
+        "wrappers": wrappers[::-1],
+        "versions": {"stable-retro": version("stable-retro")},
+    }

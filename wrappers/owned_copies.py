@@ -1,0 +1,156 @@
+"""Copy what an env returned, so that nothing the env does later can change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+__all__ = ["owned_array", "owned_info", "owned_observation"]
+
+
+def owned_observation(
+    space: spaces.Space[Any], observation: object, where: str = "observation"
+) -> Any:
+    """Copy an observation into memory of its own; it must be of the space's form.
+
+    Args:
+        space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them.
+        observation: What the env returned; arrays of any strides, with the space's shapes and
+            dtypes. Values are not compared with the bounds of a Box.
+        where: What it is called in messages.
+
+    Returns:
+        C-contiguous arrays, ints, and dicts and tuples of them.
+
+    Raises:
+        ValueError: Another shape, dtype, number or set of parts than the space's.
+
+    Example:
+        >>> live = np.zeros((2, 2, 3), np.uint8)[:, :, ::-1]
+        >>> copy = owned_observation(spaces.Box(0, 255, (2, 2, 3), np.uint8), live)
+        >>> copy.flags.c_contiguous, np.shares_memory(copy, live)
+        (True, False)
+    """
+    if isinstance(space, spaces.Dict):
+        return _owned_dict(space, observation, where)
+    if isinstance(space, spaces.Tuple):
+        return _owned_tuple(space, observation, where)
+    if isinstance(space, spaces.Discrete):
+        return _owned_number(space, observation, where)
+    return _owned_array(space, observation, where)
+
+
+def _owned_array(space: spaces.Space[Any], observation: object, where: str) -> npt.NDArray[Any]:
+    if not isinstance(observation, np.ndarray | np.generic):
+        raise _differs(space, type(observation).__qualname__, where)
+    if observation.dtype != space.dtype or observation.shape != space.shape:
+        raise _differs(space, f"{observation.dtype} {observation.shape}", where)
+    return owned_array(np.asarray(observation))
+
+
+def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A C-contiguous copy of an array of any strides.
+
+    numpy copies an image whose channels are turned round, as nes-py's are, pixel by pixel;
+    channel by channel takes a quarter of the time.
+
+    Example:
+        >>> owned_array(np.arange(3)[::-1])
+        array([2, 1, 0])
+    """
+    if array.ndim != 3 or array.shape[-1] > 4 or array.flags.c_contiguous:
+        return np.array(array, order="C")
+    copy = np.empty(array.shape, array.dtype)
+    for channel in range(array.shape[-1]):
+        copy[..., channel] = array[..., channel]
+    return copy
+
+
+def _differs(space: spaces.Space[Any], got: str, where: str) -> ValueError:
+    return ValueError(
+        f"{where} does not fit the env's space: expected an array {space.dtype} {space.shape}, got "
+        f"{got}; correct the env's space, or convert the observation in a wrapper of the old env"
+    )
+
+
+def _owned_number(space: spaces.Discrete[Any], observation: object, where: str) -> int:
+    value = np.asarray(observation)
+    if value.shape == () and value.dtype.kind in "iu":
+        number = int(value)
+        if space.start <= number < space.start + space.n:
+            return number
+    raise ValueError(
+        f"{where} does not fit the env's space: expected a whole number in {space}, got "
+        f"{observation!r}; correct the env's space"
+    )
+
+
+def _owned_dict(space: spaces.Dict, observation: object, where: str) -> dict[str, Any]:
+    if not isinstance(observation, Mapping):
+        raise ValueError(
+            f"{where} does not fit the env's space: expected a dict of {list(space)}, got "
+            f"{type(observation).__qualname__}; correct the env's space"
+        )
+    parts = cast("Mapping[str, object]", observation)
+    if parts.keys() != space.keys():
+        raise ValueError(
+            f"{where} does not fit the env's space: expected the keys {list(space)}, got "
+            f"{list(parts)}; correct the env's space"
+        )
+    return {key: owned_observation(space[key], parts[key], f"{where}[{key!r}]") for key in space}
+
+
+def _owned_tuple(space: spaces.Tuple[Any], observation: object, where: str) -> tuple[Any, ...]:
+    if not isinstance(observation, tuple | list):
+        raise _wrong_tuple(space, type(observation).__qualname__, where)
+    parts = cast("list[object]", observation)
+    if len(parts) != len(space.spaces):
+        raise _wrong_tuple(space, f"one of {len(parts)}", where)
+    pairs = zip(space.spaces, parts, strict=True)
+    return tuple(
+        owned_observation(part, value, f"{where}[{index}]")
+        for index, (part, value) in enumerate(pairs)
+    )
+
+
+def _wrong_tuple(space: spaces.Tuple[Any], got: str, where: str) -> ValueError:
+    return ValueError(
+        f"{where} does not fit the env's space: expected a tuple of {len(space.spaces)}, got "
+        f"{got}; correct the env's space"
+    )
+
+
+def owned_info(info: object) -> dict[str, Any]:
+    """Copy an info: its arrays, dicts, lists and tuples; other objects are handed on.
+
+    Args:
+        info: What the env returned; None counts as an empty one.
+
+    Raises:
+        ValueError: It is no mapping.
+
+    Example:
+        >>> owned_info({"coins": 3, "tiles": [1, 2]})
+        {'coins': 3, 'tiles': [1, 2]}
+    """
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping):
+        raise ValueError(
+            f"info is wrong: expected a dict, got {type(info).__qualname__}; correct the env"
+        )
+    return cast("dict[str, Any]", _owned(cast("Mapping[str, object]", info)))
+
+
+def _owned(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return owned_array(value)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, Mapping):
+        return {key: _owned(part) for key, part in cast("Mapping[str, Any]", value).items()}
+    if type(value) in (list, tuple):  # a named tuple could not be rebuilt from its parts
+        return type(value)(_owned(part) for part in value)
+    return value
