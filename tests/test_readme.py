@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import documents
+from demo_rom import write_demo
 from source_tree import CHECKOUT
 
 DOCUMENTS = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 RUN_BY_CI = ["main job", "tests"]
+NEEDS = {"nes": "cynes"}  # packages of extras, by document
 
 each_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(CHECKOUT).as_posix()
@@ -21,10 +23,14 @@ each_document = pytest.mark.parametrize(
 
 @each_document
 def test_a_document_runs_as_written(document: Path, tmp_path: Path) -> None:
+    if document.stem in NEEDS:
+        pytest.importorskip(NEEDS[document.stem], reason=f"needs {NEEDS[document.stem]}")
     program = tmp_path / f"{document.stem}.py"
     program.write_text(documents.script(document.read_text("utf-8")), encoding="utf-8")
     folder = tmp_path / "empty"
     folder.mkdir()
+    if document.stem == "nes":  # the reader's cartridge
+        write_demo(folder)
     run = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
         cwd=folder,

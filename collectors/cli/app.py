@@ -5,19 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from stepwell import __version__
-from stepwell.collectors.cli.collect import DEFAULT_NUM_ENVS, CollectJob, collect_into
+from stepwell.collectors.cli import collect_options as option
+from stepwell.collectors.cli.collect import CollectJob, collect_into
 from stepwell.collectors.cli.convert import add_convert_command
 from stepwell.collectors.cli.copy_commands import add_copy_commands
 from stepwell.collectors.cli.envs import show_envs
 from stepwell.collectors.cli.errors import BAD_INPUT, reported, show_error
 from stepwell.collectors.cli.health import add_health_commands
 from stepwell.collectors.cli.info import show_store
-from stepwell.collectors.cli.make import AtariKnobs, EnvWish
+from stepwell.collectors.cli.knobs import Knobs
+from stepwell.collectors.cli.make import EnvWish
+from stepwell.collectors.cli.nes import action_set, crop_area, one_or_several
 from stepwell.collectors.cli.numbers import info_field, number_of_bytes, screen_size, whole_number
 from stepwell.collectors.cli.options import Debug, Json, Quiet
 from stepwell.collectors.cli.progress import Goal
@@ -31,8 +34,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
 )
-
-_RUN, _STORE, _ATARI = "What to run", "Where to keep it", "Atari games only"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,6 +90,7 @@ def root(
 
     stepwell envs pong                                          what is there?
     stepwell collect Pong --steps 100k --out runs/pong          gather it
+    stepwell collect game.nes --steps 100k --out runs/game      also from an NES cartridge
     stepwell info runs/pong                                     what have I got?
     stepwell verify runs/pong                                   is it what was written?
     stepwell merge runs/a runs/b --out runs/both                make one of several
@@ -101,184 +103,45 @@ def root(
 
 @app.command()
 def collect(
-    env: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="An Atari game (Pong, ALE/Pong-v5), an id of gymnasium's (CartPole-v1, "
-            "module:Id-v0), or a function that makes an env (module:callable).",
-        ),
-    ],
+    env: option.EnvName,
     *,
-    steps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Env steps to add, over all envs: 100_000, 1e5 or 100k.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    episodes: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Or whole episodes to add.", rich_help_panel=_RUN),
-    ] = None,
-    num_envs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help=f"Envs side by side ({DEFAULT_NUM_ENVS}; with --resume as many as before).",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="'random' or module:callable, also from the current folder. It is called as "
-            "policy(observation, is_first) with arrays of N (and its state, if it has a method "
-            "initial_state); a class is made first.",
-            rich_help_panel=_RUN,
-        ),
-    ] = "random",
-    seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Same seed and number of envs, same data. Left out: the store's, or a new one.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Threads (Atari, native) or processes; 0 steps the envs in this one.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=_STORE)
-    ],
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            metavar="",
-            help="Add to the store if there is one, with new episode ids and seeds.",
-            rich_help_panel=_STORE,
-        ),
-    ] = False,
-    info: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Keep this field of info too, such as lives; speed=nan says what stands for "
-            "'not there'. May be repeated.",
-            rich_help_panel=_STORE,
-        ),
-    ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Note this about every episode, to sample by: task=door. May be repeated.",
-            rich_help_panel=_STORE,
-        ),
-    ] = None,
-    capacity: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Steps to keep at most; the oldest go.", rich_help_panel=_STORE
-        ),
-    ] = None,
-    capacity_bytes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="Disk to take at most: 500MB, 2GiB.", rich_help_panel=_STORE
-        ),
-    ] = None,
-    backend: Annotated[
-        Literal["native", "python"] | None,
-        typer.Option(
-            help="native is fastest; python gives true last frames, lives and modes (native "
-            "unless a knob needs python).",
-            rich_help_panel=_ATARI,
-        ),
-    ] = None,
-    frame_skip: Annotated[
-        str | None, typer.Option(metavar="N", help="Frames a step (4).", rich_help_panel=_ATARI)
-    ] = None,
-    frame_stack: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Frames an observation (4).", rich_help_panel=_ATARI),
-    ] = None,
-    sticky: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P",
-            help="Probability of repeating the last action (0.25).",
-            rich_help_panel=_ATARI,
-        ),
-    ] = None,
-    noop_max: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="No-op frames after a reset, at most (30).", rich_help_panel=_ATARI
-        ),
-    ] = None,
-    fire_reset: Annotated[
-        bool | None,
-        typer.Option(
-            "--fire-reset", metavar="", help="Press FIRE after a reset.", rich_help_panel=_ATARI
-        ),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HxW", help="Rows x columns, or 'screen' (84x84).", rich_help_panel=_ATARI
-        ),
-    ] = None,
-    rgb: Annotated[
-        bool | None,
-        typer.Option(
-            "--rgb", metavar="", help="Colours instead of gray levels.", rich_help_panel=_ATARI
-        ),
-    ] = None,
-    pool: Annotated[
-        Literal["max", "none"] | None,
-        typer.Option(help="Of a step's last two frames (max).", rich_help_panel=_ATARI),
-    ] = None,
-    max_frames: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Frames after which an episode is truncated (108k).",
-            rich_help_panel=_ATARI,
-        ),
-    ] = None,
-    clip_rewards: Annotated[
-        bool | None,
-        typer.Option(
-            "--clip-rewards",
-            metavar="",
-            help="Keep the sign alone; better clip in training.",
-            rich_help_panel=_ATARI,
-        ),
-    ] = None,
-    life_loss: Annotated[
-        Literal["ignore", "end"] | None,
-        typer.Option(help="'end': a lost life ends the episode (ignore).", rich_help_panel=_ATARI),
-    ] = None,
-    full_actions: Annotated[
-        bool | None,
-        typer.Option("--full-actions", metavar="", help="All 18 actions.", rich_help_panel=_ATARI),
-    ] = None,
-    mode: Annotated[
-        int | None, typer.Option(metavar="N", help="The game's mode.", rich_help_panel=_ATARI)
-    ] = None,
-    difficulty: Annotated[
-        int | None, typer.Option(metavar="N", help="The game's difficulty.", rich_help_panel=_ATARI)
-    ] = None,
+    steps: option.Steps = None,
+    episodes: option.Episodes = None,
+    num_envs: option.NumEnvs = None,
+    policy: option.PolicyName = "random",
+    seed: option.Seed = None,
+    workers: option.Workers = None,
+    out: option.Out,
+    resume: option.Resume = False,
+    info: option.Info = None,
+    metadata: option.Metadata = None,
+    capacity: option.Capacity = None,
+    capacity_bytes: option.CapacityBytes = None,
+    backend: option.BackendName = None,
+    frame_skip: option.FrameSkip = None,
+    frame_stack: option.FrameStack = None,
+    sticky: option.Sticky = None,
+    noop_max: option.NoopMax = None,
+    size: option.Size = None,
+    rgb: option.Rgb = None,
+    pool: option.Pool = None,
+    max_frames: option.MaxFrames = None,
+    life_loss: option.LifeLoss = None,
+    fire_reset: option.FireReset = None,
+    clip_rewards: option.ClipRewards = None,
+    full_actions: option.FullActions = None,
+    mode: option.Mode = None,
+    difficulty: option.Difficulty = None,
+    game: option.Game = None,
+    actions: option.Actions = None,
+    allow_opposites: option.AllowOpposites = None,
+    boot: option.Boot = None,
+    start: option.Start = None,
+    start_rule: option.StartRule = None,
+    crop: option.Crop = None,
+    stuck_frames: option.StuckFrames = None,
+    reward_clip: option.RewardClip = None,
+    ram: option.Ram = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -288,6 +151,7 @@ def collect(
     stepwell collect Pong --steps 100_000 --out runs/pong
     stepwell collect Pong --steps 100_000 --out runs/pong --resume
     stepwell collect Breakout --episodes 50 --policy agent:act --out runs/b
+    stepwell collect game.nes --game map.toml --episodes 50 --out runs/game
     stepwell collect CartPole-v1 --steps 1e6 --seed 0 --out runs/pole
     stepwell collect mygames:make_maze --episodes 9 --out runs/maze
 
@@ -300,15 +164,25 @@ def collect(
             "frame_stack": _count("--frame-stack", frame_stack),
             "sticky": sticky,
             "noop_max": _count("--noop-max", noop_max, 0),
-            "fire_reset": fire_reset,
             "grayscale": None if rgb is None else not rgb,
             "pool": pool,
             "max_frames": _count("--max-frames", max_frames),
-            "clip_rewards": clip_rewards,
             "life_loss": life_loss,
+            "fire_reset": fire_reset,
+            "clip_rewards": clip_rewards,
             "full_actions": full_actions,
             "mode": mode,
             "difficulty": difficulty,
+            "game": game,
+            "actions": None if actions is None else action_set(actions),
+            "allow_opposites": allow_opposites,
+            "boot": one_or_several(boot),
+            "start": one_or_several(start),
+            "start_rule": start_rule,
+            "crop": None if crop is None else crop_area("--crop", crop),
+            "stuck_frames": _count("--stuck-frames", stuck_frames),
+            "reward_clip": reward_clip,
+            "ram_obs": ram,
         }
         given = {name: value for name, value in knobs.items() if value is not None}
         if size is not None:
@@ -320,7 +194,7 @@ def collect(
                     num_envs=_count("--num-envs", num_envs) or 0,
                     backend=backend,
                     num_workers=_count("--workers", workers, 0),
-                    knobs=AtariKnobs(**given),  # type: ignore[typeddict-item]
+                    knobs=Knobs(**given),  # type: ignore[typeddict-item]
                 ),
                 out=out,
                 goal=Goal(_count("--steps", steps), _count("--episodes", episodes)),
@@ -360,7 +234,7 @@ def envs(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List what can be collected from here: Atari games, and what gymnasium has registered."""
+    """List what can be collected from here: Atari games, NES emulators, and gymnasium's envs."""
     with reported(debug):
         show_envs(pattern, as_json=as_json)
 

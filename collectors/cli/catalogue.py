@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from stepwell.collectors.cli.knobs import NesBackend
 from stepwell.wrappers.atari_games import game_ids
 
-__all__ = ["Catalogue", "catalogue", "nearest", "unknown_env"]
+__all__ = ["Catalogue", "Emulators", "catalogue", "nearest", "unknown_env"]
 
 # Where gymnasium keeps envs that need more than itself: the module to look for, what to install.
 _NEEDS = {
@@ -25,6 +26,19 @@ _MOVED = {"_raise_mujoco_py_error": "gymnasium-robotics", "_raise_shimmy_error":
 
 
 @dataclass(frozen=True, slots=True)
+class Emulators:
+    """What the user's own cartridges can be played with.
+
+    Args:
+        installed: Versions, by the names that ``--backend`` takes.
+        missing: What to install for others.
+    """
+
+    installed: dict[NesBackend, str] = field(default_factory=dict[NesBackend, str])
+    missing: dict[NesBackend, str] = field(default_factory=dict[NesBackend, str])
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
     """Names of envs.
 
@@ -33,22 +47,27 @@ class Catalogue:
         ready: Other ids that can be made here.
         old_atari: Ids of other presets of the same games: gymnasium makes them as they are.
         missing: Ids that need a package, by what to install.
+        nes: Emulators for cartridges, which everybody brings along.
     """
 
     atari: tuple[str, ...]
     ready: tuple[str, ...]
     old_atari: tuple[str, ...]
     missing: dict[str, tuple[str, ...]]
+    nes: Emulators = field(default_factory=Emulators)
 
 
 def catalogue() -> Catalogue:
-    """Look at everything that is registered with gymnasium.
+    """Look at everything that is registered with gymnasium, and for emulators.
 
     Example:
         >>> found = catalogue()
         >>> "ALE/Pong-v5" in found.atari, "CartPole-v1" in found.ready
         (True, True)
     """
+    # Imported here: most commands look for no emulator.
+    from stepwell.wrappers.nes.backends import installed_backends, missing_backends
+
     atari = tuple(sorted(game_ids().values()))
     ready: list[str] = []
     old: list[str] = []
@@ -64,7 +83,8 @@ def catalogue() -> Catalogue:
         else:
             ready.append(name)
     lacking = {package: tuple(names) for package, names in sorted(missing.items())}
-    return Catalogue(atari, tuple(ready), tuple(old), lacking)
+    emulators = Emulators(installed_backends(), missing_backends())
+    return Catalogue(atari, tuple(ready), tuple(old), lacking, emulators)
 
 
 def unknown_env(env: str) -> str | None:
@@ -80,8 +100,8 @@ def unknown_env(env: str) -> str | None:
     near = nearest(env)
     hint = f"did you mean {' or '.join(near)}?" if near else "see what there is with: stepwell envs"
     return (
-        f"unknown env: expected an Atari game, an id of gymnasium's or module:callable, "
-        f"got {env!r}; {hint}"
+        f"unknown env: expected an Atari game, a cartridge's file (game.nes), an id of gymnasium's "
+        f"or module:callable, got {env!r}; {hint}"
     )
 
 

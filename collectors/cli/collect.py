@@ -17,6 +17,7 @@ from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.collectors.cli.fields import missing_values
 from stepwell.collectors.cli.make import EnvWish, make_envs
+from stepwell.collectors.cli.nes import refuse_endless
 from stepwell.collectors.cli.policy import load_policy
 from stepwell.collectors.cli.progress import Goal, LiveLine, packed, progress_parts, summary
 from stepwell.collectors.collector import Collector
@@ -102,6 +103,8 @@ def _refuse_nonsense(job: CollectJob) -> None:
             f"--out {job.out} holds a store already: expected a new or empty folder; add to it "
             f"with --resume, or choose another folder"
         )
+    if job.goal.episodes is not None:
+        refuse_endless(job.envs.env, job.envs.knobs)
 
 
 @contextlib.contextmanager

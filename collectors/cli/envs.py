@@ -10,7 +10,8 @@ import rich.columns
 import rich.console
 import rich.text
 
-from stepwell.collectors.cli.catalogue import Catalogue, catalogue, nearest
+from stepwell.collectors.cli.catalogue import Catalogue, Emulators, catalogue, nearest
+from stepwell.collectors.cli.knobs import NesBackend
 
 __all__ = ["show_envs"]
 
@@ -26,7 +27,7 @@ def show_envs(pattern: str | None, *, as_json: bool) -> None:
         ValueError: No name contains it.
     """
     found = catalogue() if pattern is None else matching(catalogue(), pattern)
-    if pattern is not None and not any((found.atari, found.ready, found.old_atari, found.missing)):
+    if pattern is not None and not _has_any(found):
         near = nearest(pattern)
         hint = f"did you mean {' or '.join(near)}?" if near else "leave it out to see them all"
         raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
@@ -55,7 +56,22 @@ def matching(found: Catalogue, pattern: str) -> Catalogue:
         chosen(found.ready),
         chosen(found.old_atari),
         {package: names for package, names in missing.items() if names},
+        _emulators_with(found.nes, key),
     )
+
+
+def _emulators_with(found: Emulators, key: str) -> Emulators:
+    """Those that a pattern means, by their own names or by what all of them play."""
+
+    def chosen(texts: dict[NesBackend, str]) -> dict[NesBackend, str]:
+        return {name: text for name, text in texts.items() if key in _key(f"NES {name}")}
+
+    return Emulators(chosen(found.installed), chosen(found.missing))
+
+
+def _has_any(found: Catalogue) -> bool:
+    games = (found.atari, found.ready, found.old_atari, found.missing)
+    return any((*games, found.nes.installed, found.nes.missing))
 
 
 def _show(found: Catalogue, *, everything: bool) -> None:
@@ -65,8 +81,12 @@ def _show(found: Catalogue, *, everything: bool) -> None:
     if not console.is_terminal:
         for name in (*games, *found.ready, *old):
             console.out(name)  # one a line, for other programs
+        if everything:  # no env's names, so only where they were asked for
+            for line in _emulator_lines(found.nes):
+                console.out(line)
         return
     _group(console, "Atari games", games, "'Pong' is short for 'ALE/Pong-v5'")
+    _cartridges(console, found.nes)
     _group(console, "Gymnasium's", found.ready)
     _group(console, "Older Atari ids", old, "made as gymnasium makes them, with whole screens")
     for package, names in found.missing.items():
@@ -74,6 +94,21 @@ def _show(found: Catalogue, *, everything: bool) -> None:
     if len(old) < len(found.old_atari):
         hidden = f"{len(found.old_atari)} older Atari ids are not shown: stepwell envs NoFrameskip"
         console.print(rich.text.Text(f"\n{hidden}", style="dim"))
+
+
+def _cartridges(console: rich.console.Console, found: Emulators) -> None:
+    """What plays the user's own cartridges, and what else could."""
+    if found.installed or found.missing:
+        head = "  your own: stepwell collect game.nes --backend NAME, with one of these"
+        console.print()
+        console.print(rich.text.Text.assemble(("NES cartridges", "bold"), (head, "dim")))
+        for line in _emulator_lines(found):
+            console.print(rich.text.Text(line))
+
+
+def _emulator_lines(found: Emulators) -> list[str]:
+    there = [f"{name} {version}" for name, version in found.installed.items()]
+    return [*there, *(f"{name}: {cure}" for name, cure in found.missing.items())]
 
 
 def _group(

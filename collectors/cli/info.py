@@ -14,13 +14,13 @@ import rich.table
 import rich.text
 
 from stepwell.collectors.cli.facts import StoreFacts, digest_of, facts_of, spread_of
+from stepwell.collectors.cli.recipe import recipe_in_words
 from stepwell.collectors.report import format_bytes
 
 __all__ = ["histogram", "show_store"]
 
 _BAR = "▏▎▍▌▋▊▉█"
 _BINS = 8
-_PLAIN_AT_ONE = ("frame_skip", "frame_stack")
 
 
 def show_store(folder: Path, *, with_digest: bool, as_json: bool) -> None:
@@ -106,7 +106,7 @@ def _overview(facts: StoreFacts, digest: str | None) -> rich.table.Table:
 
 def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str, str]]:
     yield "store", facts.path
-    yield "env", _recipe(facts)
+    yield "env", _env(facts)
     steps = f"{facts.steps:,}"
     if facts.total_steps > facts.steps:
         steps += f" of {facts.total_steps:,} ever stored"
@@ -132,6 +132,11 @@ def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str
         yield "digest", digest
 
 
+def _env(facts: StoreFacts) -> str:
+    recipe = facts.sessions[0].get("recipe") if facts.sessions else None
+    return recipe_in_words(cast("Mapping[str, object]", recipe or {}))
+
+
 def _versions(facts: StoreFacts) -> str:
     """What the newest run was made with, rather than the newest copy of it."""
     played = [one for one in facts.sessions if "copied_from" not in one]
@@ -154,42 +159,6 @@ def _spread(numbers: np.ndarray) -> str:
         f"mean {spread['mean']:,.1f} ± {spread['std']:,.1f}, {spread['min']:,.6g} to "
         f"{spread['max']:,.6g}"
     )
-
-
-def _recipe(facts: StoreFacts) -> str:
-    """The env behind the data: its name, then all that was chosen about it."""
-    if not facts.sessions:
-        return "unknown"
-    recipe = cast("Mapping[str, object]", facts.sessions[0].get("recipe") or {})
-    names = [str(recipe[key]) for key in ("game", "id", "env") if key in recipe]
-    hidden = {"game", "id", "env", "maker", "versions"}
-    rest = (_setting(key, value) for key, value in recipe.items() if key not in hidden)
-    return ", ".join([*names, *filter(None, rest)]) or "unknown"
-
-
-def _setting(key: str, value: object) -> str:
-    """One thing about the env; nothing where nothing was chosen."""
-    if (
-        value is None
-        or value is False
-        or value in ({}, [])
-        or (key in _PLAIN_AT_ONE and value == 1)
-    ):
-        return ""
-    if value is True:
-        return key
-    if key == "size" and isinstance(value, list):
-        return "x".join(map(str, cast("list[object]", value)))
-    return f"{key}={_short(value)}"
-
-
-def _short(value: object) -> str:
-    if isinstance(value, list) and all(
-        isinstance(one, dict) for one in cast("list[object]", value)
-    ):
-        wrappers = cast("list[dict[str, object]]", value)  # the wrappers of an env
-        return " ".join(str(wrapper.get("name", wrapper)) for wrapper in wrappers)
-    return str(value)
 
 
 def _fields(facts: StoreFacts) -> rich.table.Table:

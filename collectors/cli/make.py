@@ -4,39 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, cast
 
 import gymnasium
 
 from stepwell.collectors.cli.catalogue import unknown_env
+from stepwell.collectors.cli.knobs import (
+    Backend,
+    Knobs,
+    atari_backend,
+    atari_knobs,
+    nes_backend,
+    nes_knobs,
+    refuse_knobs,
+)
 from stepwell.collectors.cli.load import load_object, refuse_signature
+from stepwell.collectors.cli.nes import is_cartridge
 from stepwell.collectors.stepping.dialect import Vector
 from stepwell.wrappers.atari_games import atari_name
 
-__all__ = ["AtariKnobs", "EnvWish", "make_envs"]
-
-
-class AtariKnobs(TypedDict, total=False):
-    """What was said about an Atari env; what was not said is not there. See `make_atari`."""
-
-    frame_skip: int
-    pool: Literal["max", "none"]
-    noop_max: int
-    fire_reset: bool
-    size: tuple[int, int] | None
-    grayscale: bool
-    frame_stack: int
-    sticky: float
-    max_frames: int
-    clip_rewards: bool
-    life_loss: Literal["ignore", "end"]
-    full_actions: bool
-    mode: int | None
-    difficulty: int | None
-
-
-_OPTIONS = {"grayscale": "rgb"}  # where the command line has another name
-_PYTHON_ONLY = ("life_loss", "mode", "difficulty")
+__all__ = ["EnvWish", "make_envs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +31,20 @@ class EnvWish:
     """What the user asked for.
 
     Args:
-        env: An Atari game, an id of gymnasium's, "module:Id-v0" or "module:callable".
+        env: An Atari game, the file of an NES cartridge, an id of gymnasium's, "module:Id-v0" or
+            "module:callable".
         num_envs: Number of envs N.
-        backend: Of Atari envs; None chooses "native" unless a knob needs "python".
+        backend: Of games; None is "cynes" for a cartridge, and for an Atari game "native" unless a
+            knob needs "python".
         num_workers: Threads or processes; None leaves it to the maker.
-        knobs: Settings of Atari envs.
+        knobs: Settings of games.
     """
 
     env: str
     num_envs: int
-    backend: Literal["native", "python"] | None = None
+    backend: Backend | None = None
     num_workers: int | None = None
-    knobs: AtariKnobs = field(default_factory=AtariKnobs)
+    knobs: Knobs = field(default_factory=Knobs)
 
 
 def make_envs(wish: EnvWish) -> Vector:
@@ -70,10 +59,12 @@ def make_envs(wish: EnvWish) -> Vector:
         2
         >>> envs.close()
     """
+    if is_cartridge(wish.env):
+        return _make_nes(wish)
     game = atari_name(wish.env)
     if game is not None:
         return _make_atari(game, wish)
-    _refuse_atari_knobs(wish)
+    refuse_knobs(wish.env, wish.knobs, wish.backend)
     # Imported here: a command that makes no envs need not load what makes them.
     from stepwell.wrappers.make_vec import make_vec
 
@@ -81,26 +72,19 @@ def make_envs(wish: EnvWish) -> Vector:
 
 
 def _make_atari(game: str, wish: EnvWish) -> Vector:
+    knobs = atari_knobs(wish.env, wish.knobs)
+    backend = atari_backend(wish.backend, wish.knobs)
     from stepwell.wrappers.atari import make_atari
 
-    backend = wish.backend or "native"
-    if wish.backend is None and any(wish.knobs.get(name) is not None for name in _PYTHON_ONLY):
-        backend = "python"
-    return make_atari(
-        game, wish.num_envs, backend=backend, num_workers=wish.num_workers, **wish.knobs
-    )
+    return make_atari(game, wish.num_envs, backend=backend, num_workers=wish.num_workers, **knobs)
 
 
-def _refuse_atari_knobs(wish: EnvWish) -> None:
-    given = [f"--{_OPTIONS.get(name, name).replace('_', '-')}" for name in wish.knobs]
-    if wish.backend == "native":
-        given.append("--backend native")
-    if given:
-        are = "are for Atari games alone" if len(given) > 1 else "is for Atari games alone"
-        raise ValueError(
-            f"{', '.join(given)} {are}: expected none with {wish.env}; leave out what is "
-            f"Atari's, or wrap the env in a function and name that as module:callable"
-        )
+def _make_nes(wish: EnvWish) -> Vector:
+    knobs = nes_knobs(wish.env, wish.knobs)
+    backend = nes_backend(wish.backend)
+    from stepwell.wrappers.nes.vector import make_nes
+
+    return make_nes(wish.env, wish.num_envs, backend=backend, num_workers=wish.num_workers, **knobs)
 
 
 def _source(env: str) -> str | Callable[[], gymnasium.Env[Any, Any]]:

@@ -36,7 +36,11 @@ BAD_COMMANDS = [
     (f"{POLE} --capacity 0", "--capacity: expected", "got '0'"),
     (f"{POLE} --capacity-bytes 1", "capacity_bytes: expected at least 1048576", "got 1"),
     (f"{POLE} --info speed", "--info speed: expected a field", "speed=-1"),
-    (f"{POLE} --rgb --size 64", "--rgb, --size are for Atari games alone", "CartPole-v1"),
+    (
+        f"{POLE} --rgb --size 64",
+        "--rgb, --size are for Atari and NES games alone",
+        "module:callable",
+    ),
     (f"{POLE} --backend native", "--backend native is for Atari games alone", "CartPole-v1"),
     (f"{PONG} --backend fast", "--backend", "'native', 'python'"),
     (f"{PONG} --sticky 1.5", "sticky: expected a probability", "got 1.5"),
