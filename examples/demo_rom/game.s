@@ -119,7 +119,7 @@ nmi4:   JSR draw
         PLA
 irq:    RTI
 
-; --- the pad, newest button first: A B SELECT START UP DOWN LEFT RIGHT, RIGHT in bit 0 ---
+; --- the pad: from bit 7 down A B SELECT START UP DOWN LEFT RIGHT ---
 readpad: LDA pad
         STA pad_prev
         LDA #$01

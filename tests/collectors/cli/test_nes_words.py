@@ -42,6 +42,7 @@ BAD_COMMANDS = [
         "them out",
     ),
     (f"{PLAY} --ram --size 64 --rgb", "--ram: expected no --size and no --rgb", "leave one"),
+    (f"{PLAY} --ram --pool none --crop overscan", "--ram: expected no --pool and no --crop", "out"),
     (f"{PLAY} --crop 8,8", "--crop: expected a name such as overscan, or pixels", "got '8,8'"),
     (f"{PLAY} --crop 8,8,-1,0", "--crop: expected a name", "got '8,8,-1,0'"),
     (f"{PLAY} --crop status", "crop: expected 'overscan'", "the RAM map's [crop] table"),
@@ -58,20 +59,15 @@ BAD_COMMANDS = [
     (f"{PLAY} --life-loss end", "life_loss='end': expected a RAM map with a [life]", "got none"),
     (f"{PLAY} --game none.toml", "none.toml", "check the path"),
     (f"{PLAY} --info score", "--info score: expected a field", "episode_frame_number"),
-    (
-        "collect game.nes --episodes 9 --out new",
-        "--episodes: expected episodes of game.nes that end",
-        "or count with --steps",
-    ),
-    (
-        "collect game.nes --game endless.toml --episodes 9 --out new",
-        "got no map with [terminated], no --max-frames and no --stuck-frames",
-        "give one of them",
-    ),
     ("collect nothere.nes --episodes 9 --out new", "no ROM file nothere.nes", "one of yours"),
     (
         "collect Pong --backend cynes --steps 8 --out new",
         "those for an Atari game, got 'cynes'",
+        "native and python",
+    ),
+    (
+        "collect Pong --backend stable-retro --steps 8 --out new",
+        "those for an Atari game, got 'stable-retro'",
         "native and python",
     ),
     (
@@ -183,6 +179,20 @@ def test_an_option_is_the_setting_of_make_nes_with_its_meaning(
     assert asked == {**usual, **meant}
 
 
+@pytest.mark.parametrize("said", ["", "--game endless.toml"])
+def test_episodes_that_cannot_end_are_not_waited_for(
+    stepwell: CommandLine, asked: dict[str, Any], said: str
+) -> None:
+    result = stepwell(f"collect game.nes --episodes 9 --out new {said}")
+    assert (result.code, asked) == (2, {})
+    assert result.err == (
+        "stepwell: --episodes: expected episodes of game.nes that end, got no map with "
+        "[terminated], no --max-frames and no --stuck-frames; give one of them, or count with "
+        "--steps\n"
+    )
+    assert not Path("new").exists()
+
+
 @pytest.mark.parametrize(
     "said", [[], ["--max-frames", "9"], ["--stuck-frames", "9"], ["--life-loss", "end"]]
 )
@@ -193,6 +203,13 @@ def test_episodes_are_counted_where_something_ends_them(
     command = f"collect game.nes --game {game} --episodes 2 --out a {' '.join(said)}"
     assert stepwell(command).code == 0
     assert asked["game"] == game
+
+
+@pytest.mark.parametrize("said", [{"life_loss": "end"}, {"mode": 1}, {"difficulty": 1}])
+def test_a_knob_that_needs_the_python_backend_of_atari_chooses_it(said: knobs.Knobs) -> None:
+    assert knobs.atari_backend(None, said) == "python"
+    assert knobs.atari_backend("native", said) == "native"  # which refuses the knob itself
+    assert knobs.atari_backend(None, {"frame_skip": 1, "full_actions": True}) == "native"
 
 
 def test_every_setting_of_make_nes_can_be_said() -> None:
@@ -216,7 +233,9 @@ def test_a_cartridge_is_known_by_its_name_or_by_what_is_in_the_file() -> None:
     Path("magic").write_bytes(b"NES\x1a...")
     Path("Pong").write_bytes(b"NES")
     Path("folder").mkdir()
-    os.mkfifo("pipe")  # nobody writes to it: who opens it waits for ever
+    os.mkfifo("pipe")
+    pipe = os.open("pipe", os.O_RDWR)
+    os.write(pipe, b"NES\x1a")  # read once it is gone, so it must not be tried
     words = [
         "a.nes",
         "a/B.NES",
@@ -229,6 +248,7 @@ def test_a_cartridge_is_known_by_its_name_or_by_what_is_in_the_file() -> None:
         "CartPole-v1",
     ]
     known = [word for word in words if is_cartridge(word)]
+    os.close(pipe)
     assert known == ["a.nes", "a/B.NES", "a.Zip", "magic", "./magic"]
 
 
@@ -287,6 +307,21 @@ def test_names_of_envs_for_other_programs_are_not_mixed_with_emulators(
 ) -> None:
     assert "cynes" not in stepwell("envs").out
     assert "cynes" not in stepwell("envs pong").out
+
+
+@pytest.mark.parametrize("pattern", ["", " nes"])
+def test_a_terminal_shows_emulators_in_a_group_with_what_they_are_for(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    monkeypatch.setenv("COLUMNS", "100")
+    text = stepwell(f"envs{pattern}").out
+    group = text[text.index("NES cartridges") :].splitlines()
+    assert "stepwell collect game.nes --backend NAME" in group[0]
+    there = [f"{name} {version}" for name, version in installed_backends().items()]
+    assert [line.strip() for line in group[1 : 1 + len(there)]] == there
+    assert sum(": pip install 'stepwell[" in line for line in group) == 3 - len(there)
+    assert ("Gymnasium's" in text) == (not pattern)
 
 
 def test_an_emulator_is_found_by_part_of_its_name() -> None:

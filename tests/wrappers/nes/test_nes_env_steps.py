@@ -13,6 +13,7 @@ from gymnasium.utils.seeding import np_random
 from demo_rom import RAM
 from nes_backends import (
     BOOT,
+    LEFT,
     NOOP,
     RIGHT,
     SELECT,
@@ -29,8 +30,9 @@ from nes_envs import (
     ram_of,
     random_actions,
 )
-from nes_model import SlowGame, shows_the_coin
+from nes_model import Seen, SlowGame, shows_the_coin
 from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.console import Console
 from stepwell.wrappers.nes.env import NesEnv
 
 pytestmark = needs_a_backend
@@ -41,10 +43,15 @@ ENDS = [*[LOSE, NOTHING] * 3]  # the game is over in the fifth frame
 
 
 def compare(
-    env: NesEnv, model: SlowGame, held: Callable[[int], Sequence[int]], **limits: int
+    env: NesEnv,
+    model: SlowGame,
+    held: Callable[[int], Sequence[int]],
+    *,
+    seed: int = 9,
+    **limits: int,
 ) -> int:
     """Step both to the end, or for 40 steps; returns the frames of the last step."""
-    observation, _ = env.reset(seed=9)
+    observation, _ = env.reset(seed=seed)
     np.testing.assert_array_equal(observation, model.first)
     frames = 0
     for index in range(40):
@@ -80,35 +87,110 @@ def test_a_step_is_what_a_frame_by_frame_player_sees(
         compare(env, model, lambda index: [BUTTONS[index % len(BUTTONS)]] * skip)
 
 
+class Hands:
+    """What is held in the frames of each step when buttons stick, by the env's own generator."""
+
+    def __init__(self, seed: int, sticky: float, asked: Sequence[int]) -> None:
+        self.generator = np_random(seed)[0]
+        self.generator.integers(1)  # the no-ops
+        self.sticky, self.asked, self.last = sticky, asked, NOOP
+
+    def held(self, index: int, frames: int) -> list[int]:
+        found = []
+        for _ in range(frames):
+            if self.generator.random() >= self.sticky:
+                self.last = self.asked[index % len(self.asked)]
+            found.append(self.last)
+        return found
+
+
+def same_game_goes_on(env: NesEnv, console: Console) -> None:
+    """Both stand where they would if no frame had been played twice."""
+    assert env._console is not None
+    np.testing.assert_array_equal(env._console.ram(), console.ram())
+    for buttons in (RIGHT, LEFT):
+        env._console.frame(buttons)
+        console.frame(buttons)
+        np.testing.assert_array_equal(env._console.ram(), console.ram())
+        np.testing.assert_array_equal(env._console.screen(), console.screen())
+
+
 @each_backend
 @pytest.mark.parametrize("frames", range(1, 7))
-def test_a_step_that_ends_early_shows_its_last_two_frames_and_leaves_the_game_as_it_is(
+def test_a_limit_on_each_frame_of_a_skip(
     demo: tuple[Path, Path], backend: NesBackend, frames: int
 ) -> None:
-    """E6: the limit falls on each frame of a skip; what follows is as if nothing was redone."""
+    """E6: the step stops there, and shows the last two frames that it played."""
+    most = 12 + frames
     with (
         console_of(backend) as console,
-        env_of(demo, backend, frame_skip=6, max_frames=12 + frames, sticky=0.6) as env,
+        env_of(demo, backend, frame_skip=6, max_frames=most, sticky=0.5) as env,
     ):
+        hands = Hands(9, 0.5, BUTTONS)
         model = SlowGame(console)
-        generator, hand = np_random(9)[0], [NOOP]
-        generator.integers(1)  # the no-ops
 
         def held(index: int) -> list[int]:
-            for _ in range(min(6, 12 + frames - 6 * index)):
-                free = generator.random() >= 0.6
-                hand.append(BUTTONS[index % len(BUTTONS)] if free else hand[-1])
-            return hand[-min(6, 12 + frames - 6 * index) :]
+            return hands.held(index, min(6, most - 6 * index))
 
-        assert compare(env, model, held, max_frames=12 + frames) == frames
-        snapshot = env.snapshot()
-        np.testing.assert_array_equal(ram_of(env), console.ram())
-        model.console.frame(RIGHT)
-        env.restore(snapshot)
-        assert env._console is not None
-        env._console.frame(RIGHT)
-        np.testing.assert_array_equal(ram_of(env), console.ram())
-        np.testing.assert_array_equal(env._console.screen(), console.screen())
+        assert compare(env, model, held, max_frames=most) == frames
+        same_game_goes_on(env, console)
+
+
+@each_backend
+@pytest.mark.parametrize("stuck", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_step_that_ends_by_itself_shows_its_last_two_frames_and_leaves_the_game_as_it_is(
+    demo: tuple[Path, Path], backend: NesBackend, seed: int, stuck: int
+) -> None:
+    """E6: frames that are played a second time for a picture are held as the first time.
+
+    The player is stopped in the middle of a skip, where RIGHT still sticks for some frames.
+    """
+    with (
+        console_of(backend) as console,
+        env_of(
+            demo,
+            backend,
+            actions=["RIGHT", "NOOP"],
+            frame_skip=6,
+            stuck_frames=stuck,
+            sticky=0.7,
+        ) as env,
+    ):
+        hands = Hands(seed, 0.7, (RIGHT, NOOP))
+        # The model stops where the env does; its hands must draw no further.
+        model = OneByOne(console, hands)
+        truncated = False
+        observation, _ = env.reset(seed=seed)
+        np.testing.assert_array_equal(observation, model.first)
+        for steps in range(40):
+            wanted = model.play(steps, stuck)
+            observation, reward, terminated, truncated, info = env.step(steps % 2)
+            np.testing.assert_array_equal(observation, wanted.picture)
+            assert reward == pytest.approx(wanted.reward, abs=1e-9)
+            assert (terminated, truncated) == (wanted.terminated, wanted.truncated)
+            assert info["episode_frame_number"] == model.frames
+            if truncated:
+                break
+        assert truncated
+        same_game_goes_on(env, console)
+
+
+class OneByOne(SlowGame):
+    """Draws what is held frame by frame, as long as the step goes on."""
+
+    def __init__(self, console: Console, hands: Hands) -> None:
+        super().__init__(console)
+        self.hands = hands
+
+    def play(self, index: int, stuck: int) -> Seen:
+        """A step of 6 frames, or up to the frame in which the player is stuck."""
+        seen: list[Seen] = []
+        while len(seen) < 6 and not (seen and (seen[-1].terminated or seen[-1].truncated)):
+            seen.append(self.step(self.hands.held(index, 1), stuck_frames=stuck))
+        picture = np.max([one.picture for one in seen[-2:]], axis=0)
+        reward = sum(one.reward for one in seen)
+        return Seen(picture, reward, seen[-1].terminated, seen[-1].truncated, len(seen))
 
 
 # Two lives lost at once; the third goes to the enemy, in this frame behind the script.
