@@ -30,9 +30,9 @@ from gymnasium.vector import VectorEnv
 import rounds
 import stepwell as sw
 from stepwell.wrappers.nes import Cartridge, Game, installed_backends
-from stepwell.wrappers.nes.backends import NesBackend, open_console
 from stepwell.wrappers.nes.boot import parse_boot, play_boot
 from stepwell.wrappers.nes.buttons import action_set
+from stepwell.wrappers.nes.consoles.backends import NesBackend, open_console
 
 FRAME_SKIP = 4
 EPISODE_FRAMES = 3_600
@@ -162,10 +162,13 @@ def keeping_nothing(setting: Setting, stack: contextlib.ExitStack) -> Work:
     return work
 
 
-def collecting(setting: Setting, folder: Path | None, stack: contextlib.ExitStack) -> Work:
-    """Collect every row into RAM or into a folder."""
+def collecting(
+    setting: Setting, folder: Path | None, stack: contextlib.ExitStack, *, groups: int = 1
+) -> Work:
+    """Collect every row into RAM or into a folder; of several vector envs each steps in turn."""
     replay = sw.SequenceReplayBuffer(folder)
-    collector = sw.Collector(vector(setting), sw.RandomPolicy(), replay, seed=0)
+    envs = [vector(setting) for _ in range(groups)]
+    collector = sw.Collector(envs, sw.RandomPolicy(), replay, seed=0)
     stack.callback(collector.close)
     # An episode's last step may be shorter than the skip: a frame or two of hundreds.
     return lambda frames: collector.collect(steps=frames // FRAME_SKIP).frames
@@ -223,6 +226,10 @@ def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> l
         ("nothing kept", keeping_nothing(setting, stack)),
         ("into RAM", collecting(setting, None, stack)),
         ("into a folder", collecting(setting, folder, stack)),
+        (
+            "two in turns, into a folder",
+            collecting(setting, folder.with_name("store-2"), stack, groups=2),
+        ),
     ]
     for name, work in ours:
         title = f"make_nes, {setting.num_envs} envs, {name} x {many}"
@@ -233,7 +240,7 @@ def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> l
 def compare(setting: Setting, seconds: float, count: int) -> list[tuple[str, ...]]:
     """Measure one backend; each candidate plays about as long."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        lines = candidates(setting, Path(name) / "store", stack)
+        lines = candidates(setting, Path(name) / "store-1", stack)
         trial = rounds.rates({line.title: partial(line.work, 480) for line in lines}, 1)
         frames = {name: _whole(speeds[0] * seconds, setting) for name, speeds in trial.items()}
         timed = {line.title: partial(line.play, frames[line.title]) for line in lines}
@@ -251,7 +258,7 @@ def compare(setting: Setting, seconds: float, count: int) -> list[tuple[str, ...
 
 def _whole(frames: float, setting: Setting) -> int:
     """Frames that all processes and all envs can share equally."""
-    unit = FRAME_SKIP * setting.num_envs * setting.workers
+    unit = 2 * FRAME_SKIP * setting.num_envs * setting.workers
     return max(1, round(frames / unit)) * unit
 
 

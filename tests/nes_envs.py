@@ -18,9 +18,9 @@ from nes_backends import (
     A,
     random_frames,
 )
-from stepwell.wrappers.nes.backends import NesBackend
 from stepwell.wrappers.nes.buttons import text_of
-from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.consoles.console import Image
 from stepwell.wrappers.nes.env import NesEnv
 
 BUTTONS = (NOOP, RIGHT, RIGHT | A, RIGHT | UP, RIGHT | DOWN, LEFT, UP, DOWN, SELECT)

@@ -9,7 +9,7 @@ import numpy as np
 
 from demo_rom import STATE
 from nes_backends import BOOT, peek, play
-from stepwell.wrappers.nes.console import Console, Image
+from stepwell.wrappers.nes.consoles.console import Console, Image
 
 OVER = (STATE["game_over"], STATE["cleared"])
 

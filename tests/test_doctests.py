@@ -17,7 +17,7 @@ NES = "stepwell.wrappers.nes."
 NEEDS = {
     "stepwell.buffers.dropin.memmap.video": "av",
     **dict.fromkeys(
-        [f"{NES}{name}" for name in ("backends", "env", "snapshot", "vector")], "cynes"
+        [f"{NES}{name}" for name in ("consoles.backends", "env", "snapshot", "vector")], "cynes"
     ),
 }
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

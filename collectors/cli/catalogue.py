@@ -66,7 +66,7 @@ def catalogue() -> Catalogue:
         (True, True)
     """
     # Imported here: most commands look for no emulator.
-    from stepwell.wrappers.nes.backends import installed_backends, missing_backends
+    from stepwell.wrappers.nes.consoles.backends import installed_backends, missing_backends
 
     atari = tuple(sorted(game_ids().values()))
     ready: list[str] = []

@@ -92,7 +92,7 @@ def refuse_endless(env: str, knobs: Knobs) -> None:
         return  # that a file is missing is what its reader says
     if "max_frames" in knobs or "stuck_frames" in knobs or knobs.get("life_loss") == "end":
         return
-    from stepwell.wrappers.nes.game import Game
+    from stepwell.wrappers.nes.ram_map.game import Game
 
     if Game.load(knobs.get("game")).terminated is None:
         raise ValueError(

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # loaded when it is first asked for
-    from stepwell.wrappers.nes.backends import installed_backends
     from stepwell.wrappers.nes.cartridge import Cartridge
+    from stepwell.wrappers.nes.consoles.backends import installed_backends
     from stepwell.wrappers.nes.env import NesEnv
-    from stepwell.wrappers.nes.game import Game
+    from stepwell.wrappers.nes.ram_map.game import Game
     from stepwell.wrappers.nes.retro_env import from_retro
     from stepwell.wrappers.nes.snapshot import Snapshot
     from stepwell.wrappers.nes.vector import make_nes
@@ -23,11 +23,11 @@ __all__ = [
 
 _LATER = {
     "Cartridge": "cartridge",
-    "Game": "game",
+    "Game": "ram_map.game",
     "NesEnv": "env",
     "Snapshot": "snapshot",
     "from_retro": "retro_env",
-    "installed_backends": "backends",
+    "installed_backends": "consoles.backends",
     "make_nes": "vector",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from stepwell.wrappers.nes.buttons import parse_buttons
-from stepwell.wrappers.nes.console import Console
+from stepwell.wrappers.nes.consoles.console import Console
 
 __all__ = ["Boot", "parse_boot", "play_boot"]
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from stepwell.wrappers.nes.backends import NesBackend, open_console
 from stepwell.wrappers.nes.buttons import Actions, action_set
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import RAM_BYTES, Console, Image
-from stepwell.wrappers.nes.game import Game, GameSource
+from stepwell.wrappers.nes.consoles.backends import NesBackend, open_console
+from stepwell.wrappers.nes.consoles.console import RAM_BYTES, Console, Image
 from stepwell.wrappers.nes.play import Play, Pool, Rules
+from stepwell.wrappers.nes.ram_map.game import Game, GameSource
 from stepwell.wrappers.nes.recipe import nes_recipe
 from stepwell.wrappers.nes.snapshot import Snapshot
 from stepwell.wrappers.nes.starts import (
@@ -264,21 +264,31 @@ class NesEnv(gymnasium.Env[Image, Any]):
             The observation (the last frame, without the one before it) and the info.
 
         Raises:
-            ValueError: It was saved with another cartridge, backend or version.
+            TypeError: It is no snapshot.
+            ValueError: It was saved with another cartridge, backend or version, or is damaged.
         """
         console = self._open_console()
+        if not isinstance(snapshot, Snapshot):
+            raise TypeError(
+                f"restore: expected a Snapshot, got {snapshot!r}; Snapshot.load reads a file"
+            )
         snapshot.check(self.cartridge, console)
+        goes_on = snapshot.episode["game"] == self.game.recipe()
+        if goes_on:  # on trial: what is damaged is refused before anything has changed
+            self.game.tracker(console.peek).load(snapshot.episode["tracker"])
         console.load(snapshot.state)
         self._loaded_screen = snapshot.screen
-        episode = snapshot.episode
-        if episode["game"] == self.game.recipe():
-            self._tracker.load(episode["tracker"])
-            self._play.load(episode["play"])
-            self._must_reset = episode["must_reset"]
+        if goes_on:
+            self._go_on(snapshot.episode)
         else:
             self._play.begin()
             self._must_reset = ""
         return console.ram() if self._shows_ram else self._screen(), self._info()
+
+    def _go_on(self, episode: Mapping[str, Any]) -> None:
+        self._tracker.load(episode["tracker"])
+        self._play.load(episode["play"])
+        self._must_reset = str(episode["must_reset"])
 
     def close(self) -> None:
         """Let go of the emulator; a second time does nothing."""

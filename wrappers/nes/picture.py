@@ -13,10 +13,10 @@ from stepwell.wrappers.crop import Crop
 from stepwell.wrappers.episodic_life import EpisodicLife
 from stepwell.wrappers.frame_stack import FrameStack
 from stepwell.wrappers.grayscale import Grayscale
-from stepwell.wrappers.nes.console import PICTURE, Image
+from stepwell.wrappers.nes.consoles.console import PICTURE, Image
 from stepwell.wrappers.nes.env import NesEnv
-from stepwell.wrappers.nes.game import Game
 from stepwell.wrappers.nes.numbers import check_whole, is_real, is_whole
+from stepwell.wrappers.nes.ram_map.game import Game
 from stepwell.wrappers.opencv import require_opencv
 from stepwell.wrappers.resize import Resize
 

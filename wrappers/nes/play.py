@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.wrappers.nes.console import Console, Image
+from stepwell.wrappers.nes.consoles.console import Console, Image
 from stepwell.wrappers.nes.numbers import check_whole, is_real
-from stepwell.wrappers.nes.tracker import GameTracker
+from stepwell.wrappers.nes.ram_map.tracker import GameTracker
 
 __all__ = ["Play", "Pool", "Rules"]
 

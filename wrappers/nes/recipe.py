@@ -9,9 +9,9 @@ from typing import Any
 
 from stepwell.wrappers.nes.buttons import ActionSet
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import Console
-from stepwell.wrappers.nes.game import Game
+from stepwell.wrappers.nes.consoles.console import Console
 from stepwell.wrappers.nes.play import Rules
+from stepwell.wrappers.nes.ram_map.game import Game
 from stepwell.wrappers.nes.starts import Boots, Place
 
 __all__ = ["nes_recipe"]

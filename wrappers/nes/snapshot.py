@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import Console, Image
+from stepwell.wrappers.nes.consoles.console import Console, Image
 
 __all__ = ["Snapshot"]
 
@@ -67,6 +67,7 @@ class Snapshot:
         _check_same("cartridge", f"{cartridge.name}, {cartridge.sha256[:12]}", self._title())
         _check_same("backend", console.name, self.backend)
         _check_same(f"version of {console.name}", console.version, self.version)
+        _check_episode(self.episode)
         if self.screen.shape != console.screen_shape or self.screen.dtype != np.uint8:
             raise ValueError(
                 f"snapshot: expected a uint8 screen {console.screen_shape}, got "
@@ -165,3 +166,20 @@ def _check_facts(facts: object) -> None:
         raise ValueError(f"format {table['format']}, not {FORMAT}")
     if not isinstance(table.get("episode"), dict):
         raise ValueError("'episode' is missing")
+
+
+def _check_episode(episode: Mapping[str, Any]) -> None:
+    """See that all is there that an env goes on with, before it changes anything."""
+    play = episode.get("play")
+    whole = (
+        isinstance(episode.get("game"), dict)
+        and isinstance(episode.get("tracker"), dict)
+        and isinstance(episode.get("must_reset"), str)
+        and isinstance(play, dict)
+        and {"held", "frames", "truncated"} <= play.keys()
+    )
+    if not whole:
+        raise ValueError(
+            "snapshot: expected where the episode stood (game, tracker, play, must_reset), got "
+            f"{sorted(episode)}; the snapshot is damaged: save it anew"
+        )

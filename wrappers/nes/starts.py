@@ -11,7 +11,7 @@ import numpy as np
 
 from stepwell.wrappers.nes.boot import parse_boot, play_boot
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import Console, Image
+from stepwell.wrappers.nes.consoles.console import Console, Image
 from stepwell.wrappers.nes.snapshot import Snapshot
 
 __all__ = ["Boots", "Place", "SnapshotSource", "StartRule", "Starts", "prepare_starts"]

@@ -7,14 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from stepwell.wrappers.make_vec import vectorize
-from stepwell.wrappers.nes.backends import NesBackend
 from stepwell.wrappers.nes.buttons import Actions
 from stepwell.wrappers.nes.cartridge import Cartridge
+from stepwell.wrappers.nes.consoles.backends import NesBackend
 from stepwell.wrappers.nes.env import InfoKind, NesEnv, Rom
-from stepwell.wrappers.nes.game import Game, GameSource
 from stepwell.wrappers.nes.numbers import check_whole
 from stepwell.wrappers.nes.picture import SIZE, CropChoice, LifeLoss, Picture, cut, wrapped
 from stepwell.wrappers.nes.play import Pool
+from stepwell.wrappers.nes.ram_map.game import Game, GameSource
 from stepwell.wrappers.nes.starts import Boots, SnapshotSource, StartRule
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import stepwell as sw
 from command_line import CommandLine
 from demo_rom import write_demo
 from stepwell.wrappers.nes import installed_backends
-from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.consoles.backends import NesBackend
 
 PLAY = "collect game.nes --game game.toml --actions game --num-envs 2"
 

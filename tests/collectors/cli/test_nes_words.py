@@ -20,7 +20,8 @@ from stepwell.collectors.cli.envs import matching
 from stepwell.collectors.cli.nes import action_set, crop_area, is_cartridge
 from stepwell.collectors.cli.recipe import recipe_in_words
 from stepwell.wrappers import atari_settings, make_atari
-from stepwell.wrappers.nes import backends, installed_backends, make_nes, vector
+from stepwell.wrappers.nes import installed_backends, make_nes, vector
+from stepwell.wrappers.nes.consoles import backends
 
 PLAY = "collect game.nes --num-envs 1 --workers 0 --steps 8 --out new"
 # What the command line has other words for, or leaves out.

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from demo_rom import build_rom
 from nes_backends import BOOT, RIGHT, console_of, each_backend, play
-from stepwell.wrappers.nes.backends import NesBackend
 from stepwell.wrappers.nes.cartridge import LARGEST, Cartridge
+from stepwell.wrappers.nes.consoles.backends import NesBackend
 
 ROM = build_rom()
 BANKS = ROM[16:]

@@ -30,9 +30,14 @@ from nes_backends import (
     random_frames,
     trajectory,
 )
-from stepwell.wrappers.nes.backends import BACKENDS, NesBackend, installed_backends, open_console
 from stepwell.wrappers.nes.buttons import Button
 from stepwell.wrappers.nes.cartridge import Cartridge
+from stepwell.wrappers.nes.consoles.backends import (
+    BACKENDS,
+    NesBackend,
+    installed_backends,
+    open_console,
+)
 
 ROM = build_rom()
 MIRRORED = ROM[:6] + bytes([ROM[6] ^ 1]) + ROM[7:]  # another cartridge, with the same program

@@ -16,7 +16,7 @@ from demo_rom import RAM, build_rom, game_map, write_demo
 from demo_rom.assembler import assemble
 from source_tree import CHECKOUT
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.game import Game
+from stepwell.wrappers.nes.ram_map.game import Game
 
 SHA256 = "ecd0b80eb430b597f7f7ab7db875b39990393ce6d8d99725d90fbecf74eb48b9"
 

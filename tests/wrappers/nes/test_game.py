@@ -17,7 +17,7 @@ from hypothesis import given
 from demo_rom import build_rom
 from game_strategies import maps
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.game import Game
+from stepwell.wrappers.nes.ram_map.game import Game
 
 FULL = """
 name = "A game"

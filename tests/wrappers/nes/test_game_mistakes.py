@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.wrappers.nes.game import Game
+from stepwell.wrappers.nes.ram_map.game import Game
 
 # A map, and in its last line what the sentence about it says, in order. Where the map has no
 # variables of its own it has these.

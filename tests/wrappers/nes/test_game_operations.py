@@ -9,8 +9,8 @@ import pytest
 
 import game_model
 from game_strategies import COMPARING, OTHERS
-from stepwell.wrappers.nes.game import Game
-from stepwell.wrappers.nes.measured import OPERATIONS
+from stepwell.wrappers.nes.ram_map.game import Game
+from stepwell.wrappers.nes.ram_map.measured import OPERATIONS
 
 A, B, C = ({"address": address, "type": "|i1"} for address in (0, 1, 2))
 NUMBERS = range(-4, 5)

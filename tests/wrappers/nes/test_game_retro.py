@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from demo_rom import write_demo
 from game_strategies import COMPARING, ORDERS, OTHERS, WINDOW, episodes, scenarios
-from stepwell.wrappers.nes.game import Game
-from stepwell.wrappers.nes.variable import Variable
+from stepwell.wrappers.nes.ram_map.game import Game
+from stepwell.wrappers.nes.ram_map.variable import Variable
 
 stable_retro: Any = pytest.importorskip("stable_retro", reason="needs stable-retro")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import game_model
 from game_strategies import episodes, maps
-from stepwell.wrappers.nes.game import Game
-from stepwell.wrappers.nes.tracker import GameTracker
+from stepwell.wrappers.nes.ram_map.game import Game
+from stepwell.wrappers.nes.ram_map.tracker import GameTracker
 
 
 class Ram:

@@ -25,8 +25,8 @@ from nes_backends import (
 from nes_envs import ACTIONS, BUTTONS, LOSE, NOTHING, env_of, random_actions
 from nes_model import SlowGame, shows_the_coin
 from stepwell.wrappers.nes import make_nes
-from stepwell.wrappers.nes.backends import NesBackend
-from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.consoles.console import Image
 
 cv2 = pytest.importorskip("cv2", reason="needs OpenCV")
 pytestmark = needs_a_backend

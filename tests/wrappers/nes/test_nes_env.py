@@ -32,8 +32,8 @@ from nes_envs import (
     random_actions,
 )
 from nes_model import SlowGame
-from stepwell.wrappers.nes.backends import NesBackend
 from stepwell.wrappers.nes.buttons import text_of
+from stepwell.wrappers.nes.consoles.backends import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 
 pytestmark = needs_a_backend

@@ -26,7 +26,7 @@ from nes_envs import (
     random_actions,
 )
 from nes_model import SlowGame
-from stepwell.wrappers.nes.backends import NesBackend
+from stepwell.wrappers.nes.consoles.backends import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 
 pytestmark = needs_a_backend

@@ -29,8 +29,8 @@ from nes_envs import (
     random_actions,
 )
 from nes_model import SlowGame
-from stepwell.wrappers.nes.backends import NesBackend
-from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.consoles.console import Image
 from stepwell.wrappers.nes.snapshot import Snapshot
 
 pytestmark = needs_a_backend
@@ -262,12 +262,17 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(
             ({"state": np.zeros(13_574)}, "state: expected"),
             ({"screen": np.zeros((10, 10, 3), np.uint8)}, "screen"),
             ({"screen": snapshot.screen.astype(np.float64)}, "screen"),
+            ({"episode": {}}, "the snapshot is damaged"),
+            ({"episode": {**snapshot.episode, "play": {"held": 0}}}, "the snapshot is damaged"),
+            ({"episode": {**snapshot.episode, "tracker": {}}}, "tracker state: expected"),
         ]
         for facts, message in wrong:
             with pytest.raises(ValueError, match=message) as error:
                 env.restore(changed(snapshot, **facts))
             assert "\n" not in str(error.value)
             np.testing.assert_array_equal(ram_of(env), ram)
+        with pytest.raises(TypeError, match=r"restore: expected a Snapshot, got 'there\.state'"):
+            env.restore("there.state")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         env.step(1)
 
 

@@ -31,8 +31,8 @@ from nes_envs import (
     random_actions,
 )
 from nes_model import Seen, SlowGame, shows_the_coin
-from stepwell.wrappers.nes.backends import NesBackend
-from stepwell.wrappers.nes.console import Console
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.consoles.console import Console
 from stepwell.wrappers.nes.env import NesEnv
 
 pytestmark = needs_a_backend

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from stepwell.wrappers.nes.buttons import parse_buttons
-from stepwell.wrappers.nes.game import Game
-from stepwell.wrappers.nes.retro_files import integration
+from stepwell.wrappers.nes.ram_map.game import Game
+from stepwell.wrappers.nes.ram_map.retro_files import integration
 
 needs_retro = pytest.mark.skipif(
     importlib.util.find_spec("stable_retro") is None, reason="needs stable-retro"

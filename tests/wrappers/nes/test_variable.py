@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import game_model
 from game_strategies import ORDERS, types
-from stepwell.wrappers.nes.variable import Variable
+from stepwell.wrappers.nes.ram_map.variable import Variable
 
 
 def ram_with(address: int, data: bytes) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stepwell.wrappers.nes.console import RAM_BYTES
+from stepwell.wrappers.nes.consoles.console import RAM_BYTES
 
 __all__ = ["LARGEST", "Variable"]
 

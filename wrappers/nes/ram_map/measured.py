@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stepwell.wrappers.nes.variable import Variable
+from stepwell.wrappers.nes.ram_map.variable import Variable
 
 __all__ = ["COMPARING", "OPERATIONS", "Measured", "Measurement"]
 

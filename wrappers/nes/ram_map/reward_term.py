@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepwell.wrappers.nes.measured import OPERATIONS, Measured, Values
-from stepwell.wrappers.nes.variable import Variable
+from stepwell.wrappers.nes.ram_map.measured import OPERATIONS, Measured, Values
+from stepwell.wrappers.nes.ram_map.variable import Variable
 
 __all__ = ["RewardTerm"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepwell.wrappers.nes.buttons import Button
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import PICTURE, RAM_BYTES, ClosedEmulator, Image
+from stepwell.wrappers.nes.consoles.console import PICTURE, RAM_BYTES, ClosedEmulator, Image
 
 __all__ = ["RetroConsole"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import PICTURE, ClosedEmulator, Image
+from stepwell.wrappers.nes.consoles.console import PICTURE, ClosedEmulator, Image
 from stepwell.wrappers.opencv import rgb_of_bgrx
 
 __all__ = ["NesPyConsole"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast, get_args
 
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import Console
+from stepwell.wrappers.nes.consoles.console import Console
 
 __all__ = [
     "BACKENDS",
@@ -46,7 +46,7 @@ class _Emulator:
     opener: str
 
 
-_ROOM = "stepwell.wrappers.nes"
+_ROOM = "stepwell.wrappers.nes.consoles"
 # It takes these without a word and shows one dead screen for ever; found by trying all 256.
 _UNKNOWN_TO_RETRO = {
     20, 28, 29, 31, 39, 54, 55, 56, 63, 81, 84, 98, 100, 102, 109, 110, 111, 122, 124, 126, 127,

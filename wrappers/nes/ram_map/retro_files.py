@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from stepwell.wrappers.nes.map_table import MapTable, nearest
-from stepwell.wrappers.nes.measured import COMPARING
-from stepwell.wrappers.nes.ram_map import RamMap, read_map
+from stepwell.wrappers.nes.ram_map.map_table import MapTable, nearest
+from stepwell.wrappers.nes.ram_map.measured import COMPARING
+from stepwell.wrappers.nes.ram_map.toml_map import RamMap, read_map
 
 __all__ = ["integration", "read_retro"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stepwell.wrappers.nes.condition import Condition
-from stepwell.wrappers.nes.reward_term import RewardTerm
-from stepwell.wrappers.nes.variable import Variable
+from stepwell.wrappers.nes.ram_map.condition import Condition
+from stepwell.wrappers.nes.ram_map.reward_term import RewardTerm
+from stepwell.wrappers.nes.ram_map.variable import Variable
 
 __all__ = ["GameTracker"]
 

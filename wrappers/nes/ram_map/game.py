@@ -10,12 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stepwell.wrappers.nes.condition import Condition
-from stepwell.wrappers.nes.ram_map import RamMap, read_map, read_toml
-from stepwell.wrappers.nes.retro_files import integration, read_retro
-from stepwell.wrappers.nes.reward_term import RewardTerm
-from stepwell.wrappers.nes.tracker import GameTracker
-from stepwell.wrappers.nes.variable import Variable
+from stepwell.wrappers.nes.ram_map.condition import Condition
+from stepwell.wrappers.nes.ram_map.retro_files import integration, read_retro
+from stepwell.wrappers.nes.ram_map.reward_term import RewardTerm
+from stepwell.wrappers.nes.ram_map.toml_map import RamMap, read_map, read_toml
+from stepwell.wrappers.nes.ram_map.tracker import GameTracker
+from stepwell.wrappers.nes.ram_map.variable import Variable
 
 if TYPE_CHECKING:
     from stepwell.wrappers.nes.cartridge import Cartridge

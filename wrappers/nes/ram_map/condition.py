@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stepwell.wrappers.nes.measured import Measured, Values
-from stepwell.wrappers.nes.variable import Variable
+from stepwell.wrappers.nes.ram_map.measured import Measured, Values
+from stepwell.wrappers.nes.ram_map.variable import Variable
 
 __all__ = ["Condition"]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
 
-from stepwell.wrappers.nes.condition import Condition
-from stepwell.wrappers.nes.map_table import MapTable, nearest
-from stepwell.wrappers.nes.measured import COMPARING, OPERATIONS, Measured, Measurement
-from stepwell.wrappers.nes.reward_term import RewardTerm
-from stepwell.wrappers.nes.variable import LARGEST, Variable
+from stepwell.wrappers.nes.ram_map.condition import Condition
+from stepwell.wrappers.nes.ram_map.map_table import MapTable, nearest
+from stepwell.wrappers.nes.ram_map.measured import COMPARING, OPERATIONS, Measured, Measurement
+from stepwell.wrappers.nes.ram_map.reward_term import RewardTerm
+from stepwell.wrappers.nes.ram_map.variable import LARGEST, Variable
 
 __all__ = ["RamMap", "read_map", "read_toml"]
 

@@ -1,0 +1,1 @@
+"""NES consoles: one protocol, and the emulators behind it."""
