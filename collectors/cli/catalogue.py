@@ -14,12 +14,12 @@ from stepwell.wrappers.atari_games import game_ids
 
 __all__ = ["Catalogue", "Emulators", "catalogue", "nearest", "unknown_env"]
 
-# Where gymnasium keeps envs that need more than itself: the module to look for, what to install.
+# Where gymnasium keeps envs that need more than itself: the modules to look for, what to install.
 _NEEDS = {
-    "gymnasium.envs.box2d": ("Box2D", "gymnasium[box2d]"),
-    "gymnasium.envs.mujoco": ("mujoco", "gymnasium[mujoco]"),
-    "gymnasium.envs.phys2d": ("jax", "gymnasium[jax]"),
-    "gymnasium.envs.tabular": ("jax", "gymnasium[jax]"),
+    "gymnasium.envs.box2d": (("Box2D",), "gymnasium[box2d]"),
+    "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
+    "gymnasium.envs.phys2d": (("jax", "flax"), "gymnasium[jax]"),
+    "gymnasium.envs.tabular": (("jax", "flax"), "gymnasium[jax]"),
 }
 # Instead of the env gymnasium registers a function that says what to install.
 _MOVED = {"_raise_mujoco_py_error": "gymnasium-robotics", "_raise_shimmy_error": "shimmy"}
@@ -134,8 +134,8 @@ def _missing_package(spec: EnvSpec) -> str | None:
     entry = spec.entry_point
     if callable(entry):
         return _MOVED.get(getattr(entry, "__name__", ""))
-    for prefix, (module, package) in _NEEDS.items():
+    for prefix, (modules, package) in _NEEDS.items():
         if entry is not None and entry.startswith(prefix):
-            return None if importlib.util.find_spec(module) else package
+            return None if all(map(importlib.util.find_spec, modules)) else package
     module = (entry or "").partition(":")[0].partition(".")[0]
     return None if not module or importlib.util.find_spec(module) else module
