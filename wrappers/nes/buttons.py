@@ -185,7 +185,7 @@ def _check_masks(masks: Sequence[int], allow_opposites: bool) -> None:
         if not allow_opposites and any(mask & pair == pair for pair in _OPPOSITES):
             raise ValueError(
                 f"actions: expected no opposite directions at once, got {text_of(mask)!r}; games "
-                "glitch on what no joypad can do: pass allow_opposites=True if you mean it"
+                "glitch on what no joypad can do; set allow_opposites if you mean it"
             )
 
 

@@ -122,7 +122,7 @@ def _shown(inner: NesEnv, picture: Picture) -> gymnasium.Env[Image, Any]:
 def _cropped(inner: NesEnv, crop: tuple[int, int, int, int]) -> gymnasium.Env[Image, Any]:
     # What the backend's screens leave out anyway need not be cut off again.
     pairs = zip(crop, inner.screen_edges, strict=True)
-    top, bottom, left, right = (max(cut - hidden, 0) for cut, hidden in pairs)
+    top, bottom, left, right = (max(wanted - hidden, 0) for wanted, hidden in pairs)
     rows, columns = cast("tuple[int, ...]", inner.observation_space.shape)[:2]
     if top + bottom >= rows or left + right >= columns:
         raise ValueError(

@@ -44,6 +44,7 @@ class _Machine:
         self.emulator.configure_data(self._data)
         self.emulator.step()  # where the other emulators' programs begin as well
         self.memory: Any = self._data.memory
+        self.ram_starts = sorted(start for start in self.memory.blocks if start < RAM_BYTES)
         self.first: bytes = self.emulator.get_state()
 
     def let_go(self) -> None:
@@ -146,8 +147,9 @@ class RetroConsole:
 
     def _read_ram(self) -> bytes:
         """All of it at once, kept for the frame: a byte at a time costs more from the second on."""
-        blocks = self._playing().memory.blocks
-        self._ram = b"".join([blocks[start] for start in sorted(blocks) if start < RAM_BYTES])
+        machine = self._playing()
+        blocks = machine.memory.blocks
+        self._ram = b"".join([blocks[start] for start in machine.ram_starts])
         return self._ram
 
     def save(self) -> bytes:
