@@ -16,7 +16,14 @@ from stepwell.collectors import Collector, CollectReport, RandomPolicy
 from stepwell.wrappers import make_atari, make_vec
 
 if TYPE_CHECKING:  # loaded when it is first asked for
-    from stepwell.buffers import Batch, ReplayRatio, Rollout, SampleLimiter, TransitionBatch
+    from stepwell.buffers import (
+        Batch,
+        ReplayRatio,
+        Rollout,
+        SampleLimiter,
+        TransitionBatch,
+        bridges,
+    )
     from stepwell.collectors import EpsilonGreedy, Evaluation, GaussianNoise, WarmUp, evaluate
     from stepwell.wrappers import NesEnv, check_vector_env, from_gym, make_nes
 
@@ -42,6 +49,7 @@ __all__ = [
     "TransitionBatch",
     "Transitions",
     "WarmUp",
+    "bridges",
     "check_vector_env",
     "evaluate",
     "from_gym",
@@ -63,6 +71,7 @@ _LATER = {
     "SampleLimiter": "buffers",
     "TransitionBatch": "buffers",
     "WarmUp": "collectors",
+    "bridges": "buffers",
     "check_vector_env": "wrappers",
     "evaluate": "collectors",
     "from_gym": "wrappers",

@@ -25,6 +25,7 @@ from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
 from stepwell.buffers.storage import Storage
 
 if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
+    from stepwell.buffers import bridges
     from stepwell.buffers.copying import CopyReport, copy_episodes
     from stepwell.buffers.disk.repair import RepairReport, repair
     from stepwell.buffers.disk.verify import VerifyReport, verify
@@ -78,6 +79,7 @@ __all__ = [
     "Transitions",
     "Tree",
     "VerifyReport",
+    "bridges",
     "copy_episodes",
     "repair",
     "verify",
@@ -97,6 +99,7 @@ _LATER = {
     "SampleLimiter": "sampling.rate_limiter",
     "TransitionBatch": "sampling.batch",
     "VerifyReport": "disk.verify",
+    "bridges": "bridges",
     "copy_episodes": "copying",
     "repair": "disk.repair",
     "verify": "disk.verify",
@@ -108,5 +111,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    return found
+    module: object = importlib.import_module(f"{__name__}.{_LATER[name]}")
+    return module if name == _LATER[name] else getattr(module, name)

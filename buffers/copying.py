@@ -8,25 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import cast
 
-from stepwell.buffers.digest import Digest
 from stepwell.buffers.disk.files import Files
 from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.storage import DiskStorage
-from stepwell.buffers.episode import Piece
 from stepwell.buffers.episode_filter import Where, check_where, chooses
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.many_storages import ManyStorages, check_same_rows, name_of
+from stepwell.buffers.piece_writer import PieceWriter
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage import Storage
 from stepwell.buffers.stored_episode import StoredEpisode, stored_episodes
 
 __all__ = ["CopyReport", "copy_episodes"]
-
-# A piece is at most so large, and so is what is held in memory until it is written.
-_PIECE_ROWS = 4096
-_PIECE_BYTES = 32 << 20
-_PIECES_A_FLUSH = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +125,15 @@ def copy_episodes(
             f"least one: choose by other conditions"
         )
     _bind(target, storages, plan.report, facts or {})
-    writer = _Writer(target, plan.report, began, progress)
+    copy = _Copy(target, plan.report, began, progress)
     try:
         for episode in plan.episodes():
-            writer.copy(episode)
-        writer.flush()
+            copy.copy(episode)
+        copy.finish()
     except BaseException as error:
-        error.add_note(writer.kept)
+        error.add_note(copy.kept)
         raise
-    return writer.report
+    return copy.report
 
 
 class _Plan:
@@ -181,8 +175,8 @@ class _Plan:
                     yield episode
 
 
-class _Writer:
-    """Writes episodes into the target, a few large pieces at a time."""
+class _Copy:
+    """Writes episodes into the target, and tells how far it is."""
 
     def __init__(
         self,
@@ -194,13 +188,7 @@ class _Writer:
         self._target = target
         self._progress = progress
         self._began = began
-        self._row_bytes = max(1, target.spec.row_bytes)
-        self._max_rows = max(1, min(_PIECE_ROWS, _PIECE_BYTES // self._row_bytes))
-        self._digest = Digest()
-        self._next_id = target.storage.table.next_episode
-        self._waiting: list[Piece] = []
-        self._waiting_rows = 0
-        self._waiting_ends = 0
+        self._writer = PieceWriter(target, self._tell)
         self.report = plan
 
     @property
@@ -215,38 +203,23 @@ class _Writer:
 
     def copy(self, episode: StoredEpisode) -> None:
         """Copy one episode."""
-        stop = episode.first_row + episode.rows
-        for piece in episode.pieces(self._max_rows):
-            self._waiting.append(replace(piece, episode=self._next_id))
-            self._waiting_rows += piece.rows
-            self._waiting_ends += piece.first_row + piece.rows == stop
-            is_full = self._waiting_rows * self._row_bytes >= _PIECE_BYTES
-            if (
-                is_full
-                or self._waiting_rows >= _PIECE_ROWS
-                or len(self._waiting) >= _PIECES_A_FLUSH
-            ):
-                self.flush()
-        self._next_id += 1
+        self._writer.put(episode.pieces(self._writer.max_rows))
 
-    def flush(self) -> None:
-        """Write what waits, and tell."""
-        self._target.add(self._waiting)
-        for piece in self._waiting:
-            self._digest.update(piece)
-        report = self.report
+    def finish(self) -> None:
+        """Write what waits."""
+        self._writer.flush()
+
+    def _tell(self) -> None:
+        writer = self._writer
         self.report = replace(
-            report,
-            episodes=report.episodes + self._waiting_ends,
-            steps=report.steps
-            + self._waiting_rows
-            - sum(piece.first_row == 0 for piece in self._waiting),
-            raw_bytes=report.raw_bytes + self._waiting_rows * self._row_bytes,
+            self.report,
+            episodes=writer.episodes,
+            steps=writer.steps,
+            raw_bytes=writer.raw_bytes,
             stored_bytes=self._target.total_bytes,
             seconds=time.perf_counter() - self._began,
-            digest=self._digest.hexdigest(),
+            digest=writer.digest,
         )
-        self._waiting, self._waiting_rows, self._waiting_ends = [], 0, 0
         if self._progress is not None:
             self._progress(self.report)
 

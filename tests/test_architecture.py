@@ -23,7 +23,11 @@ ALLOWED = {
     "buffers": {"buffers"},
     "collectors": {"wrappers", "collectors", "buffers"},
 }
-NOT_AT_IMPORT = {"av", "cv2", "ale_py", "torch", "rich", "typer"}
+NOT_AT_IMPORT = {
+    *("av", "cv2", "ale_py", "rich", "typer"),
+    *("d3rlpy", "datasets", "h5py", "jax", "minari", "pyarrow", "stable_baselines3"),
+    *("tensordict", "tianshou", "torch", "torchrl"),
+}
 PICKLERS = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 CATCH_ALL_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
 NodeT = TypeVar("NodeT", bound=ast.AST)

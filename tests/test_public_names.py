@@ -12,7 +12,7 @@ import pytest
 import stepwell
 from source_tree import ROOMS
 
-each_room = pytest.mark.parametrize("room", ROOMS)
+each_room = pytest.mark.parametrize("room", [*ROOMS, "buffers.bridges"])
 
 
 def load(room: str) -> ModuleType:
@@ -46,7 +46,9 @@ def test_a_room_offers_at_least_one_name(room: str) -> None:
     assert load(room).__all__
 
 
-@pytest.mark.parametrize("module", ["stepwell", *(f"stepwell.{room}" for room in ROOMS)])
+@pytest.mark.parametrize(
+    "module", ["stepwell", "stepwell.buffers.bridges", *(f"stepwell.{room}" for room in ROOMS)]
+)
 def test_the_list_of_names_is_sorted_and_has_no_duplicates(module: str) -> None:
     names = importlib.import_module(module).__all__
     assert names == sorted(set(names), key=reading_order)

@@ -16,6 +16,7 @@ from stepwell.collectors.cli.convert import add_convert_command
 from stepwell.collectors.cli.copy_commands import add_copy_commands
 from stepwell.collectors.cli.envs import show_envs
 from stepwell.collectors.cli.errors import BAD_INPUT, reported, show_error
+from stepwell.collectors.cli.exchange_commands import add_exchange_commands
 from stepwell.collectors.cli.health import add_health_commands
 from stepwell.collectors.cli.info import show_store
 from stepwell.collectors.cli.knobs import Knobs
@@ -95,6 +96,8 @@ def root(
     stepwell verify runs/pong                                   is it what was written?
     stepwell merge runs/a runs/b --out runs/both                make one of several
     stepwell filter runs/pong --min-return 18 --out runs/good   keep some episodes
+    stepwell export runs/pong --to minari --out pong/random-v0  for other libraries
+    stepwell import data.h5 --from d3rlpy --out runs/data       and from them
     stepwell convert replay_data runs/replay                    read memmap-replay-buffer's
     """
     if context.invoked_subcommand is None:
@@ -241,6 +244,7 @@ def envs(
 
 add_copy_commands(app)
 add_convert_command(app)
+add_exchange_commands(app)
 add_health_commands(app)
 
 

@@ -13,24 +13,36 @@ from stepwell.collectors.cli.errors import reported
 from stepwell.collectors.cli.options import Debug, Json, Quiet
 from stepwell.collectors.cli.selection import Conditions, selection_of
 
-__all__ = ["add_copy_commands"]
+__all__ = [
+    "Codecs",
+    "Cut",
+    "Ended",
+    "Ids",
+    "MaxReturn",
+    "MaxSteps",
+    "MinReturn",
+    "MinSteps",
+    "Store",
+    "Where",
+    "add_copy_commands",
+]
 
 _AFTER_CTRL_C = "to have all, remove that folder and begin anew"
 _WHICH = "Which episodes (all conditions must hold)"
 
-_Store = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a store; only read.")]
+Store = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a store; only read.")]
 _Out = Annotated[Path, typer.Option(metavar="NEW", help="Folder of the new store: new, or empty.")]
 _MaybeOut = Annotated[
     Path | None, typer.Option(metavar="NEW", help="Folder of the new store: new, or empty.")
 ]
-_Codecs = Annotated[
+Codecs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FIELD=CODEC",
         help="Keep a field in another way: zstd (small), narrow, raw (fast). May be repeated.",
     ),
 ]
-_Where = Annotated[
+Where = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
@@ -38,28 +50,28 @@ _Where = Annotated[
         rich_help_panel=_WHICH,
     ),
 ]
-_Ids = Annotated[
+Ids = Annotated[
     str | None, typer.Option(metavar="IDS", help="Such as 3,10-20.", rich_help_panel=_WHICH)
 ]
-_MinReturn = Annotated[
+MinReturn = Annotated[
     float | None,
     typer.Option(metavar="X", help="Least sum of stored rewards.", rich_help_panel=_WHICH),
 ]
-_MaxReturn = Annotated[
+MaxReturn = Annotated[
     float | None,
     typer.Option(metavar="X", help="Greatest sum of stored rewards.", rich_help_panel=_WHICH),
 ]
-_MinSteps = Annotated[
+MinSteps = Annotated[
     str | None, typer.Option(metavar="N", help="Least env steps.", rich_help_panel=_WHICH)
 ]
-_MaxSteps = Annotated[
+MaxSteps = Annotated[
     str | None, typer.Option(metavar="N", help="Most env steps.", rich_help_panel=_WHICH)
 ]
-_Ended = Annotated[
+Ended = Annotated[
     bool,
     typer.Option("--ended", metavar="", help="Terminated or truncated.", rich_help_panel=_WHICH),
 ]
-_Cut = Annotated[
+Cut = Annotated[
     bool,
     typer.Option("--cut", metavar="", help="Only its recording stopped.", rich_help_panel=_WHICH),
 ]
@@ -85,7 +97,7 @@ def merge(
         bool,
         typer.Option("--any-envs", metavar="", help="Also where the envs were made differently."),
     ] = False,
-    codec: _Codecs = None,
+    codec: Codecs = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -122,18 +134,18 @@ def merge(
 
 
 def filter_episodes(
-    folder: _Store,
+    folder: Store,
     *,
     out: _MaybeOut = None,
     dry_run: _Dry = False,
-    where: _Where = None,
-    episodes: _Ids = None,
-    min_return: _MinReturn = None,
-    max_return: _MaxReturn = None,
-    min_steps: _MinSteps = None,
-    max_steps: _MaxSteps = None,
-    ended: _Ended = False,
-    cut: _Cut = False,
+    where: Where = None,
+    episodes: Ids = None,
+    min_return: MinReturn = None,
+    max_return: MaxReturn = None,
+    min_steps: MinSteps = None,
+    max_steps: MaxSteps = None,
+    ended: Ended = False,
+    cut: Cut = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -152,18 +164,18 @@ def filter_episodes(
 
 
 def drop(
-    folder: _Store,
+    folder: Store,
     *,
     out: _MaybeOut = None,
     dry_run: _Dry = False,
-    where: _Where = None,
-    episodes: _Ids = None,
-    min_return: _MinReturn = None,
-    max_return: _MaxReturn = None,
-    min_steps: _MinSteps = None,
-    max_steps: _MaxSteps = None,
-    ended: _Ended = False,
-    cut: _Cut = False,
+    where: Where = None,
+    episodes: Ids = None,
+    min_return: MinReturn = None,
+    max_return: MaxReturn = None,
+    min_steps: MinSteps = None,
+    max_steps: MaxSteps = None,
+    ended: Ended = False,
+    cut: Cut = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -182,10 +194,10 @@ def drop(
 
 
 def copy(
-    folder: _Store,
+    folder: Store,
     *,
     out: _Out,
-    codec: _Codecs = None,
+    codec: Codecs = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,

@@ -22,7 +22,7 @@ from stepwell.buffers import (
     Spec,
     SpecMismatch,
     StoreCorrupt,
-    copying,
+    piece_writer,
 )
 from stepwell.buffers.copying import CopyReport, copy_episodes
 from stepwell.buffers.stored_episode import StoredEpisode
@@ -63,7 +63,7 @@ def contents(source: SequenceReplayBuffer) -> list[Any]:
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Let episodes be longer than what is copied at once."""
-    monkeypatch.setattr(copying, "_PIECE_ROWS", rows)
+    monkeypatch.setattr(piece_writer, "_PIECE_ROWS", rows)
 
 
 @pytest.mark.parametrize("codecs", [{}, {"observation": "raw", "info/picture": "raw"}])
@@ -132,7 +132,7 @@ def test_a_long_episode_is_never_in_memory_as_a_whole(
 def test_large_rows_make_pieces_of_bounded_bytes(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "_PIECE_BYTES", 10 * SPEC.row_bytes)
+    monkeypatch.setattr(piece_writer, "_PIECE_BYTES", 10 * SPEC.row_bytes)
     source = replay(stack)
     source.add([whole(0, 0, 95)])
     target = SequenceReplayBuffer()

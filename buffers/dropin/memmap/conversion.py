@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from stepwell.buffers.disk.files import Files, check_platform
+from stepwell.buffers.disk.appearing import appearing, disk_bytes
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.dropin.memmap.transition_rows import RowNames, TransitionRows
-from stepwell.buffers.errors import StoreFailed
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
 __all__ = ["ConversionReport", "convert", "convert_to_rows"]
@@ -85,7 +83,7 @@ def convert(
     """
     config = original.config
     tally = _Tally(original, Path(target), progress)
-    with _appearing(tally.target, original.path) as part:
+    with appearing(tally.target, "a conversion", outside=original.path) as part:
         buffer = ReplayBuffer(
             part,
             max_episodes=config.max_episodes,
@@ -135,7 +133,10 @@ def convert_to_rows(
         "copied_from": [origin],
         "began": began,
     }
-    with _appearing(tally.target, original.path) as part, SequenceReplayBuffer(part) as replay:
+    with (
+        appearing(tally.target, "a conversion", outside=original.path) as part,
+        SequenceReplayBuffer(part) as replay,
+    ):
         replay.bind(rows.spec, session)
         for batch in _batches(original):
             pieces: list[Any] = []
@@ -170,7 +171,7 @@ class _Tally:
             self._progress(self._report(self.target))
 
     def finish(self, store: Path) -> ConversionReport:
-        return self._report(store, disk_bytes=_disk_bytes(self.target))
+        return self._report(store, disk_bytes=disk_bytes(self.target))
 
     def _report(self, store: Path, disk_bytes: int = 0) -> ConversionReport:
         return ConversionReport(
@@ -195,61 +196,3 @@ def _batches(original: OriginalFolder) -> Iterator[_Batch]:
             batch, nbytes = [], 0
     if batch:
         yield batch
-
-
-@contextlib.contextmanager
-def _appearing(target: Path, source: Path) -> Generator[Path]:
-    """A new folder that gets the target's name when all went well, and else is taken away.
-
-    Raises:
-        ValueError: The target is in use, or in the source, or another conversion writes it.
-    """
-    check_platform()
-    if target.name in ("", "..") or target.absolute().resolve().is_relative_to(source.resolve()):
-        raise ValueError(
-            f"{target}: expected a folder with a name of its own, outside of {source}, got another "
-            f"path; choose another folder"
-        )
-    _check_unused(target)
-    part = target.with_name(f"{target.name}.part")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        part.mkdir()
-    except FileExistsError:
-        raise ValueError(
-            f"{part} is there already: expected none, got what a conversion has left that was "
-            f"killed or is running still; remove it if none is running"
-        ) from None
-    try:
-        yield part
-        files = Files()
-        for folder in (part, *(path for path in part.rglob("*") if path.is_dir())):
-            files.fsync_folder(folder)
-        os.rename(part, target)  # in place of an empty folder, but never of another one
-        files.fsync_folder(target.parent)
-    except BaseException as error:
-        shutil.rmtree(part, ignore_errors=True)
-        if isinstance(error, StoreFailed):  # its words are of a store that is still there
-            why = error.__cause__ or error
-            raise StoreFailed(
-                f"{target} was not made ({getattr(why, 'strerror', None) or why}), and nothing of "
-                f"it is left; cure the cause, then convert again"
-            ) from error
-        raise
-
-
-def _check_unused(target: Path) -> None:
-    if target.is_dir() and not target.is_symlink():
-        if not any(target.iterdir()):
-            return
-        got = "is not empty"
-    elif target.exists() or target.is_symlink():
-        got = "is a file or a link"
-    else:
-        return
-    raise ValueError(f"{target} {got}: expected a new or an empty folder; choose another folder")
-
-
-def _disk_bytes(folder: Path) -> int:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return sum(getattr(file.stat(), "st_blocks", 0) * 512 for file in files)

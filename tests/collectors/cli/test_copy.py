@@ -321,7 +321,7 @@ def test_ctrl_c_keeps_what_was_copied_and_says_so(
         if len(calls) == when:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("stepwell.buffers.copying._PIECE_ROWS", 50)
+    monkeypatch.setattr("stepwell.buffers.piece_writer._PIECE_ROWS", 50)
     monkeypatch.setattr(InterruptGuard, "check", check)
     result = pole("copy a --out new")
     assert (result.code, result.out) == (130, "")

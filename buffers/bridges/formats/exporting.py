@@ -1,0 +1,222 @@
+"""Writes the episodes of a replay as a data set in another library's format."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stepwell.buffers.bridges.formats.format import Format, Source, Writer
+from stepwell.buffers.bridges.formats.options import filled
+from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.buffers.disk.appearing import appearing, check_unused, disk_bytes
+from stepwell.buffers.episode import Episode
+from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.stored_episode import StoredEpisode, stored_episodes
+
+__all__ = ["ExportReport", "export_episodes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """What an export did, has done so far, or would do.
+
+    Args:
+        format: Name of the format.
+        path: Where the data set lies.
+        episodes: Episodes written.
+        steps: Env steps written.
+        chosen_episodes: Episodes that are to be written.
+        chosen_steps: Env steps of them.
+        disk_bytes: Bytes of the disk that the data set takes; 0 before the end.
+        seconds: Wall time.
+        notes: What the data set's user should know, a clause each.
+        loading: Lines of Python that load it.
+    """
+
+    format: str
+    path: Path
+    episodes: int = 0
+    steps: int = 0
+    chosen_episodes: int
+    chosen_steps: int
+    disk_bytes: int = 0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    loading: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {**asdict(self), "path": str(self.path), "notes": list(self.notes)}
+
+
+def export_episodes(
+    replay: SequenceReplayBuffer,
+    to: str,
+    out: str | os.PathLike[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    keep: Callable[[StoredEpisode], bool] | None = None,
+    dry_run: bool = False,
+    progress: Callable[[ExportReport], None] | None = None,
+) -> ExportReport:
+    """Write whole episodes as a data set of another library.
+
+    It appears under its name when all of it is on the medium; until then it is called
+    ``<name>.part``. After an error or Ctrl-C neither is there. Nothing is ever overwritten.
+
+    Args:
+        replay: Where the episodes are; nobody may write into it meanwhile.
+        to: Name of the format, such as ``"minari"``; `format_names` lists them.
+        out: Folder, file or, for Minari, id of the new data set.
+        options: Options of the format by name; ``stepwell formats`` lists them.
+        keep: Write only episodes for which this is true, for example an `EpisodeSelection`.
+        dry_run: Check everything, write nothing, and report what would be written.
+        progress: Called after every episode with the report so far.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ValueError: The format cannot hold the rows, an option makes no sense, something is at
+            ``out`` already, or no episode is chosen.
+        ImportError: What the format needs is not installed.
+        NotEnoughData: The replay is empty.
+        OSError: Something cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> import gymnasium as gym
+        >>> import numpy as np
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> envs = gym.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     collected = collector.collect(episodes=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report = export_episodes(replay, "npz", f"{folder}/cartpole")
+        ...     with np.load(f"{folder}/cartpole/000000.npz") as episode:
+        ...         rows = len(episode["observations"]), len(episode["rewards"])
+        >>> report.episodes, rows[0] - rows[1]
+        (3, 1)
+    """
+    began = time.perf_counter()
+    format_ = format_of(to)
+    chosen_options = filled(format_.export_options, options or {}, f"format {to}")
+    place = format_.place(os.fspath(out), chosen_options)
+    check_unused(place, format_.kind)
+    chosen, source = _chosen(replay, keep)
+    writer = format_.writer(source, chosen_options)
+    report = ExportReport(
+        format=to,
+        path=place,
+        chosen_episodes=source.episodes,
+        chosen_steps=source.steps,
+        notes=tuple(writer.notes),
+        loading=format_.loading(place, os.fspath(out)),
+    )
+    if dry_run:
+        return replace(report, seconds=time.perf_counter() - began)
+    job = _Job(format_, writer, progress, began, report)
+    return job.run(_episodes(replay, chosen), replay.path)
+
+
+class _Job:
+    """Writes, and keeps count."""
+
+    def __init__(
+        self,
+        format_: Format,
+        writer: Writer,
+        progress: Callable[[ExportReport], None] | None,
+        began: float,
+        report: ExportReport,
+    ) -> None:
+        self._format = format_
+        self._writer = writer
+        self._progress = progress
+        self._began = began
+        self._report = report
+
+    def run(self, episodes: Iterator[Episode], outside: Path | None) -> ExportReport:
+        """Write all of them."""
+        target, kind = self._report.path, self._format.kind
+        with appearing(target, "an export", kind=kind, outside=outside) as part:
+            with contextlib.closing(self._writer):
+                self._writer.begin(part)
+                for episode in episodes:
+                    self._writer.write(episode)
+                    self._tell(episode)
+                self._writer.finish()
+        return replace(
+            self._report,
+            disk_bytes=disk_bytes(target),
+            seconds=time.perf_counter() - self._began,
+            notes=tuple(self._writer.notes),
+        )
+
+    def _tell(self, episode: Episode) -> None:
+        report = self._report
+        self._report = replace(
+            report,
+            episodes=report.episodes + 1,
+            steps=report.steps + max(0, episode.rows - (episode.first_row == 0)),
+            seconds=time.perf_counter() - self._began,
+        )
+        if self._progress is not None:
+            self._progress(self._report)
+
+
+def _chosen(
+    replay: SequenceReplayBuffer, keep: Callable[[StoredEpisode], bool] | None
+) -> tuple[frozenset[tuple[int, int]], Source]:
+    """Which episodes, by id and first row, and what a writer is told of them.
+
+    Raises:
+        ValueError: There is none.
+        NotEnoughData: The replay is empty.
+    """
+    storage = replay.storage
+    chosen: set[tuple[int, int]] = set()
+    steps = left_out = 0
+    for episode in stored_episodes(storage):
+        if keep is None or keep(episode):
+            chosen.add((episode.id, episode.first_row))
+            steps += episode.steps
+        else:
+            left_out += 1
+    if not chosen and left_out:
+        raise ValueError(
+            f"none of {left_out:,} episodes would be exported, expected at least one: choose by "
+            f"other conditions"
+        )
+    if not chosen:
+        raise NotEnoughData("export: expected at least one episode, got none; collect first")
+    source = Source(spec=replay.spec, sessions=storage.sessions, episodes=len(chosen), steps=steps)
+    return frozenset(chosen), source
+
+
+def _episodes(
+    replay: SequenceReplayBuffer, chosen: frozenset[tuple[int, int]]
+) -> Iterator[Episode]:
+    """The chosen episodes, each read when its turn comes."""
+    # pyright sees the class under two names, as the checkout is the package
+    spec: Any = replay.spec
+    for stored in stored_episodes(replay.storage):
+        if (stored.id, stored.first_row) not in chosen:
+            continue
+        (piece,) = stored.pieces(max_rows=stored.rows)
+        yield Episode(
+            spec,
+            stored.id,
+            stored.stream,
+            stored.first_row,
+            stored.end,
+            piece.fields,
+            stored.metadata,
+        )

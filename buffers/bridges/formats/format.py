@@ -1,0 +1,154 @@
+"""What a data set format is: a writer of episodes, a reader of them, and words about both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from stepwell.buffers.disk.appearing import Kind
+from stepwell.buffers.episode import Episode
+from stepwell.buffers.spec import Spec
+
+__all__ = ["Format", "Reader", "Source", "Writer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What an export is told before it sees an episode.
+
+    Args:
+        spec: The fields of every row.
+        sessions: Facts about the runs that gathered them; ``recipe`` says what the envs are.
+        episodes: How many will be written.
+        steps: Their env steps.
+    """
+
+    spec: Spec
+    sessions: Sequence[Mapping[str, object]]
+    episodes: int
+    steps: int
+
+
+class Writer(Protocol):
+    """Writes one data set. Made first, so that what cannot be written is refused at once."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the new data set's user should know, a clause each; there may be more at the end."""
+        ...
+
+    def begin(self, path: Path) -> None:
+        """Make the data set at a path where an empty folder, or an empty file, is already."""
+        ...
+
+    def write(self, episode: Episode) -> None:
+        """Write an episode.
+
+        Raises:
+            ValueError: The format cannot hold it.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Write what is left. The data set is complete then; the caller gives it its name."""
+        ...
+
+    def close(self) -> None:
+        """Let files go; called in the end, also after an error. Twice does no harm."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads one data set, one episode after the other.
+
+    `Episode.id` counts from 0; the import gives new ones.
+    """
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        ...
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """Facts about the runs that gathered it, where Stepwell wrote it; else empty."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What could not be told, or is not exact, a clause each; there may be more at the end."""
+        ...
+
+    @property
+    def episodes(self) -> int | None:
+        """How many there are, where that can be told before they are read."""
+        ...
+
+    @property
+    def steps(self) -> int | None:
+        """Their env steps, where that can be told before they are read."""
+        ...
+
+    def __iter__(self) -> Iterator[Episode]:
+        """The episodes, in the order in which they were written.
+
+        Raises:
+            ValueError: What is there is not this format, or is damaged.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let files go. Twice does no harm."""
+        ...
+
+
+class Format(Protocol):
+    """A data set format. Making one imports nothing."""
+
+    name: ClassVar[str]
+    """What it is called in `export_episodes` and after ``--to``."""
+    about: ClassVar[str]
+    """One line: whose format it is, and what it is for."""
+    install: ClassVar[str | None]
+    """What ``pip install`` is to be given where more than Stepwell is needed, such as
+    ``'stepwell[minari]'`` with its quotes."""
+    kind: ClassVar[Kind]
+    """What a data set is: a folder or a file."""
+    export_options: ClassVar[type[Any]]
+    """A frozen dataclass of options for writing, all with defaults; the class's docstring, with
+    Google's ``Args:``, is what users read about them."""
+    import_options: ClassVar[type[Any]]
+    """The same for reading."""
+
+    def place(self, out: str, options: Any) -> Path:
+        """The path at which a data set of that name lies.
+
+        Raises:
+            ValueError: It is no name for one.
+        """
+        ...
+
+    def writer(self, source: Source, options: Any) -> Writer:
+        """Get ready to write; nothing is written yet.
+
+        Raises:
+            ValueError: The format cannot hold these rows, or an option makes no sense.
+            ImportError: A library is missing.
+        """
+        ...
+
+    def reader(self, path: Path, options: Any) -> Reader:
+        """Open what is at a path, as `place` gives it.
+
+        Raises:
+            FileNotFoundError: Nothing is there.
+            ValueError: It is something else.
+            ImportError: A library is missing.
+        """
+        ...
+
+    def loading(self, path: Path, out: str) -> str:
+        """The lines of Python that load the data set where it is used."""
+        ...

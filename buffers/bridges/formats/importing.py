@@ -1,0 +1,246 @@
+"""Reads a data set in another library's format into a new replay."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from stepwell.buffers.bridges.formats.format import Reader
+from stepwell.buffers.bridges.formats.options import filled
+from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.disk.folder import StoreFolder
+from stepwell.buffers.episode import Episode, Piece
+from stepwell.buffers.piece_writer import PieceWriter
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+
+__all__ = ["ImportReport", "import_episodes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportReport:
+    """What an import did, has done so far, or would do.
+
+    Args:
+        format: Name of the format.
+        source: Where the data set lies.
+        episodes: Episodes stored; with a dry run those that were read and found good.
+        steps: Env steps of them.
+        source_episodes: Episodes of the data set, where it tells.
+        source_steps: Env steps of the data set, where it tells.
+        raw_bytes: Bytes of the rows, uncompressed.
+        stored_bytes: Bytes of the same rows as they are stored now.
+        seconds: Wall time.
+        digest: Fingerprint of the rows: that of the store which the data set was exported from,
+            if it was exported whole, and from Stepwell.
+        notes: What could not be told, or is not exact, a clause each.
+        fields: What each row holds, in words.
+    """
+
+    format: str
+    source: Path
+    episodes: int = 0
+    steps: int = 0
+    source_episodes: int | None
+    source_steps: int | None
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+    digest: str = ""
+    notes: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        lists = {"notes": list(self.notes), "fields": list(self.fields)}
+        return {**asdict(self), "source": str(self.source), **lists}
+
+
+def import_episodes(
+    from_: str,
+    source: str | os.PathLike[str],
+    replay: SequenceReplayBuffer,
+    *,
+    options: Mapping[str, object] | None = None,
+    facts: Mapping[str, object] | None = None,
+    dry_run: bool = False,
+    progress: Callable[[ImportReport], None] | None = None,
+) -> ImportReport:
+    """Read a data set of another library into a new replay, in RAM or in a folder.
+
+    Args:
+        from_: Name of the format, such as ``"minari"``; `format_names` lists them.
+        source: Folder, file or, for Minari, id of the data set; it is only read.
+        replay: A new replay that holds nothing yet: ``SequenceReplayBuffer(path)``.
+        options: Options of the format by name; ``stepwell formats`` lists them.
+        facts: JSON-able facts to note with the rows.
+        dry_run: Read and check all episodes, store nothing, and report.
+        progress: Called after every episode with the report so far.
+
+    Returns:
+        What was done. Look at its ``notes``: what a data set cannot tell stands there.
+
+    Raises:
+        ValueError: The replay is in use, the data set is something else, holds what Stepwell has
+            no place for, or is damaged.
+        FileNotFoundError: There is none.
+        ImportError: What the format needs is not installed.
+
+    After an error or Ctrl-C the replay holds what was written until then, whole episodes.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import stepwell as sw
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(
+        ...         f"{folder}/mine.npz",
+        ...         observations=np.zeros((4, 2), np.float32),
+        ...         actions=np.zeros(3, np.int64),
+        ...         rewards=np.ones(3),
+        ...         terminations=np.array([False, False, True]),
+        ...         truncations=np.zeros(3, bool),
+        ...     )
+        ...     replay = sw.SequenceReplayBuffer(seed=0)
+        ...     report = import_episodes("npz", folder, replay)
+        >>> report.episodes, report.steps, replay.sample_transitions(2).observation.shape
+        (1, 3, (2, 2))
+    """
+    began = time.perf_counter()
+    format_ = format_of(from_)
+    chosen_options = filled(format_.import_options, options or {}, f"format {from_}")
+    _check_target(replay)
+    place = format_.place(os.fspath(source), chosen_options)
+    with contextlib.closing(format_.reader(place, chosen_options)) as reader:
+        report = ImportReport(
+            format=from_,
+            source=place,
+            source_episodes=reader.episodes,
+            source_steps=reader.steps,
+            fields=tuple(map(str, reader.spec.fields)),
+        )
+        job = _Job(reader, began, report, progress)
+        if dry_run:
+            return job.look()
+        return job.run(replay, facts or {})
+
+
+class _Job:
+    """Reads, writes, and keeps count."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        began: float,
+        report: ImportReport,
+        progress: Callable[[ImportReport], None] | None,
+    ) -> None:
+        self._reader = reader
+        self._began = began
+        self._report = report
+        self._progress = progress
+
+    def look(self) -> ImportReport:
+        """Read everything, store nothing."""
+        for episode in self._checked():
+            self._count(episode)
+        return replace(self._report, notes=tuple(self._reader.notes))
+
+    def run(self, replay: SequenceReplayBuffer, facts: Mapping[str, object]) -> ImportReport:
+        """Store all episodes."""
+        writer: PieceWriter | None = None
+        try:
+            for episode in self._checked():
+                if writer is None:  # the first one is good: from here on there is a store
+                    self._bind(replay, facts)
+                    writer = PieceWriter(replay, _nothing)
+                writer.put(_piece_of(episode).split(writer.max_rows))
+                self._count(episode)
+            if writer is None:
+                raise ValueError(f"{self._report.source}: expected at least one episode, got none")
+            writer.flush()
+        except BaseException as error:
+            if writer is not None:
+                error.add_note(f"kept: {writer.episodes:,} episodes, {writer.steps:,} steps")
+            raise
+        return replace(
+            self._report,
+            seconds=time.perf_counter() - self._began,
+            raw_bytes=writer.raw_bytes,
+            stored_bytes=replay.total_bytes,
+            digest=writer.digest,
+            notes=tuple(self._reader.notes),
+        )
+
+    def _checked(self) -> Iterator[Episode]:
+        for episode in self._reader:
+            if not episode.rows:
+                raise ValueError(
+                    f"{self._report.source}: expected episodes of one row or more, got none in "
+                    f"episode {episode.id}"
+                )
+            yield episode
+
+    def _count(self, episode: Episode) -> None:
+        report = self._report
+        self._report = replace(
+            report,
+            episodes=report.episodes + 1,
+            steps=report.steps + max(0, episode.rows - (episode.first_row == 0)),
+            seconds=time.perf_counter() - self._began,
+        )
+        if self._progress is not None:
+            self._progress(self._report)
+
+    def _bind(self, replay: SequenceReplayBuffer, facts: Mapping[str, object]) -> None:
+        """Settle what the rows are, with the sessions of the store that they come from."""
+        sessions: Sequence[Mapping[str, object]] = self._reader.sessions
+        now: dict[str, object] = {
+            **({} if sessions else {"recipe": {"source": self._report.format}}),
+            "imported_from": {"format": self._report.format, "path": str(self._report.source)},
+            **facts,
+            "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        first, *others = [*sessions, now]
+        replay.bind(self._reader.spec, first)
+        for session in others:
+            replay.storage.append_session(session)
+
+
+def _piece_of(episode: Episode) -> Piece:
+    """An episode as what is stored."""
+    return Piece(
+        0,  # the writer gives it another
+        episode.stream,
+        episode.first_row,
+        episode.end,
+        episode.fields,
+        episode.metadata,
+        episode.first_row > 0,
+    )
+
+
+def _check_target(target: SequenceReplayBuffer) -> None:
+    """Refuse a target that is in use.
+
+    Raises:
+        ValueError: It holds something, or lies in a folder that does.
+    """
+    if target.is_bound:
+        where = "in RAM" if target.path is None else str(target.path)
+        raise ValueError(
+            f"the target {where} is in use already ({target.steps:,} steps), expected a new "
+            f"replay: give SequenceReplayBuffer(), or one in a new folder"
+        )
+    if target.path is not None:
+        StoreFolder(target.path, Files()).check_unused()
+
+
+def _nothing() -> None:
+    """The count is kept for each episode, not for each write."""

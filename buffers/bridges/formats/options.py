@@ -1,0 +1,140 @@
+"""Options of formats: dataclasses, filled from Python values or from words of a command line."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["NoOptions", "filled", "words_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """There are none."""
+
+
+def filled(options: type[Any], given: Mapping[str, object], whose: str) -> Any:
+    """The options, with what was given in place of defaults.
+
+    Args:
+        options: A dataclass whose fields all have defaults, of types bool, int, float, str, a
+            Literal of texts, or one of them or None.
+        given: Values by name; text is read where another type is wanted: ``"3"``, ``"false"``.
+        whose: Whose options they are, for the sentences of errors.
+
+    Raises:
+        ValueError: There is no such option, or it cannot have that value.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Options:
+        ...     chunk: int = 1024
+        ...     key: str | None = None
+        >>> filled(Options, {"chunk": "512"}, "format x")
+        Options(chunk=512, key=None)
+    """
+    hints = get_type_hints(options)
+    names = [field.name for field in fields(options)]
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise ValueError(
+            f"{whose} has no option {unknown[0]!r}, expected "
+            f"{'one of ' + ', '.join(names) if names else 'none at all'}; see `stepwell formats`"
+        )
+    values = {
+        name: _converted(value, hints[name], f"option {name} of {whose}")
+        for name, value in given.items()
+    }
+    return options(**values)
+
+
+def words_of(options: type[Any]) -> dict[str, tuple[str, str]]:
+    """For each option what it may be, with its default, and what it is for.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Options:
+        ...     '''Options of x.
+        ...
+        ...     Args:
+        ...         chunk: Rows of a file,
+        ...             at most.
+        ...     '''
+        ...     chunk: int = 1024
+        >>> words_of(Options)
+        {'chunk': ('int = 1024', 'Rows of a file, at most.')}
+    """
+    hints = get_type_hints(options)
+    about = _arguments(options.__doc__ or "")
+    return {
+        field.name: (
+            f"{_type_name(hints[field.name])} = {json.dumps(field.default)}",
+            about.get(field.name, ""),
+        )
+        for field in fields(options)
+    }
+
+
+def _converted(value: object, hint: Any, what: str) -> object:
+    """A value as its option wants it.
+
+    Raises:
+        ValueError: It is none of what is wanted.
+    """
+    wanted = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if value is None or value == "none":
+        if type(None) in wanted:
+            return None
+    for kind in wanted:
+        if get_origin(kind) is typing.Literal:
+            if value in get_args(kind):
+                return value
+        elif kind is str:
+            if isinstance(value, str):
+                return value
+        elif kind in (bool, int, float):
+            found = _read(value)
+            # True is an int to Python, and 1 a float; a user who wrote one meant that.
+            if type(found) is kind or (kind is float and type(found) is int):
+                return kind(found)
+    raise ValueError(f"{what}: expected {_type_name(hint)}, got {value!r}; give another")
+
+
+def _read(value: object) -> Any:
+    """What text says, as JSON; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value.lower() if value.lower() in ("true", "false") else value)
+    except ValueError:
+        return value
+
+
+def _type_name(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_type_name(part) for part in get_args(hint))
+    if get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return "none" if hint is type(None) else str(hint.__name__)
+
+
+def _arguments(doc: str) -> dict[str, str]:
+    """The words about each argument in a Google docstring."""
+    import inspect
+
+    _, _, rest = inspect.cleandoc(doc).partition("Args:\n")
+    found: dict[str, str] = {}
+    name = None
+    for line in rest.splitlines():
+        if line.startswith("    ") and not line.startswith("     "):
+            name, _, words = line.strip().partition(":")
+            found[name] = words.strip()
+        elif line.startswith("     ") and name is not None:
+            found[name] = f"{found[name]} {line.strip()}"
+        elif line.strip():
+            break
+    return found

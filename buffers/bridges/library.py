@@ -1,0 +1,86 @@
+"""Libraries that a bridge leads to: loaded when they are needed, or one sentence says the cure."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from types import ModuleType
+
+__all__ = ["load_library"]
+
+
+def load_library(
+    module: str,
+    wanted_for: str,
+    *,
+    install: str,
+    package: str | None = None,
+    at_least: str | None = None,
+) -> ModuleType:
+    """Import a library, or a part of it, that `stepwell` works without.
+
+    Args:
+        module: Dotted name of the module.
+        wanted_for: What needs it, as the sentence begins: ``"as_sb3_replay"``.
+        install: What ``pip install`` is to be given: ``"'stepwell[sb3]'"``.
+        package: Name under which it is installed, where that is not the module's first part.
+        at_least: Oldest version that will do, such as ``"2.9"``.
+
+    Raises:
+        ImportError: It is not installed, too old, or fails to load itself.
+
+    Example:
+        >>> load_library("json", "an example", install="json").dumps([1])
+        '[1]'
+        >>> load_library("not_there", "An example", install="not-there")
+        Traceback (most recent call last):
+        ...
+        ImportError: An example needs not_there, which is not installed: pip install not-there
+    """
+    top = module.partition(".")[0]
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != top:
+            raise ImportError(
+                f"{wanted_for} needs {top}, which is installed but lacks {error.name}: "
+                f"pip install {install}",
+                name=top,
+            ) from error
+        if error.name != top:
+            raise ImportError(
+                f"{wanted_for} needs {error.name}, which the installed {top} does not have: "
+                f"pip install -U {install}",
+                name=top,
+            ) from error
+        raise ImportError(
+            f"{wanted_for} needs {top}, which is not installed: pip install {install}", name=top
+        ) from error
+    if at_least is not None:
+        _check_version(package or top, wanted_for, install, at_least)
+    return found
+
+
+def _check_version(package: str, wanted_for: str, install: str, at_least: str) -> None:
+    """Refuse an older version.
+
+    Raises:
+        ImportError: It is older.
+    """
+    from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
+
+    try:
+        installed = version(package)
+    except PackageNotFoundError:  # a source tree on the path: it will have to do
+        return
+    if _numbers(installed) < _numbers(at_least):
+        raise ImportError(
+            f"{wanted_for} needs {package} {at_least} or newer, got {installed}: "
+            f"pip install -U {install}",
+            name=package,
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``"2.9.0a1"`` is (2, 9, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])

@@ -1,0 +1,1 @@
+"""Stable-Baselines3: its replay and rollout buffers fed, its models as policies."""

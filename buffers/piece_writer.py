@@ -1,0 +1,85 @@
+"""Puts whole episodes into a replay, a few large pieces at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from stepwell.buffers.digest import Digest
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+
+__all__ = ["PieceWriter"]
+
+# A piece is at most so large, and so is what is held in memory until it is written.
+_PIECE_ROWS = 4096
+_PIECE_BYTES = 32 << 20
+_PIECES_A_FLUSH = 4096
+
+
+class PieceWriter:
+    """Gives episodes new ids, and writes their pieces when enough of them wait.
+
+    Args:
+        target: A replay that is bound.
+        on_flush: Called after every write.
+    """
+
+    def __init__(self, target: SequenceReplayBuffer, on_flush: Callable[[], None]) -> None:
+        self._target = target
+        self._on_flush = on_flush
+        self._row_bytes = max(1, target.spec.row_bytes)
+        self._next_id = target.storage.table.next_episode
+        self._waiting: list[Piece] = []
+        self._waiting_rows = 0
+        self._digest = Digest()
+        self._put_episodes = 0
+        self.max_rows = max(1, min(_PIECE_ROWS, _PIECE_BYTES // self._row_bytes))
+        """Rows of the largest piece that `put` likes to be given."""
+        self.episodes = 0
+        """Episodes of which all is written."""
+        self.steps = 0
+        """Env steps written; the row of a reset is none."""
+        self.rows = 0
+        """Rows written."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the rows written, uncompressed."""
+        return self.rows * self._row_bytes
+
+    @property
+    def digest(self) -> str:
+        """Fingerprint of the rows written, 16 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+    def put(self, pieces: Iterable[Piece]) -> None:
+        """Take up one episode: all its pieces, the oldest first."""
+        for piece in pieces:
+            if self._is_full():
+                self.flush()
+            self._waiting.append(replace(piece, episode=self._next_id))
+            self._waiting_rows += piece.rows
+        self._put_episodes += 1
+        self._next_id += 1
+        if self._is_full():
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits, and tell."""
+        self._target.add(self._waiting)
+        for piece in self._waiting:
+            self._digest.update(piece)
+        self.episodes = self._put_episodes
+        self.rows += self._waiting_rows
+        self.steps += self._waiting_rows - sum(piece.first_row == 0 for piece in self._waiting)
+        self._waiting, self._waiting_rows = [], 0
+        self._on_flush()
+
+    def _is_full(self) -> bool:
+        rows = self._waiting_rows
+        return (
+            rows * self._row_bytes >= _PIECE_BYTES
+            or rows >= _PIECE_ROWS
+            or len(self._waiting) >= _PIECES_A_FLUSH
+        )

@@ -1,0 +1,163 @@
+"""npz files: what is in them, what comes back, and whose files can be read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from exchanged_stores import IMAGE, episodes_of, round_trip, stores, tagged_store
+from stepwell.buffers import End, Field, SequenceReplayBuffer
+from stepwell.buffers.bridges import export_episodes, import_episodes
+
+STACKED = Field("observation", "uint8", (6, 5), "zstd", stack=3, stack_padding="repeat")
+REUSED_FOLDER = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@REUSED_FOLDER
+@given(replay=stores(), compress=st.booleans())
+def test_what_was_exported_comes_back_bit_for_bit(
+    replay: SequenceReplayBuffer, compress: bool, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    round_trip(replay, "npz", tmp_path / "out", {"compress": compress})
+
+
+def test_each_file_is_the_episode_as_a_list_would_tell_it(tmp_path: Path) -> None:
+    replay = tagged_store()
+    export_episodes(replay, "npz", tmp_path / "out")
+    for number, episode in enumerate(episodes_of(replay)):
+        with np.load(tmp_path / "out" / f"{number:06d}.npz") as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+        assert sorted(found) == [
+            "actions",
+            "observations",
+            "rewards",
+            "terminations",
+            "truncations",
+        ]
+        steps = number + 1
+        assert found["observations"].shape == (steps + 1, 6, 5, 3)
+        assert [one.ravel()[:3].tolist() for one in found["observations"]] == [
+            [number % 2, number, row] for row in range(steps + 1)
+        ]
+        assert found["actions"].tolist() == [row % 4 for row in range(steps)]
+        assert found["rewards"].tolist() == [number + (row + 1) / 4 for row in range(steps)]
+        assert found["rewards"].dtype == np.float64
+        last = [False] * (steps - 1)
+        assert found["terminations"].tolist() == [*last, bool(episode.end & End.TERMINATED)]
+        assert found["truncations"].tolist() == [*last, bool(episode.end & End.TRUNCATED)]
+
+
+def test_stacks_are_written_in_full_where_asked_and_come_back_as_frames(tmp_path: Path) -> None:
+    replay = tagged_store(STACKED)
+    export_episodes(replay, "npz", tmp_path / "frames")
+    round_trip(replay, "npz", tmp_path / "stacks", {"stack": True})
+    for number, episode in enumerate(episodes_of(replay)):
+        frames = np.load(tmp_path / "frames" / f"{number:06d}.npz")["observations"]
+        stacks = np.load(tmp_path / "stacks" / f"{number:06d}.npz")["observations"]
+        assert np.array_equal(frames, episode.observation)
+        rows = range(episode.rows)
+        assert stacks.tolist() == [
+            [frames[max(0, row - 2 + place)].tolist() for place in range(3)] for row in rows
+        ]
+
+
+def test_a_folder_of_somebody_elses_is_read_as_it_is(tmp_path: Path) -> None:
+    for name, steps in (("b", 2), ("a", 3)):
+        np.savez(
+            tmp_path / f"{name}.npz",
+            **{
+                "observations/x": np.arange(steps + 1),
+                "observations/inner/y": np.ones((steps + 1, 2), np.float32),
+                "actions": np.arange(steps),
+                "rewards": np.ones(steps, np.float32) / 3,
+                "terminations": np.arange(steps) == 2,
+                "truncations": np.arange(steps) == 1 if steps == 2 else np.zeros(steps, bool),
+                "infos/lives": np.arange(steps + 1),
+            },
+        )
+    replay = SequenceReplayBuffer()
+    report = import_episodes("npz", tmp_path, replay)
+    assert report.notes == ("streams and metadata are not told: all episodes are of stream 0",)
+    first, second = episodes_of(replay)
+    assert [first.end, second.end] == [End.TERMINATED, End.TRUNCATED]
+    assert first.observation["x"].tolist() == [0, 1, 2, 3]
+    assert first.observation["inner"]["y"].shape == (4, 2)
+    assert first.action.tolist() == [0, 1, 2, 0]
+    assert first.reward.tolist() == [0, *[float(np.float32(1) / 3)] * 3]
+    assert second.fields["info/lives"].tolist() == [0, 1, 2]
+
+
+def arrays(steps: int = 2) -> dict[str, np.ndarray]:
+    return {
+        "observations": np.zeros((steps + 1, 2)),
+        "actions": np.zeros(steps, np.int64),
+        "rewards": np.zeros(steps),
+        "terminations": np.zeros(steps, np.bool_),
+        "truncations": np.zeros(steps, np.bool_),
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"observations": np.zeros((2, 2))}, "expected 'observation' of 3 rows beside 2 rewards"),
+        ({"rewards": np.zeros((2, 1))}, r"expected rewards of shape \[T\], got shape \(2, 1\)"),
+        ({"actions": np.array(["a", "b"])}, "expected 'action' to be numbers, got <U1"),
+        ({"speed": np.zeros(2)}, "expected columns observation, .* got 'speed' too"),
+        ({"terminations": np.ones(2, np.bool_)}, "terminations to be set in the last step alone"),
+        ({"observations/x": np.zeros(3)}, "expected 'observation' or 'observation/...', got both"),
+    ],
+)
+def test_arrays_that_are_no_episode_are_refused(
+    change: dict[str, np.ndarray], sentence: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", **arrays())
+    np.savez(tmp_path / "a.npz", **{**arrays(), **change})
+    replay = SequenceReplayBuffer()
+    with pytest.raises(ValueError, match=sentence):
+        import_episodes("npz", tmp_path, replay)
+    assert not replay.is_bound
+
+
+def test_missing_arrays_and_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected a folder of npz files, got no folder"):
+        import_episodes("npz", tmp_path / "nowhere", SequenceReplayBuffer())
+    with pytest.raises(ValueError, match=r"expected files named \*.npz, got none"):
+        import_episodes("npz", tmp_path, SequenceReplayBuffer())
+    (tmp_path / "a.npz").write_bytes(b"PK no zip")
+    with pytest.raises(ValueError, match="got another or a damaged one"):
+        import_episodes("npz", tmp_path, SequenceReplayBuffer())
+    few = arrays()
+    del few["truncations"]
+    np.savez(tmp_path / "a.npz", **few)
+    with pytest.raises(ValueError, match="add 'truncations'"):
+        import_episodes("npz", tmp_path, SequenceReplayBuffer())
+
+
+def test_files_of_two_kinds_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays())
+    np.savez(tmp_path / "b.npz", **{**arrays(), "observations": np.zeros((3, 5))})
+    with pytest.raises(ValueError, match=r"b.npz: expected the arrays of a.npz, got others"):
+        import_episodes("npz", tmp_path, SequenceReplayBuffer())
+
+
+def test_a_folder_that_was_changed_since_is_refused(tmp_path: Path) -> None:
+    replay = tagged_store(IMAGE)
+    export_episodes(replay, "npz", tmp_path / "out")
+    file = tmp_path / "out" / "000002.npz"
+    with np.load(file) as found:
+        kept = {name: found[name][:-1] for name in found.files}
+    np.savez(file, **kept)
+    with pytest.raises(ValueError, match="the data set was changed since it was exported"):
+        import_episodes("npz", tmp_path / "out", SequenceReplayBuffer())
+    (tmp_path / "out" / "stepwell" / "000002.npz").unlink()
+    with pytest.raises(ValueError, match="expected what Stepwell noted about episode 2"):
+        import_episodes("npz", tmp_path / "out", SequenceReplayBuffer())

@@ -1,0 +1,195 @@
+"""Stores to export, drawn by hypothesis, and what it means that a round trip is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from stepwell.buffers import Codec, End, Episode, Field, Layout, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import ExportReport, ImportReport, export_episodes, import_episodes
+
+__all__ = ["Wanted", "assert_same", "episodes_of", "round_trip", "stores", "tagged_store"]
+
+ENDS = (End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, End.TERMINATED | End.TRUNCATED)
+IMAGE, VECTOR = (
+    Field("observation", "uint8", (6, 5, 3), "zstd"),
+    Field("observation", "float32", (3,), "raw"),
+)
+DISCRETE = Field("action", "int64", (), "narrow")
+REWARD = Field("reward", "float64", (), "narrow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What stores a format can hold.
+
+    Args:
+        observations: The observation may be any of these; a tuple of several is a Dict.
+        actions: Likewise.
+        more: Each of these fields may be there.
+        stacked: Whether single-field uint8 observations may be stacks.
+        exact_rewards: Rewards that float32 holds exactly, alone.
+    """
+
+    observations: Sequence[tuple[Field, ...]] = (
+        (IMAGE,),
+        (VECTOR,),
+        (Field("observation", "int32", (), "narrow"),),
+        (
+            Field("observation/picture", "uint8", (4, 4), "zstd"),
+            Field("observation/inner/x", "float16", (2,), "raw"),
+            Field("observation/inner/on", "bool", (), "narrow"),
+        ),
+    )
+    actions: Sequence[tuple[Field, ...]] = (
+        (DISCRETE,),
+        (Field("action", "float32", (2,), "raw"),),
+        (Field("action/a", "int64", (), "narrow"), Field("action/b", "float64", (1,), "raw")),
+    )
+    more: Sequence[Field] = (
+        Field("info/lives", "int64", (), "narrow"),
+        Field("info/seen", "bool", (2,), "narrow"),
+        Field("extra/log_prob", "float32", (), "raw"),
+        Field("extra/state", "float64", (2, 2), "raw"),
+    )
+    stacked: bool = True
+    exact_rewards: bool = False
+
+
+@st.composite
+def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffer:
+    """A replay in RAM: up to 6 episodes of up to 9 rows of up to 3 streams.
+
+    Some are cut, some wait for an action, some lost their first rows, some have a single row; a
+    worker may have died in the last row. Metadata are nested JSON.
+    """
+    wanted = wanted or Wanted()
+    observation = draw(st.sampled_from(wanted.observations))
+    action = draw(st.sampled_from(wanted.actions))
+    more = [field for field in wanted.more if draw(st.booleans())]
+    if wanted.stacked and len(observation) == 1 and observation[0].shape and draw(st.booleans()):
+        padding = draw(st.sampled_from(["zero", "repeat"]))
+        k = draw(st.integers(2, 4))
+        plain = observation[0]
+        observation = (Field(plain.name, plain.dtype, plain.shape, plain.codec, k, padding),)
+    spec = Spec((*observation, *action, REWARD, *more), _layout(observation), _layout(action))
+    codecs: Mapping[str, Codec] = draw(st.sampled_from([{}, {"observation": "raw"}]))
+    replay = SequenceReplayBuffer(codecs=codecs)
+    replay.bind(spec, {"recipe": {"id": "Tagged-v0"}, "seed": 7})
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    for number in range(draw(st.integers(1, 6))):
+        rows = draw(st.integers(1, 9))
+        first_row = draw(st.sampled_from([0, 0, 0, 0, 3]))
+        end = draw(st.sampled_from(ENDS))
+        if rows == 1 and not first_row:
+            end &= End.PENDING  # no step was taken that could have ended it
+        fields = {field.name: _column(field, rows, rng) for field in spec.fields}
+        if wanted.exact_rewards:
+            fields["reward"] = fields["reward"].astype(np.float32).astype(np.float64)
+        if not first_row:
+            fields["reward"][0] = 0
+        if end is not End.NONE or draw(st.booleans()):
+            for name in fields:
+                if name.split("/")[0] in ("action", "extra"):
+                    fields[name][-1] = 0
+        metadata = draw(st.sampled_from([{}, {"seed": 5}, {"task": "door", "list": [1, {"a": 2}]}]))
+        stream = draw(st.integers(0, 2))
+        replay.add([Piece(number, stream, first_row, end, fields, metadata, first_row > 0)])
+    return replay
+
+
+def tagged_store(
+    observation: Field = IMAGE, *, action: Field = DISCRETE, episodes: int = 6
+) -> SequenceReplayBuffer:
+    """Episodes of 1, 2, ... steps that end in all ways, in 2 streams: each row tells which it is.
+
+    The first elements of an observation are its stream, its episode and its row; an action is the
+    row modulo 4, a reward the episode and the row, as in 3.25 for row 1 (quarters) of episode 3.
+    """
+    spec = Spec((observation, action, REWARD), "observation", "action")
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {"recipe": {"id": "Tagged-v0"}})
+    ends = (End.TERMINATED, End.TRUNCATED, End.NONE, End.TERMINATED | End.TRUNCATED, End.PENDING)
+    for number in range(episodes):
+        rows = np.arange(number + 2)
+        shown = np.zeros((len(rows), *observation.shape), observation.numpy_dtype)
+        flat = shown.reshape(len(rows), -1)
+        flat[:, 0], flat[:, 1], flat[:, 2] = number % 2, number, rows
+        acted = np.zeros((len(rows), *action.shape), action.numpy_dtype)
+        acted[:-1] = (rows[:-1] % 4).reshape(-1, *[1] * len(action.shape))
+        reward = np.where(rows > 0, number + rows / 4, 0.0)
+        fields = {"observation": shown, "action": acted, "reward": reward}
+        end = ends[number % len(ends)]
+        replay.add([Piece(number, number % 2, 0, end, fields, {"number": number})])
+    return replay
+
+
+def episodes_of(replay: SequenceReplayBuffer) -> list[Episode]:
+    return list(replay.iter_episodes())
+
+
+def round_trip(
+    replay: SequenceReplayBuffer,
+    format_: str,
+    place: Path,
+    export_options: Mapping[str, object] | None = None,
+    import_options: Mapping[str, object] | None = None,
+) -> tuple[ExportReport, ImportReport, SequenceReplayBuffer]:
+    """Export, import, and require that nothing has changed."""
+    exported = export_episodes(replay, format_, place, options=export_options)
+    back = SequenceReplayBuffer()
+    imported = import_episodes(format_, place, back, options=import_options)
+    assert_same(back, replay)
+    assert imported.digest == replay.digest()
+    assert (exported.episodes, exported.steps) == (imported.episodes, imported.steps)
+    assert (exported.chosen_episodes, exported.chosen_steps) == (exported.episodes, exported.steps)
+    return exported, imported, back
+
+
+def assert_same(back: SequenceReplayBuffer, replay: SequenceReplayBuffer) -> None:
+    """Every bit of every row, and all that is known of the episodes and of their runs."""
+    assert back.spec == replay.spec
+    assert list(back.sessions[: len(replay.sessions)]) == list(replay.sessions)
+    assert list(map(_told, episodes_of(back))) == list(map(_told, episodes_of(replay)))
+
+
+def _told(episode: Episode) -> dict[str, Any]:
+    """All of an episode but its id, which is given anew."""
+    return {
+        "stream": episode.stream,
+        "first_row": episode.first_row,
+        "end": episode.end,
+        "metadata": dict(episode.metadata),
+        **{
+            name: (rows.dtype.str, rows.shape, rows.tobytes())
+            for name, rows in episode.fields.items()
+        },
+    }
+
+
+def _layout(fields: Sequence[Field]) -> Layout:
+    """How fields ``part`` or ``part/key/...`` are nested."""
+    if len(fields) == 1 and "/" not in fields[0].name:
+        return fields[0].name
+    tree: dict[str, Any] = {}
+    for field in fields:
+        *path, last = field.name.split("/")[1:]
+        node = tree
+        for key in path:
+            node = node.setdefault(key, {})
+        node[last] = field.name
+    return tree
+
+
+def _column(field: Field, rows: int, rng: np.random.Generator) -> np.ndarray:
+    shape = (rows, *field.shape)
+    if field.numpy_dtype.kind == "f":
+        return rng.normal(size=shape).astype(field.numpy_dtype)
+    return rng.integers(0, 2 if field.numpy_dtype.kind == "b" else 7, shape).astype(
+        field.numpy_dtype
+    )
