@@ -10,11 +10,13 @@ from typing import Literal, cast
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
+from stepwell.buffers.space_record import space_to_json
 from stepwell.collectors.stepping.dialect import Vector
 
 __all__ = ["Seeds", "describe", "frame_skip", "frame_stack_of", "recipe_of"]
 
 _ENVS, _POLICY, _MINIBATCHES = 0, 1, 2
+_SPACES_CHARS = 1 << 16
 
 
 class Seeds:
@@ -56,6 +58,7 @@ def describe(groups: Sequence[Vector], policy: object, seeds: Seeds) -> dict[str
     return {
         # As a file would give it back, so that the two can be compared.
         "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
+        **_made_again(groups[0]),
         "num_envs": sum(group.num_envs for group in groups),
         "seed": str(seeds.seed),
         "session": seeds.session,
@@ -63,6 +66,18 @@ def describe(groups: Sequence[Vector], policy: object, seeds: Seeds) -> dict[str
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {**_versions(), **cast("dict[str, str]", recipe.get("versions", {}))},
     }
+
+
+def _made_again(envs: Vector) -> dict[str, object]:
+    """What other libraries ask about envs: their spaces, and how gymnasium makes one of them."""
+    spaces = {
+        "observation": space_to_json(envs.single_observation_space),
+        "action": space_to_json(envs.single_action_space),
+    }
+    said = envs.metadata.get("env_spec")
+    found: dict[str, object] = {"env_spec": said} if isinstance(said, str) else {}
+    # Of an image with another bound for each pixel these would outweigh the rows.
+    return {"spaces": spaces, **found} if len(json.dumps(spaces)) <= _SPACES_CHARS else found
 
 
 def recipe_of(envs: Vector) -> dict[str, object]:

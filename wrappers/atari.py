@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from stepwell.wrappers.atari_env import atari_env, check_buildable
 from stepwell.wrappers.atari_games import find_game
 from stepwell.wrappers.atari_settings import AtariSettings, Backend, LifeLoss, Pool
+from stepwell.wrappers.env_recipe import spec_of
 from stepwell.wrappers.make_vec import vectorize
 
 if TYPE_CHECKING:
@@ -126,8 +128,15 @@ def make_atari(
         difficulty=difficulty,
     )
     envs = _make(settings, num_envs, backend, num_workers)
-    envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend)}
+    envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
+
+
+def _spec(settings: AtariSettings) -> dict[str, str]:
+    """How gymnasium makes one such env, of whichever backend: that of the python backend."""
+    with contextlib.closing(atari_env(settings)) as env:
+        spec = spec_of(env)
+    return {} if spec is None else {"env_spec": spec}
 
 
 def _make(

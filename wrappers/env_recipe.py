@@ -60,6 +60,21 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
     }
 
 
+def spec_of(env: AnyEnv) -> str | None:
+    """What gymnasium needs to make the env again, as JSON; None where it cannot be told so.
+
+    Example:
+        >>> text = spec_of(gym.make("CartPole-v1"))
+        >>> gym.make(gym.envs.registration.EnvSpec.from_json(text)).spec.id
+        'CartPole-v1'
+    """
+    try:
+        spec = env.spec  # a wrapper that does not record its arguments makes gymnasium fail here
+        return None if spec is None else spec.to_json()
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
 def _own_recipe(env: AnyEnv) -> Mapping[str, Any]:
     """What the env itself says about how it was made; nothing for most."""
     said: Mapping[str, Any] = env.unwrapped.metadata.get("stepwell", {})

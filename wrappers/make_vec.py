@@ -10,7 +10,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from stepwell.wrappers.env_recipe import recipe_of
+from stepwell.wrappers.env_recipe import recipe_of, spec_of
 from stepwell.wrappers.worker_checks import available_cores, checked_start_method
 from stepwell.wrappers.worker_process import EnvFn
 from stepwell.wrappers.workers import WorkerVectorEnv
@@ -128,6 +128,9 @@ class _Build:
         for wrap in self.wrappers:
             env = wrap(env)
         env.metadata = {**env.metadata, "stepwell": recipe_of(env, self.source)}
+        spec = spec_of(env)
+        if spec is not None:  # no part of the recipe: it only helps to make the env again
+            env.metadata["env_spec"] = spec
         return env
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -185,6 +186,7 @@ def import_data(job: ImportJob) -> None:
             report = read(SequenceReplayBuffer())
         else:
             with (
+                _nothing_kept(),
                 appearing(job.out, "an import") as part,
                 SequenceReplayBuffer(part, codecs=job.codecs) as replay,
             ):
@@ -194,6 +196,16 @@ def import_data(job: ImportJob) -> None:
         _say_json({**report.to_json(), **out})
     elif not job.is_quiet:
         _tell(*_of_import(job, report))
+
+
+@contextlib.contextmanager
+def _nothing_kept() -> Generator[None]:
+    """Take back what an error says was kept: the folder that it was kept in is gone."""
+    try:
+        yield
+    except BaseException as error:
+        error.__notes__ = [note for note in getattr(error, "__notes__", []) if "kept: " not in note]
+        raise
 
 
 def _screen(job: ExportJob | ImportJob) -> _Console:

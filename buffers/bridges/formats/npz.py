@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,9 +196,9 @@ def _columns_of(file: Path) -> dict[str, np.ndarray]:
         ValueError: It is no npz file of plain arrays, or lacks some.
     """
     try:
-        with np.load(file) as arrays:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             columns: dict[str, np.ndarray] = {name: arrays[name] for name in arrays.files}
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"{file}: expected an npz file of plain arrays, got another or a damaged one ({error})"
         ) from error

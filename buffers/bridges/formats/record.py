@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -185,9 +187,15 @@ class Beside:
                 f"data set was changed since it was exported; remove {self.folder} to read what is "
                 f"there"
             )
-        with np.load(file, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-        return json.loads(found.pop("/facts").tobytes()), found
+        try:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+                found = {name: arrays[name] for name in arrays.files}
+            return json.loads(found.pop("/facts").tobytes()), found
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(
+                f"{file}: expected what Stepwell noted about episode {number}, got another or a "
+                f"damaged file ({error}); remove {self.folder} to read what is there"
+            ) from error
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06d}.npz"

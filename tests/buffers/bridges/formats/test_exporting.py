@@ -1,0 +1,225 @@
+"""Exports and imports: all or nothing, whatever goes wrong, and what they tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from exchanged_stores import assert_same, episodes_of, tagged_store
+from stepwell.buffers import EpisodeSelection, NotEnoughData, SequenceReplayBuffer
+from stepwell.buffers.bridges import (
+    ExportReport,
+    ImportReport,
+    export_episodes,
+    format_names,
+    import_episodes,
+)
+from stepwell.buffers.bridges.formats import npz
+from stepwell.buffers.bridges.formats.options import words_of
+from stepwell.buffers.bridges.formats.registry import format_of
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_the_report_counts_what_was_written(tmp_path: Path) -> None:
+    replay, told = tagged_store(), list[ExportReport]()
+    report = export_episodes(replay, "npz", tmp_path / "out", progress=told.append)
+    steps = sum(episode.steps for episode in episodes_of(replay))
+    assert (report.episodes, report.steps) == (6, steps) == (6, len(replay))
+    assert [one.episodes for one in told] == [1, 2, 3, 4, 5, 6]
+    assert told[-1].steps == steps
+    assert {one.chosen_steps for one in told} == {steps}
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert report.disk_bytes == sum(path.stat().st_blocks * 512 for path in files)
+    assert json.loads(json.dumps(report.to_json()))["path"] == str(tmp_path / "out")
+
+
+def test_only_episodes_that_were_chosen_are_written(tmp_path: Path) -> None:
+    replay = tagged_store()
+    report = export_episodes(
+        replay, "npz", tmp_path / "out", keep=EpisodeSelection(min_steps=3, max_steps=4)
+    )
+    back = SequenceReplayBuffer()
+    import_episodes("npz", tmp_path / "out", back)
+    assert report.episodes == 2
+    assert [one.metadata["number"] for one in episodes_of(back)] == [2, 3]
+    with pytest.raises(ValueError, match="none of 6 episodes would be exported"):
+        export_episodes(replay, "npz", tmp_path / "none", keep=EpisodeSelection(min_steps=99))
+    assert entries(tmp_path)[0] == "out"
+
+
+def test_a_dry_run_checks_and_writes_nothing(tmp_path: Path) -> None:
+    replay = tagged_store()
+    report = export_episodes(replay, "npz", tmp_path / "out", dry_run=True)
+    assert (report.episodes, report.chosen_episodes, report.chosen_steps) == (0, 6, len(replay))
+    assert entries(tmp_path) == []
+    with pytest.raises(ValueError, match="has no option 'stak'"):
+        export_episodes(replay, "npz", tmp_path / "out", options={"stak": 1}, dry_run=True)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "link").symlink_to("nowhere")
+    before = entries(tmp_path)
+    for name in ("full", "file", "link"):
+        with pytest.raises(ValueError, match="expected a new or an empty folder"):
+            export_episodes(tagged_store(), "npz", tmp_path / name)
+    assert entries(tmp_path) == before
+    (tmp_path / "empty").mkdir()
+    assert export_episodes(tagged_store(), "npz", tmp_path / "empty").episodes == 6
+
+
+def test_a_store_is_not_exported_into_itself(tmp_path: Path) -> None:
+    with SequenceReplayBuffer(tmp_path / "store") as replay:
+        source = tagged_store()
+        replay.bind(source.spec, {})
+        export_episodes(source, "npz", tmp_path / "arrays")
+    with SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
+        with pytest.raises(NotEnoughData, match="expected at least one episode, got none"):
+            export_episodes(replay, "npz", tmp_path / "store" / "inside")
+    store = tmp_path / "two"
+    with SequenceReplayBuffer(store) as replay:
+        import_episodes("npz", tmp_path / "arrays", replay)
+        with pytest.raises(ValueError, match=r"a name of its own, outside of .*two"):
+            export_episodes(replay, "npz", store / "inside")
+    assert not (store / "inside").exists()
+
+
+def interrupted(report: ExportReport | ImportReport) -> None:
+    if report.episodes == 3:
+        raise KeyboardInterrupt
+
+
+def test_an_export_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        export_episodes(tagged_store(), "npz", tmp_path / "out", progress=interrupted)
+    assert entries(tmp_path) == []
+
+    def full(*names: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(npz.Beside, "put", full)
+    with pytest.raises(OSError, match="No space left"):
+        export_episodes(tagged_store(), "npz", tmp_path / "out")
+    assert entries(tmp_path) == []
+
+
+def test_what_a_killed_export_left_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out.part").mkdir()
+    with pytest.raises(ValueError, match=r"out.part is there already: .*remove it if none is"):
+        export_episodes(tagged_store(), "npz", tmp_path / "out")
+    assert entries(tmp_path) == ["out.part"]
+
+
+def test_an_empty_replay_has_nothing_to_export(tmp_path: Path) -> None:
+    with pytest.raises(NotEnoughData, match="the replay is empty"):
+        export_episodes(SequenceReplayBuffer(), "npz", tmp_path / "out")
+
+
+def test_an_import_needs_a_new_replay(tmp_path: Path) -> None:
+    export_episodes(tagged_store(), "npz", tmp_path / "out")
+    used = tagged_store()
+    steps = used.steps
+    with pytest.raises(ValueError, match=r"in use already \(21 steps\)"):
+        import_episodes("npz", tmp_path / "out", used)
+    assert used.steps == steps
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("precious")
+    with pytest.raises(ValueError, match="is not empty"):
+        import_episodes("npz", tmp_path / "out", SequenceReplayBuffer(tmp_path / "full"))
+
+
+def test_an_import_notes_where_the_rows_come_from(tmp_path: Path) -> None:
+    export_episodes(tagged_store(), "npz", tmp_path / "out")
+    back = SequenceReplayBuffer()
+    told: list[ImportReport] = []
+    report = import_episodes(
+        "npz", tmp_path / "out", back, facts={"who": "me"}, progress=told.append
+    )
+    *before, now = back.sessions
+    assert before == [{"recipe": {"id": "Tagged-v0"}}]
+    assert now["imported_from"] == {"format": "npz", "path": str(tmp_path / "out")}
+    assert now["who"] == "me"
+    assert [one.episodes for one in told] == [1, 2, 3, 4, 5, 6]
+    assert report.raw_bytes == sum(one.rows for one in episodes_of(back)) * back.spec.row_bytes
+    assert report.fields[0].startswith("observation: uint8 (6, 5, 3)")
+
+
+def test_a_dry_import_reads_everything_and_stores_nothing(tmp_path: Path) -> None:
+    export_episodes(tagged_store(), "npz", tmp_path / "out")
+    replay = SequenceReplayBuffer()
+    report = import_episodes("npz", tmp_path / "out", replay, dry_run=True)
+    assert (report.episodes, report.steps) == (6, 21)
+    assert not replay.is_bound
+    (tmp_path / "out" / "000005.npz").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="damaged"):
+        import_episodes("npz", tmp_path / "out", replay, dry_run=True)
+
+
+def test_an_import_that_fails_keeps_whole_episodes_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepwell.buffers.piece_writer._PIECE_ROWS", 4)
+    source = tagged_store()
+    export_episodes(source, "npz", tmp_path / "out")
+    replay = SequenceReplayBuffer()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        import_episodes("npz", tmp_path / "out", replay, progress=interrupted)
+    kept = episodes_of(replay)
+    steps = sum(one.steps for one in kept)
+    assert caught.value.__notes__ == [f"kept: {len(kept)} episodes, {steps} steps"]
+    for one, whole in zip(kept, episodes_of(source), strict=False):
+        assert np.array_equal(one.observation, whole.observation)
+
+
+def test_several_stores_are_exported_as_one(tmp_path: Path) -> None:
+    for name in "ab":
+        export_episodes(tagged_store(), "npz", tmp_path / f"from-{name}")
+        with SequenceReplayBuffer(tmp_path / name) as replay:
+            import_episodes("npz", tmp_path / f"from-{name}", replay)
+    with SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"]) as both:
+        report = export_episodes(both, "npz", tmp_path / "both")
+        numbers = [one.metadata["number"] for one in episodes_of(both)]
+    back = SequenceReplayBuffer()
+    import_episodes("npz", tmp_path / "both", back)
+    assert report.episodes == 12
+    assert [one.metadata["number"] for one in episodes_of(back)] == numbers
+
+
+def test_a_store_on_disk_comes_back_as_one_in_ram_does(tmp_path: Path) -> None:
+    source = tagged_store()
+    export_episodes(source, "npz", tmp_path / "out")
+    with SequenceReplayBuffer(tmp_path / "store") as replay:
+        report = import_episodes("npz", tmp_path / "out", replay)
+        assert report.digest == source.digest() == replay.digest()
+    with SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
+        assert_same(replay, source)
+
+
+@pytest.mark.parametrize("name", format_names())
+def test_each_format_says_what_it_is_without_loading_anything(name: str) -> None:
+    format_ = format_of(name)
+    assert (format_.name, format_.kind in ("folder", "file")) == (name, True)
+    assert format_.about
+    assert not format_.about.endswith(".")
+    for options in (format_.export_options, format_.import_options):
+        options()
+        for option, (_, about) in words_of(options).items():
+            assert about.endswith("."), f"{name}: option {option} says nothing"
+
+
+@pytest.mark.parametrize(("name", "hint"), [("Minary", "did you mean 'minari'"), ("x", "see `st")])
+def test_a_format_that_there_is_not_is_refused(name: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"got '{name}'; {hint}"):
+        export_episodes(tagged_store(), name, tmp_path / "out")
+    with pytest.raises(ValueError, match=f"got '{name}'; {hint}"):
+        import_episodes(name, tmp_path / "out", SequenceReplayBuffer())

@@ -1,0 +1,91 @@
+"""Options of formats: what may be written, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from stepwell.buffers.bridges.formats.options import NoOptions, filled, words_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options.
+
+    Args:
+        rows: How many, of
+            which there are some.
+        rate: How fast.
+        on: Whether.
+        name: Which: one.
+        kind: Of what kind.
+
+    Raises:
+        ValueError: Never.
+    """
+
+    rows: int = 3
+    rate: float = 0.5
+    on: bool = False
+    name: str | None = None
+    kind: Literal["hdf5", "arrow"] = "hdf5"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, Options()),
+        ({"rows": 5}, Options(rows=5)),
+        ({"rows": "5"}, Options(rows=5)),
+        ({"rate": "2"}, Options(rate=2.0)),
+        ({"rate": 1}, Options(rate=1.0)),
+        ({"on": "true"}, Options(on=True)),
+        ({"on": "False"}, Options(on=False)),
+        ({"name": "5"}, Options(name="5")),
+        ({"name": "none"}, Options()),
+        ({"name": None}, Options()),
+        ({"kind": "arrow"}, Options(kind="arrow")),
+    ],
+)
+def test_values_and_words_are_read(given: dict[str, object], expected: Options) -> None:
+    found = filled(Options, given, "format x")
+    assert found == expected
+    assert type(found.rate) is float
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rows": "many"}, "option rows of format x: expected int, got 'many'"),
+        ({"rows": True}, "option rows of format x: expected int, got True"),
+        ({"rows": 1.5}, "option rows of format x: expected int, got 1.5"),
+        ({"rows": None}, "option rows of format x: expected int, got None"),
+        ({"on": 1}, "option on of format x: expected bool, got 1"),
+        ({"name": 5}, "option name of format x: expected str or none, got 5"),
+        ({"kind": "zip"}, "option kind of format x: expected 'hdf5' or 'arrow', got 'zip'"),
+        ({"row": 1}, "format x has no option 'row', expected one of rows, rate, on, name, kind"),
+    ],
+)
+def test_other_values_are_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        filled(Options, given, "format x")
+
+
+def test_where_there_are_none_it_is_said() -> None:
+    assert filled(NoOptions, {}, "format x") == NoOptions()
+    with pytest.raises(ValueError, match="format x has no option 'a', expected none at all"):
+        filled(NoOptions, {"a": "1"}, "format x")
+
+
+def test_the_words_about_options_are_those_of_the_docstring() -> None:
+    assert words_of(Options) == {
+        "rows": ("int = 3", "How many, of which there are some."),
+        "rate": ("float = 0.5", "How fast."),
+        "on": ("bool = false", "Whether."),
+        "name": ("str or none = null", "Which: one."),
+        "kind": ("'hdf5' or 'arrow' = \"hdf5\"", "Of what kind."),
+    }
+    assert words_of(NoOptions) == {}

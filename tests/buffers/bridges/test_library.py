@@ -1,0 +1,61 @@
+"""Optional libraries: loaded, or one sentence that names the cure."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from stepwell.buffers.bridges.library import load_library
+
+
+def test_a_part_of_a_library_is_loaded() -> None:
+    assert load_library("json.decoder", "It", install="json").__name__ == "json.decoder"
+
+
+def test_a_missing_one_is_named_with_its_cure() -> None:
+    with pytest.raises(ImportError, match=r"^It needs not_there, which is not installed: pip") as e:
+        load_library("not_there.part", "It", install="'stepwell[x]'")
+    assert str(e.value).endswith("pip install 'stepwell[x]'")
+    assert e.value.name == "not_there"
+
+
+def test_a_part_that_an_old_one_lacks_is_named() -> None:
+    with pytest.raises(ImportError, match=r"It needs json.not_there, which the installed json"):
+        load_library("json.not_there", "It", install="json")
+
+
+def test_what_a_library_itself_lacks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needy.py").write_text("import surely_not_there")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="needy, which is installed but lacks surely_not_there"):
+        load_library("needy", "It", install="needy")
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_enough"),
+    [
+        *(("2.9", True), ("2.9.0", True), ("2.10.1", True), ("10", True), ("2.8.9", False)),
+        *(("3.0.0a1+cpu", True), ("2.9.0.dev3", True)),
+    ],
+)
+def test_an_older_version_is_refused(
+    installed: str, is_enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        assert package == "js-on"
+        return installed
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    if is_enough:
+        load_library("json", "It", install="js-on", package="js-on", at_least="2.9")
+    else:
+        with pytest.raises(ImportError, match=f"needs js-on 2.9 or newer, got {installed}: pip"):
+            load_library("json", "It", install="js-on", package="js-on", at_least="2.9")
+
+
+def test_a_library_of_which_no_version_is_known_will_do() -> None:
+    load_library("json", "It", install="json", at_least="99")

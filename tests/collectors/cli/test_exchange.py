@@ -1,0 +1,211 @@
+"""`stepwell export`, `import` and `formats`: what they write, say and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import stepwell as sw
+from command_line import CommandLine, Result
+from stepwell.buffers.bridges import format_names
+from stepwell.collectors.cli.app import main
+from stepwell.collectors.cli.facts import digest_of
+from stepwell.collectors.interrupt import InterruptGuard
+
+POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 300 --seed 1 --quiet --out"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of CartPole."""
+    folder = tmp_path_factory.mktemp("stores") / "pole"
+    assert main([*POLE.split(), str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def stepwell(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
+    """A command line beside a store, and a folder that is in use."""
+    line = CommandLine(monkeypatch, capsys)
+    Path("pole").symlink_to(store)
+    Path("full").mkdir()
+    Path("full/notes.txt").write_text("precious")
+    return line
+
+
+def entries() -> list[str]:
+    return sorted(str(path) for path in Path().rglob("*"))
+
+
+def said(result: Result) -> dict[str, Any]:
+    """What a command says to a script."""
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("\n") == 1
+    return cast("dict[str, Any]", json.loads(result.out))
+
+
+def test_what_is_exported_comes_back_with_the_same_digest(stepwell: CommandLine) -> None:
+    exported = stepwell("export pole --to npz --out new/arrays")
+    assert (exported.code, exported.err) == (0, "")
+    first, *others = exported.out.splitlines()
+    with sw.SequenceReplayBuffer.open("pole", read_only=True) as replay:
+        assert f"{replay.episodes} episodes  {len(replay)} steps" in first
+    assert others == [
+        "in new/arrays",
+        "  load it:",
+        "    import numpy as np",
+        '    episode = np.load("new/arrays/000000.npz")',
+    ]
+    imported = stepwell("import new/arrays --from npz --out new/store")
+    assert (imported.code, imported.err) == (0, "")
+    digest = digest_of(Path("pole"))
+    assert f"digest {digest}" in imported.out.splitlines()[0]
+    assert imported.out.splitlines()[1:] == [
+        "in new/store",
+        "  look at it: stepwell info new/store",
+    ]
+    assert digest_of(Path("new/store")) == digest
+    shown = stepwell("info new/store")
+    assert (shown.code, shown.err) == (0, "")
+    assert stepwell("verify new/store").code == 0
+
+
+def test_dry_runs_tell_and_write_nothing(stepwell: CommandLine) -> None:
+    before = entries()
+    result = stepwell("export pole --to npz --out arrays --dry-run")
+    assert result.out.startswith("would write ")
+    assert result.out.endswith("nothing was written: leave out --dry-run for that\n")
+    assert entries() == before
+    assert stepwell("export pole --to npz --out arrays --quiet").out == ""
+    before = entries()
+    result = stepwell("import arrays --from npz --dry-run")
+    assert "  observation: float32 (4,), raw\n" in result.out
+    assert result.out.endswith("nothing was written: leave out --dry-run for that\n")
+    assert stepwell("import arrays --from npz --dry-run --out store").code == 0
+    assert entries() == before
+
+
+def test_only_episodes_that_match_are_exported(stepwell: CommandLine) -> None:
+    told = said(stepwell("export pole --to npz --out arrays --cut --json"))
+    with sw.SequenceReplayBuffer.open("pole", read_only=True) as replay:
+        cut = sum(not episode.end.is_final for episode in replay.iter_episodes())
+    assert 0 < cut == told["episodes"] == told["chosen_episodes"]
+    assert len(list(Path("arrays").glob("*.npz"))) == cut
+    nothing = stepwell("export pole --to npz --out none --min-return 9999")
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "would be exported, expected at least one" in nothing.err
+
+
+def test_scripts_are_told_everything(stepwell: CommandLine) -> None:
+    told = said(stepwell("export pole --to npz --out arrays --option compress=false --json"))
+    assert (told["format"], told["path"], told["source"]) == ("npz", "arrays", "pole")
+    with sw.SequenceReplayBuffer.open("pole", read_only=True) as replay:
+        steps = len(replay)
+    assert told["steps"] == told["chosen_steps"] == steps
+    assert told["disk_bytes"] > 0
+    back = said(stepwell("import arrays --from npz --out store --codec observation=zstd --json"))
+    assert (back["path"], back["source"], back["steps"]) == ("store", "arrays", steps)
+    assert back["digest"] == digest_of(Path("pole"))
+    with sw.SequenceReplayBuffer.open("store", read_only=True) as replay:
+        assert replay.spec["observation"].codec == "zstd"
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("export pole --to npz --out full", "full is not empty: expected a new or an empty folder"),
+        ("export nowhere --to npz --out a", "nowhere"),
+        ("export pole --to nppz --out a", "did you mean 'npz'?"),
+        ("export pole --to npz --out a --option zip=1", "has no option 'zip'"),
+        ("export pole --to npz --out a --option zip", "expected NAME=VALUE such as stack=false"),
+        (
+            "export pole --to npz --out a --option stack=true --option stack=false",
+            "expected each name once, got 'stack' twice",
+        ),
+        ("export pole --to npz --out a --ended --cut", "expected --ended or --cut, got both"),
+        ("export pole --to npz", "Missing option '--out'"),
+        ("import nowhere --from npz --out a", "expected a folder of npz files, got no folder"),
+        ("import full --from npz --out a", "expected files named *.npz, got none"),
+        ("import full --from npz", "expected --out with the folder of the new store, or --dry-run"),
+        ("import full --from npz --out pole", "--out pole holds a store already"),
+        ("import full --from npz --out full", "full is not empty"),
+        ("formats nppz", "did you mean 'npz'?"),
+    ],
+)
+def test_nonsense_gets_one_sentence_and_changes_nothing(
+    command: str, sentence: str, stepwell: CommandLine
+) -> None:
+    before = entries()
+    result = stepwell(command)
+    assert (result.code, result.out) == (2, "")
+    assert sentence in result.err
+    assert result.err.count("\n") == 1
+    assert entries() == before
+
+
+@pytest.mark.parametrize("when", [1, 5])
+def test_ctrl_c_leaves_nothing(
+    when: int, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepwell("export pole --to npz --out arrays")
+    calls: list[InterruptGuard] = []
+
+    def check(self: InterruptGuard) -> None:
+        calls.append(self)
+        if len(calls) == when:
+            raise KeyboardInterrupt
+
+    before = entries()
+    monkeypatch.setattr(InterruptGuard, "check", check)
+    for command in ("export pole --to npz --out more", "import arrays --from npz --out store"):
+        calls.clear()
+        result = stepwell(command)
+        assert (result.code, result.out) == (130, "")
+        assert result.err == "stepwell: interrupted; nothing kept\n"
+        assert entries() == before
+
+
+def test_a_damaged_file_leaves_no_store(stepwell: CommandLine) -> None:
+    stepwell("export pole --to npz --out arrays")
+    last = sorted(Path("arrays").glob("*.npz"))[-1]
+    last.write_bytes(last.read_bytes()[:-30])
+    before = entries()
+    result = stepwell("import arrays --from npz --out store")
+    assert (result.code, result.out) == (2, "")
+    assert "got another or a damaged one" in result.err
+    assert entries() == before
+
+
+def test_the_formats_are_listed_with_their_options(stepwell: CommandLine) -> None:
+    listed = stepwell("formats")
+    assert (listed.code, listed.err) == (0, "")
+    heads = [line.split("  ")[0] for line in listed.out.splitlines() if line[0] != " "]
+    assert heads == format_names()
+    one = stepwell("formats npz")
+    assert one.out.splitlines()[1].startswith("  export --option compress: bool = true  Deflate")
+    told = said(stepwell("formats npz --json"))
+    assert told["npz"]["export"]["stack"][0] == "bool = false"
+
+
+def test_what_was_imported_can_be_drawn_from(stepwell: CommandLine) -> None:
+    np.savez(
+        "one.npz",
+        observations=np.arange(5, dtype=np.float32),
+        actions=np.zeros(4, np.int64),
+        rewards=np.ones(4),
+        terminations=np.arange(4) == 3,
+        truncations=np.zeros(4, np.bool_),
+    )
+    Path("mine").mkdir()
+    Path("one.npz").rename("mine/one.npz")
+    result = stepwell("import mine --from npz --out store")
+    assert "  note: streams and metadata are not told" in result.out
+    with sw.SequenceReplayBuffer.open("store", read_only=True, seed=0) as replay:
+        batch = replay.sample_transitions(16)
+    assert np.array_equal(batch.next_observation, batch.observation + 1)
