@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ IMAGE, VECTOR = (
     Field("observation", "uint8", (6, 5, 3), "zstd"),
     Field("observation", "float32", (3,), "raw"),
 )
+METADATA: list[dict[str, object]] = [{}, {"seed": 5}, {"task": "door", "list": [1, {"a": 2}]}]
 DISCRETE = Field("action", "int64", (), "narrow")
 REWARD = Field("reward", "float64", (), "narrow")
 
@@ -73,7 +74,7 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
     action = draw(st.sampled_from(wanted.actions))
     more = [field for field in wanted.more if draw(st.booleans())]
     if wanted.stacked and len(observation) == 1 and observation[0].shape and draw(st.booleans()):
-        padding = draw(st.sampled_from(["zero", "repeat"]))
+        padding: Literal["zero", "repeat"] = draw(st.sampled_from(["zero", "repeat"]))
         k = draw(st.integers(2, 4))
         plain = observation[0]
         observation = (Field(plain.name, plain.dtype, plain.shape, plain.codec, k, padding),)
@@ -97,7 +98,7 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
             for name in fields:
                 if name.split("/")[0] in ("action", "extra"):
                     fields[name][-1] = 0
-        metadata = draw(st.sampled_from([{}, {"seed": 5}, {"task": "door", "list": [1, {"a": 2}]}]))
+        metadata: dict[str, object] = draw(st.sampled_from(METADATA))
         stream = draw(st.integers(0, 2))
         replay.add([Piece(number, stream, first_row, end, fields, metadata, first_row > 0)])
     return replay

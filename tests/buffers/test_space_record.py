@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -30,7 +31,7 @@ def boxes(draw: st.DrawFn) -> spaces.Box:
         st.one_of(hnp.arrays(dtype, shape, elements=one), one.map(lambda x: np.full(shape, x)))
     )
     high = np.maximum(low, draw(hnp.arrays(dtype, shape, elements=one)))
-    return spaces.Box(low, high, shape, dtype.type)  # type: ignore[arg-type]
+    return spaces.Box(low, high, shape, dtype.type)
 
 
 def leaves() -> st.SearchStrategy[spaces.Space[Any]]:
@@ -79,7 +80,7 @@ def test_a_collector_notes_what_gymnasium_needs_to_make_the_env_again(num_worker
         collector.collect(steps=10)
     session: Any = replay.sessions[0]
     assert space_from_json(session["spaces"]["observation"]) == expected
-    env = gym.make(gym.envs.registration.EnvSpec.from_json(session["env_spec"]))
+    env = gym.make(EnvSpec.from_json(session["env_spec"]))
     assert env.observation_space == expected
 
 
@@ -115,12 +116,12 @@ def test_spaces_that_would_outweigh_the_rows_are_left_out() -> None:
 
 @pytest.mark.parametrize("backend", ["native", "python"])
 def test_an_atari_env_can_be_made_again_as_it_was(backend: Any) -> None:
-    envs = sw.make_atari("Pong", 1, backend=backend, size=(42, 42), frame_stack=2, num_workers=0)
+    envs = sw.make_atari("Pong", 1, backend=backend, size=(42, 42), frame_stack=2)
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=5)
     text: Any = replay.sessions[0]["env_spec"]
-    with contextlib.closing(gym.make(gym.envs.registration.EnvSpec.from_json(text))) as env:
+    with contextlib.closing(gym.make(EnvSpec.from_json(text))) as env:
         assert env.observation_space == envs.single_observation_space
         assert env.action_space == envs.single_action_space
         assert env.reset(seed=0)[0].shape == (2, 42, 42)

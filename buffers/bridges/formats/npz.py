@@ -97,7 +97,8 @@ class _Writer:
 
     def write(self, episode: Episode) -> None:
         columns = split(episode)
-        arrays = self._arrays(episode, columns)
+        # Any: numpy's own keywords have types that arrays do not have.
+        arrays: dict[str, Any] = self._arrays(episode, columns)
         save = np.savez_compressed if self._options.compress else np.savez
         save(self._folder / f"{self._number:06d}.npz", **arrays)
         Beside(self._folder / Beside.NAME).put(self._number, episode, columns.edges)

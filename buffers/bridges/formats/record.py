@@ -172,7 +172,9 @@ class Beside:
     def put(self, number: int, episode: Episode, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep an episode's facts, and arrays that the format lacks, compressed."""
         facts = np.frombuffer(json.dumps(episode_facts(episode)).encode(), np.uint8)
-        np.savez_compressed(self._file(number), **{"/facts": facts}, **arrays)
+        # Any: numpy's own keywords have types that arrays do not have.
+        named: dict[str, Any] = {"/facts": facts, **arrays}
+        np.savez_compressed(self._file(number), **named)
 
     def take(self, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The facts and the arrays of an episode.

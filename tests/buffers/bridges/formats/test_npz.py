@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -95,6 +96,10 @@ def test_a_folder_of_somebody_elses_is_read_as_it_is(tmp_path: Path) -> None:
     assert second.fields["info/lives"].tolist() == [0, 1, 2]
 
 
+def save(file: Path, columns: dict[str, np.ndarray]) -> None:
+    np.savez(file, **cast("dict[str, Any]", columns))
+
+
 def arrays(steps: int = 2) -> dict[str, np.ndarray]:
     return {
         "observations": np.zeros((steps + 1, 2)),
@@ -119,8 +124,8 @@ def arrays(steps: int = 2) -> dict[str, np.ndarray]:
 def test_arrays_that_are_no_episode_are_refused(
     change: dict[str, np.ndarray], sentence: str, tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "a.npz", **arrays())
-    np.savez(tmp_path / "a.npz", **{**arrays(), **change})
+    save(tmp_path / "a.npz", arrays())
+    save(tmp_path / "a.npz", {**arrays(), **change})
     replay = SequenceReplayBuffer()
     with pytest.raises(ValueError, match=sentence):
         import_episodes("npz", tmp_path, replay)
@@ -137,14 +142,14 @@ def test_missing_arrays_and_other_files_are_refused(tmp_path: Path) -> None:
         import_episodes("npz", tmp_path, SequenceReplayBuffer())
     few = arrays()
     del few["truncations"]
-    np.savez(tmp_path / "a.npz", **few)
+    save(tmp_path / "a.npz", few)
     with pytest.raises(ValueError, match="add 'truncations'"):
         import_episodes("npz", tmp_path, SequenceReplayBuffer())
 
 
 def test_files_of_two_kinds_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", **arrays())
-    np.savez(tmp_path / "b.npz", **{**arrays(), "observations": np.zeros((3, 5))})
+    save(tmp_path / "a.npz", arrays())
+    save(tmp_path / "b.npz", {**arrays(), "observations": np.zeros((3, 5))})
     with pytest.raises(ValueError, match=r"b.npz: expected the arrays of a.npz, got others"):
         import_episodes("npz", tmp_path, SequenceReplayBuffer())
 
@@ -155,7 +160,7 @@ def test_a_folder_that_was_changed_since_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "out" / "000002.npz"
     with np.load(file) as found:
         kept = {name: found[name][:-1] for name in found.files}
-    np.savez(file, **kept)
+    save(file, kept)
     with pytest.raises(ValueError, match="the data set was changed since it was exported"):
         import_episodes("npz", tmp_path / "out", SequenceReplayBuffer())
     (tmp_path / "out" / "stepwell" / "000002.npz").unlink()
