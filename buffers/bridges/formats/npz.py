@@ -138,10 +138,16 @@ class _Reader:
         if record is None:
             self.notes = ("streams and metadata are not told: all episodes are of stream 0",)
             record = Record(_spec_of(self._files[0]), ())
+        if record.episodes not in (None, len(self._files)):
+            raise ValueError(
+                f"{path}: expected {record.episodes:,} files named *.npz, got "
+                f"{len(self._files):,}: the data set was changed since it was exported; remove "
+                f"{path / Beside.NAME} to read what is there"
+            )
         self.spec = record.spec
         self.sessions = record.sessions
         self.episodes: int | None = len(self._files)
-        self.steps: int | None = None
+        self.steps: int | None = record.steps
 
     def __iter__(self) -> Iterator[Episode]:
         for number, file in enumerate(self._files):

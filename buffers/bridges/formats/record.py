@@ -27,11 +27,21 @@ class Record:
     Args:
         spec: The fields of every row.
         sessions: Facts about the runs that gathered them.
+        episodes: How many were written; None where nobody said so.
+        steps: Their env steps.
     """
 
-    def __init__(self, spec: Spec, sessions: Sequence[Mapping[str, object]]) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        sessions: Sequence[Mapping[str, object]],
+        episodes: int | None = None,
+        steps: int | None = None,
+    ) -> None:
         self.spec = spec
         self.sessions = tuple(sessions)
+        self.episodes = episodes
+        self.steps = steps
 
     @classmethod
     def read(cls, text: str | bytes, where: object) -> Record:
@@ -53,7 +63,8 @@ class Record:
                 f"{where}: expected a record of version {_VERSION} at most, got {version}: it was "
                 f"written by a newer Stepwell; update this one"
             )
-        return cls(Spec.from_json(data["spec"]), data["sessions"])
+        spec = Spec.from_json(data["spec"])
+        return cls(spec, data["sessions"], data["episodes"], data["steps"])
 
 
 def record_of(source: Source) -> str:

@@ -163,6 +163,10 @@ def test_a_folder_that_was_changed_since_is_refused(tmp_path: Path) -> None:
     save(file, kept)
     with pytest.raises(ValueError, match="the data set was changed since it was exported"):
         import_episodes("npz", tmp_path / "out", SequenceReplayBuffer())
+    (tmp_path / "out" / "000005.npz").rename(tmp_path / "last.npz")
+    with pytest.raises(ValueError, match=r"expected 6 files named \*.npz, got 5"):
+        import_episodes("npz", tmp_path / "out", SequenceReplayBuffer())
+    (tmp_path / "last.npz").rename(tmp_path / "out" / "000005.npz")
     (tmp_path / "out" / "stepwell" / "000002.npz").unlink()
     with pytest.raises(ValueError, match="expected what Stepwell noted about episode 2"):
         import_episodes("npz", tmp_path / "out", SequenceReplayBuffer())
