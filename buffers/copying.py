@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import cast
 
-from stepwell.buffers.disk.files import Files
-from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode_filter import Where, check_where, chooses
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.many_storages import ManyStorages, check_same_rows, name_of
-from stepwell.buffers.piece_writer import PieceWriter
+from stepwell.buffers.piece_writer import PieceWriter, check_new
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage import Storage
@@ -113,7 +111,7 @@ def copy_episodes(
     began = time.perf_counter()
     sources = [source] if isinstance(source, SequenceReplayBuffer) else list(source)
     storages = _checked_sources(sources, any_envs)
-    _check_target(target)
+    check_new(target)
     if where is not None:
         check_where(where)
     for storage in storages:
@@ -274,22 +272,6 @@ def _leave_out_damaged(storage: Storage) -> None:
                 storage.payload(position)
             except StoreCorrupt:
                 storage.lose(position)
-
-
-def _check_target(target: SequenceReplayBuffer) -> None:
-    """Refuse a target that is in use.
-
-    Raises:
-        ValueError: It holds something, or lies in a folder that does.
-    """
-    if target.is_bound:
-        where = "in RAM" if target.path is None else str(target.path)
-        raise ValueError(
-            f"the target {where} is in use already ({target.steps:,} steps), expected a new "
-            f"replay: give SequenceReplayBuffer(), or one in a new folder"
-        )
-    if target.path is not None:
-        StoreFolder(target.path, Files()).check_unused()
 
 
 def _bind(

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from stepwell.buffers.digest import Digest
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
-__all__ = ["PieceWriter"]
+__all__ = ["PieceWriter", "check_new"]
 
 # A piece is at most so large, and so is what is held in memory until it is written.
 _PIECE_ROWS = 4096
@@ -83,3 +85,19 @@ class PieceWriter:
             or rows >= _PIECE_ROWS
             or len(self._waiting) >= _PIECES_A_FLUSH
         )
+
+
+def check_new(target: SequenceReplayBuffer) -> None:
+    """Refuse a target that is in use.
+
+    Raises:
+        ValueError: It holds something, or lies in a folder that does.
+    """
+    if target.is_bound:
+        where = "in RAM" if target.path is None else str(target.path)
+        raise ValueError(
+            f"the target {where} is in use already ({target.steps:,} steps), expected a new "
+            f"replay: give SequenceReplayBuffer(), or one in a new folder"
+        )
+    if target.path is not None:
+        StoreFolder(target.path, Files()).check_unused()

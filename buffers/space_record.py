@@ -96,7 +96,7 @@ def _bound(bound: np.ndarray) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(one) for one in cast("list[Any]", value)]
+        return [_plain(one) for one in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from stepwell.buffers import Codec, End, Episode, Field, Layout, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Codec, End, Episode, Field, Piece, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import ExportReport, ImportReport, export_episodes, import_episodes
+from stepwell.buffers.bridges.stream_writer import layout_of
 
 __all__ = ["Wanted", "assert_same", "episodes_of", "round_trip", "stores", "tagged_store"]
 
@@ -78,7 +79,15 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
         k = draw(st.integers(2, 4))
         plain = observation[0]
         observation = (Field(plain.name, plain.dtype, plain.shape, plain.codec, k, padding),)
-    spec = Spec((*observation, *action, REWARD, *more), _layout(observation), _layout(action))
+
+    def names(fields: Sequence[Field]) -> list[str]:
+        return [field.name for field in fields]
+
+    spec = Spec(
+        (*observation, *action, REWARD, *more),
+        layout_of(names(observation), "observation"),
+        layout_of(names(action), "action"),
+    )
     codecs: Mapping[str, Codec] = draw(st.sampled_from([{}, {"observation": "raw"}]))
     replay = SequenceReplayBuffer(codecs=codecs)
     replay.bind(spec, {"recipe": {"id": "Tagged-v0"}, "seed": 7})
@@ -171,20 +180,6 @@ def _told(episode: Episode) -> dict[str, Any]:
             for name, rows in episode.fields.items()
         },
     }
-
-
-def _layout(fields: Sequence[Field]) -> Layout:
-    """How fields ``part`` or ``part/key/...`` are nested."""
-    if len(fields) == 1 and "/" not in fields[0].name:
-        return fields[0].name
-    tree: dict[str, Any] = {}
-    for field in fields:
-        *path, last = field.name.split("/")[1:]
-        node = tree
-        for key in path:
-            node = node.setdefault(key, {})
-        node[last] = field.name
-    return tree
 
 
 def _column(field: Field, rows: int, rng: np.random.Generator) -> np.ndarray:

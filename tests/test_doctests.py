@@ -14,7 +14,28 @@ from source_tree import ROOMS, module_names
 MODULES = ["stepwell", *(name for room in ROOMS for name in module_names(room))]
 NES = "stepwell.wrappers.nes."
 # Packages of extras, by module.
+BRIDGES = "stepwell.buffers.bridges."
 NEEDS = {
+    f"{BRIDGES}cleanrl": "torch",
+    f"{BRIDGES}torch_policies": "torch",
+    **dict.fromkeys(
+        [
+            f"stepwell.buffers.bridges.tensordicts.{name}"
+            for name in ("batches", "recorded", "replay")
+        ],
+        "torchrl",
+    ),
+    **dict.fromkeys(
+        [f"{BRIDGES}tianshou.{name}" for name in ("batches", "recorded", "replay")],
+        "tianshou",
+    ),
+    **dict.fromkeys(
+        [
+            f"stepwell.buffers.bridges.sb3.{name}"
+            for name in ("policy", "progress", "replay", "rollout")
+        ],
+        "stable_baselines3",
+    ),
     "stepwell.buffers.dropin.memmap.video": "av",
     **dict.fromkeys(
         [f"{NES}{name}" for name in ("consoles.backends", "env", "snapshot", "vector")], "cynes"

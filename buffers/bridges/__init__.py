@@ -6,24 +6,77 @@ What a bridge leads to is imported when it is crossed. ``docs/feeding.md`` shows
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # loaded when it is first asked for
+    from stepwell.buffers.bridges.cleanrl import CleanRLStorage, to_cleanrl
+    from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
     from stepwell.buffers.bridges.formats.exporting import ExportReport, export_episodes
     from stepwell.buffers.bridges.formats.importing import ImportReport, import_episodes
     from stepwell.buffers.bridges.formats.registry import format_names
+    from stepwell.buffers.bridges.jax_arrays import to_jax
+    from stepwell.buffers.bridges.rlds_steps import rlds_episodes
+    from stepwell.buffers.bridges.sb3.policy import sb3_policy
+    from stepwell.buffers.bridges.sb3.progress import count_sb3_steps
+    from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
+    from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
+    from stepwell.buffers.bridges.tensordicts.batches import to_tensordict
+    from stepwell.buffers.bridges.tensordicts.recorded import from_tensordict
+    from stepwell.buffers.bridges.tensordicts.replay import as_torchrl_replay
+    from stepwell.buffers.bridges.tianshou.batches import to_tianshou_batch, to_tianshou_buffer
+    from stepwell.buffers.bridges.tianshou.recorded import from_tianshou
+    from stepwell.buffers.bridges.tianshou.replay import as_tianshou_replay
+    from stepwell.buffers.bridges.torch_policies import to_torch, torch_policy
 
 __all__ = [
+    "CleanRLStorage",
     "ExportReport",
     "ImportReport",
+    "as_sb3_replay",
+    "as_tianshou_replay",
+    "as_torchrl_replay",
+    "count_sb3_steps",
     "export_episodes",
     "format_names",
+    "from_d3rlpy",
+    "from_tensordict",
+    "from_tianshou",
     "import_episodes",
+    "rlds_episodes",
+    "sb3_policy",
+    "to_cleanrl",
+    "to_d3rlpy",
+    "to_jax",
+    "to_sb3_rollout",
+    "to_tensordict",
+    "to_tianshou_batch",
+    "to_tianshou_buffer",
+    "to_torch",
+    "torch_policy",
 ]
 
 _LATER = {
+    "CleanRLStorage": "cleanrl",
     "ExportReport": "formats.exporting",
     "ImportReport": "formats.importing",
+    "as_sb3_replay": "sb3.replay",
+    "as_tianshou_replay": "tianshou.replay",
+    "as_torchrl_replay": "tensordicts.replay",
+    "count_sb3_steps": "sb3.progress",
     "export_episodes": "formats.exporting",
     "format_names": "formats.registry",
+    "from_d3rlpy": "d3rlpy_episodes",
+    "from_tensordict": "tensordicts.recorded",
+    "from_tianshou": "tianshou.recorded",
     "import_episodes": "formats.importing",
+    "rlds_episodes": "rlds_steps",
+    "sb3_policy": "sb3.policy",
+    "to_cleanrl": "cleanrl",
+    "to_d3rlpy": "d3rlpy_episodes",
+    "to_jax": "jax_arrays",
+    "to_sb3_rollout": "sb3.rollout",
+    "to_tensordict": "tensordicts.batches",
+    "to_tianshou_batch": "tianshou.batches",
+    "to_tianshou_buffer": "tianshou.batches",
+    "to_torch": "torch_policies",
+    "torch_policy": "torch_policies",
 }
 
 

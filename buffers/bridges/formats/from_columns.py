@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from stepwell.buffers.bridges.stream_writer import layout_of
 from stepwell.buffers.spec import Field, Layout, Spec, default_codec
 
 __all__ = ["inferred_spec"]
@@ -82,21 +83,15 @@ def _layout(part: str, columns: Mapping[str, np.ndarray], where: str) -> Layout:
     names = [name for name in columns if name.partition("/")[0] == part]
     if not names:
         raise ValueError(f"{where}: expected {part!r}, got none")
-    if names == [part]:
-        return part
-    tree: dict[str, Layout] = {}
-    for name in names:
-        *path, last = name.split("/")[1:] or [""]
-        node = tree
-        for key in path:
-            inner = node.setdefault(key, {})
-            if not isinstance(inner, dict):
-                raise ValueError(f"{where}: {name!r} lies within another column; rename one")
-            node = inner
-        if last in node or not last:
-            raise ValueError(f"{where}: expected '{part}' or '{part}/...', got both; rename one")
-        node[last] = name
-    return tree
+    if part in names and len(names) > 1:
+        raise ValueError(f"{where}: expected '{part}' or '{part}/...', got both; rename one")
+    inner = [name for name in names if any(other.startswith(f"{name}/") for other in names)]
+    if inner or f"{part}/" in names:
+        raise ValueError(
+            f"{where}: expected {(inner or [f'{part}/'])[0]!r} to be a column or to hold columns, "
+            f"got both; rename one"
+        )
+    return layout_of(names, part)
 
 
 def _what(columns: Mapping[str, np.ndarray], name: str) -> str:

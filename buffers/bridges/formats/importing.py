@@ -13,10 +13,8 @@ from pathlib import Path
 from stepwell.buffers.bridges.formats.format import Reader
 from stepwell.buffers.bridges.formats.options import filled
 from stepwell.buffers.bridges.formats.registry import format_of
-from stepwell.buffers.disk.files import Files
-from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.episode import Episode, Piece
-from stepwell.buffers.piece_writer import PieceWriter
+from stepwell.buffers.piece_writer import PieceWriter, check_new
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
 __all__ = ["ImportReport", "import_episodes"]
@@ -115,7 +113,7 @@ def import_episodes(
     began = time.perf_counter()
     format_ = format_of(from_)
     chosen_options = filled(format_.import_options, options or {}, f"format {from_}")
-    _check_target(replay)
+    check_new(replay)
     place = format_.place(os.fspath(source), chosen_options)
     with contextlib.closing(format_.reader(place, chosen_options)) as reader:
         report = ImportReport(
@@ -224,22 +222,6 @@ def _piece_of(episode: Episode) -> Piece:
         episode.metadata,
         episode.first_row > 0,
     )
-
-
-def _check_target(target: SequenceReplayBuffer) -> None:
-    """Refuse a target that is in use.
-
-    Raises:
-        ValueError: It holds something, or lies in a folder that does.
-    """
-    if target.is_bound:
-        where = "in RAM" if target.path is None else str(target.path)
-        raise ValueError(
-            f"the target {where} is in use already ({target.steps:,} steps), expected a new "
-            f"replay: give SequenceReplayBuffer(), or one in a new folder"
-        )
-    if target.path is not None:
-        StoreFolder(target.path, Files()).check_unused()
 
 
 def _nothing() -> None:

@@ -11,7 +11,15 @@ from stepwell.buffers.bridges.formats.format import Format
 __all__ = ["format_names", "format_of"]
 
 _FORMATS: Final = {
+    "minari": "minari.format:MinariFormat",
+    "d3rlpy": "d3rlpy.format:D3rlpyFormat",
+    "iris": "world_models.iris:IrisFormat",
+    "diamond": "world_models.diamond:DiamondFormat",
+    "dreamerv3": "world_models.dreamer_v3:DreamerV3Format",
     "npz": "npz:NpzFormat",
+    "parquet": "parquet.format:ParquetFormat",
+    "lerobot": "lerobot.format:LeRobotFormat",
+    "rlds": "rlds.format:RldsFormat",
 }
 
 
@@ -19,7 +27,7 @@ def format_names() -> list[str]:
     """Names of all formats.
 
     Example:
-        >>> "npz" in format_names()
+        >>> "minari" in format_names()
         True
     """
     return list(_FORMATS)

@@ -1,0 +1,127 @@
+"""d3rlpy's episodes of a replay, and back, where both libraries stand in one environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stepwell.buffers.bridges.formats.d3rlpy.columns import D3rlpyRows
+from stepwell.buffers.bridges.formats.d3rlpy.foreign import ForeignEpisodes
+from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.episode import Episode, Piece
+from stepwell.buffers.piece_writer import PieceWriter
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+
+__all__ = ["from_d3rlpy", "to_d3rlpy"]
+
+# Its own pins would bring an older gymnasium than Stepwell needs; it works with the newer one.
+_INSTALL = "--no-deps d3rlpy gym==0.26.2, and what else docs/feeding.md names"
+
+
+def to_d3rlpy(
+    replay: SequenceReplayBuffer,
+    *,
+    stack: bool = False,
+    channels_first: bool = True,
+    keep: Callable[[Episode], bool] | None = None,
+) -> list[Any]:
+    """The episodes of a replay as d3rlpy's.
+
+    ``d3rlpy.dataset.create_infinite_replay_buffer(to_d3rlpy(replay))`` is a data set to learn
+    from. The rows are those of the format ``d3rlpy`` of `export_episodes`, in memory: of a
+    terminated episode of T steps T rows, of another one T + 1, the last of which holds the final
+    observation with an action and a reward of 0, and begins no transition. d3rlpy pins an older
+    gymnasium; where the two do not stand in one environment, export a file instead.
+
+    Args:
+        replay: Where the episodes are. Those without a step are left out.
+        stack: Give frame-stacked observations in full; else single frames, of which
+            ``d3rlpy.dataset.FrameStackTransitionPicker`` makes stacks.
+        channels_first: Give images (H, W, C) of bytes as (C, H, W).
+        keep: Only episodes for which this is true.
+
+    Returns:
+        ``d3rlpy.dataset.Episode`` objects: rewards [N, 1] float32, actions [N, 1] whole numbers or
+        [N, A] floats.
+
+    Raises:
+        ValueError: d3rlpy has nothing for such actions.
+        NotEnoughData: The replay is empty.
+        ImportError: d3rlpy is not installed.
+    """
+    rows = D3rlpyRows(replay.spec, stack, channels_first)
+    d3rlpy = load_library("d3rlpy.dataset", "to_d3rlpy", install=_INSTALL, at_least="2.8")
+    found: list[Any] = []
+    for episode in replay.iter_episodes():
+        if episode.steps == 0 or (keep is not None and not keep(episode)):
+            continue
+        columns = rows.columns(episode)
+        found.append(
+            d3rlpy.Episode(
+                observations=columns.observations,
+                actions=columns.actions,
+                rewards=columns.rewards,
+                terminated=columns.terminated,
+            )
+        )
+    return found
+
+
+def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
+    """Store d3rlpy's episodes in a replay.
+
+    Args:
+        episodes: ``d3rlpy.dataset.Episode`` objects, or a data set or buffer of d3rlpy's that has
+            them under ``episodes``.
+        replay: Where they go; bound here to such rows, unless it is.
+
+    Returns:
+        What d3rlpy's episodes do not tell, a clause each: streams, the last observations of
+        terminated episodes, and what followed on the last row of others.
+
+    Raises:
+        SpecMismatch: The replay holds other rows.
+        ValueError: There is none, or their rows are not alike; nothing was stored.
+
+    Example:
+        >>> import numpy as np
+        >>> import stepwell as sw
+        >>> class Episode:  # d3rlpy.dataset.Episode has these four
+        ...     observations = np.arange(6, dtype=np.float32).reshape(3, 2)
+        ...     actions = np.array([[0], [1], [0]])
+        ...     rewards = np.ones((3, 1), np.float32)
+        ...     terminated = True
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> notes = from_d3rlpy([Episode()], replay)
+        >>> replay.steps, notes[1]
+        (3, "last observations of terminated episodes are zeros, 1 in all, as in d3rlpy's own
+        transitions, which keep none")
+    """
+    given = list(getattr(episodes, "episodes", episodes))
+    columns = [_columns_of(episode) for episode in given]
+    rows = ForeignEpisodes(columns[0] if columns else {}, "from_d3rlpy")
+    for number, one in enumerate(columns):
+        rows.check(number, one)
+    sessions = replay.sessions
+    recipe = sessions[0].get("recipe", {}) if sessions else {}
+    replay.bind(rows.spec, {"source": "d3rlpy", "recipe": recipe})
+    writer = PieceWriter(replay, _nothing)
+    for number, one in enumerate(columns):
+        episode = rows.episode(number, one)
+        piece = Piece(0, 0, 0, episode.end, episode.fields, episode.metadata)
+        writer.put(piece.split(writer.max_rows))
+    writer.flush()
+    return rows.notes
+
+
+def _columns_of(episode: Any) -> dict[str, Any]:
+    return {
+        "observations": episode.observations,
+        "actions": episode.actions,
+        "rewards": episode.rewards,
+        "terminated": episode.terminated,
+    }
+
+
+def _nothing() -> None:
+    """Nobody counts the writes."""

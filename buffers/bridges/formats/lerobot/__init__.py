@@ -1,0 +1,1 @@
+"""LeRobot's data sets, version 3.0, written without LeRobot."""

@@ -1,0 +1,1 @@
+"""Minari's data sets, in its hdf5 and arrow files, without JPEG."""

@@ -1,0 +1,296 @@
+"""Minari data sets that somebody else wrote: what their rows are, and what they cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from stepwell.buffers.bridges.formats.minari.files import HDF5_NAME, INSTALL
+from stepwell.buffers.bridges.formats.step_columns import joined
+from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.spec import Field, Spec, default_codec, flatten
+
+__all__ = ["ForeignRows"]
+
+_LOSSY: Final = (
+    "LOSSY: the images of this data set were stored as JPEG, so that they are not those which the "
+    "env showed; record anew with jpeg_encoding=False if that matters"
+)
+_NOT_METADATA: Final = ("id", "total_steps")
+
+
+class _Column(NamedTuple):
+    """How all episodes have an info: dtype, shape of a row, and a row for the reset or none."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    has_reset: bool
+
+
+class ForeignRows:
+    """Episodes of a storage of Minari's, as Stepwell's.
+
+    Args:
+        storage: A `MinariStorage`.
+        data: Its folder.
+        infos: Keep infos.
+
+    Raises:
+        ValueError: A space has no place in a row.
+    """
+
+    def __init__(self, storage: Any, data: Path, infos: bool) -> None:
+        self._data = data
+        notes = ["streams are not told: all episodes are of stream 0"]
+        images = _image_places(storage)
+        is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
+        if is_jpeg:
+            notes.insert(0, _LOSSY)
+        if storage.jpeg_encoding and not is_jpeg:  # of a time before Minari knew JPEG
+            storage = type(storage)(
+                data, storage.observation_space, storage.action_space, jpeg_encoding=False
+            )
+        self.storage = storage
+        try:
+            spec = Spec.from_spaces(storage.observation_space, storage.action_space)
+        except TypeError as error:
+            raise ValueError(f"{data}: Stepwell has no field for such values: {error}") from error
+        total = storage.total_episodes
+        first = next(iter(storage.get_episodes([0]))) if total else None
+        self._infos: dict[str, _Column] = {}
+        if first is not None:
+            spec, told = _as_they_are(spec, first)
+            notes += told
+            if infos:
+                found = _info_columns(first)
+                self._infos = _kept_everywhere(found, storage, data)
+                notes += _left_out(first, self._infos)
+        self.spec = spec.with_more(
+            [
+                Field(f"info/{name}", c.dtype, c.shape, default_codec(np.dtype(c.dtype), c.shape))
+                for name, c in self._infos.items()
+            ]
+        )
+        self.notes: Sequence[str] = tuple(notes)
+
+    def episode(self, number: int, columns: Mapping[str, Any], told: Mapping[str, Any]) -> Episode:
+        """An episode of T steps as one of T + 1 rows.
+
+        Raises:
+            ValueError: Its columns do not fit each other, or the first episode's.
+        """
+        where = f"{self._data}: episode {number}"
+        named = _columns_of(self.spec, columns, where)
+        steps = len(named["reward"])
+        infos = dict(_leaves(columns["infos"] or {}))
+        for name, column in self._infos.items():
+            rows = np.asarray(infos[name])
+            if not column.has_reset:  # what came with step t came with observation t + 1
+                rows = np.concatenate([np.zeros((1, *column.shape), rows.dtype), rows])
+            named[f"info/{name}"] = rows
+        for field in self.spec.fields:
+            rows = named[field.name]
+            is_arriving = field.name.split("/")[0] in ("observation", "info")
+            expected = (steps + is_arriving, *field.shape)
+            if rows.shape != expected or rows.dtype != field.numpy_dtype:
+                raise ValueError(
+                    f"{where}: expected {field.name} as {field.dtype} {expected} beside {steps:,} "
+                    f"rewards, got {rows.dtype} {rows.shape}; mend it, or leave that episode out"
+                )
+        end = _end_of(columns, steps, where)
+        rows_ = joined(self.spec, named, {})
+        return Episode(self.spec, number, 0, 0, end, rows_, _metadata(told))
+
+
+def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
+    """Observations, actions and rewards by field name.
+
+    Raises:
+        ValueError: They are nested in another way than the spaces.
+    """
+    reward = np.asarray(columns["rewards"])
+    named = {
+        "reward": reward.astype(np.float64).reshape(-1) if reward.size == len(reward) else reward
+    }
+    for layout, tree in ((spec.observation, "observations"), (spec.action, "actions")):
+        try:
+            named |= {name: np.asarray(rows) for name, rows in flatten(layout, columns[tree])}
+        except ValueError as error:
+            raise ValueError(f"{where}: {tree}: {error}; mend it") from error
+    return named
+
+
+def _as_they_are(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
+    """The fields with the dtypes and shapes that are stored, and where the spaces say others."""
+    named = _columns_of(spec, first, "episode 0")
+    fields: list[Field] = []
+    notes: list[str] = []
+    for field in spec.fields:
+        rows = named[field.name]
+        dtype, shape = rows.dtype, rows.shape[1:]
+        if (dtype.name, shape) != (field.dtype, field.shape):
+            notes.append(
+                f"{field.name} is stored as {dtype} {shape}, and kept so: its space says "
+                f"{field.dtype} {field.shape}"
+            )
+            codec = default_codec(dtype, shape)
+            field = replace(field, dtype=dtype.name, shape=shape, codec=codec)
+        fields.append(field)
+    return replace(spec, fields=tuple(fields)), notes
+
+
+def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
+    """How an episode ends.
+
+    Raises:
+        ValueError: It ends in its middle.
+    """
+    end = End.NONE
+    for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
+        marks = np.asarray(columns[name]).reshape(-1).astype(bool)
+        if len(marks) != steps or marks[:-1].any():
+            got = f"{len(marks):,} marks" if len(marks) != steps else f"step {marks.argmax()} too"
+            raise ValueError(
+                f"{where}: expected {name} to mark its last step alone, of {steps:,} steps, got "
+                f"{got}; write each episode by itself"
+            )
+        end |= flag if marks[-1:].any() else End.NONE
+    return end
+
+
+def _metadata(told: Mapping[str, Any]) -> dict[str, object]:
+    """Minari's facts about an episode as plain values."""
+    return {key: _plain(value) for key, value in told.items() if key not in _NOT_METADATA}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)  # JSON has no such numbers
+    return value
+
+
+def _leaves(infos: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in infos.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{parent}{key}/")
+        else:
+            yield f"{parent}{key}", value
+
+
+def _info_columns(first: Mapping[str, Any]) -> dict[str, _Column]:
+    """The infos of the first episode that are numbers of one shape, a row for each step."""
+    steps = len(first["rewards"])
+    found: dict[str, _Column] = {}
+    for name, value in _leaves(first["infos"] or {}):
+        rows = np.asarray(value)
+        if rows.dtype.kind in "biuf" and rows.ndim and len(rows) in (steps, steps + 1):
+            found[name] = _Column(rows.dtype.name, rows.shape[1:], len(rows) == steps + 1)
+    return found
+
+
+def _kept_everywhere(found: dict[str, _Column], storage: Any, data: Path) -> dict[str, _Column]:
+    """Those that all episodes have alike, by what the files say without reading their rows."""
+    first: dict[str, object] | None = None
+    for now in _kinds(storage, data) if found else ():
+        first = now if first is None else first
+        found = {name: c for name, c in found.items() if name in now and now[name] == first[name]}
+    return found
+
+
+def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
+    """For each episode what kind of column each info is."""
+    if storage.FORMAT == "hdf5":
+        h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        with h5py.File(data / HDF5_NAME, "r") as file:
+            for number in range(storage.total_episodes):
+                group = file[f"episode_{number}"]
+                found: dict[str, object] = {}
+                names: list[str] = []
+                if "infos" in group:
+                    group["infos"].visit(names.append)
+                for name in names:
+                    column = group["infos"][name]
+                    if hasattr(column, "shape"):
+                        rows = len(column) - len(group["rewards"]) if column.ndim else None
+                        found[name] = (column.dtype.str, column.shape[1:], rows)
+                yield found
+        return
+    arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
+    for number in range(storage.total_episodes):
+        schema = _schema(arrow, storage, data, number)
+        infos = schema.field("infos").type if "infos" in schema.names else ()
+        yield {field.name: (str(field.type), field.metadata) for field in infos}
+
+
+def _schema(arrow: Any, storage: Any, data: Path, number: int) -> Any:
+    """What an episode's files say about their columns."""
+    passed_over = ["_", ".", "metadata.json"]
+    found = arrow.dataset(
+        str(data / str(number)), format=storage.FORMAT, ignore_prefixes=passed_over
+    )
+    return found.schema
+
+
+def _left_out(first: Mapping[str, Any], kept: Mapping[str, _Column]) -> list[str]:
+    names = [name for name, _ in _leaves(first["infos"] or {}) if name not in kept]
+    notes: list[str] = []
+    if names:
+        notes.append(
+            f"infos left out, as they are no numbers or not alike in all episodes: "
+            f"{', '.join(names)}"
+        )
+    late = [name for name, column in kept.items() if not column.has_reset]
+    if late:
+        notes.append(f"infos without a row for the reset, where zeros stand now: {', '.join(late)}")
+    return notes
+
+
+def _image_places(storage: Any) -> list[tuple[str, ...]]:
+    """Where Minari would store JPEG: the path of keys of each leaf that it takes for an image."""
+    found = load_library("minari.dataset.minari_storage", "format minari", install=INSTALL)
+    trees = {"observations": storage.observation_space, "actions": storage.action_space}
+
+    def images(space: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if isinstance(space, spaces.Dict):
+            for key, part in space.spaces.items():
+                yield from images(part, (*path, key))
+        elif isinstance(space, spaces.Tuple):
+            for place, part in enumerate(space.spaces):
+                yield from images(part, (*path, str(place)))
+        elif found.is_image_space(space):
+            yield path
+
+    return [place for name, space in trees.items() for place in images(space, (name,))]
+
+
+def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
+    """Whether an image leaf of the first episode is bytes of JPEG, rather than an array.
+
+    Minari 0.5.2 and older wrote arrays, and its metadata does not tell.
+    """
+    if not storage.total_episodes:
+        return False
+    if storage.FORMAT == "hdf5":
+        h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        with h5py.File(data / HDF5_NAME, "r") as file:
+            node = file["episode_0"]
+            for key in place:
+                node = node[key] if key in node else node[f"_index_{key}"]
+            return bool(node.ndim < 3)  # of an array of images each row has two axes or three
+    arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
+    kind = _schema(arrow, storage, data, 0).field(place[0]).type
+    for key in place[1:]:
+        kind = kind.field(key).type
+    return str(kind) in ("binary", "large_binary")

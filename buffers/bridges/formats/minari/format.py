@@ -1,0 +1,62 @@
+"""Minari's data sets, without JPEG: what its library loads, lists and samples from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from stepwell.buffers.bridges.formats.format import Reader, Source, Writer
+from stepwell.buffers.bridges.formats.minari.names import (
+    dataset_id,
+    default_root,
+    place_of,
+    source_of,
+)
+from stepwell.buffers.bridges.formats.minari.options import MinariExport, MinariImport
+from stepwell.buffers.bridges.formats.minari.reader import MinariReader
+from stepwell.buffers.bridges.formats.minari.writer import MinariWriter
+from stepwell.buffers.disk.appearing import Kind
+
+__all__ = ["MinariFormat"]
+
+
+class MinariFormat:
+    """A folder ``data`` of Minari's files, and beside it ``stepwell/`` for the way back.
+
+    An episode of T steps has T + 1 observations and infos, and T of all else. Policy extras stand
+    under infos as ``extra/name``. An episode that was cut is marked as truncated in its last
+    step, as Minari's own DataCollector does it.
+    """
+
+    name: ClassVar[str] = "minari"
+    about: ClassVar[str] = "a data set that minari.load_dataset finds by its id; frames exact"
+    install: ClassVar[str | None] = "'stepwell[minari]'"
+    kind: ClassVar[Kind] = "folder"
+    export_options: ClassVar[type[Any]] = MinariExport
+    import_options: ClassVar[type[Any]] = MinariImport
+
+    def place(self, out: str, options: MinariExport | MinariImport) -> Path:
+        """The data set's folder: below the root, or a path as it is."""
+        if isinstance(options, MinariImport):
+            return source_of(out, options.root)
+        return place_of(out, options.root)
+
+    def writer(self, source: Source, options: MinariExport) -> Writer:
+        """Get ready to write."""
+        return MinariWriter(source, options)
+
+    def reader(self, path: Path, options: MinariImport) -> Reader:
+        """Open a data set."""
+        return MinariReader(path, options)
+
+    def loading(self, path: Path, out: str) -> str:
+        """The lines that load it; they say where it lies unless Minari looks there anyway."""
+        id_ = dataset_id(path, None)
+        if not path.absolute().is_relative_to(default_root().absolute()):
+            if path.as_posix().endswith(f"/{out}"):
+                id_ = out
+            root = path.absolute().parents[id_.count("/")]
+            where = f'import os\nos.environ["MINARI_DATASETS_PATH"] = "{root}"\n'
+        else:
+            where = ""
+        return f'{where}import minari\ndataset = minari.load_dataset("{id_}")'

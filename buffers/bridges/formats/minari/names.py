@@ -1,0 +1,87 @@
+"""What Minari calls its data sets, and where it keeps them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+__all__ = ["dataset_id", "default_root", "namespaces_of", "place_of", "source_of"]
+
+_ID: Final = re.compile(r"(?:[-\w][-\w/]*[-\w]/)?[-\w]+-v\d+")
+_NAME: Final = re.compile(r"[-\w]+-v\d+")
+
+
+def default_root() -> Path:
+    """The folder below which Minari looks: ``MINARI_DATASETS_PATH``, or its own in the home."""
+    given = os.environ.get("MINARI_DATASETS_PATH")
+    return Path(given) if given is not None else Path.home() / ".minari" / "datasets"
+
+
+def place_of(out: str, root: str | None) -> Path:
+    """The folder of a new data set.
+
+    Args:
+        out: An id, ``atari/pong/random-v0``, or a path that begins with ``/``, ``.`` or ``~`` and
+            ends with a name such as ``random-v0``.
+        root: The folder below which ids lie; None for Minari's own.
+
+    Raises:
+        ValueError: It is neither.
+
+    Example:
+        >>> place_of("cartpole/random-v0", "/data").as_posix()
+        '/data/cartpole/random-v0'
+        >>> place_of("cartpole", "/data")
+        Traceback (most recent call last):
+        ...
+        ValueError: 'cartpole': expected an id of a Minari data set such as atari/pong/random-v0,
+        or a path like ./random-v0, got neither; end it with a version, -v0, and give namespaces
+        two letters or more
+    """
+    is_path = out.startswith(("/", ".", "~"))
+    name = Path(out).name if is_path else out
+    if not (_NAME if is_path else _ID).fullmatch(name) or "//" in name:
+        raise ValueError(
+            f"{out!r}: expected an id of a Minari data set such as atari/pong/random-v0, or a path "
+            f"like ./random-v0, got neither; end it with a version, -v0, and give namespaces two "
+            f"letters or more"
+        )
+    return Path(out).expanduser() if is_path else _root(root) / out
+
+
+def source_of(source: str, root: str | None) -> Path:
+    """The folder of a data set that is to be read: an id's, or else the path itself."""
+    by_id = _root(root) / source
+    is_id = _ID.fullmatch(source) is not None
+    path = Path(source).expanduser()
+    return by_id if is_id and (by_id.exists() or not path.exists()) else path
+
+
+def dataset_id(place: Path, root: str | None) -> str:
+    """What Minari calls the data set in a folder: its path from the root.
+
+    Example:
+        >>> dataset_id(Path("/data/atari/random-v0"), "/data")
+        'atari/random-v0'
+        >>> dataset_id(Path("/elsewhere/random-v0"), "/data")
+        'random-v0'
+    """
+    place, base = Path(os.path.abspath(place)), Path(os.path.abspath(_root(root)))
+    return place.relative_to(base).as_posix() if place.is_relative_to(base) else place.name
+
+
+def namespaces_of(id_: str) -> list[str]:
+    """The namespaces that an id lies in.
+
+    Example:
+        >>> namespaces_of("atari/pong/random-v0")
+        ['atari', 'atari/pong']
+    """
+    parts = id_.split("/")[:-1]
+    return ["/".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _root(root: str | None) -> Path:
+    return default_root() if root is None else Path(root).expanduser()

@@ -1,0 +1,1 @@
+"""Parquet tables of steps and of episodes, for HuggingFace datasets and data frames."""

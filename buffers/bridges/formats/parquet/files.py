@@ -1,0 +1,221 @@
+"""Parquet files of a folder: written one after the other as they get full, and read as one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from stepwell.buffers.bridges.formats.parquet.columns import Column, schema_of
+
+__all__ = ["ColumnReader", "ColumnWriter", "as_table", "open_file"]
+
+_SLICE_BYTES: Final = 1 << 24
+"""Rows are turned, and read, by so many bytes: the memory that is taken beside an episode."""
+
+
+def as_table(arrow: Any, columns: Sequence[Column], rows: Mapping[str, np.ndarray]) -> Any:
+    """Rows [T, ...] by column name as a table."""
+    total = len(rows[columns[0].name])
+    step = _slice_rows(columns)
+    arrays = [
+        arrow.chunked_array(
+            [
+                column.array(arrow, rows[column.name][start : start + step])
+                for start in range(0, total, step)
+            ],
+            column.arrow_type(arrow),
+        )
+        for column in columns
+    ]
+    return arrow.table(arrays, schema=schema_of(arrow, columns))
+
+
+class ColumnWriter:
+    """Writes rows into files, each of about so many bytes.
+
+    Args:
+        modules: ``pyarrow`` and ``pyarrow.parquet``.
+        columns: Of every file.
+        level: Of zstd.
+        file_bytes: What a file is to have; row groups are no larger than that.
+        metadata: Texts for the schema of every file.
+    """
+
+    def __init__(
+        self,
+        modules: tuple[Any, Any],
+        columns: Sequence[Column],
+        *,
+        level: int,
+        file_bytes: int,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        self._arrow, self._parquet = modules
+        self._columns = columns
+        self._level = level
+        self._group_bytes = min(2 * _SLICE_BYTES, file_bytes)
+        self._schema = schema_of(self._arrow, columns, metadata)
+        self._file: BinaryIO | None = None
+        self._writer: Any = None
+        self._waiting: list[Any] = []
+        self._waiting_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the open file has by now, without what waits; 0 where none is open."""
+        return self._file.tell() if self._file is not None else 0
+
+    def open(self, path: Path) -> None:
+        """Begin a file; one that is open is completed."""
+        self.close()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("xb")
+        self._writer = self._parquet.ParquetWriter(
+            self._file,
+            self._schema,
+            compression="zstd",
+            compression_level=self._level,
+            # Floats seldom repeat; and no dictionary is to decide which NaNs are the same.
+            use_dictionary=[c.leaf for c in self._columns if np.dtype(c.dtype).kind != "f"],
+        )
+
+    def write(self, rows: Mapping[str, np.ndarray], *, together: bool = False) -> None:
+        """Write rows [T, ...] by column name.
+
+        Args:
+            rows: Equally many of each column.
+            together: They make a row group of their own; else row groups are as large as is good.
+        """
+        table = as_table(self._arrow, self._columns, rows)
+        if not table.num_rows:
+            return
+        self._waiting.append(table)
+        self._waiting_bytes += sum(column.row_bytes for column in self._columns) * table.num_rows
+        if together or self._waiting_bytes >= self._group_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits, as a row group."""
+        if self._waiting:
+            table = self._arrow.concat_tables(self._waiting).replace_schema_metadata(
+                self._schema.metadata
+            )
+            self._writer.write_table(table, row_group_size=table.num_rows)
+            self._waiting, self._waiting_bytes = [], 0
+
+    def close(self) -> None:
+        """Complete the open file. Twice does no harm."""
+        if self._file is None:
+            return
+        try:
+            self.flush()
+            self._writer.close()
+        finally:
+            self._file.close()
+            self._file, self._writer = None, None
+
+    def abandon(self) -> None:
+        """Let the open file go, after an error. Twice does no harm."""
+        self._waiting = []
+        if self._file is not None:
+            with contextlib.suppress(OSError), self._file:
+                self._writer.close()  # else it would write when it is forgotten
+        self._file, self._writer = None, None
+
+
+class ColumnReader:
+    """Reads the rows of many files, in order, as many at a time as are asked for.
+
+    Args:
+        modules: ``pyarrow`` and ``pyarrow.parquet``.
+        files: In their order.
+        columns: What each row holds.
+    """
+
+    def __init__(
+        self, modules: tuple[Any, Any], files: Iterable[Path], columns: Sequence[Column]
+    ) -> None:
+        self._arrow = modules[0]
+        self._columns = columns
+        self._batches = _batches(modules, files, columns)
+        self._left: list[Any] = []
+
+    def take(self, count: int) -> dict[str, np.ndarray]:
+        """The next rows, [count, ...] by column name.
+
+        Raises:
+            ValueError: There are fewer, or they are something else.
+        """
+        found = self._left
+        have = sum(batch.num_rows for batch in found)
+        while have < count:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise ValueError(
+                    f"expected {count:,} more rows, got {have:,}: files are missing, or were "
+                    f"changed since they were written"
+                )
+            found.append(batch)
+            have += batch.num_rows
+        table = self._arrow.Table.from_batches(found, found[0].schema) if found else None
+        self._left = table.slice(count).to_batches() if table is not None else []
+        if table is None or not count:
+            return {c.name: np.zeros((0, *c.shape), c.dtype) for c in self._columns}
+        chosen = table.slice(0, count)
+        return {column.name: _rows(chosen, column) for column in self._columns}
+
+
+def open_file(modules: tuple[Any, Any], file: Path) -> Any:
+    """A `pyarrow.parquet.ParquetFile`.
+
+    Raises:
+        ValueError: It is none, or damaged.
+    """
+    arrow, parquet = modules
+    try:
+        return parquet.ParquetFile(file)
+    except (arrow.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(
+            f"{file}: expected a Parquet file, got another or a damaged one ({error})"
+        ) from error
+
+
+def _batches(
+    modules: tuple[Any, Any], files: Iterable[Path], columns: Sequence[Column]
+) -> Iterator[Any]:
+    """Batches of the columns' rows."""
+    names = [column.name for column in columns]
+    for file in files:
+        opened = open_file(modules, file)
+        try:
+            missing = [name for name in names if name not in opened.schema_arrow.names]
+            if missing:
+                raise ValueError(
+                    f"{file}: expected a column {missing[0]!r}, got "
+                    f"{', '.join(opened.schema_arrow.names)}; the data set was changed since it "
+                    f"was written"
+                )
+            # Its own names: a dot in one would be taken for a part of another.
+            for batch in opened.iter_batches(batch_size=_slice_rows(columns)):
+                yield batch.select(names)
+        except (modules[0].ArrowException, OSError) as error:
+            raise ValueError(f"{file}: expected a whole Parquet file, got a damaged one") from error
+        finally:
+            opened.close()
+
+
+def _rows(table: Any, column: Column) -> np.ndarray:
+    """The rows of a column, whatever chunks they are in."""
+    chunks = table.column(column.name).chunks
+    parts = [column.rows(chunk) for chunk in chunks]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _slice_rows(columns: Sequence[Column]) -> int:
+    return max(1, _SLICE_BYTES // max(1, max(column.row_bytes for column in columns)))

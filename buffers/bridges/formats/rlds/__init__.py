@@ -1,0 +1,1 @@
+"""RLDS episodes in the files of TensorFlow Datasets, written without TensorFlow."""

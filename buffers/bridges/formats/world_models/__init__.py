@@ -1,0 +1,1 @@
+"""IRIS, DIAMOND and DreamerV3: the files that their training code reads."""

@@ -1,0 +1,307 @@
+"""The data set of DIAMOND (Alonso et al., 2024): a file of tensors for each episode, and counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stepwell.buffers.bridges.formats.format import Reader, Source
+from stepwell.buffers.bridges.formats.record import Beside
+from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
+    Channels,
+    ForeignPixels,
+    PixelSteps,
+)
+from stepwell.buffers.bridges.formats.world_models.pixel_files import (
+    arrays_of,
+    check_gapless,
+    ended_by,
+    load_tensors,
+    torch_for,
+)
+from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
+from stepwell.buffers.disk.appearing import Kind
+from stepwell.buffers.episode import End, Episode
+
+__all__ = ["DiamondExport", "DiamondFormat", "DiamondImport"]
+
+_INFO: Final = "info.pt"
+_FINAL: Final = "final_observation"
+_DTYPES: Final = {
+    "obs": "uint8",
+    "act": "int64",
+    "rew": "float32",
+    "end": "uint8",
+    "trunc": "uint8",
+}
+_USUAL: Final = (3, 64, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class DiamondExport:
+    """Options for writing DIAMOND's files.
+
+    Args:
+        observation: Which part of a Dict observation is the picture.
+        channels: Where the channels of its pictures are; none goes by the shape.
+        static: Say in the data set that DIAMOND must not add to it.
+    """
+
+    observation: str | None = None
+    channels: Channels | None = None
+    static: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiamondImport:
+    """Options for reading DIAMOND's files; a data set that Stepwell wrote needs none.
+
+    Args:
+        channels: Where the channels of the pictures go: last, as Gymnasium has them, or first.
+    """
+
+    channels: Channels = "last"
+
+
+class DiamondFormat:
+    """``000/00/0/0.pt``, ``000/00/1/1.pt``, ... and ``info.pt``: T of everything, channels first.
+
+    Each is a dict of ``obs`` uint8 [T, C, H, W], ``act`` int64 [T], ``rew`` float32 [T], ``end``
+    and ``trunc`` uint8 [T], and ``info`` with the ``final_observation`` float32 [C, H, W] of -1 to
+    1 where the env ended the episode. The folder is one data set: DIAMOND's ``static_dataset.path``
+    is a folder that has one called ``train`` and one called ``test`` in it.
+    """
+
+    name: ClassVar[str] = "diamond"
+    about: ClassVar[str] = "what DIAMOND, the diffusion world model, loads as its data set"
+    install: ClassVar[str | None] = "'stepwell[torch]'"
+    kind: ClassVar[Kind] = "folder"
+    export_options: ClassVar[type[Any]] = DiamondExport
+    import_options: ClassVar[type[Any]] = DiamondImport
+
+    def place(self, out: str, options: Any) -> Path:
+        """The folder itself."""
+        return Path(out)
+
+    def writer(self, source: Source, options: DiamondExport) -> PixelWriter:
+        """Get ready to write."""
+        return PixelWriter(
+            source, "DIAMOND", options.observation, options.channels, _USUAL, _Sink(options)
+        )
+
+    def reader(self, path: Path, options: DiamondImport) -> Reader:
+        """Open a folder that has ``info.pt`` in it."""
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path}: expected a folder of DIAMOND's, got no folder")
+        files = _Files(path)
+        beside = Beside.found(path)
+        if beside is not None:
+            count = len(files.numbers)
+            return ExportedPixels(beside, "DIAMOND", count, lambda n: files.load(n)[0])
+        return _Foreign(files, options)
+
+    def loading(self, path: Path, out: str) -> str:
+        """The lines that load it among DIAMOND's sources."""
+        return (
+            "from data import Dataset  # in DIAMOND's src\n"
+            f'dataset = Dataset("{path}")\n'
+            "dataset.load_from_default_path()"
+        )
+
+
+def episode_file(folder: Path, number: int) -> Path:
+    """Where DIAMOND keeps an episode.
+
+    Example:
+        >>> episode_file(Path("train"), 1234).as_posix()
+        'train/200/30/4/1234.pt'
+    """
+    hundreds, tens, ones = number // 100 % 10, number // 10 % 10, number % 10
+    return folder / f"{hundreds * 100:03d}" / f"{tens * 10:02d}" / str(ones) / f"{number}.pt"
+
+
+class _Sink:
+    """Writes a file for each episode, and the counts in the end."""
+
+    def __init__(self, options: DiamondExport) -> None:
+        self._static = options.static
+        self._torch: Any = torch_for("DIAMOND")
+        self._path = Path()
+        self._lengths: list[int] = []
+        self._rewards: Counter[float] = Counter()
+        self._ends: Counter[int] = Counter()
+        self._cuts = 0
+
+    @property
+    def notes(self) -> Sequence[str]:
+        if not self._cuts:
+            return []
+        return [
+            f"{self._cuts:,} episodes were cut: `end` and `trunc` are all 0, and what they ended "
+            f"with is kept beside, where DIAMOND does not see it"
+        ]
+
+    def begin(self, path: Path) -> None:
+        self._path = path
+
+    def save(self, number: int, steps: PixelSteps, end: End) -> None:
+        count = len(steps.actions)
+        flags = np.zeros((2, count), np.uint8)
+        flags[:, -1] = bool(end & End.TERMINATED), bool(end & End.TRUNCATED)
+        tensor, info = self._torch.tensor, {}
+        if end.is_final:
+            # the same arithmetic as DIAMOND's own, so that its pictures are bit for bit the same
+            info[_FINAL] = tensor(steps.final[0]).div(255).mul(2).sub(1)
+        file = episode_file(self._path, number)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        arrays = (steps.observations, steps.actions, steps.rewards, *flags)
+        tensors = {name: tensor(array) for name, array in zip(_DTYPES, arrays, strict=True)}
+        self._torch.save({**tensors, "info": info}, file)
+        self._lengths.append(count)
+        self._rewards.update(np.sign(steps.rewards).tolist())
+        self._ends.update(flags[0].tolist())
+        self._cuts += not end.is_final
+
+    def finish(self) -> None:
+        # DIAMOND keeps start_idx and lengths as numpy's arrays, which torch from 2.6 on refuses to
+        # load; tensors it loads, and computes with them as with arrays.
+        lengths = self._torch.tensor(self._lengths, dtype=self._torch.int64)
+        counts = {
+            "is_static": self._static,
+            "num_episodes": len(self._lengths),
+            "num_steps": sum(self._lengths),
+            "start_idx": lengths.cumsum(0) - lengths,
+            "lengths": lengths,
+            "counter_rew": self._rewards,
+            "counter_end": self._ends,
+        }
+        self._torch.save(counts, self._path / _INFO)
+
+
+class _Files:
+    """The files of a data set, by their numbers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._torch: Any = torch_for("DIAMOND")
+        self.folder = folder
+        files = [file for file in folder.glob("*/*/*/*.pt") if file.stem.isdecimal()]
+        self.numbers = sorted(int(file.stem) for file in files)
+        check_gapless(self.numbers, folder, first=0)
+        for file in files:
+            if file != episode_file(folder, int(file.stem)):
+                raise ValueError(
+                    f"{file}: expected it at {episode_file(folder, int(file.stem))}, where DIAMOND "
+                    f"looks for it; move it there"
+                )
+
+    def counted(self) -> int | None:
+        """How many episodes ``info.pt`` tells of; None where it cannot be read without unpickling.
+
+        Raises:
+            ValueError: It is none.
+        """
+        file = self.folder / _INFO
+        if not file.is_file():
+            return None
+        try:
+            found = load_tensors(self._torch, file)
+        except ValueError:
+            return None
+        count = found.get("num_episodes")
+        return count if isinstance(count, int) else None
+
+    def load(self, number: int) -> tuple[PixelSteps, End]:
+        """The steps of a file, and how they ended.
+
+        Raises:
+            ValueError: It is no episode of DIAMOND's.
+        """
+        file = episode_file(self.folder, number)
+        found = load_tensors(self._torch, file)
+        arrays = arrays_of(self._torch, found, _DTYPES, file)
+        end = End.NONE
+        for name, flag in (("end", End.TERMINATED), ("trunc", End.TRUNCATED)):
+            end |= flag if ended_by(arrays[name], name, file) else End.NONE
+        info = found.get("info")
+        final = info.get(_FINAL) if isinstance(info, dict) else None
+        pictures = arrays["obs"]
+        last = pictures[:0] if final is None else self._byte_picture(final, pictures, file)
+        return PixelSteps(pictures, arrays["act"], arrays["rew"], last), end
+
+    def _byte_picture(self, final: Any, pictures: np.ndarray, file: Path) -> np.ndarray:
+        """A picture of -1 to 1 as the bytes that it was, [1, C, H, W].
+
+        Raises:
+            ValueError: It is no such picture.
+        """
+        shape = pictures.shape[1:]
+        if not isinstance(final, self._torch.Tensor) or tuple(final.shape) != shape:
+            got = tuple(final.shape) if hasattr(final, "shape") else type(final).__name__
+            raise ValueError(
+                f"{file}: expected {_FINAL!r} as a picture of shape {shape}, got {got}; mend or "
+                f"remove it"
+            )
+        scaled = final.double().add(1).mul(127.5)
+        # DIAMOND cuts what is behind the point off, where that makes 63 of 256 values one less
+        whole = scaled.round()
+        if not bool(
+            ((scaled - whole).abs() < 1e-3).all() & (whole >= 0).all() & (whole <= 255).all()
+        ):
+            raise ValueError(
+                f"{file}: expected {_FINAL!r} of bytes that were scaled to -1 to 1, got others; "
+                f"mend or remove it"
+            )
+        picture: np.ndarray = whole.to(self._torch.uint8).numpy()[None]
+        return picture
+
+
+class _Foreign:
+    """Reads what DIAMOND wrote."""
+
+    def __init__(self, files: _Files, options: DiamondImport) -> None:
+        if not files.numbers:
+            raise ValueError(
+                f"{files.folder}: expected files such as 000/00/0/0.pt, got none; give the folder "
+                f"that has DIAMOND's {_INFO} in it, such as dataset/train"
+            )
+        counted = files.counted()
+        if counted is not None and counted != len(files.numbers):
+            raise ValueError(
+                f"{files.folder}: expected {counted:,} episodes, as {_INFO} tells, got "
+                f"{len(files.numbers):,}; put the missing files back, or remove {_INFO}"
+            )
+        self._files = files
+        self._checked = counted is not None
+        first, _ = files.load(0)
+        self._pixels = ForeignPixels(first.observations.shape[1:], options.channels)
+        self.spec = self._pixels.spec
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.episodes: int | None = len(files.numbers)
+        self.steps: int | None = None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        found = ["streams and metadata are not told: all episodes are of stream 0"]
+        if not self._checked:
+            found.append(
+                f"{_INFO} was not read: that no episode is missing at the end is not known"
+            )
+        if self._pixels.unobserved:
+            found.append(
+                f"what {self._pixels.unobserved:,} episodes ended with is not told: the one "
+                f"before stands in its place, and info/observed is False there"
+            )
+        return found
+
+    def __iter__(self) -> Iterator[Episode]:
+        for number in self._files.numbers:
+            steps, end = self._files.load(number)
+            yield self._pixels.episode(number, steps, end, episode_file(self._files.folder, number))
+
+    def close(self) -> None:
+        pass

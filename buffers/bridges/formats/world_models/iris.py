@@ -1,0 +1,219 @@
+"""The data set of IRIS (Micheli et al., 2023): a file of tensors for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stepwell.buffers.bridges.formats.format import Reader, Source
+from stepwell.buffers.bridges.formats.record import Beside
+from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
+    Channels,
+    ForeignPixels,
+    PixelSteps,
+)
+from stepwell.buffers.bridges.formats.world_models.pixel_files import (
+    arrays_of,
+    check_gapless,
+    ended_by,
+    load_tensors,
+    torch_for,
+)
+from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
+from stepwell.buffers.disk.appearing import Kind
+from stepwell.buffers.episode import End, Episode
+
+__all__ = ["IrisExport", "IrisFormat", "IrisImport"]
+
+_FOLDER: Final = "dataset"
+_DTYPES: Final = {
+    "observations": "uint8",
+    "actions": "int64",
+    "rewards": "float32",
+    "ends": "int64",
+    "mask_padding": "bool",
+}
+_USUAL: Final = (3, 64, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class IrisExport:
+    """Options for writing IRIS's files.
+
+    Args:
+        observation: Which part of a Dict observation is the picture.
+        channels: Where the channels of its pictures are; none goes by the shape.
+        truncated_ends: Set `ends` also where the env's clock ended an episode, as IRIS's own
+            collector does; its world model then learns that the game was over.
+    """
+
+    observation: str | None = None
+    channels: Channels | None = None
+    truncated_ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IrisImport:
+    """Options for reading IRIS's files; a data set that Stepwell wrote needs none.
+
+    Args:
+        channels: Where the channels of the pictures go: last, as Gymnasium has them, or first.
+    """
+
+    channels: Channels = "last"
+
+
+class IrisFormat:
+    """``dataset/0.pt``, ``dataset/1.pt``, ...: T of everything, channels first.
+
+    Each is a dict of ``observations`` uint8 [T, C, H, W], ``actions`` int64 [T], ``rewards``
+    float32 [T], ``ends`` int64 [T] and ``mask_padding`` bool [T]. A checkpoint of IRIS has the
+    same folder in it, so that its folder is what to import.
+    """
+
+    name: ClassVar[str] = "iris"
+    about: ClassVar[str] = "what IRIS, the world model of transformers, loads as its data set"
+    install: ClassVar[str | None] = "'stepwell[torch]'"
+    kind: ClassVar[Kind] = "folder"
+    export_options: ClassVar[type[Any]] = IrisExport
+    import_options: ClassVar[type[Any]] = IrisImport
+
+    def place(self, out: str, options: Any) -> Path:
+        """The folder itself."""
+        return Path(out)
+
+    def writer(self, source: Source, options: IrisExport) -> PixelWriter:
+        """Get ready to write."""
+        return PixelWriter(
+            source, "IRIS", options.observation, options.channels, _USUAL, _Sink(options)
+        )
+
+    def reader(self, path: Path, options: IrisImport) -> Reader:
+        """Open a folder that has ``dataset`` in it, or that folder itself."""
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path}: expected a folder of IRIS's, got no folder")
+        beside = Beside.found(path)
+        if beside is not None:
+            files = _Files(path / _FOLDER)
+            check_gapless(files.numbers, files.folder, first=0)
+            return ExportedPixels(beside, "IRIS", len(files.numbers), lambda n: files.load(n)[0])
+        folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
+        return _Foreign(_Files(folder), options)
+
+    def loading(self, path: Path, out: str) -> str:
+        """The lines that load it among IRIS's sources."""
+        return (
+            "from pathlib import Path\n"
+            "from dataset import EpisodesDataset  # in IRIS's src\n"
+            "dataset = EpisodesDataset()\n"
+            f'dataset.load_disk_checkpoint(Path("{path / _FOLDER}"))'
+        )
+
+
+class _Sink:
+    """Writes a file for each episode."""
+
+    def __init__(self, options: IrisExport) -> None:
+        self._truncated_ends = options.truncated_ends
+        self._torch: Any = torch_for("IRIS")
+        self._unended = 0
+        self._folder = Path()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        found = ["IRIS keeps T observations of T steps: what an episode ended with is kept beside"]
+        if self._unended:
+            why = "cut" if self._truncated_ends else "truncated or cut"
+            found.append(f"{self._unended:,} episodes were {why}: their `ends` are all 0")
+        return found
+
+    def begin(self, path: Path) -> None:
+        # IRIS takes the name of whatever lies with its files for a number.
+        self._folder = path / _FOLDER
+        self._folder.mkdir()
+
+    def save(self, number: int, steps: PixelSteps, end: End) -> None:
+        is_end = bool(end & End.TERMINATED) or (self._truncated_ends and end.is_final)
+        ends = np.zeros(len(steps.actions), np.int64)
+        ends[-1] = is_end
+        self._unended += not is_end
+        arrays = {
+            "observations": steps.observations,
+            "actions": steps.actions,
+            "rewards": steps.rewards,
+            "ends": ends,
+            "mask_padding": np.ones(len(ends), np.bool_),
+        }
+        # a tensor that shares memory with a longer array would be saved with all of it
+        tensors = {name: self._torch.tensor(array) for name, array in arrays.items()}
+        self._torch.save(tensors, self._folder / f"{number}.pt")
+
+    def finish(self) -> None:
+        pass
+
+
+class _Files:
+    """The files of a folder, by their numbers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.torch: ModuleType = torch_for("IRIS")
+        self.folder = folder
+        files = [file for file in folder.glob("*.pt") if file.stem.isdecimal()]
+        self.numbers = sorted(int(file.stem) for file in files)
+
+    def load(self, number: int) -> tuple[PixelSteps, np.ndarray, Path]:
+        """The steps of a file, its ends, and itself.
+
+        Raises:
+            ValueError: It is no episode of IRIS's.
+        """
+        file = self.folder / f"{number}.pt"
+        arrays = arrays_of(self.torch, load_tensors(self.torch, file), _DTYPES, file)
+        if not arrays["mask_padding"].all():
+            raise ValueError(
+                f"{file}: expected steps that were played, got padding too (mask_padding is False);"
+                f" it holds a segment: leave it out"
+            )
+        observations = arrays["observations"]
+        steps = PixelSteps(observations, arrays["actions"], arrays["rewards"], observations[:0])
+        return steps, arrays["ends"], file
+
+
+class _Foreign:
+    """Reads what IRIS wrote."""
+
+    def __init__(self, files: _Files, options: IrisImport) -> None:
+        if not files.numbers:
+            raise ValueError(
+                f"{files.folder}: expected files named 0.pt, 1.pt, ..., got none; give the folder "
+                f"that has IRIS's folder {_FOLDER!r} in it"
+            )
+        check_gapless(files.numbers, files.folder, first=files.numbers[0])
+        self._files = files
+        first, _, _ = files.load(files.numbers[0])
+        self._pixels = ForeignPixels(first.observations.shape[1:], options.channels)
+        self.spec = self._pixels.spec
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.notes: Sequence[str] = (
+            "what episodes ended with is not told: the observation before stands in its place, and "
+            "info/observed is False there",
+            "streams and metadata are not told: all episodes are of stream 0",
+            "`ends` does not tell a clock from an end of the game: it is read as terminated, and "
+            "as a cut where it is 0",
+        )
+        self.episodes: int | None = len(files.numbers)
+        self.steps: int | None = None
+
+    def __iter__(self) -> Iterator[Episode]:
+        for place, number in enumerate(self._files.numbers):
+            steps, ends, file = self._files.load(number)
+            end = End.TERMINATED if ended_by(ends, "ends", file) else End.NONE
+            yield self._pixels.episode(place, steps, end, file)
+
+    def close(self) -> None:
+        pass

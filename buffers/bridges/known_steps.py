@@ -1,0 +1,97 @@
+"""Steps of episodes and rollouts, each with what really followed on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stepwell.buffers.bridges.formats.step_columns import stacks_of
+from stepwell.buffers.bridges.stream_writer import Columns
+from stepwell.buffers.episode import Episode
+from stepwell.buffers.on_policy.rollout import Rollout
+from stepwell.buffers.on_policy.trees import map_tree, named_leaves
+
+__all__ = ["episode_steps", "following_rows", "rollout_steps"]
+
+
+def episode_steps(episode: Episode) -> Columns:
+    """The steps of an episode, stacks in full; of one that lost its first rows those with stacks.
+
+    Example:
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer(seed=0)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=1, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(episodes=1)
+        >>> episode = next(replay.iter_episodes())
+        >>> len(episode_steps(episode).brought["reward"]) == episode.steps
+        True
+    """
+    deepest = max(field.stack for field in episode.spec.fields)
+    first = deepest - 1 if episode.first_row > 0 else 0
+    chosen: dict[str, np.ndarray] = {}
+    brought: dict[str, np.ndarray] = {}
+    following: dict[str, np.ndarray] = {}
+    for field in episode.spec.fields:
+        rows, kind = episode.fields[field.name], field.name.split("/")[0]
+        if field.stack > 1:
+            rows = stacks_of(rows, field)
+        if kind in ("reward", "info"):
+            brought[field.name] = rows[first + 1 :]
+        else:
+            chosen[field.name] = rows[first:-1]
+        if kind == "observation":
+            following[field.name] = rows[first + 1 :]
+    last = slice(first + 1, None)
+    ends = episode.terminated[last], episode.truncated[last], episode.cut[last]
+    return Columns(chosen, brought, following, *ends, episode.is_first[first:-1])
+
+
+def rollout_steps(rollout: Rollout) -> dict[int, Columns]:
+    """The steps of each env of a rollout; the last one of each that ends nothing is marked cut.
+
+    Where the MDP terminated and the last observation was not kept, the next one is zeros.
+    """
+    behind = dict(named_leaves("observation", rollout.bootstrap.observation))
+    chosen = dict(named_leaves("observation", rollout.observation))
+    following = {name: following_rows(rollout, rows, behind[name]) for name, rows in chosen.items()}
+    chosen |= dict(named_leaves("action", rollout.action))
+    chosen |= {f"extra/{name}": rows for name, rows in rollout.extras.items()}
+    brought: dict[str, Any] = {"reward": rollout.reward.astype(np.float64)}
+    brought |= {f"info/{name}": rows for name, rows in rollout.info.items()}
+    found: dict[int, Columns] = {}
+    for env in range(rollout.num_envs):
+        steps = np.flatnonzero(rollout.mask[:, env])
+
+        def of(tree: Any, env: int = env, steps: np.ndarray = steps) -> Any:
+            return map_tree(lambda rows: rows[steps, env], tree)
+
+        terminated, truncated, cut = of((rollout.terminated, rollout.truncated, rollout.cut))
+        cut[-1:] |= ~(terminated | truncated)[-1:]
+        parts = of(chosen), of(brought), of(following)
+        found[env] = Columns(*parts, terminated, truncated, cut, of(rollout.is_first))
+    return found
+
+
+def following_rows(rollout: Rollout, rows: np.ndarray, behind: Any) -> np.ndarray:
+    """What followed on each row, ``[T, N, ...]``: the next row, or what lies behind an open end.
+
+    Args:
+        rollout: What the rows are of.
+        rows: [T, N, ...] observations, or their values.
+        behind: [K, ...] likewise, of what follows on the open ends; None where nobody knows.
+
+    Returns:
+        New memory; zeros where the MDP terminated and what it ended with was not kept.
+    """
+    found = np.zeros_like(rows)
+    found[:-1] = rows[1:]
+    ends = rollout.terminated | rollout.truncated | rollout.cut
+    # The row of a NEXT_STEP reset has the true last observation of the episode before.
+    is_kept = np.zeros_like(ends)
+    is_kept[:-1] = ~rollout.mask[1:] & ~rollout.is_first[1:]
+    found[(ends | ~rollout.mask) & ~is_kept] = 0
+    if behind is not None:
+        found[rollout.bootstrap.step, rollout.bootstrap.env] = behind
+    return found

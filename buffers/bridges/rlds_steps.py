@@ -1,0 +1,139 @@
+"""Episodes as RLDS has them: steps, each with its observation and with what its action brought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict
+
+import numpy as np
+
+from stepwell.buffers.bridges.formats.step_columns import stacks_of
+from stepwell.buffers.episode import Episode
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.spec import Layout, unflatten
+
+__all__ = ["RldsEpisode", "RldsSteps", "rlds_episodes", "step_arrays"]
+
+
+class RldsEpisode(TypedDict):
+    """An episode as RLDS has it."""
+
+    steps: RldsSteps
+    episode_metadata: dict[str, object]
+
+
+def rlds_episodes(replay: SequenceReplayBuffer, *, stack: bool = False) -> Iterator[RldsEpisode]:
+    """The episodes of a replay, one after the other, as RLDS has them.
+
+    Args:
+        replay: Where the episodes are; each is read when its turn comes.
+        stack: Give frame-stacked observations in full, as the env gave them; else single frames.
+
+    Yields:
+        ``{"steps": RldsSteps, "episode_metadata": {...}}``. An episode of T env steps has T + 1
+        steps, each a dict of ``observation``, ``action``, ``reward`` (float64), ``discount``
+        (float32), ``is_first``, ``is_last`` and ``is_terminal``, with ``info`` and ``extra`` where
+        they were recorded. ``reward`` and ``discount`` of a step are what its action brought. The
+        last step holds the final observation; its action, reward and discount say nothing and are
+        0. An episode that ends without ``is_terminal`` was truncated, or cut: its metadata tell.
+
+    Raises:
+        ValueError: Stacks are wanted of an episode that lost its first rows.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer()
+        >>> envs = gym.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     collected = collector.collect(episodes=2)
+        >>> for episode in rlds_episodes(replay):
+        ...     *others, last = episode["steps"]
+        ...     print(last["is_last"], last["is_terminal"], others[-1]["discount"])
+        True True 0.0
+        True True 0.0
+    """
+    for episode in replay.iter_episodes():
+        yield {
+            "steps": RldsSteps(episode, stack=stack),
+            "episode_metadata": {
+                "stream": episode.stream,
+                "first_row": episode.first_row,
+                "terminated": bool(episode.terminated[-1]),
+                "truncated": bool(episode.truncated[-1]),
+                "cut": bool(episode.cut[-1]),
+                "metadata": dict(episode.metadata),
+            },
+        }
+
+
+class RldsSteps:
+    """The steps of an episode; can be gone through many times.
+
+    Args:
+        episode: The episode.
+        stack: Whole stacks of frames instead of single ones.
+    """
+
+    def __init__(self, episode: Episode, *, stack: bool = False) -> None:
+        self.arrays = step_arrays(episode, stack=stack)
+        """[T + 1, ...] by field name, and of ``discount`` and the flags."""
+        spec = episode.spec
+        self._layout: dict[str, Layout] = {
+            "observation": spec.observation,
+            "action": spec.action,
+            **{name: name for name in ("reward", "discount", "is_first", "is_last", "is_terminal")},
+        }
+        for part in ("info", "extra"):
+            names = [name for name in spec.names if name.startswith(f"{part}/")]
+            if names:
+                self._layout[part] = {name.partition("/")[2]: name for name in names}
+
+    def __len__(self) -> int:
+        """Number of steps: one more than the env's."""
+        return len(self.arrays["is_last"])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Each step as a nested dict of arrays and numbers."""
+        for place in range(len(self)):
+            step = {name: rows[place] for name, rows in self.arrays.items()}
+            yield {name: unflatten(part, step) for name, part in self._layout.items()}
+
+
+def step_arrays(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarray]:
+    """The steps of an episode as arrays.
+
+    Args:
+        episode: An episode of T env steps.
+        stack: Whole stacks of frames instead of single ones.
+
+    Returns:
+        [T + 1, ...] by field name, ``reward`` being what the step's action brought; and
+        ``discount`` (float32), ``is_first``, ``is_last``, ``is_terminal``.
+
+    Raises:
+        ValueError: Stacks are wanted of an episode that lost its first rows.
+    """
+    rows: dict[str, np.ndarray] = dict(_rows(episode, stack=stack))
+    rows["reward"] = np.concatenate([episode.reward[1:], np.zeros(1)])
+    discount = np.ones(episode.rows, np.float32)
+    discount[-1] = 0
+    discount[-2:-1] = not episode.terminated[-1]
+    return {
+        **rows,
+        "discount": discount,
+        "is_first": episode.is_first,
+        "is_last": episode.is_last,
+        "is_terminal": episode.terminated,
+    }
+
+
+def _rows(episode: Episode, *, stack: bool) -> Mapping[str, np.ndarray]:
+    if not stack:
+        return episode.fields
+    return {
+        field.name: stacks_of(episode.fields[field.name], field, episode.first_row)
+        if field.stack > 1
+        else episode.fields[field.name]
+        for field in episode.spec.fields
+    }

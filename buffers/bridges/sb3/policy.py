@@ -1,0 +1,263 @@
+"""Models of Stable-Baselines3 as policies of a Collector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
+from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
+from stepwell.buffers.bridges.sb3.loading import check_not_normalised, is_on_policy, load_sb3
+
+__all__ = ["SB3Actor", "SB3Explorer", "sb3_policy"]
+
+_NAME = "sb3_policy"
+
+
+def sb3_policy(model: Any, *, deterministic: bool = False) -> SB3Actor | SB3Explorer:
+    """A policy that chooses as a model does while it learns, or evaluates.
+
+    It looks at the model at every call, so it stays the same object while the model is trained.
+
+    Args:
+        model: A model of Stable-Baselines3: of PPO and A2C the extras ``"value"`` and
+            ``"log_prob"`` stand beside each row, and for Box actions ``"raw_action"``, the action
+            before it was clipped, which the log-probability belongs to: what `to_sb3_rollout`
+            needs. DQN, SAC, TD3 and DDPG explore as they do in ``learn``, and give no extras.
+        deterministic: Choose the best action, without exploring.
+
+    Raises:
+        ImportError: Stable-Baselines3 is not installed, or too old.
+        TypeError: It is no such model, or has a recurrent state.
+        ValueError: Its action space is one that it cannot choose from, or VecNormalize stands
+            before the env of an on-policy model.
+
+    Example:
+        >>> import stepwell as sw
+        >>> from stable_baselines3 import PPO
+        >>> model = PPO("MlpPolicy", "CartPole-v1", seed=0)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=4, num_workers=0)
+        >>> with sw.Collector(envs, sb3_policy(model), seed=0) as collector:
+        ...     rollout = collector.rollout(16)
+        >>> rollout.extras["log_prob"].shape, sorted(rollout.extras)
+        ((16, 4), ['log_prob', 'value'])
+        >>> greedy = sb3_policy(model, deterministic=True)
+        >>> len(sw.evaluate("CartPole-v1", greedy, episodes=2).episodes)
+        2
+    """
+    if not is_on_policy(model, _NAME):
+        return SB3Explorer(model, deterministic)
+    check_not_normalised(model, _NAME)
+    return SB3Actor(model, deterministic)
+
+
+class SB3Actor:
+    """An on-policy model (PPO, A2C) as a policy; made by `sb3_policy`.
+
+    What it draws comes from torch's generator, as in SB3: the model's ``seed`` settles it.
+    """
+
+    def __init__(self, model: Any, deterministic: bool) -> None:
+        self._model = model
+        self._is_deterministic = deterministic
+        self._torch = load_sb3("common.buffers", _NAME).th
+        self._observations = ObservationForm(model.observation_space)
+        self._actions = ActionForm(model.action_space)
+        self._to_tensors = DeviceTensors(model.device)
+        self._noise = _Noise(model, model.n_steps)
+
+    def begin(self, action_space: spaces.Space[Any], rng: np.random.Generator) -> None:
+        """Check that the envs take the model's actions; the generator is not needed."""
+        _check_action_space(self._model, action_space)
+
+    def __call__(
+        self, observation: Any, is_first: np.ndarray, /
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Actions ``[N, ...]`` for the envs, and the extras that SB3 keeps beside them.
+
+        Args:
+            observation: Observations ``[N, ...]``.
+            is_first: [N] bool: not looked at.
+
+        Raises:
+            ValueError: They are not the model's observations.
+        """
+        model = self._model
+        seen = self._to_tensors(self._observations.fit(observation, 1))
+        model.policy.set_training_mode(False)
+        self._noise.renew(model.policy, len(is_first))
+        with self._torch.no_grad():
+            chosen, values, log_probs = model.policy(seen, self._is_deterministic)
+        raw = chosen.cpu().numpy()
+        extras = {
+            "value": values.cpu().numpy().reshape(-1),
+            "log_prob": log_probs.cpu().numpy().reshape(-1),
+        }
+        if not self._actions.is_box:
+            return self._actions.for_envs(raw), extras
+        return self._actions.for_envs(self._bounded(raw)), {**extras, "raw_action": raw}
+
+    def value(self, observation: Any, /) -> np.ndarray:
+        """Values [K] float32 of K observations ``[K, ...]``.
+
+        Raises:
+            ValueError: They are not the model's observations.
+        """
+        seen = self._to_tensors(self._observations.fit(observation, 1))
+        self._model.policy.set_training_mode(False)
+        with self._torch.no_grad():
+            values = self._model.policy.predict_values(seen)
+        found: np.ndarray = values.cpu().numpy().reshape(-1)
+        return found
+
+    def _bounded(self, raw: np.ndarray) -> np.ndarray:
+        """What the env is given for an action: within its bounds."""
+        policy, space = self._model.policy, self._model.action_space
+        found: np.ndarray = (
+            policy.unscale_action(raw)
+            if policy.squash_output
+            else np.clip(raw, space.low, space.high)
+        )
+        return found
+
+
+class SB3Explorer:
+    """An off-policy model (DQN, SAC, TD3, DDPG) as a policy; made by `sb3_policy`.
+
+    Until ``learning_starts`` steps were counted (`count_sb3_steps`) actions are drawn uniformly.
+    Then DQN draws one with the probability ``exploration_rate``, for each env by itself, where SB3
+    draws for all envs or none; others add their ``action_noise``. Uniform draws and DQN's come from
+    the Collector's seed, SAC's own from torch's generator, action noise from numpy's global one, as
+    SB3's classes of noise take it from there.
+    """
+
+    def __init__(self, model: Any, deterministic: bool) -> None:
+        self._model = model
+        self._is_deterministic = deterministic
+        self._rng = np.random.default_rng()
+        self._observations = ObservationForm(model.observation_space)
+        self._actions = ActionForm(model.action_space)
+        frequency = getattr(model.train_freq, "frequency", 1)
+        self._noise = _Noise(model, frequency)
+        self._action_noise: Any = None  # one for each env, made when their number is known
+
+    def begin(self, action_space: spaces.Space[Any], rng: np.random.Generator) -> None:
+        """Check that the envs take the model's actions, and draw from the generator."""
+        _check_action_space(self._model, action_space)
+        self._rng = rng
+
+    def __call__(self, observation: Any, is_first: np.ndarray, /) -> np.ndarray:
+        """Actions ``[N, ...]`` for the envs.
+
+        Args:
+            observation: Observations ``[N, ...]``.
+            is_first: [N] bool: action noise with a memory begins anew there.
+
+        Raises:
+            ValueError: They are not the model's observations.
+        """
+        n, model = len(is_first), self._model
+        seen = self._observations.fit(observation, 1)
+        if self._is_deterministic:
+            return self._chosen(seen, deterministic=True)
+        if model.num_timesteps < model.learning_starts and not self._is_warm:
+            return self._bounded(self._uniform(n), is_first)
+        if not hasattr(model, "exploration_rate"):
+            if model.use_sde:
+                self._noise.renew(model.actor, n)
+            return self._bounded(self._chosen(seen, deterministic=False), is_first)
+        is_random = self._rng.random(n) < model.exploration_rate
+        random = self._uniform(n)
+        if is_random.all():
+            return random
+        return np.where(is_random, random, self._chosen(seen, deterministic=True))
+
+    @property
+    def _is_warm(self) -> bool:
+        """State-dependent noise explores from the beginning."""
+        return bool(self._model.use_sde and self._model.use_sde_at_warmup)
+
+    def _chosen(self, seen: Any, *, deterministic: bool) -> np.ndarray:
+        """What the network says, within the bounds of the action space."""
+        normalise = self._model.get_vec_normalize_env()
+        if normalise is not None:
+            seen = normalise.normalize_obs(seen)
+        if isinstance(seen, dict):
+            seen = {key: _writable(array) for key, array in seen.items()}
+        else:
+            seen = _writable(seen)
+        action, _ = self._model.policy.predict(seen, deterministic=deterministic)
+        return self._actions.for_envs(np.asarray(action))
+
+    def _uniform(self, n: int) -> np.ndarray:
+        space = self._model.action_space
+        if isinstance(space, spaces.Discrete):
+            return self._rng.integers(0, space.n, size=n, dtype=self._actions.dtype)
+        drawn: np.ndarray = self._rng.uniform(space.low, space.high, size=(n, *space.shape))
+        # Rounded to the space's dtype a number may lie beyond the bounds.
+        found: np.ndarray = np.clip(drawn.astype(self._actions.dtype), space.low, space.high)
+        return found
+
+    def _bounded(self, action: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        """The actions with the model's noise, if it has any."""
+        if self._model.action_noise is None:
+            return action
+        scaled = self._model.policy.scale_action(action) + self._noise_of(is_first)
+        unscaled = self._model.policy.unscale_action(np.clip(scaled, -1, 1))
+        return self._actions.for_envs(np.asarray(unscaled))
+
+    def _noise_of(self, is_first: np.ndarray) -> np.ndarray:
+        """[N, A]."""
+        noise, n = self._action_noise, len(is_first)
+        if noise is None or noise.n_envs != n:
+            module = load_sb3("common.noise", _NAME)
+            given = self._model.action_noise
+            base = given.base_noise if isinstance(given, module.VectorizedActionNoise) else given
+            noise = self._action_noise = module.VectorizedActionNoise(base, n)
+        if is_first.any():
+            noise.reset(np.flatnonzero(is_first).tolist())
+        found: np.ndarray = noise()
+        return found
+
+
+class _Noise:
+    """Draws new matrices of state-dependent exploration as often as SB3 does.
+
+    Args:
+        model: The model.
+        rows: Calls in one of the model's rollouts.
+    """
+
+    def __init__(self, model: Any, rows: int) -> None:
+        self._is_used = bool(model.use_sde)
+        self._every = int(model.sde_sample_freq)
+        self._rows = rows
+        self._calls = self._envs = 0
+
+    def renew(self, policy: Any, num_envs: int) -> None:
+        """Before each call of the policy."""
+        if not self._is_used:
+            return
+        row = self._calls % self._rows
+        # In the first row SB3 may draw twice: so the same seeds give the same actions.
+        if row == 0 or num_envs != self._envs:
+            policy.reset_noise(num_envs)
+        if self._every > 0 and row % self._every == 0:
+            policy.reset_noise(num_envs)
+        self._envs = num_envs
+        self._calls += 1
+
+
+def _check_action_space(model: Any, space: spaces.Space[Any]) -> None:
+    if space != model.action_space:
+        raise ValueError(
+            f"{_NAME}: expected envs that take the actions of the model, {model.action_space}, got "
+            f"{space}; make the model with an env that takes the same actions"
+        )
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy: torch warns of those that it could write to and must not."""
+    return array if array.flags.writeable else array.copy()

@@ -1,0 +1,351 @@
+"""A Stepwell replay in the place of Stable-Baselines3's own."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+from gymnasium import spaces
+
+from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
+from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
+from stepwell.buffers.bridges.sb3.loading import check_off_policy, load_sb3
+from stepwell.buffers.bridges.sb3.recording import TransitionRecorder
+from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.requests import Sequences, Transitions
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.spec import Spec, unflatten
+
+__all__ = ["SB3Replay", "as_sb3_replay"]
+
+_NAME = "as_sb3_replay"
+_MAKER = "stable-baselines3"
+_FIELDS = ("observation", "action", "reward")
+
+
+def as_sb3_replay(
+    replay: SequenceReplayBuffer,
+    model: Any,
+    *,
+    frame_stack: int = 1,
+    stack_padding: Literal["zero", "repeat"] = "zero",
+) -> Any:
+    """An object that a model of DQN, SAC, TD3 or DDPG takes as its ``replay_buffer``.
+
+    Either a `Collector` writes into the replay, and ``model.train(gradient_steps, batch_size)``
+    learns from it; or ``model.learn()`` steps its own envs, and writes into it by `SB3Replay.add`.
+
+    The next observation of a truncated episode is the true one, while each frame is kept once;
+    ``dones`` are terminations alone. Draws come from the replay's own generator.
+
+    Args:
+        replay: Filled by a Collector, or empty, or written by `SB3Replay.add` before. Its capacity
+            counts, and not the model's ``buffer_size``: make the model with ``buffer_size=1``, as
+            SB3 makes room for its own replay at once.
+        model: A model of Stable-Baselines3; its ``n_steps`` and ``gamma`` make n-step returns, and
+            its spaces say what observations and actions are handed to it.
+        frame_stack: Frames that the model's own envs stack on the first axis, of which `add` is to
+            keep one a row: 4 behind ``VecFrameStack(envs, 4)`` of gray images. What a Collector
+            writes says so itself.
+        stack_padding: What stands before an episode's first frame: ``"zero"`` with VecFrameStack.
+
+    Returns:
+        An `SB3Replay`, to be assigned: ``model.replay_buffer = as_sb3_replay(replay, model)``. It
+        is annotated as Any, as SB3 declares its own class there, of which this is none.
+
+    Raises:
+        ImportError: Stable-Baselines3 is not installed, or too old.
+        TypeError: The model learns from rollouts, or from goals that are relabelled (HER).
+        ValueError: The replay holds observations or actions that are not the model's.
+
+    Example:
+        >>> import stepwell as sw
+        >>> from stable_baselines3 import DQN
+        >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=1, seed=0)
+        >>> replay = sw.SequenceReplayBuffer(capacity=10_000, seed=0)
+        >>> model.replay_buffer = as_sb3_replay(replay, model)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=4, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(steps=200)
+        >>> batch = model.replay_buffer.sample(32)
+        >>> tuple(batch.next_observations.shape), tuple(batch.actions.shape), batch.dones.dtype
+        ((32, 4), (32, 1), torch.float32)
+    """
+    check_off_policy(model, _NAME)
+    return SB3Replay(replay, model, frame_stack=frame_stack, stack_padding=stack_padding)
+
+
+class SB3Replay:
+    """Draws from a Stepwell replay what SB3's replays draw; made by `as_sb3_replay`.
+
+    Attributes:
+        device: Where torch puts what is drawn.
+        n_envs: Number of the model's envs.
+        handle_timeout_termination: True: the clock's end is no termination.
+        optimize_memory_usage: False, as SB3 means by it a loss of last observations.
+    """
+
+    def __init__(
+        self,
+        replay: SequenceReplayBuffer,
+        model: Any,
+        *,
+        frame_stack: int = 1,
+        stack_padding: Literal["zero", "repeat"] = "zero",
+    ) -> None:
+        self.replay = replay
+        self.observation_space: spaces.Space[Any] = model.observation_space
+        self.action_space: spaces.Space[Any] = model.action_space
+        self.device = model.device
+        self.n_envs = int(model.n_envs)
+        self.n_steps = int(model.n_steps)
+        self.gamma = float(model.gamma)
+        self.handle_timeout_termination = True
+        self.optimize_memory_usage = False
+        self._observations = ObservationForm(self.observation_space)
+        self._actions = ActionForm(self.action_space)
+        self._rows = Spec.from_spaces(
+            self.observation_space,
+            self.action_space,
+            frame_stack=frame_stack,
+            stack_padding=stack_padding,
+        )
+        kind = "DictReplay" if isinstance(self.observation_space, spaces.Dict) else "Replay"
+        types = load_sb3("common.type_aliases", _NAME)
+        self._samples: Any = getattr(types, f"{kind}BufferSamples")
+        self._to_tensors = DeviceTensors(self.device)
+        self._last_request: Transitions | None = None
+        self._recorder: TransitionRecorder | None = None
+        self._checked: Spec | None = None
+        self._are_scaled = False
+        if replay.is_bound:
+            self._check_rows()
+
+    @property
+    def buffer_size(self) -> int:
+        """Steps of each env that are kept at most."""
+        capacity = self.replay.capacity
+        return sys.maxsize if capacity is None else max(1, capacity // self.n_envs)
+
+    @property
+    def full(self) -> bool:
+        """The oldest steps have been evicted."""
+        return self.replay.steps > len(self.replay)
+
+    @property
+    def pos(self) -> int:
+        """Steps of each env since the buffer was full last, as SB3 counts them."""
+        waiting = 0 if self._recorder is None else self._recorder.waiting
+        return (self.replay.steps + waiting) // self.n_envs % self.buffer_size
+
+    def size(self) -> int:
+        """Steps of each env that are kept."""
+        waiting = 0 if self._recorder is None else self._recorder.waiting
+        return min(self.buffer_size, (len(self.replay) + waiting) // self.n_envs)
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Draw transitions uniformly.
+
+        Args:
+            batch_size: Number of transitions, B >= 1.
+            env: SB3's ``VecNormalize``, by whose statistics observations and rewards are
+                normalised; None leaves them as they are.
+
+        Returns:
+            SB3's ``ReplayBufferSamples``, or ``DictReplayBufferSamples``: observations and next
+            observations ``[B, ...]`` in the space's dtype, actions [B, A] (scaled to -1..1 where
+            they are Box actions), dones [B, 1] float32: terminations, rewards [B, 1] float32;
+            with ``n_steps`` > 1 the rewards are n-step returns, and discounts [B, 1] float32.
+            On the CPU the tensors share the drawn arrays, which are the caller's own.
+
+        Raises:
+            NotEnoughData: There is no transition yet.
+            ValueError: The replay holds observations or actions that are not the model's.
+        """
+        if self._recorder is not None:
+            self._recorder.catch_up()
+        self._check_rows()
+        batch = self.replay.sample(self._request(batch_size))
+        seen = {
+            "observations": self._observations.fit(batch.observation, 1, for_buffer=True),
+            "next_observations": self._observations.fit(batch.next_observation, 1, for_buffer=True),
+        }
+        if env is not None:
+            seen = {name: env.normalize_obs(part) for name, part in seen.items()}
+        columns = {
+            "actions": self._chosen(batch.action),
+            "dones": batch.terminated[:, None].astype(np.float32),
+            "rewards": self._rewards(batch, env)[:, None],
+        }
+        if self.n_steps > 1:
+            powers = np.float32(self.gamma) ** batch.steps.astype(np.float32)
+            columns["discounts"] = powers[:, None]
+        return self._samples(**self._to_tensors({**seen, **columns}))
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Take up what ``model.learn()`` collects; everything is copied.
+
+        Rows wait until a thousandth of what can be drawn is new, or `flush` is called. Where an env
+        does not go on from the observation before, it was reset: its episode is cut there.
+
+        Args:
+            obs: Observations ``[N, ...]``, as the model sees them.
+            next_obs: What followed on them ``[N, ...]``: at the end of an episode its true last
+                observation, as SB3 hands it over.
+            action: ``[N, ...]``, as SB3 hands it over: Box actions scaled to -1..1.
+            reward: [N].
+            done: [N]: the episode ended.
+            infos: For each env; ``"TimeLimit.truncated"`` tells that the clock ended it.
+
+        Raises:
+            ValueError: A Collector writes into the replay, or something is not as the model's
+                spaces say; nothing was taken up.
+            SpecMismatch: The replay holds other rows, or observations are no stacks of
+                ``frame_stack`` frames.
+        """
+        n = self.n_envs
+        taken = self._observations.fit(self._shaped(obs), 1)
+        following = self._observations.fit(self._shaped(next_obs), 1)
+        chosen = self._numbers("action", action, self._actions.shape)
+        if not np.can_cast(chosen.dtype, self._actions.dtype, "same_kind"):
+            raise ValueError(
+                f"action: expected numbers for {self._actions.dtype}, got {chosen.dtype}; give "
+                f"what the model's policy chose"
+            )
+        gains = self._numbers("reward", reward).astype(np.float64)
+        over = self._numbers("done", done).astype(bool)
+        by_clock = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
+        if by_clock.shape != (n,):
+            raise ValueError(f"infos: expected one for each of {n} envs, got {len(infos)}")
+        if self._recorder is None:
+            self._recorder = self._new_recorder()
+        self._recorder.add(
+            taken,
+            following,
+            chosen.astype(self._actions.dtype, copy=False),  # as SB3's own replays cast them
+            gains,
+            terminated=over & ~by_clock,
+            truncated=over & by_clock,
+        )
+
+    def extend(self, *args: Any) -> None:
+        """Take up several steps: what `add` takes, with an axis before it."""
+        for step in zip(*args, strict=True):
+            self.add(*step)
+
+    def flush(self) -> None:
+        """Store what `add` took up, so that it can be drawn; in a folder it is kept for good."""
+        if self._recorder is not None:
+            self._recorder.flush()
+
+    def __reduce__(self) -> NoReturn:
+        where = self.replay.path
+        kept = (
+            "in RAM alone: give SequenceReplayBuffer a folder" if where is None else f"in {where}"
+        )
+        raise TypeError(
+            f"a Stepwell replay cannot be pickled, as save_replay_buffer would: its rows are kept "
+            f"{kept}; after the model is loaded again, open the folder and assign "
+            f"model.replay_buffer = as_sb3_replay(replay, model)"
+        )
+
+    def _request(self, batch_size: int) -> Transitions:
+        if self._last_request is None or self._last_request.batch_size != batch_size:
+            self._last_request = Transitions(batch_size, self.n_steps, self.gamma, fields=_FIELDS)
+        return self._last_request
+
+    def _chosen(self, action: Any) -> np.ndarray:
+        """Actions [B, A] as SB3's replays hold them."""
+        found = self._actions.fit(action, 1)
+        if not self._actions.is_box:
+            return found
+        if not self._are_scaled:
+            space: Any = self.action_space
+            low, high = space.low.reshape(-1), space.high.reshape(-1)
+            found = 2.0 * ((found - low) / (high - low)) - 1.0
+        return found.astype(np.float32, copy=False)  # SB3 keeps no float64 actions either
+
+    def _rewards(self, batch: TransitionBatch, env: Any) -> np.ndarray:
+        """Returns [B] float32; each reward is normalised before it is discounted."""
+        found: np.ndarray = batch.reward
+        if env is None:
+            return found
+        if self.n_steps == 1:
+            found = env.normalize_reward(found).astype(np.float32)
+            return found
+        request = Sequences(
+            len(found), self.n_steps, borders="pad_after", align="transition", fields=("reward",)
+        )
+        # Padding behind an episode's end is 0, and stays so.
+        each = env.normalize_reward(self.replay.take(request, batch.ids).reward)
+        found = (each @ self.gamma ** np.arange(self.n_steps)).astype(np.float32)
+        return found
+
+    def _check_rows(self) -> None:
+        """Raise ValueError unless the rows are the model's."""
+        spec = self.replay.spec
+        if spec is self._checked:
+            return
+        nothing = {f.name: np.empty((0, *f.source_shape), f.numpy_dtype) for f in spec.fields}
+        self._observations.fit(unflatten(spec.observation, nothing), 1)
+        self._actions.fit(unflatten(spec.action, nothing), 1)
+        by_add = {_is_by_add(session) for session in self.replay.sessions}
+        if self._actions.is_box and len(by_add) > 1:
+            raise ValueError(
+                "the actions in these stores are scaled or not, expected stores all of which were "
+                "written by add, or none, got both; open them one by one"
+            )
+        self._are_scaled = by_add == {True}
+        self._checked = spec
+
+    def _numbers(self, name: str, value: object, shape: tuple[int, ...] = ()) -> np.ndarray:
+        """An array [N, *shape], whatever ones among the shape SB3 has added or left out."""
+        array = np.asarray(value)
+        wanted = (self.n_envs, *shape)
+        if array.size != math.prod(wanted) or array.shape[:1] != (self.n_envs,):
+            raise ValueError(
+                f"{name}: expected {math.prod(wanted)} numbers, {wanted} for the model's envs, got "
+                f"shape {array.shape}; give those of one step of all envs"
+            )
+        return array.reshape(wanted)
+
+    def _shaped(self, observation: Any) -> Any:
+        """SB3 gives numbers of a Discrete space as [N] or [N, 1]."""
+        space, n = self.observation_space, self.n_envs
+        if isinstance(space, spaces.Discrete):
+            return np.asarray(observation).reshape(n)
+        if not isinstance(space, spaces.Dict):
+            return observation
+        return {
+            key: np.asarray(part).reshape(n)
+            if isinstance(space.spaces.get(key), spaces.Discrete)
+            else part
+            for key, part in observation.items()
+        }
+
+    def _new_recorder(self) -> TransitionRecorder:
+        if self.replay.is_bound and not all(map(_is_by_add, self.replay.sessions)):
+            raise ValueError(
+                "add: expected an empty replay, or one that add has written, got one that a "
+                "Collector writes, with the actions of its envs; train the model with "
+                "model.train(gradient_steps, batch_size), or give it a replay of its own"
+            )
+        facts = {"maker": _MAKER, "actions": "scaled" if self._actions.is_box else "given"}
+        return TransitionRecorder(self.replay, self._rows, self.n_envs, facts)
+
+
+def _is_by_add(session: Mapping[str, object]) -> bool:
+    """Whether `SB3Replay.add` has written the rows, rather than a Collector."""
+    recipe = session.get("recipe")
+    return isinstance(recipe, Mapping) and recipe.get("maker") == _MAKER

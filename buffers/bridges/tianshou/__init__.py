@@ -1,0 +1,1 @@
+"""Tianshou: batches and buffers of its own, a replay its algorithms draw from, its data stored."""

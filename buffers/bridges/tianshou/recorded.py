@@ -1,0 +1,155 @@
+"""What Tianshou's collectors put into its buffers, as Stepwell's episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stepwell.buffers.bridges.stream_writer import Columns, StreamWriter
+from stepwell.buffers.bridges.tensordicts.nested_keys import leaves_below
+from stepwell.buffers.bridges.tianshou.batches import load_tianshou
+from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+
+__all__ = ["from_tianshou"]
+
+_SOURCE = "from_tianshou"
+_KINDS = {"info": "info", "extra": "policy"}
+
+
+def from_tianshou(
+    buffer: Any,
+    replay: SequenceReplayBuffer,
+    *,
+    fields: Sequence[str] | None = None,
+    stream: int = 0,
+) -> int:
+    """Store what is in a buffer of Tianshou's as episodes: the other way of `to_tianshou_buffer`.
+
+    Args:
+        buffer: A ``ReplayBuffer`` or ``VectorReplayBuffer`` that kept next observations; each part
+            of it becomes a stream. Where its newest step ends nothing the episode is cut. Of a part
+            that is full, older steps may be gone: its oldest episode is stored as one that lacks
+            its first row.
+        replay: Where it goes; it takes up these rows only if it holds such.
+        fields: What to store of Tianshou's ``info`` and ``policy``: ``["info/lives",
+            "extra/log_prob"]``. None stores what the replay already has of such fields, and nothing
+            in a new one; ``info.cut`` is always heeded.
+        stream: Stream of the buffer's first part.
+
+    Returns:
+        How many env steps were stored.
+
+    Raises:
+        ImportError: Tianshou is not installed, or too old.
+        SpecMismatch: The replay holds other rows.
+        ValueError: Next observations were not kept, or rows do not follow each other; nothing was
+            stored.
+        TypeError: It is no buffer.
+
+    Example:
+        >>> import stepwell as sw
+        >>> from stepwell.buffers.bridges.tianshou.batches import to_tianshou_buffer
+        >>> replay, again = sw.SequenceReplayBuffer(seed=0), sw.SequenceReplayBuffer(seed=0)
+        >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        ...     report = collector.collect(steps=100)
+        >>> from_tianshou(to_tianshou_buffer(replay), again)
+        100
+        >>> again.digest() == replay.digest()
+        True
+    """
+    tianshou = load_tianshou(_SOURCE)
+    if not isinstance(buffer, tianshou.ReplayBuffer):
+        raise TypeError(
+            f"{_SOURCE}: expected a ReplayBuffer of Tianshou's, got a {type(buffer).__name__}; "
+            f"give the collector's buffer"
+        )
+    if not len(buffer):
+        return 0
+    if not hasattr(buffer, "obs_next"):
+        raise ValueError(
+            f"{_SOURCE}: expected a buffer that kept obs_next, got one with ignore_obs_next, in "
+            f"which an episode's last observation is lost; fill one without"
+        )
+    table = {name: _plain(getattr(buffer, name)) for name in ("obs", "act", "obs_next")}
+    chosen = _named("observation", table["obs"]) | _named("action", table["act"])
+    following = _named("observation", table["obs_next"])
+    brought = {"reward": np.asarray(buffer.rew)}
+    for name in _wanted(fields, replay):
+        (brought if name.startswith("info/") else chosen)[name] = _field(buffer, name)
+    cut = _plain(getattr(buffer, "info", {})).get("cut", np.zeros(len(buffer.done), bool))
+    streams: dict[int, Columns] = {}
+    for number, (rows, is_full) in enumerate(_parts(buffer)):
+        ends = np.asarray(buffer.done)[rows].astype(bool)
+        is_first = np.r_[not is_full, ends[:-1]]
+        is_cut = cut[rows].astype(bool)
+        streams[stream + number] = Columns(
+            {name: array[rows] for name, array in chosen.items()},
+            {name: array[rows] for name, array in brought.items()},
+            {name: array[rows] for name, array in following.items()},
+            np.asarray(buffer.terminated)[rows].astype(bool),
+            np.asarray(buffer.truncated)[rows].astype(bool) & ~is_cut,
+            is_cut,
+            is_first.astype(bool),
+        )
+    return StreamWriter(replay, _SOURCE).add(streams)
+
+
+def _parts(buffer: Any) -> list[tuple[np.ndarray, bool]]:
+    """For each part where its steps are, the oldest first, and whether it is full."""
+    edges = np.asarray(buffer.subbuffer_edges)
+    parts = getattr(buffer, "buffers", [buffer])
+    found: list[tuple[np.ndarray, bool]] = []
+    for part, first, last in zip(parts, edges[:-1], np.asarray(buffer.last_index), strict=True):
+        count = len(part)
+        order = (last - first + 1 + np.arange(count)) % max(1, count)
+        found.append((first + order, count == part.maxsize))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A Batch as a dict."""
+    if hasattr(value, "get_keys"):
+        return {key: _plain(value[key]) for key in value.get_keys()}
+    return np.asarray(value)
+
+
+def _named(part: str, tree: Any) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    for key, array in leaves_below((part,), tree):
+        if array.dtype == object:
+            raise ValueError(
+                f"{_SOURCE}: expected numbers of one shape under {'/'.join(key)}, got objects; "
+                f"leave it out, or flatten the env's observations"
+            )
+        found["/".join(key)] = array
+    return found
+
+
+def _wanted(fields: Sequence[str] | None, replay: SequenceReplayBuffer) -> list[str]:
+    """Names of the info fields and extras to store."""
+    if fields is None:
+        names = replay.spec.names if replay.is_bound else []
+        return [name for name in names if name.split("/")[0] in _KINDS]
+    for name in fields:
+        if name.split("/")[0] not in _KINDS:
+            raise ValueError(
+                f"fields: expected names that begin with info/ or extra/, got {name!r}; the others "
+                f"are always stored"
+            )
+    return list(fields)
+
+
+def _field(buffer: Any, name: str) -> np.ndarray:
+    kind, *path = name.split("/")
+    found = _plain(getattr(buffer, _KINDS[kind], {}))
+    for part in path:
+        found = found.get(part) if isinstance(found, dict) else None
+    if not isinstance(found, np.ndarray) or found.dtype == object:
+        raise ValueError(
+            f"{_SOURCE}: expected numbers under {_KINDS[kind]}.{'.'.join(path)}, which is to be "
+            f"stored as {name}, got none; leave it out of fields="
+        )
+    return found
