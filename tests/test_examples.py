@@ -16,9 +16,18 @@ EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 LINE_LIMIT = 60
 # A whole learner in one file, as CleanRL has it: network, policy, loss and loop; and two
 # recorders beside each other, with a table and a picture.
-LINE_LIMITS = {"live_buffers": 160, "ppo_atari": 130, "ppo_cartpole": 130}
+LINE_LIMITS = {"feed_cleanrl_ppo": 130, "live_buffers": 160, "ppo_atari": 130, "ppo_cartpole": 130}
 # Packages of extras and of others, by example.
-NEEDS = {"live_buffers": ("cynes", "minari", "h5py", "jax", "PIL"), "nes_dataset": ("cynes",)}
+NEEDS = {
+    "feed_cleanrl_ppo": ("torch",),
+    "feed_sb3_dqn": ("stable_baselines3",),
+    "feed_sb3_ppo": ("stable_baselines3",),
+    "feed_tianshou": ("tianshou",),
+    "feed_torchrl_dqn": ("torchrl",),
+    "live_buffers": ("cynes", "minari", "h5py", "jax", "PIL"),
+    "nes_dataset": ("cynes",),
+    "offline_d3rlpy": ("h5py",),
+}
 STEPS = 200
 GATHER = ["--steps", str(STEPS), "--out", "{out}"]
 # Those that gather nothing have arguments of their own.

@@ -1,0 +1,327 @@
+"""d3rlpy's file: what is in it, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from exchanged_stores import (
+    DISCRETE,
+    IMAGE,
+    REWARD,
+    VECTOR,
+    Wanted,
+    episodes_of,
+    round_trip,
+    stores,
+    tagged_store,
+)
+from recorded_envs import Listed, frames, recorded, traces
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import export_episodes, import_episodes
+from stepwell.buffers.bridges.formats import hdf5_columns
+
+h5py = pytest.importorskip("h5py", reason="needs h5py")
+
+CONTINUOUS = Field("action", "float32", (2,), "raw")
+PLAIN_ACTIONS = ((DISCRETE,), (CONTINUOUS,), (Field("action", "float64", (), "raw"),))
+STACKED = Field("observation", "uint8", (4, 4), "zstd", stack=3, stack_padding="repeat")
+COLOURS = Field("observation", "uint8", (6, 5, 3), "zstd", stack=2, stack_padding="zero")
+ODD_STACKS = Field("observation", "float32", (3,), "raw", stack=4, stack_padding="repeat")
+REUSED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def written(replay: SequenceReplayBuffer, **options: object) -> dict[str, Any]:
+    """All datasets of the file, by name."""
+    Path("out.h5").unlink(missing_ok=True)
+    export_episodes(replay, "d3rlpy", "out.h5", options=options)
+    found: dict[str, Any] = {}
+    with h5py.File("out.h5", "r") as file:
+        file.visititems(
+            lambda name, node: found.update({name: node[()]} if hasattr(node, "shape") else {})
+        )
+    return found
+
+
+@REUSED_FOLDER
+@given(replay=stores(Wanted(actions=PLAIN_ACTIONS)), compress=st.booleans(), channels=st.booleans())
+def test_what_was_exported_comes_back_bit_for_bit(
+    replay: SequenceReplayBuffer, compress: bool, channels: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "out.h5").unlink(missing_ok=True)
+    options = {"compress": compress, "channels_first": channels}
+    round_trip(replay, "d3rlpy", tmp_path / "out.h5", options)
+
+
+@REUSED_FOLDER
+@given(data=st.data(), channels=st.booleans())
+def test_stacks_in_full_come_back_as_frames(
+    data: st.DataObject, channels: bool, tmp_path: Path
+) -> None:
+    stacked = ((STACKED,), (COLOURS,), (ODD_STACKS,))
+    replay = data.draw(stores(Wanted(observations=stacked, actions=PLAIN_ACTIONS, stacked=False)))
+    if any(episode.first_row for episode in replay.iter_episodes()):
+        return
+    (tmp_path / "out.h5").unlink(missing_ok=True)
+    options = {"stack": True, "channels_first": channels}
+    round_trip(replay, "d3rlpy", tmp_path / "out.h5", options)
+
+
+def assert_listed(file: dict[str, Any], number: int, listed: Listed) -> None:
+    """The four columns are those of a list: T rows, or T + 1 with a dummy one behind them."""
+    is_terminated = bool(listed.steps) and listed.terminated[-1]
+    rows = listed.steps + (not is_terminated)
+    shown = np.array(listed.observations)[:rows]
+    assert np.array_equal(np.squeeze(file[f"observations_{number}"]), np.squeeze(shown))
+    dummy = [0] * (rows - listed.steps)
+    actions = [int(action) for action in listed.actions]
+    assert file[f"actions_{number}"].tolist() == [[a] for a in [*actions, *dummy]]
+    assert file[f"rewards_{number}"].tolist() == [[r] for r in [*listed.rewards, *dummy]]
+    assert file[f"rewards_{number}"].dtype == np.float32
+    assert file[f"terminated_{number}"].dtype == np.bool_
+    assert bool(file[f"terminated_{number}"]) == is_terminated
+
+
+@pytest.mark.parametrize("stack", [0, 1, 3])
+def test_each_episode_is_what_its_env_played(stack: int) -> None:
+    replay, listed = recorded(frames(stack) if stack else traces())
+    file = written(replay, stack=True)
+    assert file["num_episodes"] == len(listed)
+    assert file["version"] == b"2.1"
+    assert file["columns"].tolist() == [b"observations", b"actions", b"rewards", b"terminated"]
+    for number, one in enumerate(listed):
+        assert_listed(file, number, one)
+    assert {one.is_cut for one in listed} == {True, False}
+
+
+def test_images_get_the_shape_that_networks_want_and_vectors_keep_theirs() -> None:
+    shapes = {
+        IMAGE: (3, 6, 5),
+        VECTOR: (3,),
+        STACKED: (1, 4, 4),
+        COLOURS: (3, 6, 5),
+        ODD_STACKS: (3,),
+        Field("observation", "uint8", (4, 84, 84), "zstd"): (4, 84, 84),
+        Field("observation", "uint8", (9, 9), "zstd"): (1, 9, 9),
+        Field("observation", "uint8", (3, 9, 4), "zstd"): (3, 9, 4),
+    }
+    for field, shape in shapes.items():
+        assert written(tagged_store(field))["observations_0"].shape == (1, *shape)
+    full = {STACKED: (3, 4, 4), COLOURS: (6, 6, 5), ODD_STACKS: (12,)}
+    for field, shape in full.items():
+        assert written(tagged_store(field), stack=True)["observations_0"].shape == (1, *shape)
+    as_is = written(tagged_store(IMAGE), channels_first=False)
+    assert as_is["observations_0"].shape == (1, 6, 5, 3)
+
+
+def test_channels_and_frames_of_a_stack_stand_in_the_order_of_time() -> None:
+    replay = tagged_store(COLOURS)
+    (file, episode) = written(replay, stack=True), episodes_of(replay)[4]
+    shown, stored = file["observations_4"], episode.observation
+    for row in range(len(shown)):
+        before = stored[row - 1] if row else np.zeros_like(stored[0])
+        assert np.array_equal(shown[row, :3], np.moveaxis(before, -1, 0))
+        assert np.array_equal(shown[row, 3:], np.moveaxis(stored[row], -1, 0))
+
+
+@pytest.mark.parametrize("end", [End.TERMINATED, End.NONE])
+def test_an_episode_without_a_step_has_one_row_and_no_transition(end: End) -> None:
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec((VECTOR, DISCRETE, REWARD), "observation", "action"), {})
+    rows = {f.name: np.ones((1, *f.shape), f.dtype) for f in replay.spec.fields}
+    replay.add([Piece(0, 0, 5, end, rows, {}, is_beheaded=True)])
+    file = written(replay)
+    assert file["observations_0"].tolist() == [[1, 1, 1]]
+    assert (file["actions_0"].tolist(), file["rewards_0"].tolist()) == ([[0]], [[0]])
+    assert not file["terminated_0"]
+    round_trip(replay, "d3rlpy", Path("single.h5").absolute())
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7, 12, 50])
+def test_long_columns_are_written_a_batch_at_a_time(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdf5_columns, "_CHUNK_BYTES", 256)
+    monkeypatch.setattr(hdf5_columns, "_BATCH_BYTES", 900)
+    values = np.random.default_rng(0).normal(size=(rows, 16))
+    with h5py.File("batches.h5", "w") as file:
+        hdf5_columns.put_column(file, "x", values, compress=True)
+        assert np.array_equal(file["x"][()], values)
+
+
+def test_rewards_that_float32_rounds_are_told_and_kept() -> None:
+    spec = Spec((VECTOR, DISCRETE, REWARD), "observation", "action")
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    fields: dict[str, np.ndarray] = {
+        "observation": np.zeros((4, 3), np.float32),
+        "action": np.zeros(4, np.int64),
+        "reward": np.array([0, 0.5, 1e6 + 0.01, 1 / 3]),
+    }
+    replay.add([Piece(0, 0, 0, End.TRUNCATED, fields)])
+    report, _, back = round_trip(replay, "d3rlpy", Path("rounded.h5").absolute())
+    assert report.notes[0].startswith("rewards rounded to float32: 2, by 0.01 at most")
+    assert next(back.iter_episodes()).reward.tolist() == fields["reward"].tolist()
+    report, _, _ = round_trip(tagged_store(), "d3rlpy", Path("exact.h5").absolute())
+    assert not any("rounded" in note for note in report.notes)
+
+
+def test_the_notes_tell_what_the_user_must_do() -> None:
+    replay = tagged_store(STACKED)
+    report = export_episodes(replay, "d3rlpy", "some.h5")
+    assert report.notes[0].startswith(
+        "observation holds single frames: stacks are made by "
+        "d3rlpy.dataset.FrameStackTransitionPicker(3); that pads with zeros"
+    )
+    assert report.notes[-1].startswith(
+        "last observations of terminated episodes are left out, 3 in all"
+    )
+    assert "d3rlpy.dataset.ReplayBuffer.load(file" in report.loading
+
+
+@pytest.mark.parametrize(
+    ("fields", "layout"),
+    [
+        ((Field("action", "int64", (2,), "raw"),), "action"),
+        ((Field("action", "float32", (2, 2), "raw"),), "action"),
+        ((Field("action", "bool", (), "raw"),), "action"),
+        ((Field("action/a", "int64", (), "raw"),), {"a": "action/a"}),
+    ],
+)
+def test_actions_that_d3rlpy_does_not_know_are_refused(
+    fields: tuple[Field, ...], layout: Any
+) -> None:
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec((VECTOR, *fields, REWARD), "observation", layout), {})
+    rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
+    replay.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+    with pytest.raises(ValueError, match="expected one whole number, or one vector of floats"):
+        export_episodes(replay, "d3rlpy", "out.h5")
+    assert not list(Path().iterdir())
+
+
+def test_actions_below_zero_are_refused() -> None:
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec((VECTOR, DISCRETE, REWARD), "observation", "action"), {})
+    rows = {f.name: np.zeros((3, *f.shape), f.dtype) for f in replay.spec.fields}
+    rows["action"][0] = -1
+    replay.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+    with pytest.raises(ValueError, match="expected whole numbers from 0 on"):
+        export_episodes(replay, "d3rlpy", "out.h5")
+
+
+# --- files of somebody else
+
+
+def theirs(columns: dict[str, Any], version: str = "2.1") -> None:
+    """A file as d3rlpy dumps it."""
+    with h5py.File("theirs.h5", "w") as file:
+        file["columns"] = ["observations", "actions", "rewards", "terminated"]
+        file["version"] = version
+        for name, value in columns.items():
+            file[name] = value
+
+
+def two_episodes() -> dict[str, Any]:
+    found: dict[str, Any] = {"num_episodes": 2}
+    for number, rows in ((0, 4), (1, 3)):
+        found[f"observations_{number}"] = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+        found[f"actions_{number}"] = np.arange(1, rows + 1)[:, None]
+        found[f"rewards_{number}"] = np.arange(1, rows + 1, dtype=np.float32)[:, None]
+        found[f"terminated_{number}"] = number == 0
+    return found
+
+
+def test_a_file_of_somebody_elses_is_read_as_d3rlpy_would() -> None:
+    theirs(two_episodes())
+    replay = SequenceReplayBuffer()
+    report = import_episodes("d3rlpy", "theirs.h5", replay)
+    over, open_ = episodes_of(replay)
+    assert (over.end, open_.end) == (End.TERMINATED, End.TRUNCATED)
+    assert over.observation.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [0, 0]]
+    assert over.action.tolist() == [1, 2, 3, 4, 0]
+    assert over.reward.tolist() == [0, 1, 2, 3, 4]
+    assert open_.observation.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert open_.action.tolist() == [1, 2, 0]
+    assert open_.reward.tolist() == [0, 1, 2]
+    assert report.notes[0].startswith("streams and metadata are not told")
+    assert report.notes[1].startswith("last observations of terminated episodes are zeros, 1")
+    assert report.notes[2].startswith("episodes without a termination are taken for truncated")
+
+
+def test_observations_of_several_parts_are_read_as_a_tuple() -> None:
+    columns = two_episodes()
+    for number in (0, 1):
+        shown = columns.pop(f"observations_{number}")
+        columns |= {f"observations_{number}_0": shown, f"observations_{number}_1": shown[:, :1]}
+        columns[f"actions_{number}"] = shown
+    theirs(columns)
+    replay = SequenceReplayBuffer()
+    import_episodes("d3rlpy", "theirs.h5", replay)
+    first = episodes_of(replay)[0]
+    assert isinstance(first.observation, tuple)
+    assert [part.shape for part in first.observation] == [(5, 2), (5, 1)]
+    assert first.action.shape == (5, 2)
+
+
+def test_what_stepwell_wrote_can_be_read_as_anybodys() -> None:
+    replay, listed = recorded(traces())
+    written(replay)
+    back = SequenceReplayBuffer()
+    # The rows that hold final observations are taken for rows of steps, as d3rlpy does.
+    import_episodes("d3rlpy", "out.h5", back, options={"record": False})
+    assert [e.steps for e in episodes_of(back)] == [one.steps for one in listed]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"rewards_1": np.zeros((3, 2), np.float32)}, r"rewards \[N, 1\] of episode 1"),
+        ({"actions_1": np.zeros((3, 2), np.float32)}, "expected action of episode 1 as int64"),
+        ({"observations_1": np.zeros((3, 5), np.float32)}, "expected observation of episode 1"),
+        ({"observations_0": np.zeros((2, 2), np.float32)}, r"observations, actions \[N, A\]"),
+        ({"num_episodes": 3}, "expected observations_2, got none"),
+        ({"num_episodes": 0}, "expected at least one episode, got none"),
+    ],
+)
+def test_columns_that_are_no_episodes_are_refused(change: dict[str, Any], sentence: str) -> None:
+    theirs({**two_episodes(), **change})
+    with pytest.raises(ValueError, match=sentence):
+        import_episodes("d3rlpy", "theirs.h5", SequenceReplayBuffer())
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected a file of d3rlpy's, got no file"):
+        import_episodes("d3rlpy", "none.h5", SequenceReplayBuffer())
+    Path("text.h5").write_text("no HDF5")
+    with pytest.raises(ValueError, match="expected an HDF5 file, got another"):
+        import_episodes("d3rlpy", "text.h5", SequenceReplayBuffer())
+    with h5py.File("flat.h5", "w") as file:
+        file["observations"] = np.zeros((3, 2))
+    with pytest.raises(ValueError, match="expected a file that d3rlpy 2 has dumped"):
+        import_episodes("d3rlpy", "flat.h5", SequenceReplayBuffer())
+    theirs(two_episodes(), version="2.0")
+    with pytest.raises(ValueError, match=r"expected version 2.1 with .* got 2.0"):
+        import_episodes("d3rlpy", "theirs.h5", SequenceReplayBuffer())
+
+
+def test_episodes_with_more_than_the_four_columns_are_refused() -> None:
+    theirs(two_episodes())
+    with h5py.File("theirs.h5", "a") as file:
+        del file["columns"]
+        file["columns"] = ["observations", "actions", "rewards", "terminated", "mood"]
+    with pytest.raises(ValueError, match=r"expected version 2.1 with .*, got 2.1 with .*mood"):
+        import_episodes("d3rlpy", "theirs.h5", SequenceReplayBuffer())
+
+
+def test_a_file_that_was_changed_since_is_refused() -> None:
+    written(tagged_store())
+    with h5py.File("out.h5", "a") as file:
+        del file["stepwell/3"]
+    with pytest.raises(ValueError, match="expected what Stepwell noted about episode 3"):
+        import_episodes("d3rlpy", "out.h5", SequenceReplayBuffer())

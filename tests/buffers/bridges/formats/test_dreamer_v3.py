@@ -1,0 +1,670 @@
+"""DreamerV3's chunks: what is in them, what its own replay reads in them, and what comes back."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from exchanged_stores import DISCRETE, episodes_of, round_trip, stores, tagged_store
+from real_loaders import run_real
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import export_episodes, import_episodes
+from tagged_pixels import PlayedEpisode, play, tag_of
+
+ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+FLAGS = ["is_first", "is_last", "is_terminal"]
+NEEDS_ELEMENTS = pytest.mark.skipif(
+    importlib.util.find_spec("elements") is None, reason="needs elements, as DreamerV3 does"
+)
+
+
+class File(NamedTuple):
+    """A chunk, as its name tells it, and what is in it."""
+
+    time: str
+    uuid: int
+    follows: int
+    rows: int
+    arrays: dict[str, np.ndarray]
+
+
+def number_of(text: str) -> int:
+    assert len(text) == 22
+    return sum(ALPHABET.index(char) * 62**place for place, char in enumerate(reversed(text)))
+
+
+def text_of(number: int) -> str:
+    return "".join(ALPHABET[number // 62**place % 62] for place in reversed(range(22)))
+
+
+def files_in(folder: Path) -> list[File]:
+    """All chunks, by their names."""
+    found = []
+    for file in sorted(folder.glob("*.npz")):
+        time, uuid, follows, rows = file.stem.split("-")
+        with np.load(file, allow_pickle=False) as arrays:
+            held = {name: arrays[name] for name in arrays.files}
+        found.append(File(time, number_of(uuid), number_of(follows), int(rows), held))
+    return found
+
+
+def rows_in(folder: Path) -> list[dict[str, np.ndarray]]:
+    """All rows of each chain, one chain after the other; names and row ids are checked."""
+    files = {file.uuid: file for file in files_in(folder)}
+    followed = {file.follows for file in files.values()} - {0}
+    assert followed <= set(files)
+    chains = []
+    for file in files.values():
+        for row, told in enumerate(file.arrays["stepid"]):
+            assert told.tobytes() == file.uuid.to_bytes(16, "big") + row.to_bytes(4, "big")
+        assert all(len(array) == file.rows for array in file.arrays.values())
+        if file.uuid in followed:
+            continue
+        chain = [file]
+        while chain[-1].follows:
+            chain.append(files[chain[-1].follows])
+            assert chain[-1].time > chain[-2].time
+        keys = file.arrays
+        chains.append({key: np.concatenate([one.arrays[key] for one in chain]) for key in keys})
+    assert sum(len(chain["reward"]) for chain in chains) == sum(f.rows for f in files.values())
+    return chains
+
+
+def expected_rows(episodes: Sequence[PlayedEpisode]) -> dict[str, list[Any]]:
+    """What arrived with each observation of an env, and what was chosen from it."""
+    rows: dict[str, list[Any]] = {key: [] for key in ["image", "action", "reward", *FLAGS]}
+    for one in episodes:
+        for t, picture in enumerate(one.observations):
+            is_final = t == one.steps
+            rows["image"].append(picture)
+            rows["action"].append(0 if is_final else one.actions[t])
+            rows["reward"].append(float(np.float32(one.rewards[t - 1])) if t else 0.0)
+            rows["is_first"].append(t == 0)
+            rows["is_last"].append(is_final and (one.terminated or one.truncated))
+            rows["is_terminal"].append(is_final and one.terminated)
+    return rows
+
+
+def by_env(played: Sequence[PlayedEpisode], env: int) -> list[PlayedEpisode]:
+    return [one for one in played if one.env == env]
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(replay=stores(), chunk=st.sampled_from([1, 2, 3, 5, 1024]))
+def test_what_was_exported_comes_back_bit_for_bit(
+    replay: SequenceReplayBuffer, chunk: int, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    round_trip(replay, "dreamerv3", tmp_path / "out", {"chunk": chunk})
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1024])
+def test_each_env_is_a_chain_of_rows_as_the_env_told_them(tmp_path: Path, chunk: int) -> None:
+    replay, played = play()
+    report, _, _ = round_trip(replay, "dreamerv3", tmp_path / "out", {"chunk": chunk})
+    chains = rows_in(tmp_path / "out")
+    assert len(chains) == 3
+    for chain in chains:
+        env, _, _ = tag_of(chain["image"][0])
+        expected = expected_rows(by_env(played, env))
+        assert sorted(chain) == sorted([*expected, "stepid"])
+        assert {key: chain[key].dtype.name for key in expected} == {
+            "image": "uint8",
+            "action": "int32",
+            "reward": "float32",
+            **dict.fromkeys(FLAGS, "bool"),
+        }
+        assert np.array_equal(chain["image"], expected.pop("image"))
+        assert {key: chain[key].tolist() for key in expected} == expected
+        full = [file.rows for file in files_in(tmp_path / "out") if file.follows]
+        assert full == [chunk] * len(full)
+    assert report.notes[0] == (
+        "there are no latents of DreamerV3's in it: run it with replay_context 0"
+    )
+
+
+def test_names_tell_when_a_chunk_was_begun_and_come_before_all_of_dreamers_own(
+    tmp_path: Path,
+) -> None:
+    export_episodes(play()[0], "dreamerv3", tmp_path / "out", options={"chunk": 8})
+    times = [file.time for file in files_in(tmp_path / "out")]
+    assert times == [f"20000101T0000{number:02d}F000000" for number in range(len(times))]
+
+
+def test_the_same_export_gives_the_same_bytes(tmp_path: Path) -> None:
+    replay, _ = play(shape=(8, 8, 3))
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        export_episodes(replay, "dreamerv3", folder, options={"chunk": 8})
+    told = [{file.name: file.read_bytes() for file in folder.glob("*.npz")} for folder in folders]
+    assert told[0] == told[1]
+
+
+def same_rows(streams: Sequence[int], reward: float, seed: int = 0) -> SequenceReplayBuffer:
+    """An episode of 12 rows in each of the streams, which tell nothing apart."""
+    (episode,) = episodes_of(tagged_store(episodes=1))
+    replay = SequenceReplayBuffer()
+    replay.bind(episode.spec, {"seed": seed})
+    for number, stream in enumerate(streams):
+        rows = {name: np.repeat(array[:1], 12, 0) for name, array in episode.fields.items()}
+        rows["reward"][-1] = reward
+        replay.add([Piece(number, stream, 0, End.TERMINATED, rows, {})])
+    return replay
+
+
+def test_no_two_chunks_have_the_same_id(tmp_path: Path) -> None:
+    found = []
+    for name, reward in (("a", 1.0), ("b", 2.0)):
+        replay = same_rows([0, 1, 0], reward)
+        round_trip(replay, "dreamerv3", tmp_path / name, {"chunk": 4})
+        found.append({file.uuid: file.arrays["reward"].any() for file in files_in(tmp_path / name)})
+        assert len(found[-1]) == 9
+    # What follows upon another row is another chunk, even where it holds the same.
+    both = set(found[0]) & set(found[1])
+    assert len(both) == 4
+    assert not any(found[0][uuid] for uuid in both)
+    export_episodes(
+        same_rows([0, 1, 0], 1.0, seed=1), "dreamerv3", tmp_path / "c", options={"chunk": 4}
+    )
+    assert not {file.uuid for file in files_in(tmp_path / "c")} & set(found[0])
+
+
+def test_a_dict_gives_its_keys_and_floats_become_float32(tmp_path: Path) -> None:
+    replay, played = play(is_dict=True, shape=(8, 9, 3))
+    report, _, _ = round_trip(replay, "dreamerv3", tmp_path / "out", {"chunk": 6})
+    for chain in rows_in(tmp_path / "out"):
+        assert sorted(chain) == sorted(["screen", "clock", "action", "reward", "stepid", *FLAGS])
+        one = by_env(played, tag_of(chain["screen"][0])[0])[0]
+        assert np.array_equal(chain["screen"][: one.steps + 1], one.observations)
+        clock = [[one.number / 3, t / 7] for t in range(one.steps + 1)]
+        assert chain["clock"].dtype == np.float32
+        assert np.array_equal(chain["clock"][: one.steps + 1], np.array(clock, np.float32))
+    rounded = [note.split(" ")[0] for note in report.notes if "rounded to float32" in note]
+    assert sorted(rounded) == ["observation/clock", "reward"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "written"),
+    [
+        ((6, 5), {}, (6, 5, 1)),
+        ((6, 5, 4), {}, (6, 5, 4)),
+        ((3, 6, 5), {}, (6, 5, 3)),
+        ((3, 6, 4), {}, (3, 6, 4)),
+        ((3, 6, 4), {"channels": "first"}, (6, 4, 3)),
+        ((8, 6, 5), {}, (8, 6, 5)),
+        ((1, 6, 5), {}, (6, 5, 1)),
+        ((1, 6, 5, 3), {}, (6, 5, 3)),
+        ((1, 3, 6, 5), {}, (6, 5, 3)),
+    ],
+)
+def test_pictures_have_their_channels_last(
+    shape: tuple[int, ...], options: dict[str, str], written: tuple[int, ...], tmp_path: Path
+) -> None:
+    replay = tagged_store(Field("observation", "uint8", shape, "zstd"))
+    round_trip(replay, "dreamerv3", tmp_path / "out", options)
+    frames = np.concatenate([one.observation for one in episodes_of(replay) if not one.stream])
+    if len(shape) == 4:
+        frames, shape = frames[:, 0], shape[1:]
+    if len(shape) == 2:
+        frames = frames[..., None]
+    elif written != shape:
+        frames = frames.transpose(0, 2, 3, 1)
+    images = rows_in(tmp_path / "out")[0]["image"]
+    assert images.shape[1:] == written
+    assert np.array_equal(images, frames)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "key", "dtypes"),
+    [
+        (Field("observation", "float32", (3,), "raw"), DISCRETE, None, ("float32", "int32")),
+        (Field("observation", "float16", (3,), "raw"), DISCRETE, "joints", ("float16", "int32")),
+        (
+            Field("observation", "int64", (3,), "raw"),
+            Field("action", "float64", (2,), "raw"),
+            None,
+            ("int32", "float32"),
+        ),
+        (
+            Field("observation", "bool", (3,), "raw"),
+            Field("action", "int8", (2,), "raw"),
+            None,
+            ("bool", "int8"),
+        ),
+    ],
+)
+def test_vectors_are_written_in_the_dtypes_of_dreamers_spaces(
+    observation: Field, action: Field, key: str | None, dtypes: tuple[str, str], tmp_path: Path
+) -> None:
+    replay = tagged_store(observation, action=action)
+    round_trip(replay, "dreamerv3", tmp_path / "out", {"observation": key})
+    chain = rows_in(tmp_path / "out")[0]
+    name = key or "vector"
+    assert (chain[name].dtype.name, chain["action"].dtype.name) == dtypes
+    episodes = [one for one in episodes_of(replay) if not one.stream]
+    for found, field in ((chain[name], "observation"), (chain["action"], "action")):
+        assert np.array_equal(found, np.concatenate([one.fields[field] for one in episodes]))
+
+
+def test_what_dreamer_does_not_know_stands_beside(tmp_path: Path) -> None:
+    plain = tagged_store().spec
+    spec = plain.with_more([Field("info/lives", "int64", (), "narrow")])
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    for one in episodes_of(tagged_store()):
+        fields = {**one.fields, "info/lives": np.arange(one.rows)}
+        lost = 2 if one.id == 3 else 0
+        replay.add([Piece(one.id, one.stream, lost, one.end, fields, {}, lost > 0)])
+    report, _, _ = round_trip(replay, "dreamerv3", tmp_path / "out")
+    for stream, chain in enumerate(rows_in(tmp_path / "out")):
+        assert not any("info" in key or "lives" in key for key in chain)
+        resets = [
+            row == 0
+            for one in episodes_of(replay)
+            for row in range(one.rows)
+            if one.stream == stream
+        ]
+        assert chain["is_first"].tolist() == resets
+    assert report.notes[-2:] == (
+        "DreamerV3 refuses arrays that it does not know: info/lives is kept beside",
+        "1 episodes lost their first rows: the first that is left has is_first set",
+    )
+
+
+def spec_of(observation: Mapping[str, str], action: Mapping[str, str] | str = "action") -> Spec:
+    names = [*observation.values(), *([action] if isinstance(action, str) else action.values())]
+    fields = (*(Field(name, "int64", (), "raw") for name in names), tagged_store().spec["reward"])
+    return Spec(fields, dict(observation), action if isinstance(action, str) else dict(action))
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (spec_of({"reward": "observation/reward"}), "reward"),
+        (spec_of({"stepid": "observation/stepid"}), "stepid"),
+        (spec_of({"log/x": "observation/log/x"}), "log/x"),
+        (spec_of({"x": "observation/x"}, {"reset": "action/reset"}), "reset"),
+        (spec_of({"x": "observation/x"}, {"x": "action/x"}), "x"),
+        (spec_of({"action": "observation/action"}), "action"),
+    ],
+)
+def test_keys_that_mean_something_else_are_refused(spec: Spec, name: str, tmp_path: Path) -> None:
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    rows = {field.name: np.zeros(2, field.numpy_dtype) for field in spec.fields}
+    replay.add([Piece(0, 0, 0, End.TERMINATED, rows, {})])
+    with pytest.raises(ValueError, match=f"expected keys apart from reward, .* got '{name}'"):
+        export_episodes(replay, "dreamerv3", tmp_path / "out", dry_run=True)
+
+
+def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"option chunk: expected .* >= 1, got 0"):
+        export_episodes(tagged_store(), "dreamerv3", tmp_path / "out", options={"chunk": 0})
+    replay, _ = play(is_dict=True, shape=(8, 9, 3), steps=6)
+    with pytest.raises(ValueError, match=r"option observation: expected none, .* got 'image'"):
+        export_episodes(replay, "dreamerv3", tmp_path / "o", options={"observation": "image"})
+    with pytest.raises(ValueError, match="expected keys apart from"):
+        export_episodes(
+            tagged_store(), "dreamerv3", tmp_path / "o", options={"observation": "reward"}
+        )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("observation", 2**31, "'observation' to fit into int32, .* got 0 to 2147483648"),
+        ("observation", -(2**31) - 1, "'observation' to fit into int32"),
+        ("action", 2**31, "'action' to fit into int32"),
+        ("action", -1, "'action' to count from 0, got -1"),
+    ],
+)
+def test_numbers_that_dreamer_cannot_have_are_refused(
+    field: str, value: int, sentence: str, tmp_path: Path
+) -> None:
+    observation = Field("observation", "int64", (3,), "raw")
+    replay = tagged_store(observation, episodes=1)
+    (episode,) = episodes_of(replay)
+    fields = {name: rows.copy() for name, rows in episode.fields.items()}
+    fields[field].reshape(-1)[0] = value
+    replay.add([Piece(5, 0, 0, End.TERMINATED, fields, {})])
+    with pytest.raises(ValueError, match=f"episode 5: expected {sentence}"):
+        export_episodes(replay, "dreamerv3", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def write_chain(
+    folder: Path, lengths: Sequence[int], arrays: Mapping[str, np.ndarray], first: int = 1
+) -> list[Path]:
+    """Chunks of these lengths as DreamerV3 names them; the last tells one that was not saved."""
+    files = []
+    start = 0
+    for place, length in enumerate(lengths):
+        uuid = first + place
+        held: dict[str, Any] = {key: array[start : start + length] for key, array in arrays.items()}
+        ids = [uuid.to_bytes(16, "big") + row.to_bytes(4, "big") for row in range(length)]
+        held["stepid"] = np.frombuffer(b"".join(ids), np.uint8).reshape(length, 20)
+        time = f"2026010{place + 1}T000000F{first:06d}"
+        name = f"{time}-{text_of(uuid)}-{text_of(uuid + 1)}-{length}.npz"
+        np.savez_compressed(folder / name, **held)
+        files.append(folder / name)
+        start += length
+    return files
+
+
+def foreign(lengths: Sequence[int] = (3, 2, 4), ends: str = "tuc") -> dict[str, np.ndarray]:
+    """Rows of episodes of these lengths: terminated, truncated (u) or abandoned (c)."""
+    total = sum(lengths)
+    starts = np.cumsum([0, *lengths[:-1]])
+    stops = np.cumsum(lengths) - 1
+    flags = np.zeros((3, total), np.bool_)
+    flags[0, starts] = True
+    flags[1, stops] = [end != "c" for end in ends]
+    flags[2, stops] = [end == "t" for end in ends]
+    return {
+        "image": np.arange(total * 12).astype(np.uint8).reshape(total, 2, 2, 3),
+        "reward": np.arange(total).astype(np.float32) / 3,
+        "action": np.arange(total, dtype=np.int32) % 5,
+        **dict(zip(FLAGS, flags, strict=True)),
+    }
+
+
+def test_a_folder_of_dreamer_is_read_as_it_is(tmp_path: Path) -> None:
+    rows = foreign()
+    rows["dyn/deter"] = np.arange(18, dtype=np.float16).reshape(9, 2)
+    write_chain(tmp_path, [4, 4, 1], rows)
+    second = {key: array + 1 if key == "image" else array for key, array in rows.items()}
+    write_chain(tmp_path, [9], second, first=100)
+    replay = SequenceReplayBuffer()
+    report = import_episodes("dreamerv3", tmp_path, replay)
+    assert report.notes == ("metadata are not told; each chain of chunks is a stream of its own",)
+    episodes = episodes_of(replay)
+    assert [one.stream for one in episodes] == [0, 0, 0, 1, 1, 1]
+    assert [one.end for one in episodes] == [End.TERMINATED, End.TRUNCATED, End.NONE] * 2
+    for offset in (0, 1):
+        start = 0
+        for one, length in zip(episodes[3 * offset :], (3, 2, 4), strict=False):
+            here = slice(start, start + length)
+            assert np.array_equal(one.observation, rows["image"][here] + np.uint8(offset))
+            assert np.array_equal(one.action, rows["action"][here])
+            assert one.reward.tolist() == rows["reward"][here].tolist()
+            assert np.array_equal(one.fields["extra/dyn/deter"], rows["dyn/deter"][here])
+            start += length
+
+
+def test_several_observations_and_actions_are_a_dict_each(tmp_path: Path) -> None:
+    rows = foreign()
+    rows = {**rows, "inner/x": np.arange(9.0), "stick": np.zeros((9, 2), np.float32)}
+    write_chain(tmp_path, [9], rows)
+    replay = SequenceReplayBuffer()
+    with pytest.raises(ValueError, match=r"expected an array 'act', got image, .* option actions"):
+        import_episodes("dreamerv3", tmp_path, replay, options={"actions": "act"})
+    import_episodes("dreamerv3", tmp_path, replay, options={"actions": "action, stick"})
+    assert replay.spec.action == {"action": "action/action", "stick": "action/stick"}
+    assert replay.spec.observation == {
+        "image": "observation/image",
+        "inner": {"x": "observation/inner/x"},
+    }
+    assert episodes_of(replay)[1].observation["inner"]["x"].tolist() == [3.0, 4.0]
+
+
+def test_a_terminal_row_in_the_middle_is_told(tmp_path: Path) -> None:
+    rows = foreign()
+    rows["is_terminal"][[1, 8]] = True
+    write_chain(tmp_path, [9], rows)
+    report = import_episodes("dreamerv3", tmp_path, SequenceReplayBuffer())
+    assert any("is_terminal was set in 2 rows in the middle" in note for note in report.notes)
+
+
+def broken(rows: dict[str, np.ndarray], **changes: Any) -> dict[str, np.ndarray]:
+    changed = {**rows, **changes}
+    return {key: array for key, array in changed.items() if array is not None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"is_first": None}, "expected an array 'is_first', got image"),
+        ({"reward": None}, "expected an array 'reward', got image"),
+        ({"reward": np.zeros((9, 1), np.float32)}, r"rewards of shape \[T\], got shape"),
+        ({"is_last": np.zeros(9)}, r"'is_last' as bool \[T\], got float64"),
+        ({"is_last": np.arange(9) == 1}, "a reset .is_first. behind is_last, got none at row 2"),
+        (
+            {"is_first": np.zeros(9, np.bool_)},
+            "to begin with a reset .* the chunk before is missing",
+        ),
+        ({"text": np.array(["a"] * 9)}, "to be numbers, got <U1"),
+    ],
+)
+def test_rows_that_are_no_episodes_are_refused(
+    changes: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    write_chain(tmp_path, [9], broken(foreign(), **changes))
+    replay = SequenceReplayBuffer()
+    with pytest.raises(ValueError, match=sentence):
+        import_episodes("dreamerv3", tmp_path, replay)
+
+
+def refused(folder: Path, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        import_episodes("dreamerv3", folder, SequenceReplayBuffer())
+
+
+def test_damaged_and_missing_chunks_are_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="a folder of DreamerV3's, got no folder"):
+        import_episodes("dreamerv3", tmp_path / "nowhere", SequenceReplayBuffer())
+    refused(tmp_path, "expected chunks of DreamerV3's named .* got none")
+    first, middle, last = write_chain(tmp_path, [4, 3, 2], foreign())
+    whole = middle.read_bytes()
+    middle.write_bytes(whole[:-30])
+    refused(tmp_path, "an npz file of plain arrays, got another or a damaged one")
+    middle.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    refused(tmp_path, "an npz file of plain arrays, got another or a damaged one")
+    with middle.open("wb") as opened:
+        np.save(opened, np.zeros(9))
+    refused(tmp_path, "an npz file of plain arrays, got another or a damaged one")
+    middle.unlink()
+    refused(tmp_path, "got the middle of an episode: the chunk before is missing")
+    middle.write_bytes(whole)
+    first.rename(tmp_path / "aside")
+    refused(tmp_path, "got the middle of an episode: the chunk before is missing")
+    (tmp_path / "aside").rename(first)
+    renamed = middle.rename(tmp_path / middle.name.replace("-3.npz", "-2.npz"))
+    refused(tmp_path, "'stepid' to tell the chunk and the rows 0 to 1")
+    renamed.rename(middle)
+    shutil.copy(last, last.with_name(last.name.replace("T0", "T1", 1)))
+    refused(tmp_path, "each follows one other at most, got copies")
+    last.with_name(last.name.replace("T0", "T1", 1)).unlink()
+    (other,) = write_chain(tmp_path, [9], foreign(), first=100)
+    other = other.rename(tmp_path / other.name.replace(text_of(101), text_of(2)))
+    refused(tmp_path, "each follows one other at most, got copies")
+    other.rename(tmp_path / "notes.npz")
+    refused(tmp_path, r"notes\.npz: expected a name such as")
+    (tmp_path / "notes.npz").unlink()
+    *_, length = last.name.split("-")
+    time, uuid, _, _ = last.name.split("-")
+    last.rename(tmp_path / f"{time}-{uuid}-{text_of(1)}-{length}")
+    refused(tmp_path, "expected chains of chunks, got a circle")
+
+
+def test_objects_in_a_chunk_are_not_unpickled(tmp_path: Path) -> None:
+    (file,) = write_chain(tmp_path, [9], foreign())
+    with np.load(file) as arrays:
+        held = {name: arrays[name] for name in arrays.files}
+    np.savez(file, **held, thing=np.array([None] * 9))
+    refused(tmp_path, "an npz file of plain arrays, got another .*pickle")
+
+
+def test_chunks_with_other_arrays_than_the_first_are_refused(tmp_path: Path) -> None:
+    write_chain(tmp_path, [9], foreign())
+    write_chain(tmp_path, [9], {**foreign(), "action": np.zeros((9, 2))}, first=100)
+    refused(tmp_path, r"'action' as in the first chunk, int32 \(\), got float64 \(2,\)")
+
+
+@pytest.mark.parametrize(
+    "change", ["more", "another", "last", "middle", "chain", "swapped", "unnoted"]
+)
+def test_an_export_that_was_changed_is_not_taken_for_what_it_was(
+    change: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    export_episodes(tagged_store(), "dreamerv3", out, options={"chunk": 4})
+    files = sorted(out.glob("*.npz"))
+    names = {file.name.split("-")[1]: file for file in files}
+    if change == "more":
+        write_chain(out, [9], foreign(), first=5)
+    elif change == "another":
+        (file,) = write_chain(out, [9], foreign(), first=5)
+        file.rename(out / file.name.replace(text_of(6), text_of(0)))
+    elif change == "last":
+        next(file for file in files if file.name.split("-")[2] == "0" * 22).unlink()
+    elif change == "middle":
+        names[files[0].name.split("-")[2]].unlink()
+    elif change == "chain":
+        next_ = files[0].name.split("-")[2]
+        files[0].unlink()
+        while next_ in names:
+            file, next_ = names[next_], names[next_].name.split("-")[2]
+            file.unlink()
+    elif change == "swapped":
+        export_episodes(tagged_store(episodes=7), "dreamerv3", tmp_path / "o", options={"chunk": 4})
+        for file in files:
+            file.unlink()
+        for file in (tmp_path / "o").glob("*.npz"):
+            shutil.copy(file, out / file.name)
+    else:
+        (out / "stepwell" / "keys.json").unlink()
+    sentences = {
+        "more": "expected the chunk that its name says follows it, got none",
+        "last": "expected the chunk that its name says follows it, got none",
+        "middle": "expected the chunk that its name says follows it, got none",
+        "another": "expected 6 episodes as exported, got more rows",
+        "chain": "expected .* as exported, got",
+        "swapped": "expected 6 episodes as exported, got more rows",
+        "unnoted": "what Stepwell noted about the keys, got none",
+    }
+    refused(out, sentences[change])
+
+
+@NEEDS_ELEMENTS
+@pytest.mark.parametrize(("chunk", "length"), [(7, 4), (1024, 4), (3, 10), (5, 1)])
+def test_dreamer_itself_reads_what_was_exported(tmp_path: Path, chunk: int, length: int) -> None:
+    replay, played = play(shape=(16, 16, 3))
+    export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": chunk})
+    told = run_real(
+        "dreamerv3", "dreamer_v3_loaders.py", "load", tmp_path / "out", tmp_path, length=length
+    )
+    expected = {env: expected_rows(by_env(played, env)) for env in range(3)}
+    # Every row with enough behind it in its chain begins an item, and none runs over the end.
+    place = {
+        tag_of(picture): (env, row)
+        for env, rows in expected.items()
+        for row, picture in enumerate(rows["image"])
+    }
+    starts = set()
+    for number in range(int(told["items"])):
+        env, first = place[tag_of(told["item/image"][number, 0])]
+        starts.add((env, first))
+        for key, rows in expected[env].items():
+            wanted = rows[first : first + length]
+            assert np.array_equal(told[f"item/{key}"][number], wanted), key
+    assert starts == {
+        (env, row)
+        for env, rows in expected.items()
+        for row in range(len(rows["image"]) - length + 1)
+    }
+    assert int(told["items"]) == len(starts)
+    for b in range(100):
+        env, first = place[tag_of(told["batch/image"][b, 0])]
+        for key in ("image", "action", "reward", "is_terminal"):
+            assert np.array_equal(
+                told[f"batch/{key}"][b], expected[env][key][first : first + length]
+            )
+        resets = [True, *expected[env]["is_first"][first + 1 : first + length]]
+        assert told["batch/is_first"][b].tolist() == resets
+        last = np.array(expected[env]["is_last"][first : first + length])
+        assert told["batch/is_last"][b].tolist() == (last | [*resets[1:], False]).tolist()
+
+
+def test_a_cut_in_the_middle_of_a_chain_is_an_abandoned_episode(tmp_path: Path) -> None:
+    replay = tagged_store(episodes=12)
+    export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": 5})
+    for stream, chain in enumerate(rows_in(tmp_path / "out")):
+        episodes = [one for one in episodes_of(replay) if one.stream == stream]
+        assert any(not one.end.is_final for one in episodes[:-1])
+        assert [tag.tolist() for tag in chain["image"].reshape(-1, 90)[:, :3]] == [
+            [stream, one.id, row] for one in episodes for row in range(one.rows)
+        ]
+        for flag, told in (
+            ("is_first", [[True] + [False] * one.steps for one in episodes]),
+            ("is_last", [[False] * one.steps + [one.end.is_final] for one in episodes]),
+            (
+                "is_terminal",
+                [[False] * one.steps + [bool(one.end & End.TERMINATED)] for one in episodes],
+            ),
+        ):
+            assert chain[flag].tolist() == [mark for marks in told for mark in marks], flag
+
+
+@NEEDS_ELEMENTS
+def test_dreamer_itself_ends_an_episode_that_was_cut(tmp_path: Path) -> None:
+    replay = tagged_store(episodes=12)
+    export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": 5})
+    told = run_real(
+        "dreamerv3", "dreamer_v3_loaders.py", "load", tmp_path / "out", tmp_path, length=6
+    )
+    ends = 0
+    for b in range(100):
+        tags = [tag_of(picture) for picture in told["batch/image"][b]]
+        for t in range(5):
+            goes_on = tags[t + 1][:2] == tags[t][:2]
+            assert told["batch/is_last"][b, t] == (not goes_on)
+            assert told["batch/is_first"][b, t + 1] == (not goes_on)
+            assert not goes_on or tags[t + 1][2] == tags[t][2] + 1
+            ends += not goes_on
+    assert ends > 50
+
+
+@NEEDS_ELEMENTS
+def test_what_dreamer_itself_wrote_is_imported(tmp_path: Path) -> None:
+    _, played = play(shape=(8, 8, 3))
+    envs = [expected_rows(by_env(played, env)) for env in range(3)]
+    order = [(env, row) for row in range(30) for env in range(3) if row < len(envs[env]["image"])]
+    given = {
+        key: np.array([envs[env][key][row] for env, row in order])
+        for key in ["image", "action", "reward", *FLAGS]
+    }
+    given["reward"] = given["reward"].astype(np.float32)
+    given["action"] = given["action"].astype(np.int32)
+    run_real(
+        "dreamerv3",
+        "dreamer_v3_loaders.py",
+        "save",
+        tmp_path / "run",
+        tmp_path,
+        worker=np.array([env for env, _ in order]),
+        chunksize=6,
+        **given,
+    )
+    replay = SequenceReplayBuffer()
+    import_episodes("dreamerv3", tmp_path / "run", replay)
+    episodes = {tag_of(one.observation[0])[:2]: one for one in episodes_of(replay)}
+    assert len(episodes) == len(played)
+    assert len({(one.stream, env) for (env, _), one in episodes.items()}) == 3
+    for one in played:
+        found = episodes[one.env, one.number]
+        assert np.array_equal(found.observation, one.observations)
+        assert found.action.tolist() == [*one.actions, 0]
+        assert found.reward.tolist() == [0, *np.array(one.rewards, np.float32).tolist()]
+        assert bool(found.end & End.TERMINATED) == one.terminated
+        assert bool(found.end & End.TRUNCATED) == (one.truncated and not one.terminated)

@@ -1,0 +1,424 @@
+"""LeRobot data sets: the frames and what is noted about them, and that they come back exactly."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from exchanged_stores import Wanted, episodes_of, round_trip, stores, tagged_store
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
+from stepwell.buffers.bridges.formats.lerobot import meta, stats
+from stepwell.buffers.bridges.formats.lerobot.stats import RunningStats, episode_stats
+from stepwell.buffers.bridges.formats.parquet.columns import Column
+
+pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
+pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+
+REUSED_FOLDER = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+STATE = Field("observation", "int32", (3,), "narrow")
+PICTURES = [
+    Field("observation", "uint8", shape, "zstd")
+    for shape in ((16, 17), (16, 18, 3), (17, 16, 1), (3, 16, 18))
+]
+WANTED = Wanted(
+    observations=[*Wanted().observations, *((picture,) for picture in PICTURES)],
+)
+
+
+def has_steps(replay: SequenceReplayBuffer) -> bool:
+    return any(episode.steps for episode in replay.iter_episodes())
+
+
+@REUSED_FOLDER
+@given(replay=stores(WANTED).filter(has_steps))
+def test_what_was_exported_comes_back_bit_for_bit(
+    replay: SequenceReplayBuffer, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    round_trip(replay, "lerobot", tmp_path / "out")
+
+
+def rows_of(folder: Path, pattern: str = "data/*/*.parquet") -> list[dict[str, Any]]:
+    files = sorted(folder.glob(pattern))
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def test_each_frame_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path) -> None:
+    replay = tagged_store(STATE)
+    export_episodes(replay, "lerobot", tmp_path / "out", options={"fps": 5})
+    frames: list[dict[str, Any]] = []
+    for number, episode in enumerate(episodes_of(replay)):
+        for step in range(number + 1):
+            terminated = step == number and bool(episode.end & End.TERMINATED)
+            truncated = step == number and bool(episode.end & End.TRUNCATED)
+            frames.append(
+                {
+                    "observation.state": [number % 2, number, step],
+                    "action": step % 4,
+                    "next.reward": number + (step + 1) / 4,
+                    "next.done": terminated or truncated,
+                    "next.terminated": terminated,
+                    "next.truncated": truncated,
+                    "timestamp": float(np.float32(step / 5)),
+                    "frame_index": step,
+                    "episode_index": number,
+                    "index": len(frames),
+                    "task_index": 0,
+                }
+            )
+    assert rows_of(tmp_path / "out") == frames
+
+
+def test_what_is_noted_about_episodes_and_features_is_true(tmp_path: Path) -> None:
+    replay = tagged_store(PICTURES[0])
+    options = {"fps": 5, "task": "walk to the door"}
+    export_episodes(replay, "lerobot", tmp_path / "out", options=options)
+    info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text("utf-8"))
+    assert (info["codebase_version"], info["fps"]) == ("v3.0", 5)
+    assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (6, 21, 1)
+    assert info["splits"] == {"train": "0:6"}
+    assert (
+        list(info["features"])
+        == pq.read_schema(
+            tmp_path / "out" / info["data_path"].format(chunk_index=0, file_index=0)
+        ).names
+    )
+    assert info["features"]["observation.image"] == {
+        "dtype": "image",
+        "shape": [16, 17, 1],
+        "names": ["height", "width", "channels"],
+    }
+    assert info["features"]["next.done"] == {"dtype": "bool", "shape": [1], "names": None}
+    episodes = rows_of(tmp_path / "out", "meta/episodes/*/*.parquet")
+    first = 0
+    for number, episode in enumerate(episodes):
+        assert episode["episode_index"] == number
+        assert episode["length"] == number + 1
+        assert episode["tasks"] == ["walk to the door"]
+        assert (episode["dataset_from_index"], episode["dataset_to_index"]) == (
+            first,
+            first + number + 1,
+        )
+        assert episode["stats/next.reward/min"] == [number + 1 / 4]
+        first += number + 1
+    (task,) = rows_of(tmp_path / "out", "meta/tasks.parquet")
+    assert task == {"task_index": 0, "task": "walk to the door"}
+
+
+@pytest.mark.parametrize(
+    ("picture", "shape"),
+    list(zip(PICTURES, ([16, 17, 1], [16, 18, 3], [17, 16, 1], [16, 18, 3]), strict=True)),
+    ids=str,
+)
+def test_pictures_are_noted_by_height_width_and_channels(
+    picture: Field, shape: list[int], tmp_path: Path
+) -> None:
+    export_episodes(tagged_store(picture, episodes=1), "lerobot", tmp_path / "out")
+    info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text("utf-8"))
+    assert info["features"]["observation.image"]["shape"] == shape
+
+
+def test_tasks_are_the_index_for_pandas(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    export_episodes(tagged_store(STATE), "lerobot", tmp_path / "out", options={"task": "stand"})
+    tasks = pandas.read_parquet(tmp_path / "out" / "meta" / "tasks.parquet")
+    assert (tasks.index.tolist(), tasks["task_index"].tolist()) == (["stand"], [0])
+    assert tasks.index.name == "task"
+
+
+@pytest.mark.parametrize(
+    ("names", "features"),
+    [
+        (
+            {"picture": ("uint8", (16, 16, 3)), "pose": ("float32", (2,))},
+            ["observation.images.picture", "observation.pose"],
+        ),
+        (
+            {"arm/wrist": ("uint8", (16, 16)), "arm/joint": ("float32", (1,))},
+            ["observation.images.arm.wrist", "observation.arm.joint"],
+        ),
+    ],
+)
+def test_parts_of_an_observation_have_lerobots_names(
+    names: dict[str, tuple[str, tuple[int, ...]]], features: list[str], tmp_path: Path
+) -> None:
+    fields = [Field(f"observation/{name}", *kind, "raw") for name, kind in names.items()]
+    replay = store_of(fields, {name: f"observation/{name}" for name in names})
+    round_trip(replay, "lerobot", tmp_path / "out")
+    assert pq.read_schema(next((tmp_path / "out").glob("data/*/*"))).names[:2] == features
+
+
+def store_of(
+    observation: list[Field], names: dict[str, str], rows: dict[str, np.ndarray] | None = None
+) -> SequenceReplayBuffer:
+    """A replay of one episode of 3 steps; rows are zeros where they are not given."""
+    spec = Spec((*observation, *tagged_store().spec.fields[1:]), names, "action")
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    zeros = {field.name: np.zeros((4, *field.shape), field.numpy_dtype) for field in spec.fields}
+    replay.add([Piece(0, 0, 0, End.TERMINATED, {**zeros, **(rows or {})}, {})])
+    return replay
+
+
+def test_names_that_would_be_one_are_refused(tmp_path: Path) -> None:
+    fields = [Field(f"observation/{name}", "float32", (2,), "raw") for name in ("a.b", "a/b")]
+    replay = store_of(fields, {"a.b": "observation/a.b", "a/b": "observation/a/b"})
+    with pytest.raises(ValueError, match=r"expected two names in LeRobot, got 'observation.a.b'"):
+        export_episodes(replay, "lerobot", tmp_path / "out")
+
+
+def test_rewards_that_float32_rounds_are_float32_there_and_exact_on_the_way_back(
+    tmp_path: Path,
+) -> None:
+    rewards = np.array([0, 0.1, 1e300, np.nan])
+    replay = store_of([STATE], {"x": "observation"}, {"reward": rewards})
+    exported, _, back = round_trip(replay, "lerobot", tmp_path / "out")
+    assert any("float64 rewards that it rounds are kept beside" in n for n in exported.notes)
+    frames = rows_of(tmp_path / "out")
+    assert [frame["next.reward"] for frame in frames[:2]] == [float(np.float32(0.1)), np.inf]
+    assert np.array_equal(episodes_of(back)[0].reward, rewards, equal_nan=True)
+    exact = store_of([STATE], {"x": "observation"}, {"reward": np.array([0, 0.5, -0.0, 2.0])})
+    exported, *_ = round_trip(exact, "lerobot", tmp_path / "exact")
+    assert not any("rounds" in note for note in exported.notes)
+
+
+def test_episodes_without_a_step_are_beside_and_do_not_count(tmp_path: Path) -> None:
+    replay = tagged_store(STATE, episodes=2)
+    single = {name: rows[:1] for name, rows in episodes_of(replay)[0].fields.items()}
+    replay.add([Piece(7, 0, 0, End.PENDING, single, {})])
+    more = dict(episodes_of(replay)[1].fields)
+    replay.add([Piece(8, 0, 0, End.TERMINATED, more, {})])
+    exported, *_ = round_trip(replay, "lerobot", tmp_path / "out")
+    assert "1 episodes without a step are kept beside it" in exported.notes
+    indices = [frame["episode_index"] for frame in rows_of(tmp_path / "out")]
+    assert indices == [0, 1, 1, 2, 2]
+    nothing = tagged_store(STATE, episodes=0)
+    nothing.add([Piece(0, 0, 0, End.NONE, single, {})])
+    with pytest.raises(ValueError, match="expected at least one env step, got none"):
+        export_episodes(nothing, "lerobot", tmp_path / "nothing")
+
+
+def test_files_are_begun_anew_when_they_are_full(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    replay = tagged_store(Field("observation", "uint8", (40, 50), "raw"), episodes=0)
+    for number in range(20):
+        rows = {
+            "observation": rng.integers(0, 256, (100, 40, 50), np.uint8),
+            "action": np.zeros(100, np.int64),
+            "reward": np.zeros(100),
+        }
+        replay.add([Piece(number, 0, 0, End.TRUNCATED, rows, {})])
+    round_trip(replay, "lerobot", tmp_path / "out", {"file_mb": 1})
+    files = sorted((tmp_path / "out" / "data" / "chunk-000").iterdir())
+    assert [file.name for file in files] == [f"file-{n:03d}.parquet" for n in range(4)]
+    for episode in rows_of(tmp_path / "out", "meta/episodes/*/*.parquet"):
+        table = pq.ParquetFile(files[episode["data/file_index"]]).read(["episode_index"])
+        assert episode["episode_index"] in table.column("episode_index").to_pylist()
+    groups = [pq.ParquetFile(file).num_row_groups for file in files]
+    assert sum(groups) == 20
+
+
+def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
+    replay = tagged_store(PICTURES[1])
+    for name in "ab":
+        export_episodes(replay, "lerobot", tmp_path / name)
+    files = [
+        path.relative_to(tmp_path / "a")
+        for path in (tmp_path / "a").rglob("*")
+        if path.is_file() and "stepwell" not in path.parts
+    ]
+    assert len(files) == 5
+    same, *others = filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", map(str, files), False)
+    assert len(same) == 5
+    assert others == [[], []]
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 1], [5], [2, 7, 30]])
+def test_statistics_are_those_of_all_rows(lengths: list[int]) -> None:
+    rng = np.random.default_rng(sum(lengths))
+    parts = [rng.normal(size=(length, 2, 3)).astype(np.float32) for length in lengths]
+    running = RunningStats()
+    for part in parts:
+        running.add(episode_stats(Column("x", "float32", (2, 3)), part))
+    found, rows = running.to_json(), np.concatenate(parts).astype(np.float64)
+    for name, expected in (
+        ("mean", rows.mean(0)),
+        ("std", rows.std(0)),
+        ("min", rows.min(0)),
+        ("max", rows.max(0)),
+        ("q01", np.min([np.quantile(part, 0.01, axis=0) for part in parts], axis=0)),
+        ("q90", np.max([np.quantile(part, 0.90, axis=0) for part in parts], axis=0)),
+        ("count", [len(rows)]),
+    ):
+        assert np.allclose(found[name], expected, atol=1e-6), name
+
+
+def test_of_very_many_numbers_evenly_spread_rows_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    monkeypatch.setattr(stats, "_NUMBERS", 4 * 8)
+    found = episode_stats(Column("x", "float32", (4,)), rows)
+    assert found["count"] == [50]
+    assert np.array_equal(found["min"], rows.min(0))
+    assert np.array_equal(found["max"], rows.max(0))
+    places = [0, 7, 14, 21, 28, 35, 42, 49]
+    assert np.allclose(found["mean"], rows[places].mean(0))
+    assert np.allclose(found["q50"], np.quantile(rows[places], 0.5, axis=0))
+
+
+def test_episodes_are_noted_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meta, "_GROUP", 250)
+    round_trip(tagged_store(STATE), "lerobot", tmp_path / "out")
+    (file,) = (tmp_path / "out" / "meta" / "episodes").glob("*/*")
+    assert pq.ParquetFile(file).num_row_groups == 3
+    assert pq.ParquetFile(file).read().column("length").to_pylist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda field: str(field.shape))
+def test_statistics_of_pictures_are_of_channels_from_0_to_1(picture: Field) -> None:
+    rows = np.random.default_rng(0).integers(0, 256, (9, *picture.shape), np.uint8)
+    column = Column.of("x", picture, "png")
+    found = episode_stats(column, rows)
+    channels = {"hw": rows[..., None], "hwc": rows, "chw": np.moveaxis(rows, 1, -1)}
+    pixels = channels[column.axes or "hw"]
+    flat = pixels.reshape(-1, pixels.shape[-1]) / 255
+    assert found["mean"].shape == (pixels.shape[-1], 1, 1)
+    assert np.allclose(found["mean"].ravel(), flat.mean(0))
+    assert np.allclose(found["max"].ravel(), flat.max(0))
+    assert np.allclose(found["q10"].ravel(), np.quantile(flat, 0.1, axis=0))
+
+
+def foreign(folder: Path, **changes: Any) -> dict[str, Any]:
+    """A data set as LeRobot records it: two episodes of 3 and 2 frames, with videos."""
+    table = {
+        "observation.state": [[1.0, 2.0], [1.0, 3.0], [1.0, 4.0], [2.0, 2.0], [2.0, 3.0]],
+        "action": [[10.0], [11.0], [12.0], [20.0], [21.0]],
+        "next.reward": [0.25, 0.5, 1.0, 2.0, 3.0],
+        "next.done": [False, False, True, False, True],
+        "episode_index": [0, 0, 0, 1, 1],
+        "index": [0, 1, 2, 3, 4],
+        "task_index": [0, 0, 0, 1, 1],
+        **changes,
+    }
+    table = {name: values for name, values in table.items() if values is not None}
+    (folder / "meta" / "episodes" / "chunk-000").mkdir(parents=True, exist_ok=True)
+    (folder / "data" / "chunk-000").mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(table), folder / "data" / "chunk-000" / "file-000.parquet")
+    index = {"episode_index": [0, 1], "tasks": [["push"], ["pull"]]}
+    pq.write_table(pa.table(index), folder / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
+    features: dict[str, Any] = {name: {"dtype": "float32", "shape": [1]} for name in table}
+    features["observation.images.top"] = {"dtype": "video", "shape": [48, 64, 3]}
+    info = {"codebase_version": "v3.0", "fps": 30, "features": features, "total_episodes": 2}
+    (folder / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
+    return info
+
+
+def read(folder: Path, **options: object) -> tuple[SequenceReplayBuffer, ImportReport]:
+    replay = SequenceReplayBuffer()
+    return replay, import_episodes("lerobot", folder, replay, options=options)
+
+
+def test_a_data_set_of_lerobots_is_read_by_its_conventions(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    replay, report = read(tmp_path)
+    first, second = episodes_of(replay)
+    assert [first.end, second.end] == [End.TERMINATED, End.TERMINATED]
+    assert first.observation["state"].tolist() == [[1, 2], [1, 3], [1, 4], [1, 4]]
+    assert first.action.tolist() == [[10], [11], [12], [0]]
+    assert first.reward.tolist() == [0, 0.25, 0.5, 1.0]
+    assert [first.metadata, second.metadata] == [{"tasks": ["push"]}, {"tasks": ["pull"]}]
+    assert report.notes[:2] == (
+        "videos are not read: observation.images.top",
+        "next.done is taken for terminated; it does not tell terminated from truncated",
+    )
+
+
+@pytest.mark.parametrize("done", ["truncated", "nothing"])
+def test_next_done_need_not_mean_that_the_task_ended(done: str, tmp_path: Path) -> None:
+    foreign(tmp_path)
+    replay, report = read(tmp_path, done=done)
+    first, second = episodes_of(replay)
+    assert [first.end, second.end] == [End.NONE, End.NONE]
+    assert first.observation["state"].tolist() == [[1, 2], [1, 3], [1, 4]]
+    assert first.action.tolist() == [[10], [11], [12]]
+    assert first.reward.tolist() == [0, 0.25, 0.5]
+    assert f"next.done is taken for {done}" in report.notes[1]
+
+
+def test_demonstrations_without_rewards_and_ends_are_cut_episodes(tmp_path: Path) -> None:
+    foreign(tmp_path, **{"next.reward": None, "next.done": None})
+    replay, report = read(tmp_path)
+    assert [episode.end for episode in episodes_of(replay)] == [End.NONE, End.NONE]
+    assert episodes_of(replay)[0].action.tolist() == [[10], [11], [12]]
+    assert "no column 'next.reward': rewards are 0" in report.notes
+    assert "no column 'next.terminated': nothing is terminated" in report.notes
+
+
+def test_without_stepwells_record_frames_are_read_as_lerobots(tmp_path: Path) -> None:
+    replay = tagged_store(PICTURES[1])
+    export_episodes(replay, "lerobot", tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "stepwell")
+    back, _ = read(tmp_path / "out")
+    for found, episode in zip(episodes_of(back), episodes_of(replay), strict=True):
+        is_terminal = bool(episode.end & End.TERMINATED)
+        steps = episode.steps
+        assert bool(found.end & End.TERMINATED) == is_terminal
+        assert np.array_equal(found.observation["image"][:steps], episode.observation[:steps])
+        assert found.action[:steps].tolist() == episode.action[:steps].tolist()
+        kept = steps + is_terminal
+        assert found.reward.tolist() == episode.reward[:kept].tolist()
+
+
+def test_what_is_no_lerobot_data_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected a folder of a LeRobot data set"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="expected what LeRobot notes about a data set"):
+        read(tmp_path)
+    info = foreign(tmp_path)
+    info["codebase_version"] = "v2.1"
+    (tmp_path / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
+    with pytest.raises(ValueError, match=r"of version v3.0, got v2.1; convert it with lerobot"):
+        read(tmp_path)
+    only_video = {n: f for n, f in info["features"].items() if n != "observation.state"}
+    info = {**info, "codebase_version": "v3.1", "features": only_video}
+    (tmp_path / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
+    with pytest.raises(ValueError, match="videos are not read: convert them to images"):
+        read(tmp_path)
+
+
+def test_a_folder_that_was_changed_since_is_refused(tmp_path: Path) -> None:
+    export_episodes(tagged_store(STATE), "lerobot", tmp_path / "out")
+    (file,) = (tmp_path / "out" / "data").glob("*/*")
+    table = pq.ParquetFile(file).read()
+    pq.write_table(table.slice(1), file)
+    with pytest.raises(ValueError, match="got some of another: files are missing, or were changed"):
+        read(tmp_path / "out")
+    pq.write_table(table.slice(0, 20), file)
+    with pytest.raises(ValueError, match="more rows, got"):
+        read(tmp_path / "out")
+    (tmp_path / "out" / "stepwell" / "000005.npz").unlink()
+    with pytest.raises(ValueError, match="expected what Stepwell noted about episode 5"):
+        read(tmp_path / "out")
+
+
+@pytest.mark.parametrize("options", [{"fps": 0}, {"file_mb": 0}, {"task": ""}])
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected fps and file_mb of 1 or more and a task in wo"):
+        export_episodes(tagged_store(), "lerobot", tmp_path / "out", options=options)
+
+
+def test_rows_without_a_number_are_refused(tmp_path: Path) -> None:
+    replay = store_of([Field("observation", "float32", (0,), "raw")], {"x": "observation"})
+    with pytest.raises(ValueError, match=r"expected at least one number a row, got shape \(0,\)"):
+        export_episodes(replay, "lerobot", tmp_path / "out")

@@ -1,0 +1,494 @@
+"""Minari data sets: what Minari itself finds in them, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import stepwell as sw
+from exchanged_stores import DISCRETE, IMAGE, REWARD, Wanted, round_trip, stores, tagged_store
+from fakes import TraceEnv
+from recorded_envs import Listed, frames, recorded, traces
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import export_episodes, import_episodes
+
+minari = pytest.importorskip("minari", reason="needs minari")
+pytest.importorskip("h5py", reason="needs h5py")
+pytest.importorskip("pyarrow", reason="needs pyarrow")
+
+FORMATS = ("hdf5", "arrow")
+STACKED = Field("observation", "uint8", (4, 4), "zstd", stack=3, stack_padding="zero")
+REUSED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+each_format = pytest.mark.parametrize("data_format", FORMATS)
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+def exported(replay: SequenceReplayBuffer, id_: str = "tests/some-v0", **options: object) -> Any:
+    export_episodes(replay, "minari", id_, options=options)
+    return minari.load_dataset(id_)
+
+
+def assert_listed(episode: Any, listed: Listed) -> None:
+    """Minari's episode is the list's."""
+    assert len(episode) == listed.steps
+    assert np.array_equal(episode.observations, np.array(listed.observations))
+    assert np.array_equal(episode.actions, np.array(listed.actions))
+    assert episode.rewards.tolist() == listed.rewards
+    assert episode.rewards.dtype == np.float64
+    assert episode.terminations.tolist() == listed.terminated
+    marked = [*listed.truncated[:-1], listed.truncated[-1] or listed.is_cut]
+    assert episode.truncations.tolist() == marked
+
+
+# --- there and back
+
+
+@REUSED_FOLDER
+@given(replay=stores(), data_format=st.sampled_from(FORMATS), compress=st.booleans())
+def test_what_was_exported_comes_back_bit_for_bit(
+    replay: SequenceReplayBuffer, data_format: str, compress: bool, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "out-v0", ignore_errors=True)
+    options = {"data_format": data_format, "compress": compress, "stack": False}
+    round_trip(replay, "minari", tmp_path / "out-v0", options)
+
+
+@REUSED_FOLDER
+@given(data=st.data(), data_format=st.sampled_from(FORMATS))
+def test_stacks_in_full_come_back_as_frames(
+    data: st.DataObject, data_format: str, tmp_path: Path
+) -> None:
+    replay = data.draw(stores(Wanted(observations=((IMAGE,), (STACKED,)))))
+    if any(episode.first_row for episode in replay.iter_episodes()):
+        return  # such an episode's first stacks are not known; see below
+    shutil.rmtree(tmp_path / "out-v0", ignore_errors=True)
+    round_trip(replay, "minari", tmp_path / "out-v0", {"data_format": data_format})
+
+
+@REUSED_FOLDER
+@given(replay=stores(), data_format=st.sampled_from(FORMATS))
+def test_minari_reads_every_column_as_it_is_stored(
+    replay: SequenceReplayBuffer, data_format: str, root: Path
+) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    dataset = exported(replay, data_format=data_format, stack=False)
+    stored = [episode for episode in replay.iter_episodes() if episode.steps]
+    assert [len(one) for one in dataset.iterate_episodes()] == [one.steps for one in stored]
+    assert dataset.total_steps == sum(one.steps for one in stored)
+    for one, episode in zip(dataset.iterate_episodes(), stored, strict=True):
+        for name, rows in leaves(one.observations, "observation"):
+            assert same(rows, episode.fields[name])
+        for name, rows in leaves(one.actions, "action"):
+            assert same(rows, episode.fields[name][:-1])
+        found = dict(leaves(one.infos, "")) if one.infos else {}
+        found = {name.removeprefix("/"): rows for name, rows in found.items()}
+        for name in replay.spec.names:
+            if name.startswith(("info/", "extra/")):
+                assert same(found.pop(name.removeprefix("info/")), episode.fields[name])
+        assert not found
+
+
+def leaves(tree: Any, name: str) -> list[tuple[str, Any]]:
+    if isinstance(tree, dict):
+        return [leaf for key, part in tree.items() for leaf in leaves(part, f"{name}/{key}")]
+    if isinstance(tree, tuple):
+        return [leaf for i, part in enumerate(tree) for leaf in leaves(part, f"{name}/{i}")]
+    return [(name, tree)]
+
+
+def same(rows: Any, stored: np.ndarray) -> bool:
+    return bool(rows.dtype == stored.dtype and rows.tobytes() == stored.tobytes())
+
+
+# --- the tagged envs: Minari finds what the envs did
+
+
+@each_format
+@pytest.mark.parametrize("stack", [0, 1, 3])
+def test_minari_finds_the_episodes_that_the_envs_played(data_format: str, stack: int) -> None:
+    replay, listed = recorded(frames(stack) if stack else traces())
+    dataset = exported(replay, data_format=data_format)
+    seen = [one for one in listed if one.steps]
+    assert {one.is_cut for one in seen} == {True, False}
+    found = list(dataset.iterate_episodes())
+    for episode, one in zip(found, seen, strict=True):
+        assert_listed(episode, one)
+        assert episode.infos == {}
+        assert str(episode)
+    dataset.set_seed(0)
+    for episode in dataset.sample_episodes(len(seen)):
+        assert_listed(episode, seen[episode.id])
+    round_trip(replay, "minari", Path("./back-v0").absolute(), {"data_format": data_format})
+
+
+@each_format
+def test_the_env_its_spaces_and_the_seeds_are_told(data_format: str) -> None:
+    replay = SequenceReplayBuffer()
+    envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
+    facts = {"task": "balance", "nested": {"a": 1}, "list": [1, 2], "big": 2**70}
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, metadata=facts) as collector:
+        collector.collect(episodes=4)
+    report = export_episodes(
+        replay,
+        "minari",
+        "cart/random-v1",
+        options={
+            "data_format": data_format,
+            "author": "me",
+            "author_email": "me@home",
+            "code_permalink": "https://here",
+            "algorithm_name": "random",
+            "description": "a test",
+            "requirements": "numpy>=1, gymnasium",
+        },
+    )
+    assert report.loading == 'import minari\ndataset = minari.load_dataset("cart/random-v1")'
+    local: dict[str, Any] = {}
+    exec(report.loading, local)
+    dataset = local["dataset"]
+    with dataset.recover_environment() as env:
+        assert env.spec.id == "CartPole-v1"
+        assert env.observation_space == dataset.observation_space
+        assert env.action_space == dataset.action_space == gym.spaces.Discrete(2)
+    found = list(minari.list_local_datasets(compatible_minari_version=True).values())
+    (metadata,) = found
+    assert metadata["author"] == ["me"]
+    assert metadata["author_email"] == ["me@home"]
+    assert metadata["requirements"] == ["numpy>=1", "gymnasium"]
+    assert (metadata["algorithm_name"], metadata["description"]) == ("random", "a test")
+    assert metadata["jpeg_encoding"] is False
+    assert "cart" in minari.namespace.list_local_namespaces()
+    told = list(dataset.storage.get_episode_metadata(range(dataset.total_episodes)))
+    for one, episode in zip(told, replay.iter_episodes(), strict=True):
+        assert one["seed"] == episode.metadata["seed"] if "seed" in episode.metadata else True
+        assert (one["task"], one["nested"]) == ("balance", {"a": 1})
+        assert one["total_steps"] == episode.steps
+    assert any("seed" in episode.metadata for episode in replay.iter_episodes())
+
+
+@each_format
+def test_minari_can_split_combine_and_filter_what_was_exported(data_format: str) -> None:
+    replay, listed = recorded(traces())
+    one = exported(replay, "tests/one-v0", data_format=data_format)
+    two = exported(replay, "tests/two-v0", data_format=data_format)
+    seen = [episode for episode in listed if episode.steps]
+    both = minari.combine_datasets([one, two], "tests/both-v0")
+    for episode, told in zip(both.iterate_episodes(), seen * 2, strict=True):
+        assert_listed(episode, told)
+    halves = minari.split_dataset(one, [5, len(seen) - 5], seed=0)
+    assert [len(half) for half in halves] == [5, len(seen) - 5]
+    long = one.filter_episodes(lambda episode: len(episode) > 3)
+    assert [len(e) for e in long.iterate_episodes()] == [e.steps for e in seen if e.steps > 3]
+
+
+# --- spaces
+
+
+def spaces_of(replay: SequenceReplayBuffer, **options: object) -> tuple[Any, Any]:
+    shutil.rmtree("there-v0", ignore_errors=True)
+    export_episodes(replay, "minari", "./there-v0", options=options)
+    metadata = json.loads(Path("there-v0/data/metadata.json").read_text())
+    read = minari.serialization.deserialize_space
+    return read(metadata["observation_space"]), read(metadata["action_space"])
+
+
+def test_spaces_that_nobody_knows_are_made_from_the_rows_and_a_note_says_so() -> None:
+    vector = Field("action", "int64", (2,), "narrow")
+    replay = tagged_store(IMAGE)
+    report = export_episodes(replay, "minari", "tests/noted-v0", dry_run=True)
+    assert any("the env's spaces are not known" in note for note in report.notes)
+    assert spaces_of(replay) == (
+        gym.spaces.Box(0, 255, (6, 5, 3), np.uint8),
+        gym.spaces.Discrete(4),
+    )
+    assert spaces_of(tagged_store(action=vector))[1] == gym.spaces.MultiDiscrete([4, 4])
+    replay = tagged_store(Field("observation", "float32", (3,), "raw"), action=DISCRETE)
+    assert spaces_of(replay)[0] == gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+
+
+def test_actions_below_zero_and_flags_get_spaces_too() -> None:
+    flags, pair = Field("observation", "bool", (2,), "narrow"), Field("action", "int8", (2,), "raw")
+    for field, low, expected in (
+        (DISCRETE, -2, gym.spaces.Discrete(6, start=-2)),
+        (DISCRETE, 2, gym.spaces.Discrete(4)),
+        (pair, -2, gym.spaces.Box(-128, 127, (2,), np.int8)),
+        (pair, 2, gym.spaces.MultiDiscrete([4, 4], dtype=np.int8)),
+    ):
+        replay = SequenceReplayBuffer()
+        replay.bind(Spec((flags, field, REWARD), "observation", "action"), {})
+        acted = np.zeros((4, *field.shape), field.dtype)
+        acted[:3] = np.array([low, 3, 3]).reshape(3, *[1] * len(field.shape))
+        fields = {"observation": np.ones((4, 2), np.bool_), "action": acted, "reward": np.zeros(4)}
+        replay.add([Piece(0, 0, 0, End.TERMINATED, fields)])
+        observation, action = spaces_of(replay)
+        assert action == expected
+        assert (observation.dtype, observation.low.tolist()) == (np.bool_, [False, False])
+
+
+def test_single_frames_have_the_space_of_one_of_the_stacks_frames() -> None:
+    replay, _ = recorded(frames(3))
+    assert spaces_of(replay)[0] == gym.spaces.Box(0, 255, (3, 4, 4), np.uint8)
+    assert spaces_of(replay, stack=False)[0] == gym.spaces.Box(0, 255, (4, 4), np.uint8)
+    report = export_episodes(
+        replay, "minari", "tests/frames-v0", options={"stack": False}, dry_run=True
+    )
+    assert "observation holds single frames: the env gave stacks of 3" in report.notes
+
+
+def bare_vector() -> Any:
+    return gym.make_vec("CartPole-v1", num_envs=1)
+
+
+def nameless_vector() -> Any:
+    return sw.make_vec(TraceEnv, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "note"),
+    [
+        (bare_vector, "gives CartPole-v1 bare"),
+        (nameless_vector, "does not tell how its env is made"),
+    ],
+)
+def test_the_space_has_actions_that_the_data_lacks_if_the_store_knows_it(
+    make: Callable[[], Any], note: str
+) -> None:
+    def always_one(shown: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        return np.ones(len(shown), np.int64)
+
+    replay, envs = SequenceReplayBuffer(), make()
+    with sw.Collector(envs, always_one, replay) as collector:
+        collector.collect(steps=10)
+    report = export_episodes(replay, "minari", "tests/one-v0", dry_run=True)
+    assert note in report.notes[0]
+    assert spaces_of(replay) == (envs.single_observation_space, envs.single_action_space)
+    assert spaces_of(replay, env=None)[1] == gym.spaces.Discrete(2)
+
+
+def with_spaces(**changes: object) -> SequenceReplayBuffer:
+    """Episodes of the traces, and what their store says of their spaces."""
+    replay, _ = recorded(traces())
+    said: Any = replay.sessions[0]["spaces"]
+    other = SequenceReplayBuffer()
+    other.bind(replay.spec, {"spaces": {**said, **changes}})
+    for number, episode in enumerate(replay.iter_episodes()):
+        other.add([Piece(number, episode.stream, 0, episode.end, episode.fields)])
+    return other
+
+
+def test_a_known_space_that_lacks_actions_of_the_data_is_not_noted() -> None:
+    few = {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}
+    assert spaces_of(with_spaces(action=few))[1] == gym.spaces.Discrete(4)
+
+
+def test_spaces_of_other_rows_are_not_noted() -> None:
+    wider = {"type": "Box", "dtype": "float64", "shape": [7], "low": 0, "high": 1}
+    assert spaces_of(with_spaces(observation=wider))[0].shape == (5,)
+
+
+def test_the_user_may_name_the_env() -> None:
+    spec = Spec.from_spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    fields: dict[str, np.ndarray] = {
+        "observation": np.zeros((2, 4), np.float32),
+        "action": np.zeros(2, np.int64),
+        "reward": np.zeros(2),
+    }
+    replay.add([Piece(0, 0, 0, End.TERMINATED, fields)])
+    dataset = exported(replay, env="CartPole-v1")
+    assert dataset.recover_environment().spec.id == "CartPole-v1"
+    with pytest.raises(ValueError, match="expected an env whose rows are like the stored ones"):
+        exported(replay, "tests/other-v0", env="FrozenLake-v1")
+    with pytest.raises(ValueError, match="expected the id of a Gymnasium env that can be made"):
+        exported(replay, "tests/other-v0", env="NoSuchEnv-v0")
+
+
+# --- names, folders, refusals
+
+
+def test_no_data_set_of_minaris_suffers_while_one_is_written(root: Path) -> None:
+    replay, _ = recorded(traces())
+    exported(replay, "tests/first-v0")
+    names: list[list[str]] = []
+
+    def look(_: object) -> None:
+        assert list(root.glob("tests/second-v0.part"))
+        names.append(list(minari.list_local_datasets()))
+
+    export_episodes(replay, "minari", "tests/second-v0", progress=look)
+    assert names == [["tests/first-v0"]] * len(list(replay.iter_episodes()))
+    assert list(minari.list_local_datasets()) == ["tests/first-v0", "tests/second-v0"]
+
+
+def test_a_path_and_another_root_are_loaded_by_the_lines_of_the_report(tmp_path: Path) -> None:
+    replay, listed = recorded(traces())
+    for out, id_, options in (
+        (str(tmp_path / "elsewhere" / "mine-v0"), "mine-v0", {}),
+        ("some/name-v3", "some/name-v3", {"root": str(tmp_path / "other")}),
+    ):
+        report = export_episodes(replay, "minari", out, options=options)
+        local: dict[str, Any] = {}
+        exec(report.loading, local)
+        assert local["dataset"].total_episodes == sum(one.steps > 0 for one in listed)
+        assert local["dataset"].id == id_
+        assert list(minari.list_local_datasets()) == [id_]
+    back = SequenceReplayBuffer()
+    import_episodes("minari", "some/name-v3", back, options={"root": str(tmp_path / "other")})
+    assert back.digest() == replay.digest()
+
+
+@pytest.mark.parametrize("name", ["pong", "a b-v0", "x/pong-v0", "a//b-v0", "/some/where", "-v0/"])
+def test_names_that_minari_would_not_take_are_refused(name: str) -> None:
+    replay = tagged_store()
+    with pytest.raises(ValueError, match="expected an id of a Minari data set"):
+        export_episodes(replay, "minari", name)
+
+
+def test_nothing_is_overwritten() -> None:
+    replay = tagged_store()
+    exported(replay)
+    with pytest.raises(ValueError, match="is not empty: expected a new or an empty folder"):
+        exported(replay)
+
+
+def test_stacks_of_episodes_that_lost_their_beginning_are_refused() -> None:
+    spec = Spec((STACKED, DISCRETE, REWARD), "observation", "action")
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    rows = {f.name: np.zeros((4, *f.shape), f.dtype) for f in spec.fields}
+    replay.add([Piece(0, 0, 3, End.TERMINATED, rows, {}, is_beheaded=True)])
+    with pytest.raises(ValueError, match="leave it out, or take single frames"):
+        exported(replay)
+    round_trip(replay, "minari", Path("./back-v0").absolute(), {"stack": False})
+
+
+@each_format
+def test_rows_that_minari_cannot_hold_are_refused_at_once(data_format: str) -> None:
+    slashed = Field("observation/a/b", "uint8", (2,), "raw")
+    empty = Field("observation", "float32", (0,), "raw")
+    cases: list[tuple[tuple[Field, ...], Any, str | None, str | None]] = [
+        ((slashed,), {"a/b": "observation/a/b"}, "HDF5 cannot hold the key 'a/b'", None),
+        ((empty,), "observation", None, "arrow has no columns of nothing"),
+        (
+            (IMAGE, Field("info/a", "int64", (), "raw"), Field("info/a/b", "int64", (), "raw")),
+            "observation",
+            "HDF5 cannot hold it beside fields below it",
+            None,
+        ),
+        (
+            (IMAGE, Field("info/extra/x", "int64", (), "raw")),
+            "observation",
+            "expected another name",
+            "expected another name",
+        ),
+    ]
+    for fields, layout, hdf5, arrow in cases:
+        replay = SequenceReplayBuffer()
+        replay.bind(Spec((*fields, DISCRETE, REWARD), layout, "action"), {})
+        rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
+        replay.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+        sentence = hdf5 if data_format == "hdf5" else arrow
+        shutil.rmtree("out-v0", ignore_errors=True)
+        if sentence is None:
+            round_trip(replay, "minari", Path("out-v0").absolute(), {"data_format": data_format})
+        else:
+            with pytest.raises(ValueError, match=sentence):
+                export_episodes(replay, "minari", "./out-v0", options={"data_format": data_format})
+
+
+def test_an_arrow_episode_that_minari_would_read_in_parts_is_refused() -> None:
+    rows = 131_073
+    spec = Spec(
+        (Field("observation", "uint8", (1,), "raw"), DISCRETE, REWARD), "observation", "action"
+    )
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    fields = {f.name: np.zeros((rows, *f.shape), f.dtype) for f in spec.fields}
+    replay.add([Piece(0, 0, 0, End.TERMINATED, fields)])
+    with pytest.raises(ValueError, match="131,072 steps, expected 131,071 at most"):
+        export_episodes(replay, "minari", "./long-v0", options={"data_format": "arrow"})
+    assert not list(Path().iterdir())
+    dataset = exported(replay)
+    assert len(next(dataset.iterate_episodes())) == rows - 1
+
+
+@each_format
+def test_a_data_set_that_was_changed_since_is_refused_unless_read_as_anybodys(
+    data_format: str,
+) -> None:
+    replay, listed = recorded(traces())
+    dataset = exported(replay, data_format=data_format)
+    told = listed[0]
+    more = minari.data_collector.EpisodeBuffer(
+        observations=np.array(told.observations),
+        actions=np.array(told.actions),
+        rewards=told.rewards,
+        terminations=told.terminated,
+        truncations=told.truncated,
+        infos={},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dataset.update_dataset_from_buffer([more])
+    with pytest.raises(ValueError, match="expected what Stepwell noted about episode"):
+        import_episodes("minari", "tests/some-v0", SequenceReplayBuffer())
+    back = SequenceReplayBuffer()
+    import_episodes("minari", "tests/some-v0", back, options={"record": False})
+    assert [e.steps for e in back.iter_episodes()] == [
+        *[e.steps for e in listed if e.steps],
+        told.steps,
+    ]
+
+
+def test_a_data_set_that_is_not_here_is_to_be_downloaded_by_minari() -> None:
+    with pytest.raises(FileNotFoundError, match="fetched by `minari download ID`"):
+        import_episodes("minari", "D4RL/door/human-v2", SequenceReplayBuffer())
+
+
+@pytest.mark.parametrize(("data_format", "library"), [("hdf5", "h5py"), ("arrow", "pyarrow")])
+def test_a_missing_library_is_named_with_its_cure(
+    data_format: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(
+        ImportError, match=rf"needs {library}, .*: pip install 'stepwell\[minari\]'"
+    ):
+        export_episodes(
+            tagged_store(), "minari", "./out-v0", options={"data_format": data_format}, dry_run=True
+        )
+
+
+def test_facts_that_hdf5_has_no_attribute_for_come_back_all_the_same() -> None:
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec((IMAGE, DISCRETE, REWARD), "observation", "action"), {})
+    rows = {f.name: np.zeros((3, *f.shape), f.dtype) for f in replay.spec.fields}
+    facts: dict[str, object] = {
+        "long": "x" * 100_000,
+        "nul": "a\0b",
+        "none": None,
+        "huge": 2**80,
+        "empty": {},
+    }
+    replay.add([Piece(0, 0, 0, End.TERMINATED, rows, {**facts, "list": [[1], "b"], "id": 77})])
+    round_trip(replay, "minari", Path("./facts-v0").absolute())
+    (told,) = exported(replay).storage.get_episode_metadata([0])
+    assert told["huge"] == str(2**80)
+    assert json.loads(told["list"]) == [[1], "b"]
+    assert (told["id"], told["total_steps"]) == (0, 2)

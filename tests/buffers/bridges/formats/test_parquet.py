@@ -1,0 +1,396 @@
+"""Parquet tables of steps and episodes: what is in them, and that they come back exactly."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from exchanged_stores import (
+    IMAGE,
+    VECTOR,
+    Wanted,
+    assert_same,
+    episodes_of,
+    round_trip,
+    stores,
+    tagged_store,
+)
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import export_episodes, import_episodes
+
+pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+
+REUSED_FOLDER = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+PICTURES = [
+    Field("observation", "uint8", shape, "zstd")
+    for shape in ((16, 17), (16, 18, 3), (17, 16, 1), (16, 16, 4), (3, 16, 18), (1, 16, 17))
+]
+WANTED = Wanted(
+    observations=[
+        *Wanted().observations,
+        *((picture,) for picture in PICTURES),
+        (Field("observation", "uint16", (2, 1, 2, 2, 3), "raw"),),
+        (
+            Field("observation/none", "float32", (0,), "raw"),
+            Field("observation/never", "int8", (0, 3), "raw"),
+            Field("observation/small", "float16", (), "raw"),
+            Field("observation/big", "uint64", (2,), "raw"),
+        ),
+    ]
+)
+
+
+def has_all_rows(replay: SequenceReplayBuffer) -> bool:
+    return all(episode.first_row == 0 for episode in replay.iter_episodes())
+
+
+@REUSED_FOLDER
+@given(
+    replay=stores(WANTED),
+    images=st.sampled_from(["png", "array", "raw"]),
+    stack=st.booleans(),
+    following=st.booleans(),
+)
+def test_what_was_exported_comes_back_bit_for_bit(
+    replay: SequenceReplayBuffer, images: str, stack: bool, following: bool, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    options = {"images": images, "stack": stack and has_all_rows(replay)}
+    round_trip(replay, "parquet", tmp_path / "out", {**options, "next_observation": following})
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    """All rows of the table of steps."""
+    files = sorted((folder / "data").glob("*.parquet"))
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def test_each_row_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path) -> None:
+    replay = tagged_store(Field("observation", "int32", (3,), "narrow"))
+    export_episodes(replay, "parquet", tmp_path / "out", options={"next_observation": True})
+    expected = [
+        {
+            "episode": number,
+            "stream": number % 2,
+            "step": step,
+            "observation": [number % 2, number, step],
+            "action": step % 4,
+            "reward": number + (step + 1) / 4,
+            "is_first": step == 0,
+            "terminated": step == number and bool(episode.end & End.TERMINATED),
+            "truncated": step == number and bool(episode.end & End.TRUNCATED),
+            "next_observation": [number % 2, number, step + 1],
+        }
+        for number, episode in enumerate(episodes_of(replay))
+        for step in range(number + 1)
+    ]
+    assert steps_of(tmp_path / "out") == expected
+
+
+def test_each_row_of_the_other_table_is_an_episode_with_its_final_observation(
+    tmp_path: Path,
+) -> None:
+    replay = tagged_store(Field("observation", "int32", (3,), "narrow"))
+    export_episodes(replay, "parquet", tmp_path / "out")
+    rows = pq.ParquetFile(tmp_path / "out" / "episodes.parquet").read().to_pylist()
+    for number, (row, episode) in enumerate(zip(rows, episodes_of(replay), strict=True)):
+        assert row["final/observation"] == [number % 2, number, number + 1]
+        assert row["return"] == sum(number + step / 4 for step in range(1, number + 2))
+        assert (row["episode"], row["steps"], row["stream"]) == (number, number + 1, number % 2)
+        assert row["terminated"] == bool(episode.end & End.TERMINATED)
+        assert row["truncated"] == bool(episode.end & End.TRUNCATED)
+        assert row["cut"] == (not row["terminated"] and not row["truncated"])
+        assert json.loads(row["metadata"]) == {"number": number}
+
+
+def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_action_too(
+    tmp_path: Path,
+) -> None:
+    more = (Field("info/t", "int64", (), "raw"), Field("extra/t", "int64", (), "raw"))
+    fields = (VECTOR, Field("action", "int64", (), "raw"), Field("reward", "float64", (), "raw"))
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec((*fields, *more), "observation", "action"), {})
+    rows = {
+        "observation": np.arange(12, dtype=np.float32).reshape(4, 3),
+        "action": np.array([10, 11, 12, 13]),  # a worker died when the last was chosen
+        "reward": np.array([0, 0.1, 0.2, 0.3]),
+        "info/t": np.arange(4),
+        "extra/t": np.array([20, 21, 22, 23]),
+    }
+    replay.add([Piece(0, 0, 0, End.NONE, rows, {})])
+    round_trip(replay, "parquet", tmp_path / "out")
+    steps = steps_of(tmp_path / "out")
+    assert [(step["action"], step["info/t"], step["extra/t"]) for step in steps] == [
+        (10, 0, 20),
+        (11, 1, 21),
+        (12, 2, 22),
+    ]
+    (last,) = pq.ParquetFile(tmp_path / "out" / "episodes.parquet").read().to_pylist()
+    assert (last["final/info/t"], last["final/action"], last["final/extra/t"]) == (3, 13, 23)
+
+
+def test_an_episode_that_lost_its_beginning_tells_where_its_steps_were(tmp_path: Path) -> None:
+    replay = tagged_store(VECTOR, episodes=3)
+    fields = dict(episodes_of(replay)[2].fields)
+    replay.add([Piece(9, 1, 7, End.TERMINATED, fields, {}, True)])
+    round_trip(replay, "parquet", tmp_path / "out")
+    steps = [row for row in steps_of(tmp_path / "out") if row["episode"] >= 2]
+    assert [(row["step"], row["is_first"]) for row in steps] == [
+        *((0, True), (1, False), (2, False)),
+        *((7, False), (8, False), (9, False)),
+    ]
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda field: str(field.shape))
+def test_pictures_are_png_that_others_decode_to_the_same_pixels(
+    picture: Field, tmp_path: Path
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    import io
+
+    replay = tagged_store(picture)
+    export_episodes(replay, "parquet", tmp_path / "out")
+    shown = [row for episode in episodes_of(replay) for row in episode.observation[:-1]]
+    for step, expected in zip(steps_of(tmp_path / "out"), shown, strict=True):
+        found = np.asarray(image.open(io.BytesIO(step["observation"]["bytes"])))
+        rows = np.moveaxis(expected, 0, -1) if picture.shape[0] in (1, 3) else expected
+        assert np.array_equal(found, rows.reshape(found.shape))
+        assert found.shape[:2] == rows.shape[:2]
+
+
+def test_stacks_are_written_in_full_where_asked(tmp_path: Path) -> None:
+    stacked = Field("observation", "uint8", (2, 3), "zstd", stack=3, stack_padding="repeat")
+    replay = tagged_store(stacked)
+    round_trip(replay, "parquet", tmp_path / "out", {"stack": True, "next_observation": True})
+    steps = iter(steps_of(tmp_path / "out"))
+    for episode in episodes_of(replay):
+        frames = episode.observation
+        for step in range(episode.steps):
+            row = next(steps)
+            for name, now in (("observation", step), ("next_observation", step + 1)):
+                expected = [frames[max(0, now - age)].tolist() for age in (2, 1, 0)]
+                assert row[name] == expected
+
+
+def test_no_bit_of_a_float_is_lost_to_encodings(tmp_path: Path) -> None:
+    """A dictionary would take one NaN for another, and may take -0.0 for 0.0."""
+    bits = np.random.default_rng(0).integers(0, 2**64, 64, np.uint64) | np.uint64(0x7FF << 52)
+    strange = np.concatenate([bits.view(np.float64), [-0.0, 0.0, np.inf, -np.inf] * 8])
+    spec = Spec(
+        (
+            Field("observation", "float64", (2,), "raw"),
+            Field("action", "float32", (), "raw"),
+            Field("reward", "float64", (), "narrow"),
+        ),
+        "observation",
+        "action",
+    )
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    rows = {
+        "observation": np.stack([strange, strange[::-1]], 1),
+        "action": strange.view(np.float32)[: len(strange)].copy(),
+        "reward": strange.copy(),
+    }
+    replay.add([Piece(0, 0, 0, End.TERMINATED, rows, {})])
+    round_trip(replay, "parquet", tmp_path / "out")
+
+
+def noisy_store(episodes: int, rows: int = 30) -> SequenceReplayBuffer:
+    """Pictures that nothing compresses: some 83 kB an episode."""
+    rng = np.random.default_rng(0)
+    replay = tagged_store(Field("observation", "uint8", (30, 31, 3), "raw"), episodes=0)
+    for number in range(episodes):
+        fields = {
+            "observation": rng.integers(0, 256, (rows, 30, 31, 3), np.uint8),
+            "action": np.zeros(rows, np.int64),
+            "reward": np.zeros(rows),
+        }
+        replay.add([Piece(number, 0, 0, End.TRUNCATED, fields, {})])
+    return replay
+
+
+@pytest.mark.parametrize("images", ["png", "array", "raw"])
+def test_files_are_begun_anew_when_they_are_full(images: str, tmp_path: Path) -> None:
+    replay = noisy_store(30)
+    round_trip(replay, "parquet", tmp_path / "out", {"file_mb": 1, "images": images})
+    files = sorted((tmp_path / "out" / "data").iterdir())
+    assert [file.name for file in files] == [f"train-{n:05d}.parquet" for n in range(len(files))]
+    assert len(files) >= 2
+    assert all(900_000 < file.stat().st_size < 2_200_000 for file in files[:-1])
+
+
+def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
+    replay = tagged_store(PICTURES[0])
+    for name in "ab":
+        export_episodes(replay, "parquet", tmp_path / name)
+    names = [
+        path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()
+    ]
+    assert len(names) == 3
+    same, *others = filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", map(str, names), False)
+    assert len(same) == 3
+    assert others == [[], []]
+
+
+def test_a_folder_that_was_changed_since_is_refused(tmp_path: Path) -> None:
+    export_episodes(noisy_store(30), "parquet", tmp_path / "out", options={"file_mb": 1})
+    first, second, *_ = sorted((tmp_path / "out" / "data").iterdir())
+    kept = second.read_bytes()
+    second.unlink()
+    with pytest.raises(ValueError, match="files are missing, or were changed"):
+        import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(ValueError, match="got some of another: files are missing"):
+        import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
+    second.write_bytes(kept[:-20])
+    with pytest.raises(ValueError, match="expected a Parquet file, got another or a damaged one"):
+        import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
+    second.write_bytes(kept)
+    table = pq.ParquetFile(second).read()
+    pq.write_table(table.drop_columns(["action"]), second)
+    with pytest.raises(ValueError, match="expected a column 'action', got episode, stream, step"):
+        import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
+    second.write_bytes(b"".join([kept[:5000], bytes(20_000), kept[25_000:]]))
+    with pytest.raises(ValueError, match=r"damaged one|expected a PNG file"):
+        import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
+
+
+def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    replay = tagged_store()
+    for options in ({"file_mb": 0}, {"level": 0}, {"level": 23}):
+        with pytest.raises(ValueError, match="expected file_mb of 1 or more and level of 1 to 22"):
+            export_episodes(replay, "parquet", tmp_path / "out", options=options)
+    with pytest.raises(ValueError, match="option images of format parquet: expected 'png' or"):
+        export_episodes(replay, "parquet", tmp_path / "out", options={"images": "jpeg"})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        (Field("observation", "complex64", (2,), "raw"), "expected numbers or booleans, got comp"),
+        (Field("observation", "int8", (1,) * 6, "raw"), "expected rows of 5 dimensions at most"),
+    ],
+)
+def test_fields_that_parquet_cannot_hold_are_refused(
+    field: Field, sentence: str, tmp_path: Path
+) -> None:
+    spec = Spec((field, *tagged_store().spec.fields[1:]), "observation", "action")
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    rows: dict[str, np.ndarray] = {
+        each.name: np.zeros((2, *each.shape), each.numpy_dtype) for each in spec.fields
+    }
+    replay.add([Piece(0, 0, 0, End.NONE, rows, {})])
+    with pytest.raises(ValueError, match=sentence):
+        export_episodes(replay, "parquet", tmp_path / "out")
+
+
+@pytest.mark.parametrize("format_", ["parquet", "lerobot"])
+def test_without_pyarrow_one_sentence_says_the_cure(
+    format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    cure = r"needs pyarrow, which is not installed: pip install 'stepwell\[parquet\]'"
+    with pytest.raises(ImportError, match=cure):
+        export_episodes(tagged_store(), format_, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stacks_of_episodes_that_lost_their_beginning_are_refused(tmp_path: Path) -> None:
+    stacked = Field("observation", "uint8", (2, 3), "zstd", stack=3)
+    replay = tagged_store(stacked, episodes=1)
+    fields = dict(episodes_of(replay)[0].fields)
+    replay.add([Piece(1, 0, 7, End.TERMINATED, fields, {}, True)])
+    with pytest.raises(ValueError, match="expected episodes from their first row on"):
+        export_episodes(replay, "parquet", tmp_path / "out", options={"stack": True})
+    assert list(tmp_path.iterdir()) == []
+    round_trip(replay, "parquet", tmp_path / "out")
+
+
+def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs HuggingFace's datasets")
+    spec = Spec(
+        (
+            Field("observation/picture", "uint8", (16, 18, 3), "zstd"),
+            Field("observation/grid", "int16", (4, 5), "raw"),
+            Field("observation/cube", "float32", (2, 3, 4), "raw"),
+            Field("observation/vector", "float32", (3,), "raw"),
+            Field("action", "int64", (), "narrow"),
+            Field("reward", "float64", (), "narrow"),
+            Field("info/on", "bool", (), "narrow"),
+        ),
+        {name: f"observation/{name}" for name in ("picture", "grid", "cube", "vector")},
+        "action",
+    )
+    rng = np.random.default_rng(0)
+    rows = {
+        field.name: rng.integers(0, 99, (9, *field.shape)).astype(field.numpy_dtype)
+        for field in spec.fields
+    }
+    rows["reward"][0] = 0
+    replay = SequenceReplayBuffer()
+    replay.bind(spec, {})
+    replay.add([Piece(0, 0, 0, End.TERMINATED, rows, {"seed": 3})])
+    round_trip(replay, "parquet", tmp_path / "out")
+    steps = datasets.load_dataset(
+        "parquet",
+        data_files=str(tmp_path / "out" / "data" / "*.parquet"),
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )
+    assert len(steps) == 8
+    assert type(steps.features["observation/picture"]).__name__ == "Image"
+    assert steps.features["observation/cube"].shape == (2, 3, 4)
+    for name in ("picture", "grid", "cube", "vector"):
+        found = steps.with_format("numpy")[f"observation/{name}"][:]
+        expected = rows[f"observation/{name}"][:-1]
+        assert np.stack(list(found)).shape == expected.shape
+        assert np.array_equal(np.stack(list(found)), expected)
+    assert steps["reward"][:] == rows["reward"][1:].tolist()
+    assert steps["action"][:] == rows["action"][:-1].tolist()
+    assert steps["info/on"][:] == rows["info/on"][:-1].tolist()
+    card = datasets.load_dataset(
+        str(tmp_path / "out"), "episodes", split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert card["steps"][:] == [8]
+    default = datasets.load_dataset(
+        str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert len(default) == 8
+
+
+def test_without_stepwells_record_the_steps_are_read_as_anybodys(tmp_path: Path) -> None:
+    replay = tagged_store(IMAGE)
+    export_episodes(replay, "parquet", tmp_path / "out", options={"next_observation": True})
+    (tmp_path / "out" / "episodes.parquet").unlink()
+    back = SequenceReplayBuffer()
+    report = import_episodes("parquet", tmp_path / "out", back)
+    assert report.notes == (
+        "streams and metadata are not told: all episodes are of stream 0",
+        "not read: columns stream, step, is_first",
+    )
+    for found, episode in zip(episodes_of(back), episodes_of(replay), strict=True):
+        assert found.end == episode.end & ~End.PENDING
+        for name in ("observation", "action", "reward"):
+            assert np.array_equal(found.fields[name], episode.fields[name])
+            assert found.fields[name].dtype == episode.fields[name].dtype
+
+
+def test_rows_of_a_store_stay_the_same_through_two_round_trips(tmp_path: Path) -> None:
+    replay = tagged_store(PICTURES[1])
+    *_, back = round_trip(replay, "parquet", tmp_path / "a")
+    *_, again = round_trip(back, "parquet", tmp_path / "b", {"images": "raw"})
+    assert_same(again, replay)

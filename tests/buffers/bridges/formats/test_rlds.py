@@ -1,0 +1,456 @@
+"""RLDS data sets: the steps in them, as others read them, and the way back."""
+
+from __future__ import annotations
+
+import filecmp
+import functools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from all_kinds import KINDS, all_kinds_store
+from exchanged_stores import Wanted, episodes_of, round_trip, stores, tagged_store
+from stepwell.buffers import End, Episode, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import export_episodes, import_episodes
+from stepwell.buffers.bridges.formats.rlds import records
+from stepwell.buffers.bridges.formats.rlds.example import Value, decoded, encoded
+from stepwell.buffers.bridges.formats.rlds.features import Feature, features_json
+from stepwell.buffers.bridges.formats.rlds.records import (
+    crc32c,
+    masked_crc32c,
+    read_records,
+    write_record,
+)
+
+REUSED_FOLDER = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+PICTURE = Field("observation", "uint8", (16, 18, 3), "zstd")
+STATE = Field("observation", "int32", (3,), "narrow")
+WANTED = Wanted(
+    observations=[
+        *Wanted().observations,
+        *((Field("observation", dtype, shape, "raw"),) for dtype, shape in KINDS),
+    ]
+)
+
+
+def has_all_rows(replay: SequenceReplayBuffer) -> bool:
+    return all(episode.first_row == 0 for episode in replay.iter_episodes())
+
+
+@REUSED_FOLDER
+@given(replay=stores(WANTED), stack=st.booleans())
+def test_what_was_exported_comes_back_bit_for_bit(
+    replay: SequenceReplayBuffer, stack: bool, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    round_trip(replay, "rlds", tmp_path / "out", {"stack": stack and has_all_rows(replay)})
+
+
+def test_random_bits_of_every_dtype_come_back(tmp_path: Path) -> None:
+    round_trip(all_kinds_store(), "rlds", tmp_path / "out")
+
+
+def steps_of(folder: Path) -> list[dict[str, Value]]:
+    """The lists of each example."""
+    return [decoded(r) for file in sorted(folder.glob("*.tfrecord*")) for r in read_records(file)]
+
+
+def assert_tells(example: dict[str, Any], number: int, episode: Episode) -> None:
+    """The lists are those of episode ``number`` of `tagged_store`."""
+    steps = number + 1
+    is_terminal = bool(episode.end & End.TERMINATED)
+    last = [False] * steps + [True]
+    expected = {
+        "observation": [n for row in range(steps + 1) for n in (number % 2, number, row)],
+        "action": [*(row % 4 for row in range(steps)), 0],
+        "discount": [*[1] * (steps - 1), 0 if is_terminal else 1, 0],
+        "is_first": [True, *[False] * steps],
+        "is_last": last,
+        "is_terminal": [flag and is_terminal for flag in last],
+    }
+    for name, values in expected.items():
+        assert list(example[f"steps/{name}"]) == values, name
+    reward = np.frombuffer(b"".join(example["steps/reward"]), "<f8").tolist()
+    assert reward == [*(number + (row + 1) / 4 for row in range(steps)), 0]
+    assert list(example["episode_metadata/stream"]) == [number % 2]
+    assert json.loads(example["episode_metadata/metadata"][0]) == {"number": number}
+
+
+def test_each_example_is_an_episode_as_a_list_would_tell_it(tmp_path: Path) -> None:
+    replay = tagged_store(STATE)
+    export_episodes(replay, "rlds", tmp_path / "out")
+    for number, (example, episode) in enumerate(
+        zip(steps_of(tmp_path / "out"), episodes_of(replay), strict=True)
+    ):
+        assert_tells(example, number, episode)
+
+
+@functools.cache
+def example_class() -> Any:
+    """``tf.train.Example``, as Protocol Buffers make it of its description."""
+    pool, descriptor_pb2, message_factory = (
+        pytest.importorskip(f"google.protobuf.{name}", reason="needs protobuf")
+        for name in ("descriptor_pool", "descriptor_pb2", "message_factory")
+    )
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="t", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    lists = {"BytesList": kinds.TYPE_BYTES, "FloatList": kinds.TYPE_FLOAT, "Int64List": 3}
+    for name, kind in lists.items():
+        file.message_type.add(name=name).field.add(
+            name="value", number=1, type=kind, label=kinds.LABEL_REPEATED
+        )
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, name in enumerate(lists, start=1):
+        feature.field.add(
+            name=("bytes_list", "float_list", "int64_list")[number - 1],
+            number=number,
+            type=kinds.TYPE_MESSAGE,
+            type_name=f".t.{name}",
+            label=kinds.LABEL_OPTIONAL,
+            oneof_index=0,
+        )
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
+    message = {"type": kinds.TYPE_MESSAGE, "label": kinds.LABEL_OPTIONAL}
+    entry.field.add(name="value", number=2, type_name=".t.Feature", **message)
+    features.field.add(
+        name="feature",
+        number=1,
+        type=kinds.TYPE_MESSAGE,
+        type_name=".t.Features.FeatureEntry",
+        label=kinds.LABEL_REPEATED,
+    )
+    example = file.message_type.add(name="Example")
+    example.field.add(name="features", number=1, type_name=".t.Features", **message)
+    made = pool.DescriptorPool()
+    made.Add(file)
+    return message_factory.GetMessageClass(made.FindMessageTypeByName("t.Example"))
+
+
+LISTS = st.one_of(
+    st.lists(st.binary(max_size=300), min_size=1, max_size=5),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9).map(
+        lambda values: np.array(values, np.int64)
+    ),
+    st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=9).map(
+        lambda values: np.array(values, np.float32)
+    ),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(features=st.dictionaries(st.text(max_size=5), LISTS, max_size=5))
+def test_examples_are_those_of_protocol_buffers(features: dict[str, Value]) -> None:
+    example = example_class()()
+    for name, value in features.items():
+        part = example.features.feature[name]
+        if isinstance(value, list):
+            part.bytes_list.value.extend(value)
+        elif value.dtype == np.float32:
+            part.float_list.value.extend(value.tolist())
+        else:
+            part.int64_list.value.extend(value.tolist())
+    parsed = example_class().FromString(encoded(features))
+    assert parsed == example or not features
+    read = decoded(example.SerializeToString())
+    assert set(read) == set(features)
+    for name, value in features.items():
+        assert list(read[name]) == list(value)
+        assert list(decoded(encoded(features))[name]) == list(value)
+
+
+def test_equal_examples_have_equal_bytes_in_whatever_order_they_were_made() -> None:
+    lists: dict[str, Value] = {"b": [b"x"], "a": np.array([1])}
+    assert encoded(lists) == encoded(dict(reversed(lists.items())))
+
+
+def test_lists_that_writers_did_not_pack_are_read_too() -> None:
+    one_by_one = b"\n\x0e\n\x0c\n\x01n\x12\x07\x1a\x05\x08\x03\x08\xac\x02"
+    assert list(decoded(one_by_one)["n"]) == [3, 300]
+
+
+def slow_crc32c(data: bytes) -> int:
+    """Bit by bit."""
+    register = 0xFFFFFFFF
+    for byte in data:
+        register ^= byte
+        for _ in range(8):
+            register = register >> 1 ^ (0x82F63B78 if register & 1 else 0)
+    return register ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 2048, 5000])
+def test_check_sums_are_those_of_castagnoli(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
+    assert crc32c(data) == slow_crc32c(data)
+
+
+def test_check_sums_of_long_records_are_joined_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert crc32c(bytes(32)) == 0x8A9136AA  # of RFC 3720
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    monkeypatch.setattr(records, "_AT_ONCE", 4096)
+    data = np.random.default_rng(0).integers(0, 256, 15_000, np.uint8).tobytes()
+    assert crc32c(data) == slow_crc32c(data)
+
+
+def test_records_are_those_of_tensorboards_reader(tmp_path: Path) -> None:
+    module = "tensorboard.compat.tensorflow_stub.pywrap_tensorflow"
+    peer = pytest.importorskip(module, reason="needs tensorboard")
+    records = [b"", b"abc", bytes(range(256)) * 40]
+    with (tmp_path / "x.tfrecord").open("wb") as file:
+        for record in records:
+            write_record(file, record)
+            assert masked_crc32c(record) == peer.masked_crc32c(record)
+    reader = peer.PyRecordReader_New(str(tmp_path / "x.tfrecord"))
+    for record in records:
+        reader.GetNext()
+        assert reader.record() == record
+    assert list(read_records(tmp_path / "x.tfrecord")) == records
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    export_episodes(tagged_store(STATE), "rlds", tmp_path / "out")
+    (file,) = (tmp_path / "out").glob("*.tfrecord*")
+    data = file.read_bytes()
+    for place in (3, 9, 500, len(data) - 1):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(ValueError, match="expected a TFRecord file, got another or a damaged"):
+            import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
+    for length in (5, 600, len(data) - 2):
+        file.write_bytes(data[:length])
+        with pytest.raises(ValueError, match="expected a TFRecord file, got another or a damaged"):
+            import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
+    file.write_bytes(data + data)
+    with pytest.raises(ValueError, match=r"expected 6 episodes, as dataset_info.json says, got"):
+        import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
+    file.unlink()
+    with pytest.raises(ValueError, match=r"expected 1 files named episodes-train.tfrecord-"):
+        import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
+
+
+def test_files_are_begun_anew_when_they_are_full_and_tell_how_many_there_are(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    replay = tagged_store(Field("observation", "uint8", (40, 50), "raw"), episodes=0)
+    for number in range(20):
+        rows = {
+            "observation": rng.integers(0, 256, (100, 40, 50), np.uint8),
+            "action": np.zeros(100, np.int64),
+            "reward": np.zeros(100),
+        }
+        replay.add([Piece(number, 0, 0, End.TRUNCATED, rows, {})])
+    options = {"file_mb": 1, "name": "noise"}
+    round_trip(replay, "rlds", tmp_path / "out", options)
+    names = sorted(path.name for path in (tmp_path / "out").glob("*tfrecord*"))
+    assert names == [f"noise-train.tfrecord-{n:05d}-of-00004" for n in range(4)]
+    info = json.loads((tmp_path / "out" / "dataset_info.json").read_text("utf-8"))
+    (split,) = info["splits"]
+    assert sum(map(int, split["shardLengths"])) == 20
+    found = [len(list(read_records(tmp_path / "out" / name))) for name in names]
+    assert list(map(str, found)) == split["shardLengths"]
+
+
+def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
+    replay = all_kinds_store()
+    for name in "ab":
+        export_episodes(replay, "rlds", tmp_path / name)
+    files = [p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file()]
+    assert len(files) == 4
+    same, *others = filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", map(str, files), False)
+    assert len(same) == 4
+    assert others == [[], []]
+
+
+def test_features_are_told_as_tfds_tells_them() -> None:
+    features = [
+        Feature.of("steps/observation/eye", PICTURE),
+        Feature("steps/reward", "float64", (), "bytes"),
+        Feature("episode_metadata/metadata", "object", (), "text"),
+    ]
+    base = "tensorflow_datasets.core.features"
+    step = {
+        "featuresDict": {
+            "features": {
+                "observation": {
+                    "featuresDict": {
+                        "features": {
+                            "eye": {
+                                "pythonClassName": f"{base}.image_feature.Image",
+                                "image": {
+                                    "dtype": "uint8",
+                                    "encodingFormat": "png",
+                                    "shape": {"dimensions": ["16", "18", "3"]},
+                                },
+                            }
+                        }
+                    },
+                    "pythonClassName": f"{base}.features_dict.FeaturesDict",
+                },
+                "reward": {
+                    "pythonClassName": f"{base}.tensor_feature.Tensor",
+                    "tensor": {"dtype": "float64", "encoding": "bytes", "shape": {}},
+                },
+            }
+        },
+        "pythonClassName": f"{base}.features_dict.FeaturesDict",
+    }
+    found = features_json(features)
+    assert found["pythonClassName"] == f"{base}.features_dict.FeaturesDict"
+    assert found["featuresDict"]["features"]["steps"] == {
+        "pythonClassName": f"{base}.dataset_feature.Dataset",
+        "sequence": {"feature": step, "length": "-1"},
+    }
+
+
+def test_keys_that_lie_within_another_are_refused(tmp_path: Path) -> None:
+    fields = (
+        Field("observation/a", "int64", (), "raw"),
+        Field("observation/a/b", "int64", (), "raw"),
+        *tagged_store().spec.fields[1:],
+    )
+    names = {"a": "observation/a", "a/b": "observation/a/b"}
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec(fields, names, "action"), {})
+    rows: dict[str, np.ndarray] = {f.name: np.zeros(2, f.numpy_dtype) for f in fields}
+    replay.add([Piece(0, 0, 0, End.NONE, rows, {})])
+    with pytest.raises(ValueError, match="lies within another feature"):
+        export_episodes(replay, "rlds", tmp_path / "out")
+
+
+def test_names_and_dtypes_that_tfds_cannot_take_are_refused(tmp_path: Path) -> None:
+    for options in ({"name": "a-b"}, {"name": ""}, {"file_mb": 0}):
+        with pytest.raises(ValueError, match="expected a name of letters, digits and _"):
+            export_episodes(tagged_store(), "rlds", tmp_path / "out", options=options)
+    with pytest.raises(ValueError, match="which a TFDS data set cannot hold"):
+        Feature.of("x", Field("x", "complex64", (), "raw"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def foreign(folder: Path, steps: dict[str, Feature], episodes: list[dict[str, Value]]) -> None:
+    """A data set as TFDS writes it, of features by name."""
+    folder.mkdir(exist_ok=True)
+    info = {
+        "name": "theirs",
+        "version": "1.0.0",
+        "splits": [{"name": "train", "shardLengths": [str(len(episodes))]}],
+    }
+    (folder / "dataset_info.json").write_text(json.dumps(info), "utf-8")
+    tree = features_json(steps.values())
+    (folder / "features.json").write_text(json.dumps(tree), "utf-8")
+    with (folder / "theirs-train.tfrecord-00000-of-00001").open("wb") as file:
+        for episode in episodes:
+            write_record(file, encoded(episode))
+
+
+THEIRS = {
+    name: Feature(f"steps/{name}", dtype, shape)
+    for name, dtype, shape in (
+        ("observation/state", "float32", (2,)),
+        ("action", "float64", (1,)),
+        ("reward", "float32", ()),
+        ("discount", "float32", ()),
+        ("is_first", "bool", ()),
+        ("is_last", "bool", ()),
+        ("is_terminal", "bool", ()),
+    )
+}
+
+
+def their_episode(rows: int, *, is_terminal: bool, last_reward: float = 0) -> dict[str, Value]:
+    return {
+        "steps/observation/state": np.arange(2 * rows, dtype=np.float32),
+        "steps/action": np.arange(rows, dtype=np.float32) + 5,
+        "steps/reward": np.array([*range(1, rows), last_reward], np.float32),
+        "steps/is_first": (np.arange(rows) == 0).astype(np.int64),
+        "steps/is_last": (np.arange(rows) == rows - 1).astype(np.int64),
+        "steps/is_terminal": ((np.arange(rows) == rows - 1) & is_terminal).astype(np.int64),
+        "steps/discount": np.ones(rows, np.float32),
+        "steps/language": [b"open the door"] * rows,
+    }
+
+
+def test_a_data_set_of_somebody_elses_is_read_by_rldss_conventions(tmp_path: Path) -> None:
+    words = {"language": Feature("steps/language", "object", (), "text")}
+    episodes = [
+        their_episode(4, is_terminal=True, last_reward=9),
+        their_episode(3, is_terminal=False),
+    ]
+    foreign(tmp_path, {**THEIRS, **words}, episodes)
+    replay = SequenceReplayBuffer()
+    report = import_episodes("rlds", tmp_path, replay)
+    first, second = episodes_of(replay)
+    assert [first.end, second.end] == [End.TERMINATED, End.TRUNCATED]
+    assert first.observation["state"].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert first.action.tolist() == [[5], [6], [7], [0]]
+    assert first.action.dtype == np.float64
+    assert first.reward.tolist() == [0, 1, 2, 3]
+    assert second.reward.tolist() == [0, 1, 2]
+    assert report.notes == (
+        "streams and metadata are not told: all episodes are of stream 0",
+        "not read: steps/discount, steps/language",
+        "1 episodes have a reward in their last step, which RLDS does not define and which was "
+        "left out",
+    )
+
+
+def test_pictures_that_lost_something_are_told(tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2", reason="needs OpenCV")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 24, 32, 3), np.uint8)
+    eye = Feature("steps/observation/eye", "uint8", (None, None, 3), "png")
+    files = [cv2.imencode(".jpg", one[..., ::-1])[1].tobytes() for one in pixels]
+    episode = {**their_episode(3, is_terminal=True), eye.name: files}
+    foreign(tmp_path, {**THEIRS, "eye": eye}, [episode])
+    tree = (tmp_path / "features.json").read_text("utf-8").replace('"png"', '"jpeg"')
+    (tmp_path / "features.json").write_text(tree, "utf-8")
+    replay = SequenceReplayBuffer()
+    report = import_episodes("rlds", tmp_path, replay)
+    assert "observation/eye: JPEG, which is not what the env gave" in report.notes
+    found = episodes_of(replay)[0].observation["eye"]
+    assert found.shape == pixels.shape
+    flat = [cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR) for file in files]
+    assert np.array_equal(found, np.stack(flat)[..., ::-1])
+
+
+def test_what_is_no_rlds_data_set_is_refused(tmp_path: Path) -> None:
+    def read(**options: object) -> None:
+        import_episodes("rlds", tmp_path / "x", SequenceReplayBuffer(), options=options)
+
+    with pytest.raises(FileNotFoundError, match="expected a folder of a TFDS data set"):
+        read()
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ValueError, match=r"expected a TFDS data set with dataset_info.json and fe"):
+        read()
+    few = {name: feature for name, feature in THEIRS.items() if name != "reward"}
+    foreign(tmp_path / "x", few, [their_episode(3, is_terminal=True)])
+    with pytest.raises(ValueError, match="there is no 'reward' that is numbers or pictures"):
+        read()
+    foreign(tmp_path / "x", THEIRS, [])
+    with pytest.raises(ValueError, match="expected at least one episode, got none"):
+        read()
+    wrong = their_episode(3, is_terminal=True)
+    foreign(tmp_path / "x", THEIRS, [{**wrong, "steps/is_last": np.ones(3, np.int64)}])
+    with pytest.raises(ValueError, match="expected is_last and is_terminal in the last step alone"):
+        read()
+    foreign(tmp_path / "x", THEIRS, [{**wrong, "steps/reward": np.ones(2, np.float32)}])
+    with pytest.raises(ValueError, match=r"feature 'steps/reward': expected 3 values of float32"):
+        read()
+    foreign(tmp_path / "x", THEIRS, [wrong])
+    with pytest.raises(ValueError, match="expected a split 'test', got train"):
+        read(split="test")
+    info = json.loads((tmp_path / "x" / "dataset_info.json").read_text("utf-8"))
+    info["fileFormat"] = "array_record"
+    (tmp_path / "x" / "dataset_info.json").write_text(json.dumps(info), "utf-8")
+    with pytest.raises(ValueError, match="expected files of the format tfrecord, got array_record"):
+        read()

@@ -1,0 +1,75 @@
+"""Stable-Baselines3 is loaded when it is needed; where it is missing or too old, one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from stepwell.buffers.bridges.sb3.policy import sb3_policy
+from stepwell.buffers.bridges.sb3.progress import count_sb3_steps
+from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
+from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
+
+ROOM = "stepwell.buffers.bridges"
+CALLS = {
+    "sb3_policy": f"from {ROOM}.sb3.policy import sb3_policy as f; f(None)",
+    "count_sb3_steps": f"from {ROOM}.sb3.progress import count_sb3_steps as f; f(None, 1)",
+    "as_sb3_replay": f"from {ROOM}.sb3.replay import as_sb3_replay as f; f(None, None)",
+    "to_sb3_rollout": f"from {ROOM}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
+    "to_cleanrl": f"from {ROOM}.cleanrl import to_cleanrl as f; f(None, None)",
+}
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in ("stable_baselines3", "torch"):
+            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+
+sys.meta_path.insert(0, Missing())
+try:
+    CALL
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str) -> None:
+    call = CALLS[name].replace("; ", "\n    ")
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT.replace("CALL", call)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    library, extra = ("PyTorch", "torch") if name == "to_cleanrl" else ("stable_baselines3", "sb3")
+    assert run.stdout == (
+        f"{name} needs {library}, which is not installed: pip install 'stepwell[{extra}]'\n"
+    )
+
+
+def test_nothing_heavy_is_loaded_before_a_bridge_is_crossed() -> None:
+    modules = ", ".join(call.split()[1] for call in CALLS.values())
+    code = f"import sys, {modules}; print({{'stable_baselines3', 'torch'}} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"
+
+
+def test_an_old_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "2.3.2")
+    nothing: Any = None
+    for name, call in (
+        ("sb3_policy", lambda: sb3_policy(nothing)),
+        ("count_sb3_steps", lambda: count_sb3_steps(nothing, 1)),
+        ("as_sb3_replay", lambda: as_sb3_replay(nothing, nothing)),
+        ("to_sb3_rollout", lambda: to_sb3_rollout(nothing, nothing)),
+    ):
+        wanted = f"^{name} needs stable-baselines3 2.9 or newer, got 2.3.2: pip install -U"
+        with pytest.raises(ImportError, match=wanted):
+            call()

@@ -1,0 +1,929 @@
+"""What DQN, SAC, TD3 and DDPG of Stable-Baselines3 draw from a Stepwell replay."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import FrameStackObservation
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stepwell as sw
+from sb3_envs import (
+    KINDS,
+    Action,
+    Kind,
+    Step,
+    Tag,
+    TagEnv,
+    makers,
+    observation_of,
+    reward_of,
+    steps_of,
+    tag_of,
+    vector_env,
+)
+from stepwell.buffers import Episode, NotEnoughData, SequenceReplayBuffer, SpecMismatch
+
+pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
+
+import torch
+from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3, HerReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.noise import (
+    NormalActionNoise,
+    OrnsteinUhlenbeckActionNoise,
+    VectorizedActionNoise,
+)
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+
+from stepwell.buffers.bridges.sb3.policy import sb3_policy
+from stepwell.buffers.bridges.sb3.progress import count_sb3_steps
+from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
+
+ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+N, STEPS = 3, 60
+
+
+class Joined(BaseFeaturesExtractor):  # type: ignore[misc]
+    """A network for dicts, without SB3's one for images, which wants larger ones."""
+
+    def __init__(self, space: Any) -> None:
+        from stable_baselines3.common.preprocessing import get_flattened_obs_dim
+
+        super().__init__(space, sum(map(get_flattened_obs_dim, space.spaces.values())))
+        self.keys = list(space.spaces)
+
+    def forward(self, seen: Any) -> Any:
+        return torch.cat([seen[key].flatten(1).float() for key in self.keys], dim=1)
+
+
+def model_of(
+    kind: Kind = "vector",
+    action: Action = "discrete",
+    env: Any = None,
+    algorithm: Any = None,
+    **options: Any,
+) -> Any:
+    algorithm = algorithm or (DQN if action == "discrete" else SAC)
+    extractor: Any = Joined if kind == "dict" else FlattenExtractor
+    chosen = {
+        "buffer_size": 1,
+        "learning_starts": 10,
+        "batch_size": 8,
+        "gamma": 0.75,
+        "seed": 3,
+        "policy_kwargs": {"net_arch": [8], "features_extractor_class": extractor},
+        "device": "cpu",
+        **options,
+    }
+    policy = "MultiInputPolicy" if kind == "dict" else "MlpPolicy"
+    return algorithm(policy, env or DummyVecEnv(makers(kind, action)), **chosen)
+
+
+def telling(kind: Kind, action: Action) -> Any:
+    """A policy whose actions follow from what the envs show."""
+
+    def policy(observation: Any, is_first: np.ndarray) -> Any:
+        tags = [tag_of(kind, taken(observation, n)) for n in range(len(is_first))]
+        return np.stack([action_of(action, tag) for tag in tags])
+
+    return policy
+
+
+def action_of(action: Action, tag: Tag) -> Any:
+    number = tag.episode * 5 + tag.step * 3 + tag.env
+    if action == "discrete":
+        return np.int64(number % 4)
+    return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6 % 5], np.float32)
+
+
+def taken(observation: Any, n: int) -> Any:
+    if isinstance(observation, dict):
+        return {key: part[n] for key, part in observation.items()}
+    return observation[n]
+
+
+def filled(
+    kind: Kind = "vector",
+    action: Action = "discrete",
+    mode: AutoresetMode = SAME_STEP,
+    policy: Any = None,
+    **options: Any,
+) -> SequenceReplayBuffer:
+    """A replay into which a Collector wrote STEPS steps, the last ones of episodes that go on."""
+    replay = SequenceReplayBuffer(seed=0, **options)
+    envs = vector_env(kind, action, mode)
+    with sw.Collector(envs, policy or telling(kind, action), replay, seed=0) as collector:
+        while replay.steps < STEPS:
+            collector.collect(steps=7)
+    return replay
+
+
+def known_steps(replay: SequenceReplayBuffer) -> dict[Tag, Step]:
+    """The list of episodes: what each stored step must be."""
+    counts = [0] * N
+    for episode in replay.iter_episodes():
+        counts[episode.stream] += episode.steps
+    return {step.before: step for env in range(N) for step in steps_of(env, counts[env])}
+
+
+def drawn(buffer: Any, kind: Kind, times: int = 20, batch_size: int = 64) -> list[dict[str, Any]]:
+    """Single transitions out of many batches."""
+    found: list[dict[str, Any]] = []
+    for _ in range(times):
+        batch = buffer.sample(batch_size)
+        assert type(batch).__name__ == ("Dict" if kind == "dict" else "") + "ReplayBufferSamples"
+        parts = batch._asdict()
+        for n in range(batch_size):
+            row = {name: of(part, n) for name, part in parts.items() if part is not None}
+            found.append(row)
+    return found
+
+
+def of(part: Any, n: int) -> Any:
+    if isinstance(part, dict):
+        return {key: tensor[n].numpy() for key, tensor in part.items()}
+    return part[n].numpy()
+
+
+# Data that a Collector wrote
+
+
+@ALL_MODES
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_transition_is_that_of_the_list_of_episodes(kind: Kind, mode: AutoresetMode) -> None:
+    replay = filled(kind, mode=mode)
+    known, model = known_steps(replay), model_of(kind)
+    assert len(known) == len(replay)
+    seen: set[Tag] = set()
+    for row in drawn(as_sb3_replay(replay, model), kind):
+        tag = tag_of(kind, row["observations"])
+        step = known[tag]
+        seen.add(tag)
+        assert tag_of(kind, row["next_observations"]) == step.after
+        assert row["actions"].tolist() == [action_of("discrete", tag)]
+        assert row["rewards"].tolist() == [reward_of(tag, row["actions"])]
+        assert row["dones"].tolist() == [float(step.terminated)]
+    assert seen == known.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shapes_and_dtypes_are_those_of_sb3s_own_replay(kind: Kind) -> None:
+    model = model_of(kind)
+    own = DictReplayBuffer if kind == "dict" else ReplayBuffer
+    their = own(50, model.observation_space, model.action_space, device="cpu", n_envs=N)
+    env, rng = model.get_env(), np.random.default_rng(0)
+    before = env.reset()
+    for _ in range(5):
+        action = rng.integers(0, 4, N)
+        after, reward, done, infos = env.step(action)
+        their.add(before, copy.deepcopy(after), action, reward, done, infos)
+        before = after
+    wanted = their.sample(5)
+    found = as_sb3_replay(filled(kind), model).sample(5)
+    assert type(found) is type(wanted)
+    for name, part in wanted._asdict().items():
+        for key, tensor in parts_of(part):
+            other = dict(parts_of(getattr(found, name)))[key]
+            if tensor is None:
+                assert other is None
+                continue
+            assert (tensor.shape, tensor.dtype) == (other.shape, other.dtype), (name, key)
+
+
+def parts_of(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else [("", value)]
+
+
+def test_box_actions_are_scaled_as_the_policy_scales_them() -> None:
+    replay, model = filled(action="box"), model_of(action="box")
+    for row in drawn(as_sb3_replay(replay, model), "vector", times=3):
+        tag = tag_of("vector", row["observations"])
+        action = action_of("box", tag)
+        assert row["actions"].dtype == np.float32
+        np.testing.assert_array_equal(row["actions"], model.policy.scale_action(action))
+        assert (np.abs(row["actions"]) <= 1).all()
+        assert row["rewards"][0] == reward_of(tag, action)
+
+
+class NStepReference(NStepReplayBuffer):  # type: ignore[misc]
+    """SB3's own n-step replay, from which each stored transition can be asked for."""
+
+    def by_tag(self, env: Any = None) -> dict[Tag, Any]:
+        samples = self._get_samples(np.arange(self.pos), env=env)
+        tags = [tag_of("vector", row) for row in self.observations[: self.pos, 0]]
+        return {tag: [of(part, n) for part in samples] for n, tag in enumerate(tags)}
+
+
+@pytest.mark.parametrize("normalises", [False, True])
+@pytest.mark.parametrize("n_steps", [2, 3, 7])
+def test_n_step_returns_are_those_of_sb3s_own_replay(n_steps: int, normalises: bool) -> None:
+    plain = DummyVecEnv(makers("vector", "discrete", 1))
+    env = VecNormalize(plain, clip_reward=1.5) if normalises else plain
+    model = model_of(env=env, n_steps=n_steps)
+    their = NStepReference(
+        200, model.observation_space, model.action_space, "cpu", n_steps=n_steps, gamma=0.75
+    )
+    ours = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
+    model.replay_buffer = Tee(their, ours)
+    model.learn(STEPS)
+    statistics = model.get_vec_normalize_env()
+    wanted = their.by_tag(statistics)
+    ours.flush()
+    known = Normalised(statistics, wanted)
+    for _ in range(10):
+        batch = ours.sample(64, env=statistics)
+        for n in range(64):
+            for part, other in zip(batch, known.step(batch.observations[n].numpy()), strict=True):
+                np.testing.assert_allclose(part[n], other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_batch_goes_through_every_algorithm() -> None:
+    for algorithm in (SAC, TD3, DDPG):
+        replay = filled(action="box")
+        model = model_of(action="box", algorithm=algorithm)
+        model.replay_buffer = as_sb3_replay(replay, model)
+        count_sb3_steps(model, STEPS, total_steps=100)
+        model.train(gradient_steps=3, batch_size=8)
+        assert model._n_updates == 3
+
+
+def test_stacks_are_rebuilt_for_the_model_and_their_frames_lie_once_in_memory() -> None:
+    def make() -> Any:
+        return FrameStackObservation(TagEnv(1, "stack", plan=((5, "truncated"),)), 4)
+
+    from gymnasium.vector import SyncVectorEnv
+
+    replay = SequenceReplayBuffer(seed=0)
+    envs = SyncVectorEnv([make], autoreset_mode=SAME_STEP)
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, frame_stack=4) as collector:
+        collector.collect(steps=40)
+    model = model_of(env=DummyVecEnv([make]))
+    buffer = as_sb3_replay(replay, model)
+    stacks = {
+        (episode, t): [frame_of(episode, max(0, t - age)) for age in (3, 2, 1, 0)]
+        for episode in range(8)
+        for t in range(6)
+    }
+    keys = {np.array(stack).tobytes(): key for key, stack in stacks.items()}
+    seen: set[tuple[int, int]] = set()
+    for _ in range(20):
+        batch = buffer.sample(32)
+        assert not batch.dones.any()
+        assert np.shares_memory(batch.observations.numpy(), batch.next_observations.numpy())
+        for before, after in zip(batch.observations, batch.next_observations, strict=True):
+            episode, t = keys[before.numpy().tobytes()]
+            seen.add((episode, t))
+            assert keys[after.numpy().tobytes()] == (episode, t + 1)
+    assert len(seen) == 40
+
+
+def frame_of(episode: int, t: int) -> np.ndarray:
+    frame: np.ndarray = observation_of("stack", Tag(1, episode, t))
+    return frame
+
+
+# Data that model.learn() collects
+
+
+class Tee:
+    """SB3's own replay, and beside it the one that is tested: both are given everything."""
+
+    def __init__(self, theirs: Any, ours: Any) -> None:
+        self.theirs, self.ours = theirs, ours
+
+    def add(self, *step: Any) -> None:
+        held = copy.deepcopy(step)
+        self.theirs.add(*step)
+        self.ours.add(*held)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.theirs, name)
+
+
+def transitions_of(episode: Episode) -> list[tuple[bytes, ...]]:
+    """Everything about each step, as bytes."""
+    rows: Any = episode.observation
+    actions: Any = episode.action
+    flags = episode.terminated
+    return [
+        (
+            packed(taken(rows, t)),
+            packed(taken(rows, t + 1)),
+            np.asarray(actions[t]).ravel().tobytes(),
+            np.float32(episode.reward[t + 1]).tobytes(),
+            np.float32(flags[t + 1]).tobytes(),
+        )
+        for t in range(episode.steps)
+    ]
+
+
+def packed(observation: Any) -> bytes:
+    if isinstance(observation, dict):
+        return b"".join(np.asarray(observation[key]).tobytes() for key in sorted(observation))
+    return np.asarray(observation).tobytes()
+
+
+def transitions_in(buffer: Any) -> list[tuple[bytes, ...]]:
+    """The same of SB3's own replay."""
+    found: list[tuple[bytes, ...]] = []
+    for n in range(buffer.n_envs):
+        for t in range(buffer.pos):
+            before = at(buffer.observations, t, n)
+            after = at(buffer.next_observations, t, n)
+            done = buffer.dones[t, n] * (1 - buffer.timeouts[t, n])
+            found.append(
+                (
+                    packed(before),
+                    packed(after),
+                    buffer.actions[t, n].tobytes(),
+                    buffer.rewards[t, n].tobytes(),
+                    np.float32(done).tobytes(),
+                )
+            )
+    return found
+
+
+def at(observations: Any, t: int, n: int) -> Any:
+    if isinstance(observations, dict):
+        return {key: array[t, n] for key, array in observations.items()}
+    return observations[t, n]
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"),
+    [(kind, "discrete") for kind in KINDS] + [("vector", "box"), ("dict", "box")],
+)
+def test_learn_stores_what_sb3s_own_replay_stores(kind: Kind, action: Action) -> None:
+    model = model_of(kind, action, train_freq=2)
+    own = DictReplayBuffer if kind == "dict" else ReplayBuffer
+    theirs = own(10_000, model.observation_space, model.action_space, "cpu", n_envs=N)
+    ours = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
+    model.replay_buffer = Tee(theirs, ours)
+    model.learn(STEPS)
+    ours.flush()
+    stored = [step for e in ours.replay.iter_episodes() for step in transitions_of(e)]
+    assert sorted(stored) == sorted(transitions_in(theirs))
+    assert len(stored) == STEPS
+    assert (ours.size(), ours.pos, ours.full) == (theirs.size(), theirs.pos, False)
+    # Episodes end where the env ended them, and are numbered through.
+    for episode in ours.replay.iter_episodes():
+        tags = [tag_of(kind, taken(episode.observation, t)) for t in range(episode.rows)]
+        assert [tag.step for tag in tags] == list(range(episode.rows))
+        assert {tag.env for tag in tags} == {episode.stream}
+
+
+def test_learn_trains_from_it_alone_and_draws_the_newest_steps_too() -> None:
+    model = model_of(learning_starts=0, train_freq=1)
+    buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
+    model.learn(STEPS)
+    assert model._n_updates == STEPS // N  # from the first step on
+    buffer.flush()
+    assert len(buffer.replay) == STEPS
+
+
+def test_where_the_env_was_reset_in_between_the_episode_is_cut() -> None:
+    one = DummyVecEnv([lambda: TagEnv(plan=((9, "terminated"),))])
+    model = model_of(env=one, train_freq=1)
+    buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
+    model.learn(4)
+    model.learn(3)
+    model.learn(2, reset_num_timesteps=False)
+    buffer.flush()
+    episodes = list(buffer.replay.iter_episodes())
+    assert [(e.steps, bool(e.cut[-1])) for e in episodes] == [(4, True), (5, True)]
+    assert np.asarray(episodes[0].observation)[:, 2].tolist() == [0, 1, 2, 3, 4]
+
+
+MODEL: list[Any] = []
+
+
+@given(st.data())
+def test_any_steps_are_stored_as_the_list_of_episodes_whenever_they_are_flushed(
+    data: st.DataObject,
+) -> None:
+    MODEL[:] = MODEL or [model_of(env=DummyVecEnv([partial(TagEnv, tag) for tag in range(2)]))]
+    buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), MODEL[0])
+    kinds = st.sampled_from(["goes on"] * 4 + ["terminated", "truncated", "reset"])
+    wanted: list[list[tuple[int, str]]] = [[], []]  # steps and end of each env's episodes
+    tags, steps = [Tag(0, 0, 0), Tag(1, 0, 0)], [0, 0]
+    for _ in range(data.draw(st.integers(1, 30))):
+        now = [data.draw(kinds) for _ in range(2)]
+        after = [tag._replace(step=tag.step + 1) for tag in tags]
+        shown = [np.stack([observation_of("vector", t) for t in some]) for some in (tags, after)]
+        over = np.array([kind in ("terminated", "truncated") for kind in now])
+        # What a clock says of a step that ends nothing does not count.
+        infos = [{"TimeLimit.truncated": kind != "terminated"} for kind in now]
+        reward = np.array([reward_of(tag, 1) for tag in tags])
+        buffer.add(*shown, np.array([1, 1]), reward, over, infos)
+        for n, kind in enumerate(now):
+            steps[n] += 1
+            if kind == "goes on":
+                tags[n] = after[n]
+            else:
+                wanted[n].append((steps[n], "cut" if kind == "reset" else kind))
+                tags[n], steps[n] = Tag(n, tags[n].episode + 1, 0), 0
+        if data.draw(st.booleans()):
+            buffer.flush()
+    buffer.flush()
+    for n in range(2):
+        own = [e for e in buffer.replay.iter_episodes() if e.stream == n]
+        ends = [
+            (e.steps, next(k for k in ("terminated", "truncated", "cut") if getattr(e, k)[-1]))
+            for e in own
+        ]
+        assert ends == wanted[n] + ([(steps[n], "cut")] if steps[n] else [])
+        for number, episode in enumerate(own):
+            rows = [tag_of("vector", row) for row in np.asarray(episode.observation)]
+            assert rows == [Tag(n, number, step) for step in range(episode.rows)]
+            rewards = [0.0, *(reward_of(tag, 1) for tag in rows[:-1])]
+            assert episode.reward.tolist() == rewards
+
+
+def test_a_step_that_ends_nothing_and_goes_on_with_nan_is_no_reset() -> None:
+    model = model_of(env=DummyVecEnv([TagEnv]))
+    buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
+    row = np.full((1, 4), np.nan, np.float32)
+    for _ in range(3):
+        buffer.add(row, row, np.array([1]), np.ones(1), np.zeros(1, bool), [{}])
+    buffer.flush()
+    assert [episode.steps for episode in buffer.replay.iter_episodes()] == [3]
+
+
+def test_arrays_that_the_caller_writes_anew_do_no_harm() -> None:
+    buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
+    before, after = np.zeros((2, 1, 4), np.float32)
+    for step in range(3):
+        before[...], after[...] = step, step + 1
+        buffer.add(before, after, np.array([1]), np.ones(1), np.zeros(1, bool), [{}])
+    buffer.flush()
+    (episode,) = buffer.replay.iter_episodes()
+    assert np.asarray(episode.observation)[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_stacks_that_learn_collects_are_kept_frame_by_frame() -> None:
+    def envs() -> Any:
+        both: list[Any] = [partial(Gray, tag) for tag in range(2)]
+        return VecFrameStack(DummyVecEnv(both), 4, channels_order="first")
+
+    def stored(frame_stack: int) -> tuple[Any, Any]:
+        model = model_of(env=envs())
+        theirs = ReplayBuffer(10_000, model.observation_space, model.action_space, "cpu", n_envs=2)
+        replay = SequenceReplayBuffer(seed=0)
+        ours = as_sb3_replay(replay, model, frame_stack=frame_stack)
+        model.replay_buffer = Tee(theirs, ours)
+        model.learn(40)
+        ours.flush()
+        return theirs, ours
+
+    theirs, ours = stored(4)
+    assert ours.replay.spec["observation"].shape == (8, 9)
+    known = {row[0]: row for row in transitions_in(theirs)}
+    assert len(known) == 40
+    for row in drawn(ours, "stack", times=10):
+        _, after, action, reward, done = known[row["observations"].tobytes()]
+        assert row["next_observations"].tobytes() == after
+        assert row["actions"].tobytes() == action
+        assert (row["rewards"].tobytes(), row["dones"].tobytes()) == (reward, done)
+    _, whole = stored(1)
+    assert whole.replay.spec["observation"].shape == (4, 8, 9)
+    assert whole.replay.spec.row_bytes > 3 * ours.replay.spec.row_bytes
+
+
+class Gray(TagEnv):
+    """Shows one channel."""
+
+    def __init__(self, tag: int) -> None:
+        super().__init__(tag, "stack")
+        self.observation_space = spaces.Box(0, 255, (1, 8, 9), np.uint8)
+
+    def reset(self, **options: Any) -> Any:
+        frame, info = super().reset(**options)
+        return frame[None], info
+
+    def step(self, action: Any) -> Any:
+        frame, *rest = super().step(action)
+        return frame[None], *rest
+
+
+def test_observations_that_are_no_stacks_are_refused() -> None:
+    model = model_of("image first")
+    buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model, frame_stack=3)
+    row = np.stack([observation_of("image first", Tag(n, 0, 0)) for n in range(N)])
+    with pytest.raises(SpecMismatch, match="each stack of 3 frames"):
+        buffer.add(row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), [{}] * N)
+    # Also where only what followed is none: the episode ends with the row before, cut.
+    stack = np.zeros_like(row)
+    stack[:, 2] = 7
+    after = np.roll(stack, -1, axis=1)
+    wrong = np.full_like(after, 9)
+    rest: Any = (np.zeros(N), np.zeros(N, bool), [{}] * N)
+    buffer.add(stack, after, np.ones(N, int), *rest)
+    with pytest.raises(SpecMismatch, match="each stack of 3 frames"):
+        buffer.add(after, wrong, np.full(N, 2), *rest)
+    buffer.add(stack, after, np.full(N, 3), *rest)
+    buffer.flush()
+    episodes = list(buffer.replay.iter_episodes())
+    assert [np.asarray(e.action).tolist() for e in episodes] == [[1, 2]] * N + [[3, 0]] * N
+
+
+def test_normalised_observations_are_those_of_vec_normalize() -> None:
+    env = VecNormalize(DummyVecEnv(makers("vector", "discrete")))
+    model = model_of(env=env)
+    buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
+    model.learn(STEPS)
+    statistics = model.get_vec_normalize_env()
+    known = Normalised(statistics, known_steps(buffer.replay))
+    batch = buffer.sample(64, env=statistics)
+    for n in range(64):
+        step = known.step(batch.observations[n].numpy())
+        after = statistics.normalize_obs(observation_of("vector", step.after))
+        np.testing.assert_allclose(batch.next_observations[n], after, rtol=1e-5, atol=1e-6)
+        reward = np.array([reward_of(step.before, int(batch.actions[n]))], np.float32)
+        assert batch.rewards[n] == statistics.normalize_reward(reward)[0]
+    assert batch.observations.dtype == torch.float32
+
+
+class Normalised:
+    """Finds what was normalised, which rounds a little differently for one row and for many."""
+
+    def __init__(self, statistics: Any, items: dict[Tag, Any]) -> None:
+        self.items = list(items.values())
+        rows = [observation_of("vector", tag) for tag in items]
+        self.rows = np.array([statistics.normalize_obs(row) if statistics else row for row in rows])
+
+    def step(self, row: np.ndarray) -> Any:
+        far = np.abs(self.rows - row).max(axis=1)
+        assert (far < 1e-5).sum() == 1
+        return self.items[int(far.argmin())]
+
+
+def test_pieces_that_fell_due_are_not_counted_twice() -> None:
+    buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
+    row = np.zeros((1, 4), np.float32)
+    rest: Any = (np.zeros(1), np.zeros(1, bool), [{}])
+    for count in range(1, 1_300):
+        buffer.add(row, row, np.zeros(1, int), *rest)
+        assert (buffer.size(), buffer.pos) == (count, count)
+    assert 1_000 < len(buffer.replay) < 1_299
+    buffer.sample(4)
+    assert (buffer.size(), len(buffer.replay)) == (1_299, 1_299)
+
+
+def test_stores_with_other_actions_are_not_read_as_one(tmp_path: Path) -> None:
+    with SequenceReplayBuffer(tmp_path / "learn", seed=0) as replay:
+        model = model_of(action="box")
+        buffer = model.replay_buffer = as_sb3_replay(replay, model)
+        model.learn(12)
+        buffer.flush()
+    filled(action="box", path=tmp_path / "collector").close()
+    folders = [tmp_path / "learn", tmp_path / "collector"]
+    with (
+        SequenceReplayBuffer.open(folders, read_only=True) as both,
+        pytest.raises(ValueError, match="all of which were written by add, or none, got both"),
+    ):
+        as_sb3_replay(both, model_of(action="box"))
+
+
+def test_capacity_is_the_replays_and_old_steps_are_never_drawn() -> None:
+    model = model_of()
+    replay = SequenceReplayBuffer(capacity=64, seed=0)
+    buffer = model.replay_buffer = as_sb3_replay(replay, model)
+    model.learn(400)
+    buffer.flush()
+    assert buffer.full
+    assert buffer.buffer_size == 64 // N
+    assert buffer.size() <= buffer.buffer_size
+    newest = known_of_last(replay.steps // N, 64)
+    assert {tag_of("vector", row["observations"]) for row in drawn(buffer, "vector")} <= newest
+
+
+def known_of_last(count: int, capacity: int) -> set[Tag]:
+    return {step.before for env in range(N) for step in steps_of(env, count)[-capacity:]}
+
+
+def test_a_folder_is_continued_and_read_without_learn(tmp_path: Path) -> None:
+    folder = tmp_path / "steps"
+    for _ in range(2):
+        model = model_of(action="box")
+        with SequenceReplayBuffer(folder, seed=0) as replay:
+            buffer = model.replay_buffer = as_sb3_replay(replay, model)
+            model.learn(30)
+            buffer.flush()
+    with SequenceReplayBuffer.open(folder, read_only=True) as replay:
+        assert len(replay) == 60
+        actions = {row.tobytes() for e in replay.iter_episodes() for row in np.asarray(e.action)}
+        # Those are scaled already, and are not scaled again.
+        for row in drawn(as_sb3_replay(replay, model_of(action="box")), "vector", times=2):
+            assert row["actions"].tobytes() in actions
+
+
+# Draws
+
+
+def test_draws_come_from_the_replays_generator_alone() -> None:
+    model = model_of()  # seeds numpy's generator
+
+    def batches(seed: int) -> list[bytes]:
+        buffer = as_sb3_replay(filled(), model)
+        buffer.replay._rng = np.random.default_rng(seed)
+        return [buffer.sample(16).observations.numpy().tobytes() for _ in range(3)]
+
+    np.random.seed(1)  # noqa: NPY002
+    before = pickle.dumps(np.random.get_state())  # noqa: NPY002
+    one = batches(5)
+    assert pickle.dumps(np.random.get_state()) == before  # noqa: NPY002
+    np.random.seed(2)  # noqa: NPY002
+    assert one == batches(5)
+    assert one != batches(6)
+
+
+def test_tensors_share_the_drawn_arrays_and_no_later_batch_writes_into_them() -> None:
+    buffer = as_sb3_replay(filled(), model_of())
+    batch = buffer.sample(16)
+    kept = batch.observations.clone()
+    for _ in range(5):
+        buffer.sample(16)
+    assert torch.equal(batch.observations, kept)
+
+
+# Policies
+
+
+def test_dqn_explores_as_often_as_its_rate_says_and_from_the_collectors_seed() -> None:
+    model = model_of()
+    policy = sb3_policy(model)
+    observation = np.stack([observation_of("vector", Tag(0, 0, 1))] * 4_000)
+    first = np.zeros(4_000, bool)
+    best = int(model.predict(observation[:1], deterministic=True)[0][0])
+    for steps, rate in ((0, 1.0), (20, 0.3), (20, 0.0)):
+        model.num_timesteps, model.exploration_rate = steps, rate if steps else 0.0
+        policy.begin(spaces.Discrete(4), np.random.default_rng(0))
+        chosen = policy(observation, first)
+        assert np.asarray(chosen).dtype == np.int64
+        share = np.mean(np.asarray(chosen) == best)
+        assert share == pytest.approx(1 - rate * 3 / 4, abs=0.03)
+        policy.begin(spaces.Discrete(4), np.random.default_rng(0))
+        np.testing.assert_array_equal(chosen, policy(observation, first))
+    greedy = sb3_policy(model, deterministic=True)
+    model.num_timesteps = 0
+    assert (np.asarray(greedy(observation, first)) == best).all()
+
+
+@pytest.mark.parametrize("algorithm", [SAC, TD3, DDPG])
+def test_continuous_models_choose_within_bounds_and_with_their_noise(algorithm: Any) -> None:
+    noise = NormalActionNoise(np.zeros(3), np.full(3, 0.2))
+    model = model_of(action="box", algorithm=algorithm, action_noise=noise)
+    policy, space = sb3_policy(model), model.action_space
+    observation = np.stack([observation_of("vector", Tag(0, 0, 1))] * 500)
+    first = np.zeros(500, bool)
+    for steps in (0, 50):
+        model.num_timesteps = steps
+        np.random.seed(0)  # noqa: NPY002
+        torch.manual_seed(0)
+        chosen = np.asarray(policy(observation, first))
+        assert chosen.dtype == np.float32
+        assert all(space.contains(row) for row in chosen)
+    if algorithm is not SAC:  # which is random itself
+        best = model.policy.scale_action(model.predict(observation, deterministic=True)[0])
+        far = model.policy.scale_action(chosen) - best
+        inside = np.abs(best) < 0.3
+        assert inside.any()
+        assert far[inside].std() == pytest.approx(0.2, rel=0.15)
+
+
+def test_noise_with_a_memory_begins_anew_with_each_episode() -> None:
+    noise = OrnsteinUhlenbeckActionNoise(np.zeros(3), np.full(3, 0.2))
+    model = model_of(action="box", algorithm=TD3, action_noise=noise)
+    model.num_timesteps = 50
+    policy: Any = sb3_policy(model)
+    observation = np.zeros((2, 4), np.float32)
+    policy(observation, np.array([True, True]))
+    policy(observation, np.array([False, True]))
+    one, other = policy._action_noise.noises
+    assert one is not other
+    assert one is not noise
+    policy(observation, np.array([False, False]))
+    before = one.noise_prev.copy()
+    resets: list[int] = []
+    for index, each in enumerate((one, other)):
+        each.reset = lambda index=index: resets.append(index)
+    policy(observation, np.array([False, True]))
+    assert resets == [1]
+    assert (one.noise_prev != before).any()
+
+
+def test_noise_that_learn_made_for_its_envs_is_made_for_those_of_the_collector() -> None:
+    noise = NormalActionNoise(np.zeros(3), np.full(3, 0.2))
+    model = model_of(action="box", algorithm=TD3, action_noise=noise)
+    model.learn(12)
+    assert isinstance(model.action_noise, VectorizedActionNoise)
+    model.num_timesteps = 50
+    policy: Any = sb3_policy(model)
+    chosen = policy(np.zeros((2, 4), np.float32), np.zeros(2, bool))
+    assert chosen.shape == (2, 3)
+    assert policy._action_noise.n_envs == 2
+
+
+def test_state_dependent_noise_explores_from_the_beginning_where_it_is_asked_to() -> None:
+    model = model_of(action="box", use_sde=True, use_sde_at_warmup=True, train_freq=4)
+    drawn: list[int] = []
+    kept = model.actor.reset_noise
+
+    def reset_noise(count: int) -> None:
+        drawn.append(count)
+        kept(count)
+
+    model.actor.reset_noise = reset_noise
+    policy: Any = sb3_policy(model)
+    for _ in range(9):
+        policy(np.zeros((2, 4), np.float32), np.zeros(2, bool))
+    assert drawn == [2, 2, 2]
+
+
+def test_the_policy_sees_what_vec_normalize_makes_of_observations() -> None:
+    model = model_of(env=VecNormalize(DummyVecEnv(makers("vector", "discrete"))))
+    model.learn(STEPS)
+    policy: Any = sb3_policy(model, deterministic=True)
+    seen: list[Any] = []
+    kept = model.policy.predict
+
+    def predict(shown: Any, deterministic: bool) -> Any:
+        seen.append(shown)
+        return kept(shown, deterministic=deterministic)
+
+    model.policy.predict = predict
+    observation = np.stack([observation_of("vector", Tag(n, 3, 1)) for n in range(N)])
+    policy(observation, np.zeros(N, bool))
+    statistics = model.get_vec_normalize_env()
+    np.testing.assert_array_equal(seen[0], statistics.normalize_obs(observation))
+
+
+def test_a_whole_loop_of_collecting_and_training_runs() -> None:
+    for algorithm, action in ((DQN, "discrete"), (SAC, "box")):
+        model = model_of(action=action, algorithm=algorithm)
+        replay = SequenceReplayBuffer(seed=0)
+        model.replay_buffer = as_sb3_replay(replay, model)
+        envs = vector_env("vector", action, NEXT_STEP)
+        with sw.Collector(envs, sb3_policy(model), replay, seed=0) as collector:
+            for _ in range(4):
+                report = collector.collect(steps=12)
+                count_sb3_steps(model, report.steps, total_steps=100)
+                model.train(gradient_steps=2, batch_size=8)
+        assert model.num_timesteps == replay.steps
+        assert model._n_updates == 8
+
+
+def test_counting_follows_sb3s_own_counts() -> None:
+    ours, theirs = (model_of(target_update_interval=6, train_freq=1) for _ in range(2))
+    theirs.learn(30)
+    for steps in (9, 0, 12, 9):
+        count_sb3_steps(ours, steps, total_steps=30)
+    for name in ("num_timesteps", "exploration_rate", "_current_progress_remaining", "_n_calls"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+# What is refused
+
+
+def test_models_that_learn_otherwise_are_refused() -> None:
+    replay = SequenceReplayBuffer()
+    with pytest.raises(TypeError, match=r"learns from a replay.*got PPO; feed it with to_sb3_roll"):
+        as_sb3_replay(replay, PPO("MlpPolicy", TagEnv(), n_steps=2, batch_size=2))
+    with pytest.raises(TypeError, match="such as PPO or DQN, got a str"):
+        as_sb3_replay(replay, "DQN")
+    model = model_of()
+    model.optimize_memory_usage = True
+    with pytest.raises(ValueError, match="without optimize_memory_usage"):
+        as_sb3_replay(replay, model)
+    model = model_of()
+    model.replay_buffer_class = HerReplayBuffer
+    with pytest.raises(TypeError, match="without HerReplayBuffer"):
+        as_sb3_replay(replay, model)
+
+
+def test_other_observations_and_actions_are_refused_at_once_and_when_drawn() -> None:
+    replay = filled()
+    for kind, action, match in (
+        ("many", "discrete", r"expected int64 \(3,\).*got float32 \(4,\)"),
+        ("dict", "discrete", "expected a dict with the keys"),
+        ("vector", "box", r"space Box.*got int64 \(\)"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            as_sb3_replay(replay, model_of(kind, action))
+    empty = SequenceReplayBuffer()
+    buffer = as_sb3_replay(empty, model_of("many"))
+    with pytest.raises(NotEnoughData, match="collect first"):
+        buffer.sample(2)
+    with sw.Collector(vector_env("vector", "discrete"), sw.RandomPolicy(), empty) as collector:
+        collector.collect(steps=10)
+    with pytest.raises(ValueError, match=r"expected int64 \(3,\)"):
+        buffer.sample(2)
+
+
+def test_a_number_that_the_model_cannot_choose_is_refused() -> None:
+    class Two(TagEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = spaces.Discrete(2)
+
+    buffer = as_sb3_replay(filled(), model_of(env=DummyVecEnv([Two])))
+    with pytest.raises(ValueError, match=r"Discrete\(2\), got the number [23]"):
+        buffer.sample(64)
+
+    class FromOne(Two):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = spaces.Discrete(2, start=1)
+
+    with pytest.raises(ValueError, match="a space that begins with 0"):
+        as_sb3_replay(SequenceReplayBuffer(), model_of(env=DummyVecEnv([FromOne])))
+
+
+def test_learn_does_not_write_where_a_collector_does() -> None:
+    replay, model = filled(), model_of()
+    buffer = as_sb3_replay(replay, model)
+    row, steps = np.zeros((N, 4), np.float32), replay.steps
+    with pytest.raises(ValueError, match=r"add: expected an empty replay.*a Collector writes"):
+        buffer.add(row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), [{}] * N)
+    assert replay.steps == steps
+
+
+def test_a_collector_does_not_write_where_learn_has() -> None:
+    model = model_of()
+    buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
+    model.learn(12)
+    buffer.flush()
+    envs = vector_env("vector", "discrete")
+    with (
+        sw.Collector(envs, sw.RandomPolicy(), buffer.replay, seed=0) as collector,
+        pytest.raises(SpecMismatch),
+    ):
+        collector.collect(steps=3)
+
+
+def test_wrong_steps_are_refused_and_nothing_of_them_is_kept() -> None:
+    buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of())
+    row = np.zeros((N, 4), np.float32)
+    infos: list[dict[str, Any]] = [{}] * N
+    good = row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), infos
+    wide, short = row.astype(np.float64), np.zeros((2, 4), np.float32)
+    for place, wrong, match in (
+        (0, wide, r"expected float32 \(4,\).*got float64"),
+        (1, wide, r"expected float32 \(4,\).*got float64"),
+        (0, short, r"expected float32 \(3, 4\), got float32 \(2, 4\)"),
+        (2, np.zeros(N), "action: expected numbers for int64, got float64"),
+        (2, np.zeros(2, int), r"action: expected 3 numbers, .* got shape \(2,\)"),
+        (3, np.zeros(2), r"reward: expected 3 numbers, .* got shape \(2,\)"),
+        (4, np.zeros((N, 2)), r"done: expected 3 numbers, .* got shape \(3, 2\)"),
+        (5, [{}], "infos: expected one for each of 3 envs, got 1"),
+    ):
+        step: Any = [wrong if i == place else part for i, part in enumerate(good)]
+        with pytest.raises((ValueError, SpecMismatch), match=match):
+            buffer.add(*step)
+    buffer.flush()
+    assert len(buffer.replay) == 0
+    buffer.extend(*([part] for part in good))
+    buffer.flush()
+    assert len(buffer.replay) == N
+
+
+def test_it_is_not_pickled_but_models_are(tmp_path: Path) -> None:
+    model = model_of()
+    model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(tmp_path / "steps"), model)
+    with pytest.raises(TypeError, match=r"cannot be pickled.*kept in .*steps; after the model"):
+        model.save_replay_buffer(io.BytesIO())
+    with pytest.raises(TypeError, match="in RAM alone"):
+        pickle.dumps(as_sb3_replay(SequenceReplayBuffer(), model))
+    model.learn(12)
+    model.save(tmp_path / "model.zip")
+    again = DQN.load(tmp_path / "model.zip")
+    again.replay_buffer = as_sb3_replay(model.replay_buffer.replay, again)
+    model.replay_buffer.flush()
+    count_sb3_steps(again, 0, total_steps=12)
+    again.train(gradient_steps=1, batch_size=4)
+    model.replay_buffer.replay.close()
+
+
+def test_counts_are_checked() -> None:
+    model = model_of()
+    for steps, total, match in (
+        (-1, 10, "steps: expected a whole number >= 0, got -1"),
+        (1, 0, "total_steps: expected a whole number >= 1"),
+        (1, None, "exploration rate falls, got None"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            count_sb3_steps(model, steps, total_steps=total)
+    assert model.num_timesteps == 0

@@ -1,0 +1,672 @@
+"""What PPO and A2C of Stable-Baselines3 are given to learn from."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell as sw
+from fakes import RestartVectorEnv
+from rollout_rows import Column, Part, expected_advantages, labels, mask_of, rollout_of, rollouts
+from sb3_envs import (
+    ACTIONS,
+    KINDS,
+    Action,
+    Kind,
+    Step,
+    Tag,
+    TagEnv,
+    makers,
+    observation_of,
+    reward_of,
+    rows_of,
+    tag_of,
+    vector_env,
+)
+from stepwell.buffers import Bootstrap, Rollout
+
+pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
+
+import torch
+from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.callbacks import ConvertCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from stepwell.buffers.bridges.sb3.policy import SB3Actor, sb3_policy
+from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
+
+ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+T, N, GAMMA, LAM = 7, 3, 0.75, 0.5
+SAME_ROWS = ("observations", "actions", "values", "log_probs", "episode_starts")
+
+
+def model_of(kind: Kind = "vector", action: Action = "discrete", **options: Any) -> Any:
+    """A PPO whose small network sees the env's observations."""
+    policy = "MultiInputPolicy" if kind == "dict" else "MlpPolicy"
+    # SB3's own networks for images want larger ones.
+    images = {"normalize_images": True} if kind != "dict" else {}
+    chosen = {
+        "n_steps": T,
+        "batch_size": T,
+        "n_epochs": 2,
+        "gamma": GAMMA,
+        "gae_lambda": LAM,
+        "seed": 3,
+        "policy_kwargs": {"net_arch": [8], **images, **_extractor(kind)},
+        "device": "cpu",
+        **options,
+    }
+    return PPO(policy, DummyVecEnv(makers(kind, action)), **chosen)
+
+
+def _extractor(kind: Kind) -> dict[str, Any]:
+    from stable_baselines3.common.torch_layers import FlattenExtractor
+
+    return {"features_extractor_class": joined if kind == "dict" else FlattenExtractor}
+
+
+def joined(space: Any) -> Any:
+    """A network for dicts, without SB3's one for images, which wants larger ones."""
+    from stable_baselines3.common.preprocessing import get_flattened_obs_dim
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    class Joined(BaseFeaturesExtractor):  # type: ignore[misc]
+        def forward(self, seen: Any) -> Any:
+            # In the space's order: SB3 hands over last observations in the env's.
+            return torch.cat([seen[key].flatten(1).float() for key in space.spaces], dim=1)
+
+    return Joined(space, sum(map(get_flattened_obs_dim, space.spaces.values())))
+
+
+class TellingPolicy:
+    """Actions, values and log-probabilities that follow from the tag, all exact as float32."""
+
+    def __init__(self, kind: Kind, action: Action) -> None:
+        self.kind, self.action = kind, action
+
+    def tags(self, observation: Any) -> list[Any]:
+        count = len(next(iter(observation.values())) if self.kind == "dict" else observation)
+        rows = [
+            {key: part[i] for key, part in observation.items()}
+            if self.kind == "dict"
+            else observation[i]
+            for i in range(count)
+        ]
+        return [tag_of(self.kind, row) for row in rows]
+
+    def value(self, observation: Any) -> np.ndarray:
+        return np.array([value_of(tag) for tag in self.tags(observation)], np.float32)
+
+    def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
+        tags = self.tags(observation)
+        extras = {
+            "value": self.value(observation),
+            "log_prob": np.array([log_prob_of(tag) for tag in tags], np.float32),
+        }
+        chosen = np.stack([action_of(self.action, tag) for tag in tags])
+        if self.action == "box":  # what the network said lies beyond the bounds
+            extras["raw_action"] = chosen * np.float32(2)
+        return chosen, extras
+
+
+def value_of(tag: Tag) -> float:
+    return tag.episode + tag.step / 8 - tag.env * 2
+
+
+def log_prob_of(tag: Tag) -> float:
+    return -(tag.episode / 4 + tag.step / 32 + tag.env)
+
+
+def action_of(action: Action, tag: Tag) -> Any:
+    number = tag.episode * 5 + tag.step * 3 + tag.env
+    if action == "discrete":
+        return np.int64(number % 4)
+    if action == "box":
+        return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6], np.float32)
+    if action == "many":
+        return np.array([number % 3, number % 2], np.int64)
+    return np.array([number % 2, number // 2 % 2], np.int8)
+
+
+def expected_rows(rows: list[list[Step | None]]) -> dict[Any, tuple[float, float]]:
+    """By tag: advantage and reward with bootstrap, by the definition, for one rollout."""
+    found: dict[Any, tuple[float, float]] = {}
+    for column in rows:
+        later = 0.0
+        for t in reversed(range(len(column))):
+            step = column[t]
+            if step is None:
+                continue
+            reward = reward_of(step.before, action_of("discrete", step.before))
+            follows = 0.0 if step.terminated else value_of(step.after)
+            delta = reward + GAMMA * follows - value_of(step.before)
+            later = delta + (0.0 if step.is_over else GAMMA * LAM * later)
+            if t == len(column) - 1:
+                later = delta
+            is_added = step.truncated and not step.terminated
+            found[step.before] = later, reward + is_added * GAMMA * follows
+    return found
+
+
+def buffer_rows(buffer: Any, kind: Kind) -> dict[Any, dict[str, Any]]:
+    """The rows of a buffer that was not trained on yet, by their tags."""
+    found: dict[Any, dict[str, Any]] = {}
+    for t in range(buffer.buffer_size):
+        for n in range(buffer.n_envs):
+            names = ("actions", "rewards", "values", "log_probs", "advantages", "returns")
+            row = {name: getattr(buffer, name)[t, n] for name in names}
+            seen = buffer.observations
+            seen = {k: v[t, n] for k, v in seen.items()} if kind == "dict" else seen[t, n]
+            tag = tag_of(kind, seen)
+            assert tag not in found, f"{tag} twice"
+            found[tag] = {**row, "episode_starts": buffer.episode_starts[t, n]}
+    return found
+
+
+# What SB3 itself would have collected
+
+
+def collected_by_sb3(model: Any, rollouts: int) -> list[dict[str, Any]]:
+    """Copies of the buffers that the model's own loop fills."""
+    _, callback = model._setup_learn(1_000, ConvertCallback(lambda *_: True))
+    torch.manual_seed(11)
+    found: list[dict[str, Any]] = []
+    for _ in range(rollouts):
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+        found.append(copied(model.rollout_buffer))
+    return found
+
+
+def copied(buffer: Any) -> dict[str, Any]:
+    names = (*SAME_ROWS, "rewards", "advantages", "returns")
+    return {name: copy.deepcopy(getattr(buffer, name)) for name in names}
+
+
+def assert_same_rows(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    for name in SAME_ROWS:
+        np.testing.assert_equal(ours[name], theirs[name], err_msg=name)
+        for key, array in parts_of(ours[name]):
+            assert array.dtype == dict(parts_of(theirs[name]))[key].dtype, (name, key)
+    for name in ("rewards", "advantages", "returns"):
+        # SB3 asks for the values of last observations one by one, which rounds otherwise.
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)
+        assert ours[name].dtype == theirs[name].dtype
+
+
+def parts_of(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else [("", value)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"),
+    [(kind, "discrete") for kind in KINDS]
+    + [(kind, a) for kind in ("vector", "dict") for a in ACTIONS[1:]],
+)
+def test_rollouts_are_those_of_sb3s_own_loop(kind: Kind, action: Action) -> None:
+    theirs = collected_by_sb3(model_of(kind, action), 4)
+    model = model_of(kind, action)
+    torch.manual_seed(11)
+    with sw.Collector(vector_env(kind, action), sb3_policy(model), seed=0) as collector:
+        for their in theirs:
+            buffer = to_sb3_rollout(collector.rollout(T), model)
+            assert buffer is model.rollout_buffer
+            assert_same_rows(copied(buffer), their)
+
+
+def test_training_on_a_rollout_changes_the_model_as_sb3s_own_loop_does() -> None:
+    def trained(feed: Any) -> tuple[list[Any], list[Any]]:
+        model = model_of(n_epochs=3)
+        torch.manual_seed(5)
+        seen = feed(model)
+        return seen, [p.detach().clone() for p in model.policy.parameters()]
+
+    def by_sb3(model: Any) -> list[Any]:
+        _, callback = model._setup_learn(10 * T * N, ConvertCallback(lambda *_: True))
+        seen: list[Any] = []
+        for update in range(10):
+            model.collect_rollouts(model.env, callback, model.rollout_buffer, T)
+            model._update_current_progress_remaining(model.num_timesteps, 10 * T * N)
+            seen.append(model.num_timesteps)
+            np.random.seed(update)  # noqa: NPY002
+            model.train()
+        return seen
+
+    def by_stepwell(model: Any) -> list[Any]:
+        seen: list[Any] = []
+        with sw.Collector(vector_env("vector", "discrete"), sb3_policy(model), seed=0) as collector:
+            for update in range(10):
+                to_sb3_rollout(collector.rollout(T), model, total_steps=10 * T * N)
+                seen.append(model.num_timesteps)
+                np.random.seed(update)  # noqa: NPY002
+                model.train()
+        return seen
+
+    (counts, theirs), (own_counts, ours) = trained(by_sb3), trained(by_stepwell)
+    assert counts == own_counts
+    for one, other in zip(theirs, ours, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+# What a list of episodes gives
+
+
+@ALL_MODES
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_real_step_is_trained_on_once_and_no_other_row(
+    kind: Kind, mode: AutoresetMode
+) -> None:
+    model, policy = model_of(kind), TellingPolicy(kind, "discrete")
+    rows = [rows_of(env, 4 * T, mode) for env in range(N)]
+    with sw.Collector(vector_env(kind, "discrete", mode), policy, seed=0) as collector:
+        for turn in range(4):
+            here = [column[turn * T : (turn + 1) * T] for column in rows]
+            buffer = to_sb3_rollout(collector.rollout(T), model)
+            found, wanted = buffer_rows(buffer, kind), expected_rows(here)
+            assert found.keys() == wanted.keys()
+            for tag, (advantage, reward) in wanted.items():
+                row = found[tag]
+                assert int(row["actions"][0]) == action_of("discrete", tag)
+                assert row["values"] == value_of(tag)
+                assert row["log_probs"] == np.float32(log_prob_of(tag))
+                assert row["rewards"] == np.float32(reward)
+                assert row["episode_starts"] == (tag.step == 0)
+                assert row["advantages"] == pytest.approx(advantage, abs=1e-4)
+                assert row["returns"] == pytest.approx(advantage + value_of(tag), abs=1e-4)
+            assert buffer.full
+            assert buffer.size() == buffer.buffer_size
+            assert buffer.buffer_size * buffer.n_envs == len(wanted)
+
+
+def telling_model() -> Any:
+    """A model for the rollouts of `rollout_rows`."""
+    space = spaces.Dict(
+        {
+            "place": spaces.Box(0, 10**6, (1,), np.int64),
+            "frame": spaces.Box(0, 255, (2, 3), np.uint8),
+        }
+    )
+
+    class Shown(TagEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = space
+            self.action_space = spaces.Discrete(5)
+
+    return PPO(
+        "MultiInputPolicy", Shown(), n_steps=2, batch_size=2, gamma=GAMMA, gae_lambda=LAM, seed=0
+    )
+
+
+MODEL: list[Any] = []
+
+
+def given_rollout(columns: list[Column], **options: Any) -> Rollout:
+    """A rollout of `rollout_rows`, in dtypes that SB3 takes."""
+    rollout = rollout_of(columns, dtype=np.float32, **options)
+    number = labels(rollout.num_steps, rollout.num_envs)
+    behind = {
+        "place": rollout.bootstrap.step[:, None],
+        "frame": np.zeros((len(rollout.bootstrap.step), 2, 3), np.uint8),
+    }
+    extras = {**rollout.extras, "log_prob": rollout.extras["log_prob"].astype(np.float32)}
+    bootstrap = rollout.bootstrap._replace(observation=behind)
+    return dataclasses.replace(
+        rollout,
+        observation={**rollout.observation, "place": number[..., None]},
+        action=number % 5,
+        extras=extras,
+        bootstrap=bootstrap,
+    )
+
+
+@given(rollouts(), st.booleans())
+@settings(max_examples=120)
+def test_any_rollout_with_cuts_and_lost_rows_gives_the_advantages_of_the_definition(
+    columns: list[Column], lists_terminated: bool
+) -> None:
+    MODEL[:] = MODEL or [telling_model()]
+    model, rollout = MODEL[0], given_rollout(columns, lists_terminated=lists_terminated)
+    rollout.reward[~rollout.mask] = np.nan
+    if lists_terminated:  # what stands there must not be looked at
+        ends = rollout.terminated[rollout.bootstrap.step, rollout.bootstrap.env]
+        assert rollout.bootstrap.value is not None
+        rollout.bootstrap.value[ends] = 1_000
+    model.n_steps = rollout.num_steps
+    if not rollout.mask.any():
+        with pytest.raises(ValueError, match="a step was taken, got none"):
+            to_sb3_rollout(rollout, model)
+        return
+    buffer = to_sb3_rollout(rollout, model)
+    wanted, mask = expected_advantages(columns, GAMMA, LAM), mask_of(columns)
+    number = labels(*mask.shape)
+    seen: list[int] = []
+    for batch in buffer.get(3):
+        places = batch.observations["place"].numpy().ravel()
+        seen += places.tolist()
+        flat = wanted.ravel()[places]
+        np.testing.assert_allclose(batch.advantages, flat, rtol=1e-4, atol=1e-4)
+        values = rollout.extras["value"].ravel()[places]
+        np.testing.assert_array_equal(batch.old_values, values)
+        np.testing.assert_allclose(batch.returns, flat + values, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(batch.old_log_prob, places)
+        np.testing.assert_array_equal(batch.actions.numpy().ravel(), places % 5)
+        assert torch.isfinite(batch.advantages).all()
+    assert sorted(seen) == sorted(number[mask].tolist())
+
+
+def test_nothing_is_added_up_over_an_end_after_which_no_reset_is_marked() -> None:
+    columns = [Column(2, (Part(0, (1.0, 2.0), (3.0, 4.0), "open", 5.0, True),))]
+    rollout = given_rollout(columns)
+    rollout.terminated[0] = True
+    model = telling_model()
+    buffer = to_sb3_rollout(rollout, model)
+    np.testing.assert_array_equal(buffer.advantages[:, 0], [1 - 3, 2 + GAMMA * 5 - 4])
+
+
+def test_the_value_of_a_cut_inside_a_rollout_is_added_and_the_lost_row_left_out() -> None:
+    fns = [partial(TagEnv, tag, plan=((100, "terminated"),)) for tag in range(2)]
+    envs = RestartVectorEnv(fns, at_step=4, autoreset_mode=SAME_STEP)
+    model, policy = model_of(), TellingPolicy("vector", "discrete")
+    with sw.Collector(cast("Any", envs), policy, seed=0) as collector:
+        rollout = collector.rollout(T)
+    assert rollout.cut.any()
+    found = buffer_rows(to_sb3_rollout(rollout, model), "vector")
+    assert len(found) == rollout.steps == 2 * T - 1
+    (step,), (env,) = np.nonzero(rollout.cut)
+    tag = tag_of("vector", rollout.observation[step, env])
+    after = tag._replace(step=tag.step + 1)
+    reward = reward_of(tag, action_of("discrete", tag))
+    assert found[tag]["rewards"] == reward + GAMMA * value_of(after)
+    assert found[tag]["advantages"] == found[tag]["rewards"] - value_of(tag)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_actions_stand_in_the_buffer_as_sb3_keeps_them(action: Action) -> None:
+    model, policy = model_of("vector", action), TellingPolicy("vector", action)
+    with sw.Collector(vector_env("vector", action), policy, seed=0) as collector:
+        rollout = collector.rollout(T)
+    buffer = to_sb3_rollout(rollout, model)
+    assert buffer.actions.dtype == model.action_space.dtype
+    for tag, row in buffer_rows(buffer, "vector").items():
+        chosen = np.atleast_1d(action_of(action, tag))
+        np.testing.assert_array_equal(row["actions"], chosen * 2 if action == "box" else chosen)
+    model.train()
+
+
+def test_observations_are_shared_where_every_row_has_a_step() -> None:
+    model = model_of()
+    with sw.Collector(vector_env("vector", "discrete"), sb3_policy(model), seed=0) as collector:
+        rollout = collector.rollout(T)
+    before = rollout.observation.copy()
+    buffer = to_sb3_rollout(rollout, model)
+    assert np.shares_memory(buffer.observations, rollout.observation)
+    model.train()
+    np.testing.assert_array_equal(rollout.observation, before)
+
+
+# Asking the model
+
+
+@pytest.mark.parametrize(("kind", "action"), [("vector", "box"), ("dict", "discrete")])
+def test_the_model_says_what_its_policy_would_have_said(kind: Kind, action: Action) -> None:
+    model = model_of(kind, action)
+    with sw.Collector(vector_env(kind, action, NEXT_STEP), sb3_policy(model), seed=0) as collector:
+        rollout = collector.rollout(T)
+    given = copied(to_sb3_rollout(rollout, model))
+    bare = dataclasses.replace(
+        rollout,
+        extras={k: v for k, v in rollout.extras.items() if k == "raw_action"},
+        bootstrap=rollout.bootstrap._replace(value=None),
+    )
+    with pytest.raises(ValueError, match=r"expected the extra 'value'.*ask_model=True"):
+        to_sb3_rollout(bare, model)
+    asked = copied(to_sb3_rollout(bare, model, ask_model=True))
+    for name, array in given.items():
+        for key, part in parts_of(array):
+            other = dict(parts_of(asked[name]))[key]
+            np.testing.assert_allclose(part, other, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_dropout_and_batch_norms_are_off_while_the_model_is_asked(rollout: Rollout) -> None:
+    model = model_of()
+    policy = cast("Any", sb3_policy(model))
+    observation = rollout.observation[0]
+    asks: list[Callable[[], object]] = [
+        lambda: policy(observation, np.zeros(N, bool)),
+        lambda: policy.value(observation),
+        lambda: to_sb3_rollout(rollout, model, ask_model=True),
+    ]
+    for ask in asks:
+        model.policy.set_training_mode(True)
+        ask()
+        assert not model.policy.training
+
+
+# The model's counts
+
+
+def test_the_model_counts_steps_progress_and_episodes() -> None:
+    model = model_of(n_steps=16, batch_size=16)
+    with sw.Collector(
+        vector_env("vector", "discrete", NEXT_STEP), sb3_policy(model), seed=0
+    ) as collector:
+        first = collector.rollout(16)
+        to_sb3_rollout(first, model, total_steps=100)
+        assert model.num_timesteps == first.steps < 48
+        assert model._current_progress_remaining == 1 - first.steps / 100
+        second = collector.rollout(16)
+        to_sb3_rollout(second, model)
+        assert model.num_timesteps == first.steps + second.steps
+        assert model._current_progress_remaining == 1 - first.steps / 100
+    returns = [*first.episode_returns, *second.episode_returns]
+    assert [episode["r"] for episode in model.ep_info_buffer] == returns
+    lengths = [*first.episode_lengths, *second.episode_lengths]
+    assert [episode["l"] for episode in model.ep_info_buffer] == lengths
+    model.train()
+    model.dump_logs(1)
+    assert model.logger.name_to_value == {}  # handed out
+
+
+def test_a_model_of_one_env_learns_from_many_and_can_step_its_own_env_afterwards() -> None:
+    model = A2C("MlpPolicy", TagEnv(), n_steps=T, seed=0)
+    with sw.Collector(
+        vector_env("vector", "discrete", NEXT_STEP), sb3_policy(model), seed=0
+    ) as collector:
+        for _ in range(3):
+            to_sb3_rollout(collector.rollout(T), model)
+            model.train()
+    model.learn(2 * T, reset_num_timesteps=False)
+    buffer = model.rollout_buffer
+    assert isinstance(buffer, RolloutBuffer)
+    assert (buffer.buffer_size, buffer.n_envs, buffer.pos) == (T, 1, T)
+
+
+def test_a_models_own_loop_goes_on_after_rollouts_with_its_buffer_of_dicts() -> None:
+    model = model_of("dict")
+    with sw.Collector(
+        vector_env("dict", "discrete", NEXT_STEP), sb3_policy(model), seed=0
+    ) as collector:
+        to_sb3_rollout(collector.rollout(T), model)
+        model.train()
+    assert isinstance(model.rollout_buffer, DictRolloutBuffer)
+    model.learn(2 * T * N)
+    assert model.rollout_buffer.n_envs == N
+
+
+# What is refused
+
+
+@pytest.fixture
+def rollout() -> Rollout:
+    policy = TellingPolicy("vector", "discrete")
+    with sw.Collector(vector_env("vector", "discrete"), policy, seed=0) as collector:
+        return collector.rollout(T)
+
+
+def refused(rollout: Rollout, model: Any, error: type[Exception], match: str, **more: Any) -> None:
+    """With an error, and a model that is as before."""
+    before, buffer = model.num_timesteps, getattr(model, "rollout_buffer", None)
+    with pytest.raises(error, match=match):
+        to_sb3_rollout(rollout, model, **more)
+    assert model.num_timesteps == before
+    assert getattr(model, "rollout_buffer", None) is buffer
+
+
+def test_a_rollout_of_another_length_is_refused(rollout: Rollout) -> None:
+    refused(rollout, model_of(n_steps=8, batch_size=8), ValueError, "expected.*n_steps=8.*got 7;")
+
+
+def test_another_action_space_is_refused(rollout: Rollout) -> None:
+    refused(rollout, model_of(action="many"), ValueError, r"model's space MultiDiscrete.*got int64")
+    far = dataclasses.replace(rollout, action=rollout.action + 2)
+    refused(far, model_of(), ValueError, r"Discrete\(4\), got the number 4")
+
+
+def test_another_observation_space_is_refused(rollout: Rollout) -> None:
+    refused(rollout, model_of("many"), ValueError, r"expected int64 \(3,\).*got float32 \(4,\)")
+    refused(rollout, model_of("dict"), ValueError, "expected a dict with the keys.*got a ndarray")
+    wide = dataclasses.replace(rollout, observation=rollout.observation.astype(np.float64))
+    refused(wide, model_of(), ValueError, r"expected float32 \(4,\).*got float64 \(4,\)")
+    part = {"vector": rollout.observation}
+    refused(
+        dataclasses.replace(rollout, observation=part), model_of(), ValueError, "expected an array"
+    )
+
+
+@pytest.mark.parametrize("name", ["value", "log_prob"])
+def test_values_must_be_there_finite_and_float32(rollout: Rollout, name: str) -> None:
+    wide = {**rollout.extras, name: rollout.extras[name].astype(np.float64)}
+    spoiled = rollout.extras[name].copy()
+    spoiled[2, 1] = np.nan
+    for extras, match in (
+        (wide, f"extra '{name}': expected float32.*got float64"),
+        ({**rollout.extras, name: spoiled}, f"extra '{name}': expected finite.*row 2 of env 1"),
+        ({}, "expected the extra 'value'.*got extras none"),
+    ):
+        refused(dataclasses.replace(rollout, extras=extras), model_of(), ValueError, match)
+    bare = rollout.bootstrap._replace(value=None)
+    refused(
+        dataclasses.replace(rollout, bootstrap=bare), model_of(), ValueError, "values of .* open"
+    )
+
+
+def test_an_open_end_that_is_not_listed_is_refused(rollout: Rollout) -> None:
+    step, env, seen = (np.asarray(part)[:0] for part in rollout.bootstrap[:3])
+    nothing = Bootstrap(step, env, seen, None, np.zeros(0))
+    refused(
+        dataclasses.replace(rollout, bootstrap=nothing), model_of(), ValueError, "each open end"
+    )
+
+
+def test_models_that_learn_otherwise_are_refused(rollout: Rollout) -> None:
+    dqn = DQN("MlpPolicy", TagEnv(), buffer_size=1)
+    refused(rollout, dqn, TypeError, "learns from rollouts.*got DQN; feed it with as_sb3_replay")
+    refused(cast("Any", {}), model_of(), TypeError, "expected a Rollout, got a dict")
+    with pytest.raises(TypeError, match="such as PPO or DQN, got a ActorCriticPolicy"):
+        to_sb3_rollout(rollout, model_of().policy)
+
+    class Own(RolloutBuffer):  # type: ignore[misc]
+        pass
+
+    refused(rollout, model_of(rollout_buffer_class=Own), TypeError, "got one with Own")
+    normalised = PPO("MlpPolicy", VecNormalize(DummyVecEnv([TagEnv])), n_steps=T, batch_size=T)
+    refused(rollout, normalised, ValueError, "without VecNormalize")
+    with pytest.raises(ValueError, match="sb3_policy: expected a model without VecNormalize"):
+        sb3_policy(normalised)
+
+
+def test_recurrent_models_are_refused(rollout: Rollout) -> None:
+    model = model_of()
+    model.policy.lstm_actor = torch.nn.Identity()
+    refused(rollout, model, TypeError, "without a recurrent state, got PPO")
+    with pytest.raises(TypeError, match="without a recurrent state"):
+        sb3_policy(model)
+
+
+def test_the_envs_must_take_the_models_actions() -> None:
+    model = model_of(action="many")
+    envs = vector_env("vector", "discrete")
+    with pytest.raises(ValueError, match=r"expected envs that take.*MultiDiscrete.*got Discrete"):
+        sw.Collector(envs, sb3_policy(model), seed=0)
+    envs.close()
+
+
+def test_images_become_channels_first_as_views() -> None:
+    model = model_of("image last")
+    with sw.Collector(vector_env("image last", "discrete"), sb3_policy(model), seed=0) as collector:
+        rollout = collector.rollout(T)
+    buffer = to_sb3_rollout(rollout, model)
+    assert buffer.observations.shape == (T, N, 3, 8, 9)
+    assert np.shares_memory(buffer.observations, rollout.observation)
+    tag = tag_of("image last", rollout.observation[2, 1])
+    shown = np.moveaxis(observation_of("image last", tag), -1, 0)
+    np.testing.assert_array_equal(buffer.observations[2, 1], shown)
+
+
+def test_the_policy_gives_the_env_what_sb3_gives_it() -> None:
+    model = model_of("vector", "box", policy_kwargs={"log_std_init": 2.0, "net_arch": [8]})
+    policy = sb3_policy(model)
+    assert isinstance(policy, SB3Actor)
+    observation = np.stack([observation_of("vector", Tag(n, 0, 0)) for n in range(N)])
+    action, extras = policy(observation, np.ones(N, bool))
+    space = model.action_space
+    np.testing.assert_array_equal(action, np.clip(extras["raw_action"], space.low, space.high))
+    assert (action != extras["raw_action"]).any()
+    _, log_prob, _ = model.policy.evaluate_actions(
+        torch.from_numpy(observation), torch.from_numpy(extras["raw_action"])
+    )
+    np.testing.assert_allclose(log_prob.detach(), extras["log_prob"], rtol=1e-5)
+    best, _ = cast("Any", sb3_policy(model, deterministic=True))(observation, np.ones(N, bool))
+    np.testing.assert_array_equal(best, model.predict(observation, deterministic=True)[0])
+
+
+def test_state_dependent_noise_is_drawn_anew_as_often_as_asked() -> None:
+    model = model_of("vector", "box", use_sde=True, sde_sample_freq=3)
+    drawn: list[int] = []
+    model.policy.reset_noise = drawn.append
+    policy = cast("Any", sb3_policy(model))
+    model.policy.action_dist.sample_weights(model.policy.log_std, N)
+    observation = np.zeros((N, 4), np.float32)
+    for _ in range(7):
+        policy(observation, np.zeros(N, bool))
+    assert len(drawn) == 1 + 3  # before the first, the fourth and the last row
+    assert set(drawn) == {N}
+
+
+@pytest.mark.parametrize("every", [-1, 3])
+def test_state_dependent_noise_and_squashed_actions_are_those_of_sb3s_own_loop(every: int) -> None:
+    net = {"net_arch": [8], "squash_output": True}
+    options = {"use_sde": True, "sde_sample_freq": every, "policy_kwargs": net}
+    theirs = collected_by_sb3(model_of("vector", "box", **options), 3)
+    model = model_of("vector", "box", **options)
+    torch.manual_seed(11)
+    with sw.Collector(vector_env("vector", "box"), sb3_policy(model), seed=0) as collector:
+        for their in theirs:
+            rollout = collector.rollout(T)
+            assert_same_rows(copied(to_sb3_rollout(rollout, model)), their)
+            space = model.action_space
+            assert all(space.contains(row) for row in rollout.action.reshape(-1, 3))
+
+
+def test_cartpole_runs_through_a_whole_update() -> None:
+    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", 4), n_steps=32, batch_size=128, seed=0)
+    envs = sw.make_vec("CartPole-v1", 4, num_workers=0)
+    assert isinstance(envs, SyncVectorEnv)
+    with sw.Collector(envs, sb3_policy(model), seed=0) as collector:
+        for _ in range(2):
+            to_sb3_rollout(collector.rollout(32), model, total_steps=1_000)
+            model.train()
+    assert model._n_updates == 20

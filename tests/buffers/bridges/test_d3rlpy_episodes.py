@@ -1,0 +1,153 @@
+"""d3rlpy's episodes of a replay and back, in memory: by its real classes where they are."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exchanged_stores import IMAGE, REWARD, VECTOR, episodes_of, tagged_store
+from recorded_envs import Listed, recorded, traces
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec, SpecMismatch
+from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
+
+HAS_D3RLPY = importlib.util.find_spec("d3rlpy") is not None
+
+
+@dataclass
+class FakeEpisode:
+    """Has what ``d3rlpy.dataset.Episode`` has."""
+
+    observations: Any
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+
+
+@pytest.fixture(autouse=True)
+def its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for d3rlpy, which pins an older gymnasium and so is seldom where Stepwell is."""
+    if not HAS_D3RLPY:
+        package, dataset = ModuleType("d3rlpy"), ModuleType("d3rlpy.dataset")
+        vars(dataset)["Episode"] = FakeEpisode
+        monkeypatch.setitem(sys.modules, "d3rlpy", package)
+        monkeypatch.setitem(sys.modules, "d3rlpy.dataset", dataset)
+
+
+def assert_is(episode: Any, listed: Listed) -> None:
+    rows = listed.steps + (not listed.terminated[-1])
+    dummy = [0] * (rows - listed.steps)
+    assert np.array_equal(episode.observations, np.array(listed.observations)[:rows])
+    assert episode.actions.tolist() == [[int(a)] for a in [*listed.actions, *dummy]]
+    assert episode.rewards.tolist() == [[r] for r in [*listed.rewards, *dummy]]
+    assert episode.rewards.dtype == np.float32
+    assert episode.terminated == listed.terminated[-1]
+
+
+def test_episodes_are_those_that_the_envs_played() -> None:
+    replay, listed = recorded(traces())
+    seen = [one for one in listed if one.steps]
+    for episode, one in zip(to_d3rlpy(replay), seen, strict=True):
+        assert_is(episode, one)
+
+
+def test_episodes_without_a_step_are_left_out() -> None:
+    replay = tagged_store(VECTOR, episodes=2)
+    rows = {name: column[:1] for name, column in episodes_of(replay)[0].fields.items()}
+    replay.add([Piece(2, 0, 0, End.NONE, rows)])
+    assert [len(episode.actions) for episode in to_d3rlpy(replay)] == [1, 3]
+
+
+def test_only_chosen_episodes_are_made() -> None:
+    replay, listed = recorded(traces())
+    some = to_d3rlpy(replay, keep=lambda episode: episode.steps > 3)
+    for episode, one in zip(some, [one for one in listed if one.steps > 3], strict=True):
+        assert_is(episode, one)
+
+
+def test_images_come_with_their_channels_first_unless_asked_otherwise() -> None:
+    (first, *_), (plain, *_) = (
+        to_d3rlpy(tagged_store(IMAGE), channels_first=channels) for channels in (True, False)
+    )
+    assert np.array_equal(np.moveaxis(first.observations, 1, -1), plain.observations)
+    assert first.observations.shape == (1, 3, 6, 5)
+
+
+def test_what_came_back_is_the_same_but_for_last_observations() -> None:
+    replay, listed = recorded(traces())
+    back = SequenceReplayBuffer()
+    notes = from_d3rlpy(to_d3rlpy(replay), back)
+    assert len(notes) == 3
+    seen = [one for one in listed if one.steps]
+    for episode, one in zip(episodes_of(back), seen, strict=True):
+        shown = np.array(one.observations)
+        if one.terminated[-1]:
+            shown[-1] = 0
+        assert np.array_equal(episode.observation, shown)
+        assert episode.action.tolist() == [*[int(a) for a in one.actions], 0]
+        assert episode.reward.tolist() == [0, *one.rewards]
+        assert episode.end == (End.TERMINATED if one.terminated[-1] else End.TRUNCATED)
+
+
+def test_a_data_set_is_as_good_as_its_episodes_and_a_replay_may_hold_some() -> None:
+    replay, _ = recorded(traces())
+
+    class DataSet:
+        episodes: Sequence[Any] = to_d3rlpy(replay)
+
+    back = SequenceReplayBuffer()
+    from_d3rlpy(DataSet(), back)
+    before = back.steps
+    from_d3rlpy(DataSet(), back)
+    assert (back.steps, before) == (2 * before, replay.steps)
+
+
+def test_rows_of_another_kind_are_refused_and_nothing_is_stored() -> None:
+    replay, _ = recorded(traces())
+    some = to_d3rlpy(replay)
+    some[-1] = FakeEpisode(np.zeros((2, 9)), np.zeros((2, 1)), np.zeros((2, 1)), True)
+    back = SequenceReplayBuffer()
+    with pytest.raises(ValueError, match="from_d3rlpy: expected observation of episode"):
+        from_d3rlpy(some, back)
+    assert not back.is_bound
+    other = tagged_store(VECTOR)
+    with pytest.raises(SpecMismatch):
+        from_d3rlpy(to_d3rlpy(replay), other)
+    with pytest.raises(ValueError, match="expected at least one episode, got none"):
+        from_d3rlpy([], SequenceReplayBuffer())
+
+
+def test_actions_that_d3rlpy_does_not_know_are_refused() -> None:
+    action = Field("action", "int64", (2,), "raw")
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec((VECTOR, action, REWARD), "observation", "action"), {})
+    rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
+    replay.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+    with pytest.raises(ValueError, match="expected one whole number, or one vector of floats"):
+        to_d3rlpy(replay)
+
+
+def test_without_d3rlpy_one_sentence_says_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    if HAS_D3RLPY:
+        pytest.skip("needs to lack d3rlpy")
+    monkeypatch.delitem(sys.modules, "d3rlpy")
+    monkeypatch.delitem(sys.modules, "d3rlpy.dataset")
+    with pytest.raises(ImportError, match=r"to_d3rlpy needs d3rlpy, .*: pip install --no-deps"):
+        to_d3rlpy(tagged_store())
+
+
+def test_d3rlpy_itself_samples_from_them() -> None:
+    if not HAS_D3RLPY:
+        pytest.skip("needs d3rlpy")
+    d3rlpy = importlib.import_module("d3rlpy")
+    replay, listed = recorded(traces())
+    dataset = d3rlpy.dataset.create_infinite_replay_buffer(to_d3rlpy(replay))
+    assert dataset.transition_count == replay.steps == sum(one.steps for one in listed)
+    assert dataset.sample_transition_batch(8).observations.shape == (8, 5)

@@ -1,0 +1,41 @@
+"""Batches with JAX arrays: the same numbers, in memory of their own; run in another process."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from source_tree import CHECKOUT
+
+if importlib.util.find_spec("jax") is None:  # not loaded: forks after that are warned of
+    pytest.skip("needs jax", allow_module_level=True)
+
+SCENARIO = CHECKOUT / "tests" / "jax_scenario.py"
+CHECKS = [
+    node.name
+    for node in ast.parse(SCENARIO.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
+]
+
+
+@pytest.fixture(scope="module")
+def passed() -> tuple[list[str], str]:
+    """The checks that passed, and everything that was said."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(SCENARIO)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=SCENARIO.parent,
+    )
+    return run.stdout.split(), run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_in_jax(check: str, passed: tuple[list[str], str]) -> None:
+    names, text = passed
+    assert check in names, text
