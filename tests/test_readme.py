@@ -21,6 +21,7 @@ NEEDS = {
     "docs/feeding/d3rlpy": ["h5py"],
     "docs/feeding/minari": ["minari", "h5py", "pyarrow"],
     "docs/feeding/sb3": ["stable_baselines3"],
+    "docs/feeding/sheeprl": ["torch"],
     "docs/feeding/tables": ["pyarrow"],
     "docs/feeding/tianshou": ["tianshou"],
     "docs/feeding/torch-and-jax": ["torch", "jax"],

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.buffers.bridges.sb3.progress import count_sb3_steps
     from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
     from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
+    from stepwell.buffers.bridges.sheeprl_replay import as_sheeprl_replay
     from stepwell.buffers.bridges.tensordicts.batches import to_tensordict
     from stepwell.buffers.bridges.tensordicts.recorded import from_tensordict
     from stepwell.buffers.bridges.tensordicts.replay import as_torchrl_replay
@@ -30,6 +31,7 @@ __all__ = [
     "ExportReport",
     "ImportReport",
     "as_sb3_replay",
+    "as_sheeprl_replay",
     "as_tianshou_replay",
     "as_torchrl_replay",
     "count_sb3_steps",
@@ -57,6 +59,7 @@ _LATER = {
     "ExportReport": "formats.exporting",
     "ImportReport": "formats.importing",
     "as_sb3_replay": "sb3.replay",
+    "as_sheeprl_replay": "sheeprl_replay",
     "as_tianshou_replay": "tianshou.replay",
     "as_torchrl_replay": "tensordicts.replay",
     "count_sb3_steps": "sb3.progress",
