@@ -7,9 +7,9 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["NoOptions", "filled", "words_of"]
+__all__ = ["NoOptions", "Words", "filled", "words_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,22 @@ def filled(options: type[Any], given: Mapping[str, object], whose: str) -> Any:
     return options(**values)
 
 
-def words_of(options: type[Any]) -> dict[str, tuple[str, str]]:
-    """For each option what it may be, with its default, and what it is for.
+class Words(NamedTuple):
+    """What a user reads about an option.
+
+    Args:
+        values: What it may be.
+        default: What it is unless told, as one would write it.
+        about: What it is for.
+    """
+
+    values: str
+    default: str
+    about: str
+
+
+def words_of(options: type[Any]) -> dict[str, Words]:
+    """For each option what a user reads about it.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -66,14 +80,13 @@ def words_of(options: type[Any]) -> dict[str, tuple[str, str]]:
         ...     '''
         ...     chunk: int = 1024
         >>> words_of(Options)
-        {'chunk': ('int = 1024', 'Rows of a file, at most.')}
+        {'chunk': Words(values='int', default='1024', about='Rows of a file, at most.')}
     """
     hints = get_type_hints(options)
     about = _arguments(options.__doc__ or "")
     return {
-        field.name: (
-            f"{_type_name(hints[field.name])} = {json.dumps(field.default)}",
-            about.get(field.name, ""),
+        field.name: Words(
+            _type_name(hints[field.name]), _written(field.default), about.get(field.name, "")
         )
         for field in fields(options)
     }
@@ -118,8 +131,16 @@ def _type_name(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_type_name(part) for part in get_args(hint))
     if get_origin(hint) is typing.Literal:
-        return " or ".join(map(repr, get_args(hint)))
-    return "none" if hint is type(None) else str(hint.__name__)
+        return " or ".join(map(str, get_args(hint)))
+    names = {type(None): "none", str: "text", bool: "true or false"}
+    return names.get(hint) or str(hint.__name__)
+
+
+def _written(value: object) -> str:
+    """A value as one would write it on a command line."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _arguments(doc: str) -> dict[str, str]:

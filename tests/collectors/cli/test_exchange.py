@@ -185,12 +185,16 @@ def test_a_damaged_file_leaves_no_store(stepwell: CommandLine) -> None:
 def test_the_formats_are_listed_with_their_options(stepwell: CommandLine) -> None:
     listed = stepwell("formats")
     assert (listed.code, listed.err) == (0, "")
-    heads = [line.split("  ")[0] for line in listed.out.splitlines() if line[0] != " "]
-    assert heads == format_names()
+    heads = [line.split(" ")[0] for line in listed.out.splitlines()[2:]]
+    assert [head for head in heads if head] == [*format_names(), "Options"]
+    assert "'stepwell[minari]'" in listed.out
     one = stepwell("formats npz")
-    assert one.out.splitlines()[1].startswith("  export --option compress: bool = true  Deflate")
+    assert one.out.startswith("npz  a file of numpy arrays for each episode")
+    assert " ".join(one.out.split()).endswith("stepwell import ... --from npz has no options")
+    assert "stack=" in one.out
     told = said(stepwell("formats npz --json"))
-    assert told["npz"]["export"]["stack"][0] == "bool = false"
+    assert told["npz"]["export"]["stack"]["values"] == "true or false"
+    assert told["npz"]["export"]["stack"]["default"] == "false"
 
 
 def test_what_was_imported_can_be_drawn_from(stepwell: CommandLine) -> None:

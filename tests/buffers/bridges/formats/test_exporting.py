@@ -213,8 +213,8 @@ def test_each_format_says_what_it_is_without_loading_anything(name: str) -> None
     assert not format_.about.endswith(".")
     for options in (format_.export_options, format_.import_options):
         options()
-        for option, (_, about) in words_of(options).items():
-            assert about.endswith("."), f"{name}: option {option} says nothing"
+        for option, words in words_of(options).items():
+            assert words.about.endswith("."), f"{name}: option {option} says nothing"
 
 
 @pytest.mark.parametrize(("name", "hint"), [("Minary", "did you mean 'minari'"), ("x", "see `st")])

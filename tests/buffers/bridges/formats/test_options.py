@@ -63,9 +63,9 @@ def test_values_and_words_are_read(given: dict[str, object], expected: Options) 
         ({"rows": True}, "option rows of format x: expected int, got True"),
         ({"rows": 1.5}, "option rows of format x: expected int, got 1.5"),
         ({"rows": None}, "option rows of format x: expected int, got None"),
-        ({"on": 1}, "option on of format x: expected bool, got 1"),
-        ({"name": 5}, "option name of format x: expected str or none, got 5"),
-        ({"kind": "zip"}, "option kind of format x: expected 'hdf5' or 'arrow', got 'zip'"),
+        ({"on": 1}, "option on of format x: expected true or false, got 1"),
+        ({"name": 5}, "option name of format x: expected text or none, got 5"),
+        ({"kind": "zip"}, "option kind of format x: expected hdf5 or arrow, got 'zip'"),
         ({"row": 1}, "format x has no option 'row', expected one of rows, rate, on, name, kind"),
     ],
 )
@@ -82,10 +82,10 @@ def test_where_there_are_none_it_is_said() -> None:
 
 def test_the_words_about_options_are_those_of_the_docstring() -> None:
     assert words_of(Options) == {
-        "rows": ("int = 3", "How many, of which there are some."),
-        "rate": ("float = 0.5", "How fast."),
-        "on": ("bool = false", "Whether."),
-        "name": ("str or none = null", "Which: one."),
-        "kind": ("'hdf5' or 'arrow' = \"hdf5\"", "Of what kind."),
+        "rows": ("int", "3", "How many, of which there are some."),
+        "rate": ("float", "0.5", "How fast."),
+        "on": ("true or false", "false", "Whether."),
+        "name": ("text or none", "none", "Which: one."),
+        "kind": ("hdf5 or arrow", "hdf5", "Of what kind."),
     }
     assert words_of(NoOptions) == {}
