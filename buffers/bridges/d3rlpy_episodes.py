@@ -15,7 +15,7 @@ from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 __all__ = ["from_d3rlpy", "to_d3rlpy"]
 
 # Its own pins would bring an older gymnasium than Stepwell needs; it works with the newer one.
-_INSTALL = "--no-deps d3rlpy gym==0.26.2, and what else docs/feeding.md names"
+_INSTALL = "--no-deps d3rlpy gym==0.26.2, and what else docs/feeding/d3rlpy.md names"
 
 
 def to_d3rlpy(

@@ -213,8 +213,8 @@ class SheeprlReplay:
             sizes = [int(n) for n in np.atleast_1d(np.asarray(given))]
         if len(sizes) != kinds:
             raise ValueError(
-                f"num_actions: expected {kinds} of them, as each action is {kinds} whole numbers, "
-                f"got {sizes or 'none, and the store does not tell'}; say how many there are"
+                f"num_actions: expected {kinds}, one for each whole number of an action, got "
+                f"{sizes or 'none, and the store does not tell'}; say how many there are"
             )
         return sizes, start
 

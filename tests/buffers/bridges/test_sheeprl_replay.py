@@ -139,7 +139,7 @@ def test_the_number_of_actions_is_taken_from_the_env_or_asked_for() -> None:
     assert as_sheeprl_replay(replay).sample(4)["actions"].shape == (1, 1, 4, 2)
     with pytest.raises(ValueError, match="got none, and the store does not tell; say how many"):
         as_sheeprl_replay(tagged_store(IMAGE))
-    with pytest.raises(ValueError, match=r"expected 1 of them, .* got \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"expected 1, one for each .* got \[2, 3\]"):
         as_sheeprl_replay(tagged_store(IMAGE), num_actions=[2, 3])
     with pytest.raises(ValueError, match="expected actions from 0 to 1, got 0 to 3"):
         as_sheeprl_replay(tagged_store(IMAGE), num_actions=2).sample(64)
