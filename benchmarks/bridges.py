@@ -109,6 +109,48 @@ def drawing(count: int) -> str:
     return rounds.table(("what", "who", "a second", "of theirs: median", "min", "max"), lines)
 
 
+def learning(count: int) -> str:
+    """SB3's PPO on CartPole: `model.learn`, beside the same updates from Stepwell's rollouts."""
+    algorithms = importlib.import_module("stable_baselines3")
+    making = importlib.import_module("stable_baselines3.common.env_util")
+    envs, steps, updates = 8, 128, 4
+
+    def model() -> Any:
+        made = making.make_vec_env("CartPole-v1", envs)
+        return algorithms.PPO("MlpPolicy", made, n_steps=steps, batch_size=256, seed=0)
+
+    theirs, ours = model(), model()
+    policy = sw.bridges.sb3_policy(ours)
+    collector = sw.Collector(sw.make_vec("CartPole-v1", envs, num_workers=0), policy, seed=0)
+
+    def learn() -> float:
+        theirs.learn(envs * steps * updates)
+        return float(envs * steps * updates)
+
+    def feed() -> float:
+        before = ours.num_timesteps
+        for _ in range(updates):
+            sw.bridges.to_sb3_rollout(collector.rollout(steps), ours)
+            ours.train()
+        return float(ours.num_timesteps - before)
+
+    measured = rounds.rates(
+        {"SB3 model.learn": learn, "stepwell rollouts, model.train": feed}, count
+    )
+    collector.close()
+    lines = [
+        (
+            who,
+            f"{np.median(rates):,.0f}",
+            *tuple(f"{ratio:.2f}" for ratio in rounds.ratios(measured, who, "SB3 model.learn")),
+        )
+        for who, rates in measured.items()
+    ]
+    return rounds.table(
+        ("PPO, CartPole x 8", "steps a second", "of theirs: min", "median", "max"), lines
+    )
+
+
 def files(steps: int) -> str:
     """Sizes of data sets, and how fast they are written and read, once each."""
     lines: list[tuple[str, ...]] = []
@@ -180,14 +222,16 @@ def main() -> None:
     """Print the tables."""
     title = (__doc__ or "").split("\n")[0]
     parser = argparse.ArgumentParser(description=title, epilog=peers.EPILOG)
-    parser.add_argument("--only", choices=["draw", "files"])
+    parser.add_argument("--only", choices=["draw", "learn", "files"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20_000, help="of Pong, in the data sets")
     arguments = parser.parse_args()
     print(rounds.machine(*peers.versions()), flush=True)
-    if arguments.only != "files":
+    if arguments.only in (None, "draw"):
         print(drawing(arguments.rounds), flush=True)
-    if arguments.only != "draw":
+    if arguments.only in (None, "learn"):
+        print(learning(arguments.rounds), flush=True)
+    if arguments.only in (None, "files"):
         print(files(arguments.steps), flush=True)
 
 

@@ -206,7 +206,12 @@ def test_a_fork_while_another_thread_uses_a_replay_in_ram_is_refused() -> None:
     thread.start()
     try:
         assert held.wait(20)
-        loader = DataLoader(torch_dataset(replay, Transitions(4)), batch_size=None, num_workers=1)
+        loader = DataLoader(
+            torch_dataset(replay, Transitions(4)),
+            batch_size=None,
+            num_workers=1,
+            multiprocessing_context="fork",
+        )
         with pytest.raises(RuntimeError, match="the replay was being used by another thread when"):
             next(iter(loader))
     finally:
