@@ -86,7 +86,7 @@ class SB3Actor:
         """
         model = self._model
         seen = self._to_tensors(self._observations.fit(observation, 1))
-        model.policy.set_training_mode(False)
+        self._stop_training()
         self._noise.renew(model.policy, len(is_first))
         with self._torch.no_grad():
             chosen, values, log_probs = model.policy(seen, self._is_deterministic)
@@ -106,11 +106,16 @@ class SB3Actor:
             ValueError: They are not the model's observations.
         """
         seen = self._to_tensors(self._observations.fit(observation, 1))
-        self._model.policy.set_training_mode(False)
+        self._stop_training()
         with self._torch.no_grad():
             values = self._model.policy.predict_values(seen)
         found: np.ndarray = values.cpu().numpy().reshape(-1)
         return found
+
+    def _stop_training(self) -> None:
+        """As SB3 does before it collects; it goes through all modules, so not at every step."""
+        if self._model.policy.training:
+            self._model.policy.set_training_mode(False)
 
     def _bounded(self, raw: np.ndarray) -> np.ndarray:
         """What the env is given for an action: within its bounds."""
