@@ -207,7 +207,8 @@ def _columns_of(file: Path) -> dict[str, np.ndarray]:
             columns: dict[str, np.ndarray] = {name: arrays[name] for name in arrays.files}
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
-            f"{file}: expected an npz file of plain arrays, got another or a damaged one ({error})"
+            f"{file}: expected an npz file of plain arrays, got another or a damaged one; mend or "
+            f"remove it"
         ) from error
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
