@@ -1,17 +1,21 @@
-"""Draw a learning curve that an example wrote, as a picture.
+"""Draw learning curves that an example wrote, as a picture.
 
     python examples/ppo_atari.py --out runs/ppo_pong
     python benchmarks/plot_curve.py runs/ppo_pong/curve.csv --out docs/pictures/ppo_pong.png
+    python benchmarks/plot_curve.py runs/seed*/curve.csv --out seeds.png
 
 The first column is drawn to the right and the third one upwards; the second one gives the minutes.
+Of several files each has a line, named after its folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -19,7 +23,41 @@ import numpy as np
 WIDTH, HEIGHT = 800, 450
 LEFT, RIGHT, TOP, BOTTOM = 70, 24, 48, 56  # margins
 SHARPNESS = 2  # drawn so many times larger, and then averaged
-BLACK, GREY, BLUE = (40, 40, 40), (225, 225, 225), (180, 100, 30)  # blue, green, red
+BLACK, GREY = (40, 40, 40), (225, 225, 225)  # blue, green, red
+# Of the lines, by turns: blue, vermilion, green, purple, orange, sky; told apart by most eyes.
+COLOURS = (
+    *((180, 100, 30), (0, 94, 213), (115, 158, 0)),
+    *((167, 121, 204), (0, 159, 230), (233, 180, 86)),
+)
+
+
+class Curve(NamedTuple):
+    """The columns of a file.
+
+    Args:
+        name: Of its folder.
+        steps: [n] env steps.
+        seconds: [n] since the beginning.
+        returns: [n] mean return then.
+    """
+
+    name: str
+    steps: np.ndarray
+    seconds: np.ndarray
+    returns: np.ndarray
+
+
+def read(path: Path) -> Curve:
+    """The rows of a CSV file in which no number is missing.
+
+    Raises:
+        ValueError: There are none, or they are not numbers.
+    """
+    rows = path.read_text().splitlines()[1:]
+    if not rows:
+        raise ValueError(f"{path}: expected rows below a header, got none")
+    table = np.loadtxt(rows, delimiter=",", usecols=(0, 1, 2), ndmin=2)
+    return Curve(path.absolute().parent.name, *table[~np.isnan(table).any(1)].T)
 
 
 class Axis:
@@ -77,42 +115,64 @@ class Picture:
             raise OSError(f"{path}: OpenCV could not write it")
 
 
-def draw(steps: np.ndarray, seconds: np.ndarray, returns: np.ndarray, title: str) -> Picture:
-    """A curve over steps, its axes, and what it took.
+def draw(curves: list[Curve], title: str) -> Picture:
+    """Curves over steps, their axes, and what they took.
 
     Args:
-        steps: [n] env steps.
-        seconds: [n] since the beginning.
-        returns: [n] mean return then.
-        title: Stands above it.
+        curves: At least one; the names of several are told beside their colours.
+        title: Stands above them.
     """
     picture = Picture()
-    across = Axis(0, float(steps.max()), LEFT, WIDTH - RIGHT)
+    returns = np.concatenate([curve.returns for curve in curves])
+    across = Axis(0, max(float(curve.steps.max()) for curve in curves), LEFT, WIDTH - RIGHT)
     up = Axis(float(returns.min()), float(returns.max()), HEIGHT - BOTTOM, TOP)
     for tick, x in across.ticks():
         picture.line(np.array([[x, TOP], [x, HEIGHT - BOTTOM]]), GREY)
-        picture.text(f"{tick / 1000:,.0f}k" if tick else "0", x, HEIGHT - BOTTOM + 16)
+        picture.text(f"{tick / 1000:,g}k" if tick else "0", x, HEIGHT - BOTTOM + 16)
     for tick, y in up.ticks():
         picture.line(np.array([[LEFT, y], [WIDTH - RIGHT, y]]), GREY)
         picture.text(f"{tick:g}", LEFT - 8, y, align=1)
-    picture.line(np.stack([across.at(steps), up.at(returns)], 1), BLUE, width=2)
+    colours = [colour for colour, _ in zip(itertools.cycle(COLOURS), curves, strict=False)]
+    for curve, colour in zip(curves, colours, strict=True):
+        points = np.stack([across.at(curve.steps), up.at(curve.returns)], 1)
+        picture.line(points, colour, width=2)
+    if len(curves) > 1:
+        legend(picture, [curve.name for curve in curves], colours)
     picture.text(title, LEFT, TOP / 2, align=0, size=0.6)
-    minutes = f"env steps; {seconds.max() / 60:.0f} minutes in all"
-    picture.text(minutes, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14)
+    picture.text(f"env steps; {took(curves)}", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14)
     return picture
+
+
+def legend(picture: Picture, names: list[str], colours: list[tuple[int, int, int]]) -> None:
+    """Names and their colours in the lower right corner, which curves that rise leave free."""
+    x, bottom = WIDTH - RIGHT - 40, HEIGHT - BOTTOM - 16
+    for row, (name, colour) in enumerate(zip(reversed(names), reversed(colours), strict=True)):
+        y = bottom - 18 * row
+        picture.line(np.array([[x, y], [x + 28, y]]), colour, width=2)
+        picture.text(name, x - 8, y, align=1, size=0.45)
+
+
+def took(curves: list[Curve]) -> str:
+    """The minutes of one curve, or those of the shortest and of the longest of several."""
+    minutes = sorted(float(curve.seconds.max()) / 60 for curve in curves)
+    if len(curves) == 1:
+        return f"{minutes[0]:.0f} minutes in all"
+    return f"{minutes[0]:.0f} to {minutes[-1]:.0f} minutes each"
 
 
 def main() -> None:
     """Read the numbers and draw them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("curve", type=Path, help="CSV: steps, seconds, mean return")
+    parser.add_argument("curves", type=Path, nargs="+", help="CSV: steps, seconds, mean return")
     parser.add_argument("--out", type=Path, default=Path("curve.png"))
     parser.add_argument("--title", default="Mean return of the last 20 episodes")
     options = parser.parse_args()
-    table = np.loadtxt(options.curve, delimiter=",", skiprows=1, ndmin=2)
-    steps, seconds, returns = table[~np.isnan(table).any(1)].T
-    draw(steps, seconds, returns, options.title).write(options.out)
-    print(f"{options.out}: {len(steps)} points, {returns[0]:.1f} to {returns[-1]:.1f}")
+    curves = [read(path) for path in options.curves]
+    draw(curves, options.title).write(options.out)
+    for curve in curves:
+        name = f" of {curve.name}" if len(curves) > 1 else ""
+        first, last = curve.returns[[0, -1]]
+        print(f"{options.out}: {len(curve.steps)} points{name}, {first:.1f} to {last:.1f}")
 
 
 if __name__ == "__main__":
