@@ -1,0 +1,1 @@
+"""A small DreamerV3 on Stepwell."""

@@ -1,0 +1,373 @@
+"""Actions of a Gymnasium space as vectors for the networks, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from .maths import mix_uniform, sample_one_hot
+
+Batch = Any  # an array, or a tuple or dict of batches, nested as Gymnasium nests those of a space
+
+
+class Distribution(Protocol):
+    """What an actor's logits [..., input_dim] say about the next action."""
+
+    def sample(self) -> Tensor:
+        """An action [..., output_dim], without a gradient."""
+        ...
+
+    def mode(self) -> Tensor:
+        """The likeliest action [..., output_dim]."""
+        ...
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-probability or log-density [...] of an action [..., output_dim], in nats."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """Entropy [...] in nats."""
+        ...
+
+
+class OneHot:
+    """A categorical distribution over one-hot vectors.
+
+    Args:
+        log_probs: [..., K].
+    """
+
+    def __init__(self, log_probs: Tensor) -> None:
+        self.log_probs = log_probs
+
+    def sample(self) -> Tensor:
+        """A one-hot vector [..., K]."""
+        return sample_one_hot(self.log_probs.detach())
+
+    def mode(self) -> Tensor:
+        """The one-hot vector [..., K] of the likeliest class."""
+        best = self.log_probs.detach().argmax(-1, keepdim=True)
+        return torch.zeros_like(self.log_probs).scatter_(-1, best, 1.0)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-probability [...] of one-hot vectors [..., K]."""
+        return (self.log_probs * action).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """At most log K [...]."""
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+
+class Normal:
+    """Independent normal distributions, of one number each.
+
+    Args:
+        mean: [..., A].
+        std: [..., A].
+    """
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        self.mean, self.std = mean, std
+
+    def sample(self) -> Tensor:
+        """Numbers [..., A], unbounded: `log_prob` asks for them as they are here."""
+        return self.mean.detach() + self.std.detach() * torch.randn_like(self.mean)
+
+    def mode(self) -> Tensor:
+        """The mean [..., A]."""
+        return self.mean.detach()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-density [...] of numbers [..., A]."""
+        away = (action - self.mean) / self.std
+        constant = action.shape[-1] * 0.5 * math.log(2 * math.pi)
+        return -(0.5 * away.square() + self.std.log()).sum(-1) - constant
+
+    def entropy(self) -> Tensor:
+        """The sum [...] of log(std sqrt(2 pi e)); it can be negative."""
+        return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+class Action:
+    """One action, as a vector for the networks.
+
+    Attributes:
+        input_dim: Numbers that the actor's network must give.
+        output_dim: Length of the vector.
+        num_actions: Numbers that the env takes.
+    """
+
+    input_dim: int
+    output_dim: int
+    num_actions: int
+
+    def dist(self, logits: Tensor) -> Distribution:
+        """The distribution that logits [..., input_dim] stand for."""
+        raise NotImplementedError
+
+    def sample(self, logits: Tensor) -> tuple[Tensor, Distribution]:
+        """An action [..., output_dim], and the distribution it is from."""
+        dist = self.dist(logits)
+        return dist.sample(), dist
+
+    def clamp(self, action: Tensor) -> Tensor:
+        """The vector [..., output_dim] that a model sees: what the env makes of the action."""
+        return action
+
+    def simplify(self, action: Tensor) -> Tensor:
+        """What the env takes [..., num_actions], of vectors [..., output_dim]."""
+        raise NotImplementedError
+
+    def construct(self, taken: Tensor) -> Tensor:
+        """The float32 vectors [..., output_dim] of what the env took [..., num_actions]."""
+        raise NotImplementedError
+
+
+class Discrete(Action):
+    """One of n choices, as a one-hot vector.
+
+    Args:
+        n: How many.
+        start: The env's number of the first.
+        share: Of a uniform distribution mixed into the actor's, so that no choice dies out.
+    """
+
+    def __init__(self, n: int, start: int = 0, share: float = 0.01) -> None:
+        self.n, self.start, self.share = n, start, share
+        self.input_dim, self.output_dim, self.num_actions = n, n, 1
+
+    def dist(self, logits: Tensor) -> OneHot:
+        """Softmax of the logits [..., n], a little evened out."""
+        return OneHot(mix_uniform(logits, self.share))
+
+    def simplify(self, action: Tensor) -> Tensor:
+        """The env's numbers, int64 [..., 1]."""
+        return action.argmax(-1, keepdim=True) + self.start
+
+    def construct(self, taken: Tensor) -> Tensor:
+        """One-hot vectors [..., n]; all 0 for a number that is none of the choices.
+
+        Such a number may stand in a replay beside an episode's last observation, on which no
+        action was taken.
+        """
+        choices = torch.arange(self.start, self.start + self.n, device=taken.device)
+        return (taken == choices).float()
+
+
+class Continuous(Action):
+    """Numbers between bounds, scaled to [-1, 1].
+
+    The distribution is DreamerV3's "bounded normal": means tanh(m) and standard deviations
+    0.1 + 0.9 sigmoid(s + 2), where m is the first half of the logits and s the second. At logits
+    of 0 they are 0 and 0.89. Samples outside [-1, 1] act as the bound.
+
+    Args:
+        low: Lowest values, finite, any shape, of the dtype that the env takes.
+        high: Highest values, likewise.
+    """
+
+    def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
+        self.low = torch.from_numpy(np.array(low)).flatten()
+        self.high = torch.from_numpy(np.array(high)).flatten()
+        if not (self.high - self.low).isfinite().all():
+            raise ValueError(
+                f"an actor must know how far it can go: expected finite bounds, got {low} to {high}"
+                "; narrow them with gymnasium.wrappers.TransformAction"
+            )
+        self.output_dim = self.num_actions = len(self.low)
+        self.input_dim = 2 * self.output_dim
+
+    def dist(self, logits: Tensor) -> Normal:
+        """Normal distributions of logits [..., 2 A]."""
+        mean, std = logits.chunk(2, -1)
+        return Normal(mean.tanh(), 0.1 + 0.9 * (std + 2).sigmoid())
+
+    def clamp(self, action: Tensor) -> Tensor:
+        """Within [-1, 1]."""
+        return action.clamp(-1, 1)
+
+    def simplify(self, action: Tensor) -> Tensor:
+        """Numbers within the bounds and of their dtype."""
+        self._follow(action)
+        share = (action.to(self.low.dtype) + 1) / 2
+        return (self.low + share * (self.high - self.low)).clamp(self.low, self.high)
+
+    def construct(self, taken: Tensor) -> Tensor:
+        """From -1 at `low` to 1 at `high`, and there beyond them."""
+        self._follow(taken)
+        width = self.high - self.low
+        # A number whose bounds are equal cannot be chosen: it is always -1.
+        share = (taken - self.low) / width.where(width > 0, 1)
+        return (2 * share - 1).clamp(-1, 1).float()
+
+    def _follow(self, tensor: Tensor) -> None:
+        self.low, self.high = self.low.to(tensor.device), self.high.to(tensor.device)
+
+
+def leaves_of(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
+    """The spaces that hold no others, in the space's order."""
+    if isinstance(space, spaces.Dict):
+        for part in space.values():
+            yield from leaves_of(part)
+    elif isinstance(space, spaces.Tuple):
+        for part in space:
+            yield from leaves_of(part)
+    else:
+        yield space
+
+
+def actions_of_leaf(space: spaces.Space[Any]) -> list[Action]:
+    """The actions of a space that holds no others; see `actions_of`."""
+    if isinstance(space, spaces.Discrete):
+        return [Discrete(int(space.n), int(space.start))]
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = space.nvec.flatten().tolist(), space.start.flatten().tolist()
+        return [Discrete(n, start) for n, start in zip(sizes, starts, strict=True)]
+    if isinstance(space, spaces.MultiBinary):
+        return [Discrete(2) for _ in range(math.prod(space.shape))]
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return [Continuous(space.low, space.high)]
+    raise ValueError(
+        "no actor is known for this action space: expected Discrete, MultiDiscrete, "
+        f"MultiBinary, a Box of floats, or a Tuple or Dict of these, got {space}; "
+        "change it with gymnasium.wrappers.TransformAction"
+    )
+
+
+def actions_of(space: spaces.Space[Any]) -> list[Action]:
+    """The actions of which those of a space consist, in its order.
+
+    >>> [action.output_dim for action in actions_of(spaces.MultiDiscrete([3, 2]))]
+    [3, 2]
+
+    Args:
+        space: Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Tuple or Dict of these.
+
+    Raises:
+        ValueError: If it is, or holds, another space or a Box without finite bounds.
+    """
+    return [action for leaf in leaves_of(space) for action in actions_of_leaf(leaf)]
+
+
+class Joint:
+    """Independent distributions of several actions, whose vectors lie behind each other.
+
+    Args:
+        dists: Of each action.
+        sizes: Lengths of their vectors.
+    """
+
+    def __init__(self, dists: list[Distribution], sizes: list[int]) -> None:
+        self.dists, self.sizes = dists, sizes
+
+    def sample(self) -> Tensor:
+        """All actions [..., sum of the sizes]."""
+        return torch.cat([dist.sample() for dist in self.dists], -1)
+
+    def mode(self) -> Tensor:
+        """Each action's likeliest."""
+        return torch.cat([dist.mode() for dist in self.dists], -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """The sum [...] of their log-probabilities."""
+        parts = zip(self.dists, torch.split(action, self.sizes, -1), strict=True)
+        return torch.stack([dist.log_prob(part) for dist, part in parts]).sum(0)
+
+    def entropy(self) -> Tensor:
+        """The sum [...] of their entropies."""
+        return torch.stack([dist.entropy() for dist in self.dists]).sum(0)
+
+
+class Actions:
+    """All actions of a space, as one vector: those of its parts, one behind the other.
+
+    >>> actions = Actions(spaces.Discrete(3, start=5))
+    >>> actions.from_env([5, 7])
+    tensor([[1., 0., 0.],
+            [0., 0., 1.]])
+    >>> actions.to_env(torch.eye(3))
+    array([5, 6, 7])
+
+    Attributes:
+        parts: The actions.
+        input_dim: Numbers that the actor's network must give.
+        output_dim: Length of the vector.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.space = space
+        self.leaves = [(leaf, actions_of_leaf(leaf)) for leaf in leaves_of(space)]
+        self.parts = [part for _, parts in self.leaves for part in parts]
+        self.inputs = [part.input_dim for part in self.parts]
+        self.outputs = [part.output_dim for part in self.parts]
+        self.input_dim, self.output_dim = sum(self.inputs), sum(self.outputs)
+        self.bounded = any(isinstance(part, Continuous) for part in self.parts)
+
+    def dist(self, logits: Tensor) -> Distribution:
+        """The joint distribution that logits [..., input_dim] stand for."""
+        if len(self.parts) == 1:
+            return self.parts[0].dist(logits)
+        pieces = zip(self.parts, torch.split(logits, self.inputs, -1), strict=True)
+        return Joint([part.dist(piece) for part, piece in pieces], self.outputs)
+
+    def sample(self, logits: Tensor) -> tuple[Tensor, Distribution]:
+        """Vectors [..., output_dim], and the distribution they are from."""
+        dist = self.dist(logits)
+        return dist.sample(), dist
+
+    def clamp(self, action: Tensor) -> Tensor:
+        """The vectors that a model sees. One-hot parts lie within [-1, 1] as they are."""
+        return action.clamp(-1, 1) if self.bounded else action
+
+    def to_env(self, action: Tensor) -> Batch:
+        """What a vector env takes, in numpy, of vectors [N, output_dim]."""
+        pieces = iter(torch.split(action.detach().cpu(), self.outputs, -1))
+        taken = []
+        for leaf, parts in self.leaves:
+            numbers = torch.cat([part.simplify(next(pieces)) for part in parts], -1).numpy()
+            shape = (*action.shape[:-1], *(leaf.shape or ()))
+            taken.append(numbers.reshape(shape).astype(leaf.dtype))
+        return nest(self.space, iter(taken))
+
+    def from_env(self, taken: Batch, ndim_before: int = 1) -> Tensor:
+        """The float32 vectors [..., output_dim] of actions that the env took.
+
+        Args:
+            taken: Numpy arrays or tensors, nested like the space.
+            ndim_before: Axes before those of a single action: 1 for [N], 2 for a replay's [B, T].
+        """
+        vectors: list[Tensor] = []
+        for (_, parts), numbers in zip(self.leaves, flat(self.space, taken), strict=True):
+            if not isinstance(numbers, Tensor):
+                numbers = torch.from_numpy(np.array(numbers))  # a copy: it may be read-only
+            numbers = numbers.reshape(*numbers.shape[:ndim_before], -1)
+            pieces = torch.split(numbers, [part.num_actions for part in parts], -1)
+            vectors += [part.construct(piece) for part, piece in zip(parts, pieces, strict=True)]
+        return vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)
+
+
+def flat(space: spaces.Space[Any], batch: Batch) -> Iterator[Any]:
+    """The arrays of a batch, in the order of `leaves_of`."""
+    if isinstance(space, spaces.Dict):
+        for key, part in space.items():
+            yield from flat(part, batch[key])
+    elif isinstance(space, spaces.Tuple):
+        for part, piece in zip(space, batch, strict=True):
+            yield from flat(part, piece)
+    else:
+        yield batch
+
+
+def nest(space: spaces.Space[Any], leaves: Iterator[np.ndarray]) -> Batch:
+    """Nests arrays as the space is nested: what `flat` undoes."""
+    if isinstance(space, spaces.Dict):
+        return {key: nest(part, leaves) for key, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(nest(part, leaves) for part in space)
+    return next(leaves)

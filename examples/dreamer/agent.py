@@ -1,0 +1,209 @@
+"""The agent from outside: make it, let it choose actions, let it learn from a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+import stepwell as sw
+
+from .actions import Actions
+from .actor_critic import ActorCritic
+from .config import Config
+from .maths import Scale
+from .observations import Observations
+from .world_model import Rows, State, WorldModel
+
+
+@dataclass
+class Utilities:
+    """What training needs beside the networks.
+
+    Args:
+        replay: Everything that was collected.
+        ratio: Says how many gradient steps are due.
+        scale: Follows the spread of the returns.
+        observations: How observations become tensors.
+        actions: How actions become vectors.
+    """
+
+    replay: sw.SequenceReplayBuffer
+    ratio: sw.ReplayRatio
+    scale: Scale
+    observations: Observations
+    actions: Actions
+
+
+class Models(NamedTuple):
+    """What `construct_models` makes."""
+
+    world_model: WorldModel
+    actor_critic: ActorCritic
+    utilities: Utilities
+
+
+def construct_models(
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    replay: sw.SequenceReplayBuffer,
+    config: Config,
+    device: str | torch.device = "cpu",
+) -> Models:
+    """World model, actor and critic, and what training needs beside them.
+
+    Args:
+        observation_space: One env's.
+        action_space: One env's.
+        replay: Where the collected rows are.
+        config: Sizes and rates.
+        device: Where the networks are.
+
+    Raises:
+        TypeError: A space is of a kind that the networks do not take.
+        ValueError: An action has no finite bounds.
+    """
+    observations, actions = Observations(observation_space), Actions(action_space)
+    world_model = WorldModel(observations.shapes, actions.output_dim, config).to(device)
+    actor_critic = ActorCritic(world_model.rssm.outputs, actions, config).to(device)
+    ratio = sw.ReplayRatio(config.replay_ratio, start=config.pretrain_steps)
+    utilities = Utilities(replay, ratio, Scale(), observations, actions)
+    return Models(world_model, actor_critic, utilities)
+
+
+@torch.no_grad()
+def compute_actions(
+    observation: Any,
+    models: Models,
+    actions: Tensor | None = None,
+    posteriors: Tensor | None = None,
+    hidden_states: Tensor | None = None,
+    initializations: Tensor | None = None,
+    *,
+    greedy: bool = False,
+) -> dict[str, Any]:
+    """Choose an action for each of N envs, and go on with what the model knows of them.
+
+    Args:
+        observation: N observations, nested like the env's space, arrays or tensors.
+        models: The agent.
+        actions: [N, A] the vectors of the actions before; None where all envs begin.
+        posteriors: [N, S * K] the latents before.
+        hidden_states: [N, H] the recurrent states before.
+        initializations: [N] bool: here an episode begins, so nothing of before counts.
+        greedy: Choose the likeliest action instead of drawing one.
+
+    Returns:
+        ``env_actions`` as the env takes them; ``actions`` [N, A], ``posterior`` [N, S * K] and
+        ``hidden_state`` [N, H] for the next call; ``posterior_logits`` [N, S, K] and
+        ``action_logits``.
+
+    Raises:
+        ValueError: Some of the four are there and some are missing.
+    """
+    carried = actions, posteriors, hidden_states, initializations
+    missing = [part is None for part in carried]
+    if any(missing) and not all(missing):
+        raise ValueError(
+            "compute_actions: expected actions, posteriors, hidden_states and initializations "
+            "together, or none of them where all envs begin, got some; give all four"
+        )
+    model, actor_critic, utilities = models
+    device = model.rssm.first_hidden.device
+    embedded = model.encoder(utilities.observations(observation, device))
+    state, done = model.rssm.initial(len(embedded)), None
+    if actions is not None and posteriors is not None and hidden_states is not None:
+        assert initializations is not None  # all four are there
+        first = initializations.unsqueeze(-1)
+        state = State(
+            torch.where(first, state.hidden, hidden_states),
+            torch.where(first, state.latent, posteriors),
+        )
+        done = actions.masked_fill(first, 0)
+    else:
+        done = torch.zeros(len(embedded), utilities.actions.output_dim, device=device)
+    state, posterior = model.rssm.look(state, done, embedded)
+    logits = actor_critic.actor(state.features)
+    chosen = utilities.actions.dist(logits)
+    vectors = utilities.actions.clamp(chosen.mode() if greedy else chosen.sample())
+    return {
+        "env_actions": utilities.actions.to_env(vectors),
+        "actions": vectors,
+        "posterior": state.latent,
+        "hidden_state": state.hidden,
+        "posterior_logits": posterior,
+        "action_logits": logits,
+    }
+
+
+def learning_step(batch: sw.Batch, models: Models) -> dict[str, Tensor]:
+    """One gradient step of world model, actor and critic.
+
+    Args:
+        batch: Sequences [B, T, ...] aligned as ``"arrival"``, arrays or tensors; they may cross
+            from one episode into the next.
+        models: The agent.
+
+    Returns:
+        Losses and what else is worth a curve, scalars without gradients.
+
+    Raises:
+        ValueError: The sequences are padded.
+    """
+    if not batch.mask.all():
+        raise ValueError(
+            "learning_step: expected sequences without padding, got some with; draw them with "
+            'borders="cross" or "inside"'
+        )
+    model, actor_critic, utilities = models
+    device = model.rssm.first_hidden.device
+    batch = sw.bridges.to_torch(batch, device)
+    rows = Rows(
+        utilities.observations(batch.observation, device),
+        utilities.actions.from_env(batch.action, 2).to(device),
+        batch.reward.float(),
+        torch.as_tensor(batch.is_first),
+        torch.as_tensor(batch.terminated),
+    )
+    states, metrics = model.learn(rows)
+    goes_on = (~rows.terminated).float().flatten()
+    start = State(states.hidden.flatten(0, 1), states.latent.flatten(0, 1))
+    if model.config.starts is not None:
+        some = torch.randperm(len(goes_on), device=device)[: model.config.starts]
+        start, goes_on = State(start.hidden[some], start.latent[some]), goes_on[some]
+    dream = actor_critic.dream(model, start, goes_on)
+    return metrics | actor_critic.learn(dream, utilities.scale)
+
+
+class DreamerPolicy:
+    """The agent as a Collector sees it: numpy in, numpy out, and a state that is kept for it."""
+
+    def __init__(self, models: Models, *, greedy: bool = False) -> None:
+        self._models, self._greedy = models, greedy
+
+    def initial_state(self, num_envs: int) -> dict[str, np.ndarray]:
+        """Zeros: `compute_actions` puts the learned state there when an episode begins."""
+        config = self._models.world_model.config
+        sizes = {
+            "action": self._models.utilities.actions.output_dim,
+            "posterior": config.stochastic * config.categories,
+            "hidden": config.deterministic,
+        }
+        return {name: np.zeros((num_envs, size), np.float32) for name, size in sizes.items()}
+
+    def __call__(
+        self, observation: Any, is_first: np.ndarray, state: dict[str, np.ndarray]
+    ) -> tuple[Any, dict[str, np.ndarray]]:
+        """Actions for the envs, and the new state."""
+        device = self._models.world_model.rssm.first_hidden.device
+        action, posterior, hidden = (torch.from_numpy(part).to(device) for part in state.values())
+        first = torch.from_numpy(is_first).to(device)
+        found = compute_actions(
+            observation, self._models, action, posterior, hidden, first, greedy=self._greedy
+        )
+        after = (found[name].cpu().numpy() for name in ("actions", "posterior", "hidden_state"))
+        return found["env_actions"], dict(zip(state, after, strict=True))

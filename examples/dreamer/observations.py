@@ -1,0 +1,123 @@
+"""Observations of a gymnasium space as the networks take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from .nets import Seen, Shapes
+
+_PLAIN = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+LEAST_SIDE = 8  # uint8 arrays of fewer pixels a side are numbers to us, and no image
+
+
+class Observations:
+    """Turns observations, nested like their space, into `Seen`.
+
+    Args:
+        space: One env's: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these. A
+            Box of uint8 with two to four axes is an image, (H, W), (H, W, C), (C, H, W), or a
+            stack of these, (k, H, W, C).
+
+    Raises:
+        TypeError: It is another space.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._space = space
+        leaves = list(_leaves(space))
+        images = [_image_shape(leaf) for leaf in leaves if _is_image(leaf)]
+        numbers = sum(_numbers(leaf) for leaf in leaves if not _is_image(leaf))
+        self.shapes = Shapes(numbers, tuple(images))
+
+    def __call__(self, observation: Any, device: torch.device | None = None) -> Seen:
+        """Observations [..., *shape] with any leading axes, arrays or tensors, as `Seen`."""
+        vectors: list[Tensor] = []
+        images: list[Tensor] = []
+        for space, value in _pairs(self._space, observation):
+            tensor = _tensor(value, device)
+            if _is_image(space):
+                pixels = _channels_first(tensor, space.shape or ())
+                images.append(pixels.float() / 255 - 0.5)
+            elif isinstance(space, spaces.Discrete):
+                vectors.append(one_hot(tensor.long() - int(space.start), int(space.n)).float())
+            elif isinstance(space, spaces.MultiDiscrete):
+                vectors += _one_hots(space, tensor)
+            else:
+                dims = len(space.shape or ())
+                leading = tensor.shape[: tensor.dim() - dims]
+                vectors.append(tensor.reshape(*leading, -1).float())
+        leading = images[0].shape[:-3] if images else vectors[0].shape[:-1]
+        empty = torch.zeros(*leading, 0, device=device)
+        return Seen(torch.cat(vectors, -1) if vectors else empty, tuple(images))
+
+
+def _tensor(value: Any, device: torch.device | None) -> Tensor:
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        value = value.copy()  # PyTorch knows no tensors that must not be written
+    return torch.as_tensor(value, device=device)
+
+
+def _one_hots(space: spaces.MultiDiscrete, tensor: Tensor) -> list[Tensor]:
+    sizes, starts = space.nvec.flatten().tolist(), space.start.flatten().tolist()
+    parts = tensor.long().flatten(tensor.dim() - space.nvec.ndim).unbind(-1)
+    choices = zip(parts, sizes, starts, strict=True)
+    return [one_hot(part - start, size).float() for part, size, start in choices]
+
+
+def _pairs(space: spaces.Space[Any], value: Any) -> Iterator[tuple[spaces.Space[Any], Any]]:
+    """Each plain space, and what is observed of it."""
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _pairs(part, value[key])
+    elif isinstance(space, spaces.Tuple):
+        for part, inner in zip(space.spaces, value, strict=True):
+            yield from _pairs(part, inner)
+    else:
+        yield space, value
+
+
+def _leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
+    if isinstance(space, spaces.Dict):
+        for part in space.spaces.values():
+            yield from _leaves(part)
+    elif isinstance(space, spaces.Tuple):
+        for part in space.spaces:
+            yield from _leaves(part)
+    elif isinstance(space, _PLAIN):
+        yield space
+    else:
+        raise TypeError(
+            f"observation space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, or "
+            f"Dict and Tuple of these, got {type(space).__name__}; flatten it with a wrapper"
+        )
+
+
+def _numbers(space: spaces.Space[Any]) -> int:
+    return int(spaces.flatdim(space))
+
+
+def _image_shape(space: spaces.Space[Any]) -> tuple[int, int, int]:
+    shape = space.shape or ()
+    channels, height, width = _channels_first(torch.empty(shape, device="meta"), shape).shape
+    return channels, height, width
+
+
+def _is_image(space: spaces.Space[Any]) -> bool:
+    shape = space.shape or ()
+    return space.dtype == "uint8" and len(shape) in (2, 3, 4) and sorted(shape)[-2] >= LEAST_SIDE
+
+
+def _channels_first(pixels: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Pictures [..., C, H, W] of such [..., *shape]."""
+    if len(shape) == 2:
+        return pixels.unsqueeze(-3)
+    if len(shape) == 4:  # (k, H, W, C): the channels of k pictures, one behind the other
+        return pixels.movedim(-1, -3).flatten(-4, -3)
+    return pixels.movedim(-1, -3) if shape[2] < shape[0] else pixels
