@@ -13,7 +13,8 @@ import documents
 from demo_rom import write_demo
 from source_tree import CHECKOUT
 
-DOCUMENTS = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+FOLDERS = [CHECKOUT / "docs", CHECKOUT / "examples"]
+DOCUMENTS = [CHECKOUT / "README.md", *(path for at in FOLDERS for path in sorted(at.rglob("*.md")))]
 RUN_BY_CI = ["main job", "tests"]
 # Packages of extras, by document.
 NEEDS = {
@@ -28,6 +29,7 @@ NEEDS = {
     "docs/feeding/torchrl": ["torchrl"],
     "docs/feeding/world-models": ["torch"],
     "docs/nes": ["cynes"],
+    "examples/dreamer/README": ["torch"],
 }
 
 each_document = pytest.mark.parametrize(
