@@ -211,6 +211,18 @@ def test_the_rates_are_those_of_late_and_not_of_the_whole_run(
     assert "100 updates, 1.0/s, ratio 0.10" in lines[-1]
 
 
+def test_the_rates_do_not_count_the_random_steps_before_the_first_evaluation(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with plain(tmp_path) as progress:
+        clock.now += 1
+        progress.evaluated(evaluation(1), 500)
+        for update in range(1, 11):
+            clock.now += 1
+            progress.losses({}, 500 + 4 * update)
+    assert "540 steps, 4/s" in capsys.readouterr().out
+
+
 def test_the_return_is_the_mean_of_the_last_twenty_episodes(
     tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
