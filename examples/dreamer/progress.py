@@ -103,8 +103,8 @@ class Progress:
             file.write("" if file.tell() else "steps,seconds,mean_return\n")
             file.write(f"{env_steps},{self.seconds:.1f},{mean:.6g}\n")
         self._log({"eval/return": mean})
-        if not self._updates:  # the random steps before it were taken at another speed
-            self._marks = deque([(perf_counter(), env_steps, 0)], maxlen=30)
+        if not self.evaluated_at:  # the random steps before it were taken at another speed
+            self._marks = deque([(perf_counter(), env_steps, self._updates)], maxlen=30)
         is_best, self.best, self.evaluated_at = mean >= self.best, max(self.best, mean), env_steps
         best = "the best so far" if is_best else f"the best was {self.best:,.2f}"
         found = f"mean return {mean:,.2f}, 95 % from {low:,.2f} to {high:,.2f}; {best}"

@@ -216,6 +216,7 @@ def test_the_rates_do_not_count_the_random_steps_before_the_first_evaluation(
 ) -> None:
     with plain(tmp_path) as progress:
         clock.now += 1
+        progress.losses({}, 500)
         progress.evaluated(evaluation(1), 500)
         for update in range(1, 11):
             clock.now += 1
