@@ -27,6 +27,7 @@ except ImportError:
 from .agent import Models, construct_models
 from .checkpoint import load_checkpoint, load_models, write_whole
 from .config import Config, said
+from .foresee import draw_foresight
 from .progress import Progress
 from .train import Judges, evaluate, get_environments_and_actions, train_loop
 
@@ -89,6 +90,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     more = f"other numbers: {names}"
     add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=more)
     add("--video", type=Path, help="at the end film the best agent: a file that ends in .mp4")
+    pictures = "at the end draw what the best agent's model foresees of pictures: a .png file"
+    add("--foresee", type=Path, help=pictures)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     add("--device", type=_device, default=device, help="default: the GPU if there is one")
     add("--threads", type=_at_least(1), default=1, help="of PyTorch on the CPU; default 1")
@@ -96,8 +99,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     for name in MADE_ONCE:
         if options.resume and getattr(options, name) is not None:
             parser.error(f"--{name}: expected none with --resume, it stays as it was; leave it out")
-    if options.video is not None and options.video.suffix != ".mp4":
-        parser.error(f"--video: expected a file that ends in .mp4, got {options.video}")
+    for name, ending in (("video", ".mp4"), ("foresee", ".png")):
+        path = getattr(options, name)
+        if path is not None and path.suffix != ending:
+            parser.error(f"--{name}: expected a file that ends in {ending}, got {path}")
     if options.video is not None and find_spec("av") is None:
         parser.error("--video: needs PyAV: pip install 'stepwell[video]'")
     return options
@@ -164,6 +169,8 @@ def _train(run: Run, options: argparse.Namespace) -> Models:
     folder, capacity = options.out / "replay", run.config.capacity
     with sw.SequenceReplayBuffer(folder, capacity=capacity, seed=run.seed) as replay:
         models = construct_models(*spaces, replay, run.config, options.device)
+        if options.foresee is not None and not models.utilities.observations.shapes.images:
+            raise ValueError(f"--foresee: expected an env that shows pictures, got {run.env}")
         progress = Progress(options.out, run.config.steps)
         if replay.steps:
             with suppress(StoreNotFound):  # killed before the first checkpoint
@@ -184,13 +191,17 @@ def _train(run: Run, options: argparse.Namespace) -> Models:
 
 
 def _show(run: Run, models: Models, options: argparse.Namespace) -> None:
-    """Play the best agent from fresh seeds, and film it."""
+    """Play the best agent from fresh seeds, film it, and draw what it foresees."""
     load_models(_best(options), models, include_optimizers=False)
     with Judges(run.env, run.config.eval_episodes, FRESH_SEED) as judges:
         print(f"the best agent, from fresh seeds:\n{judges.play(models)}")
     if options.video is not None:
         evaluate(run.env, models, FRESH_SEED, options.video)
         print(f"film: {options.video}")
+    if options.foresee is not None:
+        with sw.SequenceReplayBuffer.open(options.out / "replay", read_only=True) as replay:
+            draw_foresight(models, replay, options.foresee)
+        print(f"what it foresees: {options.foresee}")
 
 
 def _best(options: argparse.Namespace) -> Path:

@@ -140,6 +140,32 @@ def compute_actions(
     }
 
 
+def rows_of(batch: sw.Batch, models: Models) -> Rows:
+    """Sequences as the world model takes them, where it is.
+
+    Args:
+        batch: Sequences [B, T, ...] aligned as ``"arrival"``, arrays or tensors.
+        models: The agent.
+
+    Raises:
+        ValueError: The sequences are padded.
+    """
+    if not batch.mask.all():
+        raise ValueError(
+            "batch: expected sequences without padding, got some with; draw them with "
+            'borders="cross" or "inside"'
+        )
+    device, utilities = models.world_model.rssm.first_hidden.device, models.utilities
+    batch = sw.bridges.to_torch(batch, device)
+    return Rows(
+        utilities.observations(batch.observation, device),
+        utilities.actions.from_env(batch.action, 2).to(device),
+        batch.reward.float(),
+        torch.as_tensor(batch.is_first),
+        torch.as_tensor(batch.terminated),
+    )
+
+
 def learning_step(batch: sw.Batch, models: Models) -> dict[str, Tensor]:
     """One gradient step of world model, actor and critic.
 
@@ -154,26 +180,13 @@ def learning_step(batch: sw.Batch, models: Models) -> dict[str, Tensor]:
     Raises:
         ValueError: The sequences are padded.
     """
-    if not batch.mask.all():
-        raise ValueError(
-            "learning_step: expected sequences without padding, got some with; draw them with "
-            'borders="cross" or "inside"'
-        )
     model, actor_critic, utilities = models
-    device = model.rssm.first_hidden.device
-    batch = sw.bridges.to_torch(batch, device)
-    rows = Rows(
-        utilities.observations(batch.observation, device),
-        utilities.actions.from_env(batch.action, 2).to(device),
-        batch.reward.float(),
-        torch.as_tensor(batch.is_first),
-        torch.as_tensor(batch.terminated),
-    )
+    rows = rows_of(batch, models)
     states, metrics = model.learn(rows)
     goes_on = (~rows.terminated).float().flatten()
     start = State(states.hidden.flatten(0, 1), states.latent.flatten(0, 1))
     if model.config.starts is not None:
-        some = torch.randperm(len(goes_on), device=device)[: model.config.starts]
+        some = torch.randperm(len(goes_on), device=goes_on.device)[: model.config.starts]
         start, goes_on = State(start.hidden[some], start.latent[some]), goes_on[some]
     dream = actor_critic.dream(model, start, goes_on)
     return metrics | actor_critic.learn(dream, utilities.scale)

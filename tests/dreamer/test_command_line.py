@@ -174,6 +174,18 @@ def test_a_film_is_made_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert "film: films/catch.mp4" in capsys.readouterr().out
 
 
+def test_what_the_model_foresees_is_drawn_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--steps", "70", "--foresee", "pictures/catch.png"]
+    command.main([*RUN, "--env", "stepwell/Catch-v0", *options])
+    assert Path("pictures/catch.png").read_bytes().startswith(b"\x89PNG")
+    assert "what it foresees: pictures/catch.png" in capsys.readouterr().out
+
+
+def test_of_numbers_no_picture_is_drawn() -> None:
+    said = error_of(*RUN, "--foresee", "numbers.png")
+    assert said == f"error: --foresee: expected an env that shows pictures, got {COUNTER}"
+
+
 def test_ctrl_c_says_how_to_go_on_and_that_works(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +310,7 @@ def test_nonsense_is_refused_in_one_sentence_and_leaves_nothing(
         (["--seed", "-1"], "argument --seed: expected a whole number >= 0, got -1"),
         (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
         (["--video", "film.gif"], "--video: expected a file that ends in .mp4, got film.gif"),
+        (["--foresee", "it.gif"], "--foresee: expected a file that ends in .png, got it.gif"),
         (["--resume", "--env", "X"], "--env: expected none with --resume, it stays as it was; "),
         (["--resume", "--seed", "0"], "--seed: expected none with --resume, it stays as it was"),
         (["--preset", "huge"], "argument --preset: invalid choice: 'huge'"),
