@@ -16,12 +16,14 @@ from stepwell.collectors.policies.policy import (
     RandomPolicy,
     SeededPolicy,
     recurrent,
+    took_of,
     value_of,
 )
 
 __all__ = ["EpsilonGreedy", "GaussianNoise", "WarmUp"]
 
 EXPLORED = "explored"
+Took = Callable[[Any, Any], Any]
 
 
 class WarmUp:
@@ -30,7 +32,8 @@ class WarmUp:
     The policy is asked for every row all the same, so that its state and its extras go on. Both are
     what the policy makes of its own choice: an extra such as a log-prob is that of the action which
     the policy chose, not of the random one that is stored beside it. A learner that needs the
-    latter must leave these rows out; ``mark=True`` tells which ones they are.
+    latter must leave these rows out; ``mark=True`` tells which ones they are. A policy whose state
+    holds its last action is told the one that is taken; see `RecurrentPolicy`.
 
     A new Collector goes on with the count where the last one stopped.
 
@@ -59,6 +62,7 @@ class WarmUp:
     # There for a policy that has them, and only then: that is how a Collector knows.
     initial_state: Callable[[int], Any]
     value: Callable[..., Any]
+    took: Took
 
     def __init__(self, policy: AnyPolicy, steps: int, *, mark: bool = False) -> None:
         if steps < 0 or int(steps) != steps:
@@ -79,7 +83,7 @@ class WarmUp:
         answer = self._inner.ask(self._random.layout, observation, is_first, state)
         where = np.arange(self.rows, self.rows + len(is_first)) < self._steps
         self.rows += len(is_first)
-        return self._random.put(answer, where)
+        return self._random.put(self._inner, answer, where)
 
 
 class EpsilonGreedy:
@@ -92,7 +96,8 @@ class EpsilonGreedy:
     The policy is asked for every row all the same, so that its state and its extras go on. Both are
     what the policy makes of its own choice: an extra such as a log-prob is that of the action which
     the policy chose, under the policy alone, not of the one that is stored beside it, nor under
-    the mixture. ``mark=True`` tells where the two differ.
+    the mixture. ``mark=True`` tells where the two differ. A policy whose state holds its last
+    action is told the one that is taken; see `RecurrentPolicy`.
 
     A new Collector goes on with the count of rows where the last one stopped.
 
@@ -122,6 +127,7 @@ class EpsilonGreedy:
 
     initial_state: Callable[[int], Any]
     value: Callable[..., Any]
+    took: Took
 
     def __init__(
         self, policy: AnyPolicy, epsilon: float | Callable[[int], float], *, mark: bool = False
@@ -149,7 +155,7 @@ class EpsilonGreedy:
         assert self._rng is not None  # the layout is there, so begin was called
         where = self._rng.random(len(is_first)) < epsilon
         self.rows += len(is_first)
-        return self._random.put(answer, where)
+        return self._random.put(self._inner, answer, where)
 
 
 class GaussianNoise:
@@ -157,7 +163,8 @@ class GaussianNoise:
 
     The exploration of TD3 (Fujimoto et al. 2018, "Addressing function approximation error in
     actor-critic methods", algorithm 1), and what most implementations of DDPG do. An extra such
-    as a log-prob is that of the action before the noise.
+    as a log-prob is that of the action before the noise; a policy whose state holds its last action
+    is told the one with it; see `RecurrentPolicy`.
 
     Args:
         policy: Any policy for a Box of floats; its ``initial_state`` and ``value`` are this one's
@@ -179,6 +186,7 @@ class GaussianNoise:
 
     initial_state: Callable[[int], Any]
     value: Callable[..., Any]
+    took: Took
 
     def __init__(self, policy: AnyPolicy, scale: float | np.ndarray) -> None:
         self._scale = np.asarray(scale, np.float64)
@@ -228,7 +236,7 @@ class GaussianNoise:
             )
         noisy = rows + self._rng.normal(size=shape) * self._scale
         clipped = np.clip(noisy, space.low, space.high).astype(space.dtype)
-        return answer._replace(action=clipped).result()
+        return self._inner.told(answer._replace(action=clipped)).result()
 
 
 class _Answer(NamedTuple):
@@ -291,6 +299,12 @@ class _Inner:
         action, extras = split_extras(layout, result)
         return _Answer(action, (), extras)
 
+    def told(self, answer: _Answer) -> _Answer:
+        """The same with the state that the policy has after these actions, if it can tell."""
+        if answer.state and (took := took_of(self._policy)) is not None:
+            return answer._replace(state=(took(answer.action, answer.state[0]),))
+        return answer
+
 
 class _RandomActions:
     """Random actions in place of those that a policy chose.
@@ -322,15 +336,16 @@ class _RandomActions:
         self._layout = Spec.from_spaces(action_space, action_space).action
         self._draw.begin(action_space, rng)
 
-    def put(self, answer: _Answer, where: np.ndarray) -> object:
-        """What a policy returns, with random actions in the rows ``where`` [n].
+    def put(self, inner: _Inner, answer: _Answer, where: np.ndarray) -> object:
+        """What the policy inside returned, with random actions in the rows ``where`` [n].
 
         Raises:
             ValueError: The policy's actions have another structure or shape than the space's.
         """
         if where.any():
             drawn = self._draw(None, where)  # type: ignore[arg-type]  # it looks at n alone
-            answer = answer._replace(action=_mixed(self.layout, answer.action, drawn, where))
+            mixed = _mixed(self.layout, answer.action, drawn, where)
+            answer = inner.told(answer._replace(action=mixed))
         extras = dict(answer.extras)
         if self._mark or EXPLORED in extras:  # one inside that marks must stay right
             extras[EXPLORED] = where | extras.get(EXPLORED, False)
@@ -363,6 +378,8 @@ def _hand_on(policy: AnyPolicy, outer: WarmUp | EpsilonGreedy | GaussianNoise) -
         outer.initial_state = inner.initial_state
     if (value := value_of(policy)) is not None:
         outer.value = value
+    if (took := took_of(policy)) is not None:
+        outer.took = took
 
 
 def _check_probability(epsilon: float) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "SeededPolicy",
     "ValuePolicy",
     "recurrent",
+    "took_of",
     "value_of",
 ]
 
@@ -60,6 +61,11 @@ class RecurrentPolicy(Protocol):
     """A policy whose state is an argument and a result; the Collector keeps it, a row for each env.
 
     The state is an array ``[N, ...]``, or a nested dict or tuple of them.
+
+    One whose state holds the action that it chose (R2D2, Dreamer) should also have a method
+    ``took(action, state)``. It returns the state with the actions ``[n, ...]`` that are taken in
+    place of those that the policy returned, and is called where `WarmUp`, `EpsilonGreedy` or
+    `GaussianNoise` put other ones there.
     """
 
     def initial_state(self, num_envs: int, /) -> Any:
@@ -113,6 +119,12 @@ def value_of(policy: object) -> Callable[..., object] | None:
     """
     found = getattr(policy, "value", None)
     return cast("Callable[..., object]", found) if inspect.isroutine(found) else None
+
+
+def took_of(policy: object) -> Callable[[Any, Any], Any] | None:
+    """The policy's method that is told of other actions than its own; see `RecurrentPolicy`."""
+    found = getattr(policy, "took", None)
+    return cast("Callable[[Any, Any], Any]", found) if inspect.isroutine(found) else None
 
 
 @runtime_checkable

@@ -338,6 +338,18 @@ def test_a_policy_s_state_begins_as_zeros_and_goes_back_when_an_episode_begins()
     assert not np.array_equal(after["hidden"][1], fresh["hidden"][1])
 
 
+def test_a_policy_is_told_which_other_action_was_taken() -> None:
+    space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-2, 4, (2,), np.float32)))
+    policy = DreamerPolicy(agent(NUMBERS, space))
+    before = {name: part + 1 for name, part in policy.initial_state(2).items()}
+    taken = np.array([2, 0]), np.array([[-2, 4], [1, 2.5]], np.float32)
+    after = policy.took(taken, before)
+    assert after["action"].tolist() == [[0, 0, 1, -1, 1], [1, 0, 0, 0, 0.5]]
+    assert after["action"].dtype == np.float32
+    assert after["hidden"] is before["hidden"]
+    assert after["posterior"] is before["posterior"]
+
+
 def test_a_greedy_policy_takes_the_likeliest_action_and_another_one_draws() -> None:
     models, batch = agent(NUMBERS, ACTIONS[0]), np.repeat(batch_of(NUMBERS, 1), 200, 0)
     first = np.ones(200, bool)

@@ -323,6 +323,46 @@ def test_the_state_of_a_policy_inside_counts_the_rows_since_the_reset(name: str)
     assert (rollout.bootstrap.value == 0.5 * rollout.bootstrap.observation[..., 1]).all()
 
 
+class Remembering:
+    """Its state is its last action, -1 before the first; it stores it beside the next row."""
+
+    def __init__(self, is_noise: bool) -> None:
+        self.action = np.zeros(2, np.float32) if is_noise else np.int64(1)
+
+    def initial_state(self, num_envs: int) -> np.ndarray:
+        return np.full((num_envs, *self.action.shape), -1, self.action.dtype)
+
+    def __call__(self, observation: Any, is_first: np.ndarray, last: np.ndarray) -> Any:
+        action = np.broadcast_to(self.action, last.shape)
+        return action, action.copy(), {"last": last}
+
+    def took(self, action: np.ndarray, last: np.ndarray) -> np.ndarray:
+        return action.copy()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@each
+def test_a_policy_that_remembers_its_last_action_is_told_the_one_that_was_taken(
+    name: str, nested: bool
+) -> None:
+    is_noise = name == "GaussianNoise"
+    wrap = ALL[name]
+    policy = wrap(Remembering(is_noise))
+    kinds = [lambda: Pushed(3), lambda: Pushed(5)] if is_noise else [lambda: CounterEnv(6)] * 2
+    if nested:
+        policy = wrap(policy)
+    replay = SequenceReplayBuffer()
+    with Collector(SyncVectorEnv(kinds), policy, replay, seed=0) as collector:
+        collector.collect(steps=100)
+    others = 0
+    for episode in replay.iter_episodes():
+        last = episode.fields["extra/last"][: episode.steps]
+        assert (last[0] == -1).all()
+        assert np.array_equal(last[1:], episode.action[: episode.steps - 1])
+        others += int((last[1:] != (0 if is_noise else 1)).sum())
+    assert others > 10
+
+
 @each_replacing
 def test_equal_seeds_give_equal_data_and_other_seeds_other(wrap: Wrap) -> None:
     def digest(seed: int) -> str:
