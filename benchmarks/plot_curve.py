@@ -154,10 +154,12 @@ def legend(picture: Picture, names: list[str], colours: list[tuple[int, int, int
 
 def took(curves: list[Curve]) -> str:
     """The minutes of one curve, or those of the shortest and of the longest of several."""
-    minutes = sorted(float(curve.seconds.max()) / 60 for curve in curves)
+    minutes = sorted(round(float(curve.seconds.max()) / 60) for curve in curves)
     if len(curves) == 1:
-        return f"{minutes[0]:.0f} minutes in all"
-    return f"{minutes[0]:.0f} to {minutes[-1]:.0f} minutes each"
+        return f"{minutes[0]} minutes in all"
+    if minutes[0] == minutes[-1]:
+        return f"{minutes[0]} minutes each"
+    return f"{minutes[0]} to {minutes[-1]} minutes each"
 
 
 def main() -> None:
