@@ -7,7 +7,7 @@ from typing import Any
 
 from stepwell.buffers.bridges.formats.d3rlpy.columns import D3rlpyRows
 from stepwell.buffers.bridges.formats.d3rlpy.foreign import ForeignEpisodes
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import Episode, Piece
 from stepwell.buffers.piece_writer import PieceWriter
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer

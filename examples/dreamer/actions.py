@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,8 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from .maths import mix_uniform, sample_one_hot
-
-Batch = Any  # an array, or a tuple or dict of batches, nested as Gymnasium nests those of a space
+from .nesting import Batch, flat, leaves_of, nest
 
 
 class Distribution(Protocol):
@@ -94,7 +93,7 @@ class Normal:
         return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
-class Action:
+class Action(ABC):
     """One action, as a vector for the networks.
 
     Attributes:
@@ -107,9 +106,9 @@ class Action:
     output_dim: int
     num_actions: int
 
+    @abstractmethod
     def dist(self, logits: Tensor) -> Distribution:
         """The distribution that logits [..., input_dim] stand for."""
-        raise NotImplementedError
 
     def sample(self, logits: Tensor) -> tuple[Tensor, Distribution]:
         """An action [..., output_dim], and the distribution it is from."""
@@ -120,13 +119,13 @@ class Action:
         """The vector [..., output_dim] that a model sees: what the env makes of the action."""
         return action
 
+    @abstractmethod
     def simplify(self, action: Tensor) -> Tensor:
         """What the env takes [..., num_actions], of vectors [..., output_dim]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def construct(self, taken: Tensor) -> Tensor:
         """The float32 vectors [..., output_dim] of what the env took [..., num_actions]."""
-        raise NotImplementedError
 
 
 class Discrete(Action):
@@ -208,18 +207,6 @@ class Continuous(Action):
 
     def _follow(self, tensor: Tensor) -> None:
         self.low, self.high = self.low.to(tensor.device), self.high.to(tensor.device)
-
-
-def leaves_of(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
-    """The spaces that hold no others, in the space's order."""
-    if isinstance(space, spaces.Dict):
-        for part in space.values():
-            yield from leaves_of(part)
-    elif isinstance(space, spaces.Tuple):
-        for part in space:
-            yield from leaves_of(part)
-    else:
-        yield space
 
 
 def actions_of_leaf(space: spaces.Space[Any]) -> list[Action]:
@@ -350,24 +337,3 @@ class Actions:
             pieces = torch.split(numbers, [part.num_actions for part in parts], -1)
             vectors += [part.construct(piece) for part, piece in zip(parts, pieces, strict=True)]
         return vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)
-
-
-def flat(space: spaces.Space[Any], batch: Batch) -> Iterator[Any]:
-    """The arrays of a batch, in the order of `leaves_of`."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.items():
-            yield from flat(part, batch[key])
-    elif isinstance(space, spaces.Tuple):
-        for part, piece in zip(space, batch, strict=True):
-            yield from flat(part, piece)
-    else:
-        yield batch
-
-
-def nest(space: spaces.Space[Any], leaves: Iterator[np.ndarray]) -> Batch:
-    """Nests arrays as the space is nested: what `flat` undoes."""
-    if isinstance(space, spaces.Dict):
-        return {key: nest(part, leaves) for key, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(nest(part, leaves) for part in space)
-    return next(leaves)

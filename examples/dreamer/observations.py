@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from .nesting import flat, leaves_of
 from .nets import Seen, Shapes
 
 _PLAIN = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
@@ -31,7 +31,7 @@ class Observations:
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         self._space = space
-        leaves = list(_leaves(space))
+        self._leaves = leaves = [_checked(leaf) for leaf in leaves_of(space)]
         images = [_image_shape(leaf) for leaf in leaves if _is_image(leaf)]
         numbers = sum(_numbers(leaf) for leaf in leaves if not _is_image(leaf))
         self.shapes = Shapes(numbers, tuple(images))
@@ -40,7 +40,7 @@ class Observations:
         """Observations [..., *shape] with any leading axes, arrays or tensors, as `Seen`."""
         vectors: list[Tensor] = []
         images: list[Tensor] = []
-        for space, value in _pairs(self._space, observation):
+        for space, value in zip(self._leaves, flat(self._space, observation), strict=True):
             tensor = _tensor(value, device)
             if _is_image(space):
                 pixels = _channels_first(tensor, space.shape or ())
@@ -71,32 +71,13 @@ def _one_hots(space: spaces.MultiDiscrete, tensor: Tensor) -> list[Tensor]:
     return [one_hot(part - start, size).float() for part, size, start in choices]
 
 
-def _pairs(space: spaces.Space[Any], value: Any) -> Iterator[tuple[spaces.Space[Any], Any]]:
-    """Each plain space, and what is observed of it."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from _pairs(part, value[key])
-    elif isinstance(space, spaces.Tuple):
-        for part, inner in zip(space.spaces, value, strict=True):
-            yield from _pairs(part, inner)
-    else:
-        yield space, value
-
-
-def _leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
-    if isinstance(space, spaces.Dict):
-        for part in space.spaces.values():
-            yield from _leaves(part)
-    elif isinstance(space, spaces.Tuple):
-        for part in space.spaces:
-            yield from _leaves(part)
-    elif isinstance(space, _PLAIN):
-        yield space
-    else:
-        raise TypeError(
-            f"observation space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, or "
-            f"Dict and Tuple of these, got {type(space).__name__}; flatten it with a wrapper"
-        )
+def _checked(leaf: spaces.Space[Any]) -> spaces.Space[Any]:
+    if isinstance(leaf, _PLAIN):
+        return leaf
+    raise TypeError(
+        f"observation space {leaf}: expected Box, Discrete, MultiDiscrete, MultiBinary, or "
+        f"Dict and Tuple of these, got {type(leaf).__name__}; flatten it with a wrapper"
+    )
 
 
 def _numbers(space: spaces.Space[Any]) -> int:

@@ -123,12 +123,12 @@ class Format(Protocol):
     """The same for reading."""
 
     def place(self, out: str, options: Any) -> Path:
-        """The path at which a data set of that name lies.
+        """The path at which a data set of that name lies: that itself, unless told otherwise.
 
         Raises:
             ValueError: It is no name for one.
         """
-        ...
+        return Path(out)
 
     def writer(self, source: Source, options: Any) -> Writer:
         """Get ready to write; nothing is written yet.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.format import Source
+from stepwell.buffers.bridges.formats.format import Format, Source
 from stepwell.buffers.bridges.formats.from_columns import inferred_spec
 from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.bridges.formats.record import Beside, Record, rebuilt
@@ -52,7 +52,7 @@ class NpzExport:
     stack: bool = False
 
 
-class NpzFormat:
+class NpzFormat(Format):
     """``000000.npz``, ``000001.npz``, ...: T + 1 ``observations``, T of all else.
 
     ``observations`` (or ``observations/key``), ``actions``, ``rewards`` [T] float64,
@@ -65,10 +65,6 @@ class NpzFormat:
     kind: ClassVar[Kind] = "folder"
     export_options: ClassVar[type[Any]] = NpzExport
     import_options: ClassVar[type[Any]] = NoOptions
-
-    def place(self, out: str, options: Any) -> Path:
-        """The folder itself."""
-        return Path(out)
 
     def writer(self, source: Source, options: NpzExport) -> _Writer:
         """Get ready to write."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 
 __all__ = ["check_off_policy", "check_on_policy", "is_on_policy", "load_sb3"]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.bridges.tensordicts.nested_keys import (
     FLAGS,
     Key,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.bridges.stream_writer import Columns, StreamWriter
 from stepwell.buffers.bridges.tensordicts.nested_keys import FLAGS, Key, Keyed, extra_name, key_text
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer

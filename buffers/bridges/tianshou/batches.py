@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.bridges.known_steps import episode_steps, rollout_steps
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.bridges.stream_writer import Columns
 from stepwell.buffers.bridges.tensordicts.nested_keys import leaves_below, nested
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.on_policy.rollout import Rollout
-from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
-__all__ = ["as_batch", "load_tianshou", "to_tianshou_batch", "to_tianshou_buffer"]
+__all__ = [
+    "as_batch",
+    "drawn_as_batch",
+    "load_tianshou",
+    "to_tianshou_batch",
+    "to_tianshou_buffer",
+]
 
 
 def to_tianshou_batch(batch: TransitionBatch) -> Any:
@@ -57,16 +63,7 @@ def to_tianshou_batch(batch: TransitionBatch) -> Any:
             raise ValueError(
                 f"{name}: expected it in the batch, got None; name it in fields=, or leave that out"
             )
-    columns = Columns(
-        {"observation": batch.observation, "action": batch.action}
-        | {f"extra/{name}": array for name, array in batch.extras.items()},
-        {"reward": batch.reward} | {f"info/{name}": array for name, array in batch.info.items()},
-        {"observation": batch.next_observation},
-        batch.terminated,
-        batch.truncated,
-        batch.cut,
-    )
-    return tianshou.Batch(**as_batch(columns), weight=batch.weights)
+    return tianshou.Batch(**drawn_as_batch(batch), weight=batch.weights)
 
 
 def to_tianshou_buffer(
@@ -138,6 +135,24 @@ def load_tianshou(wanted_for: str) -> Any:
     """
     install = "'stepwell[tianshou]'"
     return load_library("tianshou.data", wanted_for, install=install, at_least="2.0")
+
+
+def drawn_as_batch(drawn: Batch | TransitionBatch) -> dict[str, Any]:
+    """Drawn steps, aligned as transitions, by Tianshou's names.
+
+    Args:
+        drawn: Transitions [B, ...], or sequences [B, T, ...] drawn with ``align="transition"``.
+    """
+    columns = Columns(
+        {"observation": drawn.observation, "action": drawn.action}
+        | {f"extra/{name}": array for name, array in drawn.extras.items()},
+        {"reward": drawn.reward} | {f"info/{name}": array for name, array in drawn.info.items()},
+        {"observation": drawn.next_observation},
+        drawn.terminated,
+        drawn.truncated,
+        drawn.cut,
+    )
+    return as_batch(columns)
 
 
 def as_batch(columns: Columns) -> dict[str, Any]:

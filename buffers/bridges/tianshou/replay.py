@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.bridges.stream_writer import Columns
-from stepwell.buffers.bridges.tianshou.batches import as_batch, load_tianshou
+from stepwell.buffers.bridges.tianshou.batches import drawn_as_batch, load_tianshou
 from stepwell.buffers.on_policy.trees import map_tree
-from stepwell.buffers.sampling.batch import Batch
 from stepwell.buffers.sampling.requests import Draw, Sequences
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
@@ -155,7 +153,7 @@ class TianshouReplay:
         )
         drawn = self.replay.sample(request)
         length = drawn.mask.shape[1]
-        rows: dict[str, Any] = map_tree(_flat, _rows(drawn))
+        rows: dict[str, Any] = map_tree(_flat, drawn_as_batch(drawn))
         mask = drawn.mask.reshape(-1)
         self._newest = _Drawn(rows, mask, drawn.ids, drawn.weights, length)
         indices: np.ndarray = np.arange(batch_size) * length
@@ -250,17 +248,3 @@ class PrioritizedTianshouReplay(TianshouReplay):
 def _flat(array: np.ndarray) -> np.ndarray:
     """``[B, n, ...]`` as ``[B * n, ...]``."""
     return array.reshape(-1, *array.shape[2:])
-
-
-def _rows(drawn: Batch) -> dict[str, Any]:
-    """Steps ``[B, n, ...]`` by Tianshou's names; behind an episode's end stands nothing."""
-    columns = Columns(
-        {"observation": drawn.observation, "action": drawn.action}
-        | {f"extra/{name}": array for name, array in drawn.extras.items()},
-        {"reward": drawn.reward} | {f"info/{name}": array for name, array in drawn.info.items()},
-        {"observation": drawn.next_observation},
-        drawn.terminated,
-        drawn.truncated,
-        drawn.cut,
-    )
-    return as_batch(columns)

@@ -19,11 +19,11 @@ from stepwell.buffers.bridges.formats.d3rlpy.reader import (
     D3rlpyReader,
     quoted,
 )
-from stepwell.buffers.bridges.formats.format import Reader, Source, Writer
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.hdf5_columns import put_column
 from stepwell.buffers.bridges.formats.record import episode_facts, record_of
 from stepwell.buffers.bridges.formats.step_columns import split
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
 
@@ -58,7 +58,7 @@ class D3rlpyImport:
     record: bool = True
 
 
-class D3rlpyFormat:
+class D3rlpyFormat(Format):
     """An HDF5 file of version 2.1: ``observations_0``, ``actions_0``, ``rewards_0``, ...
 
     What d3rlpy has no place for stands in the group ``stepwell``, which it passes over: the last
@@ -72,10 +72,6 @@ class D3rlpyFormat:
     kind: ClassVar[Kind] = "file"
     export_options: ClassVar[type[Any]] = D3rlpyExport
     import_options: ClassVar[type[Any]] = D3rlpyImport
-
-    def place(self, out: str, options: Any) -> Path:
-        """The file itself."""
-        return Path(out)
 
     def writer(self, source: Source, options: D3rlpyExport) -> Writer:
         """Get ready to write."""

@@ -14,7 +14,7 @@ from stepwell.buffers.bridges.formats.d3rlpy.columns import D3rlpyRows
 from stepwell.buffers.bridges.formats.d3rlpy.foreign import ForeignEpisodes
 from stepwell.buffers.bridges.formats.record import Record, rebuilt
 from stepwell.buffers.bridges.formats.step_columns import joined
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.spec import Spec
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from stepwell.buffers.bridges.formats.format import Reader, Source, Writer
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.lerobot.features import FrameTable, Place
 from stepwell.buffers.bridges.formats.lerobot.meta import (
     DATA_PATH,
@@ -51,7 +51,7 @@ class LeRobotExport:
     file_mb: int = 100
 
 
-class LeRobotFormat:
+class LeRobotFormat(Format):
     """``meta/`` and ``data/`` of LeRobot's v3.0: a frame for each env step.
 
     A frame has the ``observation.*`` that a step began with (``observation.state``,
@@ -67,10 +67,6 @@ class LeRobotFormat:
     kind: ClassVar[Kind] = "folder"
     export_options: ClassVar[type[Any]] = LeRobotExport
     import_options: ClassVar[type[Any]] = LeRobotImport
-
-    def place(self, out: str, options: Any) -> Path:
-        """The folder itself."""
-        return Path(out)
 
     def writer(self, source: Source, options: LeRobotExport) -> Writer:
         """Get ready to write."""

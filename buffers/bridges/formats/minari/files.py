@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from stepwell.buffers.bridges.formats.hdf5_columns import put_column
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.spec import Tree
 
 __all__ = [

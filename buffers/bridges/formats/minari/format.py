@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stepwell.buffers.bridges.formats.format import Reader, Source, Writer
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.minari.names import (
     dataset_id,
     default_root,
@@ -20,7 +20,7 @@ from stepwell.buffers.disk.appearing import Kind
 __all__ = ["MinariFormat"]
 
 
-class MinariFormat:
+class MinariFormat(Format):
     """A folder ``data`` of Minari's files, and beside it ``stepwell/`` for the way back.
 
     An episode of T steps has T + 1 observations and infos, and T of all else. Policy extras stand

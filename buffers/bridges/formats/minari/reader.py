@@ -15,7 +15,7 @@ from stepwell.buffers.bridges.formats.minari.foreign import ForeignRows
 from stepwell.buffers.bridges.formats.minari.options import MinariImport
 from stepwell.buffers.bridges.formats.record import Beside, Record, rebuilt
 from stepwell.buffers.bridges.formats.step_columns import frames_of, joined
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.spec import Spec, flatten
 

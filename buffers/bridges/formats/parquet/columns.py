@@ -18,7 +18,7 @@ from stepwell.buffers.bridges.formats.parquet.png import (
     is_lossy,
     picture_axes,
 )
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.spec import Field
 
 __all__ = ["Column", "Images", "array_rows", "load_arrow", "schema_of", "text_column"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from stepwell.buffers.bridges.formats.format import Reader, Source, Writer
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.parquet.columns import Images, load_arrow
 from stepwell.buffers.bridges.formats.parquet.files import ColumnWriter
 from stepwell.buffers.bridges.formats.parquet.foreign import ForeignTables, ParquetImport
@@ -42,7 +42,7 @@ class ParquetExport:
     level: int = 3
 
 
-class ParquetFormat:
+class ParquetFormat(Format):
     """``data/train-00000.parquet``, ...: a row for each *step*; ``episodes.parquet``: one each.
 
     A row of ``data/`` is a transition, as a loop over ``env.step`` has it in hand: ``observation``,
@@ -59,10 +59,6 @@ class ParquetFormat:
     kind: ClassVar[Kind] = "folder"
     export_options: ClassVar[type[Any]] = ParquetExport
     import_options: ClassVar[type[Any]] = ParquetImport
-
-    def place(self, out: str, options: Any) -> Path:
-        """The folder itself."""
-        return Path(out)
 
     def writer(self, source: Source, options: ParquetExport) -> Writer:
         """Get ready to write."""

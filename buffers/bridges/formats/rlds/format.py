@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final
 
-from stepwell.buffers.bridges.formats.format import Reader, Source, Writer
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.record import Beside
 from stepwell.buffers.bridges.formats.rlds.example import encoded
 from stepwell.buffers.bridges.formats.rlds.features import features_json
@@ -43,7 +43,7 @@ class RldsExport:
     file_mb: int = 256
 
 
-class RldsFormat:
+class RldsFormat(Format):
     """TFRecord files, ``features.json`` and ``dataset_info.json``: an example for each episode.
 
     An episode of T env steps has T + 1 ``steps``: ``observation``, the ``action`` chosen from it,
@@ -59,10 +59,6 @@ class RldsFormat:
     kind: ClassVar[Kind] = "folder"
     export_options: ClassVar[type[Any]] = RldsExport
     import_options: ClassVar[type[Any]] = RldsImport
-
-    def place(self, out: str, options: Any) -> Path:
-        """The folder itself."""
-        return Path(out)
 
     def writer(self, source: Source, options: RldsExport) -> Writer:
         """Get ready to write."""

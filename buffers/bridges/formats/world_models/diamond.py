@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.format import Reader, Source
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source
 from stepwell.buffers.bridges.formats.record import Beside
 from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
     Channels,
     ForeignPixels,
+    PixelImport,
     PixelSteps,
 )
 from stepwell.buffers.bridges.formats.world_models.pixel_files import (
@@ -28,7 +29,7 @@ from stepwell.buffers.bridges.formats.world_models.pixel_writing import Exported
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import End, Episode
 
-__all__ = ["DiamondExport", "DiamondFormat", "DiamondImport"]
+__all__ = ["DiamondExport", "DiamondFormat"]
 
 _INFO: Final = "info.pt"
 _FINAL: Final = "final_observation"
@@ -57,18 +58,7 @@ class DiamondExport:
     static: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DiamondImport:
-    """Options for reading DIAMOND's files; a data set that Stepwell wrote needs none.
-
-    Args:
-        channels: Where the channels of the pictures go: last, as Gymnasium has them, or first.
-    """
-
-    channels: Channels = "last"
-
-
-class DiamondFormat:
+class DiamondFormat(Format):
     """``000/00/0/0.pt``, ``000/00/1/1.pt``, ... and ``info.pt``: T of everything, channels first.
 
     Each is a dict of ``obs`` uint8 [T, C, H, W], ``act`` int64 [T], ``rew`` float32 [T], ``end``
@@ -82,11 +72,7 @@ class DiamondFormat:
     install: ClassVar[str | None] = "'stepwell[torch]'"
     kind: ClassVar[Kind] = "folder"
     export_options: ClassVar[type[Any]] = DiamondExport
-    import_options: ClassVar[type[Any]] = DiamondImport
-
-    def place(self, out: str, options: Any) -> Path:
-        """The folder itself."""
-        return Path(out)
+    import_options: ClassVar[type[Any]] = PixelImport
 
     def writer(self, source: Source, options: DiamondExport) -> PixelWriter:
         """Get ready to write."""
@@ -94,7 +80,7 @@ class DiamondFormat:
             source, "DIAMOND", options.observation, options.channels, _USUAL, _Sink(options)
         )
 
-    def reader(self, path: Path, options: DiamondImport) -> Reader:
+    def reader(self, path: Path, options: PixelImport) -> Reader:
         """Open a folder that has ``info.pt`` in it."""
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of DIAMOND's, got no folder")
@@ -263,7 +249,7 @@ class _Files:
 class _Foreign:
     """Reads what DIAMOND wrote."""
 
-    def __init__(self, files: _Files, options: DiamondImport) -> None:
+    def __init__(self, files: _Files, options: PixelImport) -> None:
         if not files.numbers:
             raise ValueError(
                 f"{files.folder}: expected files such as 000/00/0/0.pt, got none; give the folder "

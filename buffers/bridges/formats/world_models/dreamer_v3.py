@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stepwell.buffers.bridges.formats.format import Reader, Source
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source
 from stepwell.buffers.bridges.formats.record import Beside, record_of
 from stepwell.buffers.bridges.formats.world_models.dreamer_v3_chunks import Chains
 from stepwell.buffers.bridges.formats.world_models.dreamer_v3_keys import Keys
@@ -51,7 +51,7 @@ class DreamerV3Import:
     actions: str = "action"
 
 
-class DreamerV3Format:
+class DreamerV3Format(Format):
     """``<time>-<chunk>-<next chunk>-<rows>.npz``: what came with each observation stands beside it.
 
     Each row has ``image`` (or ``vector``, or the keys of a Dict), ``reward`` float32, ``is_first``,
@@ -65,10 +65,6 @@ class DreamerV3Format:
     kind: ClassVar[Kind] = "folder"
     export_options: ClassVar[type[Any]] = DreamerV3Export
     import_options: ClassVar[type[Any]] = DreamerV3Import
-
-    def place(self, out: str, options: Any) -> Path:
-        """The folder itself."""
-        return Path(out)
 
     def writer(self, source: Source, options: DreamerV3Export) -> _Writer:
         """Get ready to write."""

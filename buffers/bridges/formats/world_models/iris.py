@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.format import Reader, Source
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source
 from stepwell.buffers.bridges.formats.record import Beside
 from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
     Channels,
     ForeignPixels,
+    PixelImport,
     PixelSteps,
 )
 from stepwell.buffers.bridges.formats.world_models.pixel_files import (
@@ -28,7 +29,7 @@ from stepwell.buffers.bridges.formats.world_models.pixel_writing import Exported
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import End, Episode
 
-__all__ = ["IrisExport", "IrisFormat", "IrisImport"]
+__all__ = ["IrisExport", "IrisFormat"]
 
 _FOLDER: Final = "dataset"
 _DTYPES: Final = {
@@ -57,18 +58,7 @@ class IrisExport:
     truncated_ends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class IrisImport:
-    """Options for reading IRIS's files; a data set that Stepwell wrote needs none.
-
-    Args:
-        channels: Where the channels of the pictures go: last, as Gymnasium has them, or first.
-    """
-
-    channels: Channels = "last"
-
-
-class IrisFormat:
+class IrisFormat(Format):
     """``dataset/0.pt``, ``dataset/1.pt``, ...: T of everything, channels first.
 
     Each is a dict of ``observations`` uint8 [T, C, H, W], ``actions`` int64 [T], ``rewards``
@@ -81,11 +71,7 @@ class IrisFormat:
     install: ClassVar[str | None] = "'stepwell[torch]'"
     kind: ClassVar[Kind] = "folder"
     export_options: ClassVar[type[Any]] = IrisExport
-    import_options: ClassVar[type[Any]] = IrisImport
-
-    def place(self, out: str, options: Any) -> Path:
-        """The folder itself."""
-        return Path(out)
+    import_options: ClassVar[type[Any]] = PixelImport
 
     def writer(self, source: Source, options: IrisExport) -> PixelWriter:
         """Get ready to write."""
@@ -93,7 +79,7 @@ class IrisFormat:
             source, "IRIS", options.observation, options.channels, _USUAL, _Sink(options)
         )
 
-    def reader(self, path: Path, options: IrisImport) -> Reader:
+    def reader(self, path: Path, options: PixelImport) -> Reader:
         """Open a folder that has ``dataset`` in it, or that folder itself."""
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of IRIS's, got no folder")
@@ -187,7 +173,7 @@ class _Files:
 class _Foreign:
     """Reads what IRIS wrote."""
 
-    def __init__(self, files: _Files, options: IrisImport) -> None:
+    def __init__(self, files: _Files, options: PixelImport) -> None:
         if not files.numbers:
             raise ValueError(
                 f"{files.folder}: expected files named 0.pt, 1.pt, ..., got none; give the folder "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = [
     "Channels",
     "ForeignPixels",
     "PixelColumns",
+    "PixelImport",
     "PixelSteps",
     "channels_of",
     "frame_of",
@@ -27,6 +29,17 @@ __all__ = [
 
 Channels = Literal["first", "last"]
 _FEW = (1, 3, 4)  # channels that pictures have
+
+
+@dataclass(frozen=True, slots=True)
+class PixelImport:
+    """Options for reading such files; a data set that Stepwell wrote needs none.
+
+    Args:
+        channels: Where the channels of the pictures go: last, as Gymnasium has them, or first.
+    """
+
+    channels: Channels = "last"
 
 
 class PixelSteps(NamedTuple):

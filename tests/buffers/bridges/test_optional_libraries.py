@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.buffers.bridges.library import load_library
+from stepwell.buffers.bridges.optional_libraries import load_library
 
 
 def test_a_part_of_a_library_is_loaded() -> None:
