@@ -281,6 +281,94 @@ class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
         return observation, float(observation[4] - 500), terminated, truncated, {}
 
 
+Memory = Literal["fresh", "live", "views", "two", "two, both reset", "constant"]
+
+
+class ReusingEnv(gym.Env[Any, np.int64]):
+    """Observations, and arrays in info, in memory that is used again in the ways that envs do.
+
+    - "fresh": a new array each time
+    - "live": one array, written again by each step and reset
+    - "views": the two halves of one array in turns, overlapping
+    - "two": two arrays in turns
+    - "two, both reset": two arrays in turns, and a reset writes into both
+    - "constant": one array, never written
+
+    `row_of` says what is shown. The numbers of a "ring" come again in each episode, so that its
+    last observation may equal its first.
+    """
+
+    def __init__(
+        self,
+        memory: Sequence[Memory],
+        length: int | Sequence[int] = 3,
+        tag: int = 0,
+        ring: int = 0,
+        nan: bool = False,
+    ) -> None:
+        self.memory, self.length, self.tag, self.ring, self.nan = memory, length, tag, ring, nan
+        one = spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
+        parts = [spaces.Tuple((one, one)) if k % 2 else one for k in range(len(memory))]
+        self.observation_space = spaces.Dict({f"part {k}": one for k, one in enumerate(parts)})
+        self.action_space = spaces.Discrete(2)
+        self.episode, self.t, self.calls = -1, 0, 0
+        self.held = [np.zeros((2, 3, 2)) for _ in range(2 * len(memory))]
+        self.list: list[float] = []
+
+    @staticmethod
+    def row_of(tag: int, ring: int, nan: bool, episode: int, t: int) -> npt.NDArray[np.float64]:
+        """What each part of an observation shows."""
+        value = 100 * tag + (t % ring if ring else 10 * episode + t)
+        return np.array([[value, np.nan if nan else 0], [value, -value]], np.float64)
+
+    @staticmethod
+    def prob_of(t: int) -> float:
+        """As FrozenLake: 1, an int, at a reset, and fractions after."""
+        return 1 if t == 0 else 1 / (t + 1)
+
+    def _shown(self, row: npt.NDArray[Any], memory: Memory, held: npt.NDArray[Any]) -> Any:
+        turn = self.calls % 2
+        if memory == "fresh":
+            return row.copy()
+        if memory == "constant":
+            held = held[0, :2]
+            if self.calls == 1:
+                held[...] = row
+            return held
+        if memory == "two, both reset" and self.t == 0:
+            held[:, :2] = row
+        array = {"live": held[0, :2], "views": held[0, turn : turn + 2]}.get(memory, held[turn, :2])
+        array[...] = row
+        return array
+
+    def observation(self) -> Any:
+        self.calls += 1
+        row = self.row_of(self.tag, self.ring, self.nan, self.episode, self.t)
+        first = self.row_of(self.tag, self.ring, self.nan, 0, 0)
+        shown: dict[str, Any] = {}
+        for k, memory in enumerate(self.memory):
+            given = first if memory == "constant" else row
+            pair = tuple(self._shown(given, memory, self.held[2 * k + j]) for j in (0, 1))
+            shown[f"part {k}"] = pair if k % 2 else pair[0]
+        return shown
+
+    def info(self) -> Info:
+        self.list[:] = [self.episode, self.t]
+        return {"prob": self.prob_of(self.t), "where": self.list}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, Info]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self.observation(), self.info()
+
+    def step(self, action: np.int64) -> tuple[Any, float, bool, bool, Info]:
+        self.t += 1
+        over = self.t >= length_of(self.length, self.episode)
+        return self.observation(), float(self.t), over, False, self.info()
+
+
 class RestartVectorEnv(SyncVectorEnv):
     """Says that env `env` was begun anew at vector step `at_step`, as if its worker had died."""
 

@@ -21,6 +21,8 @@ from stepwell.wrappers.check_watch import (
     leaves_of,
     rows_equal,
 )
+from stepwell.wrappers.final_observations import HeldFinals, InfoKeeper
+from stepwell.wrappers.make_vec import require_spaces
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
@@ -44,7 +46,7 @@ def check_vector_env(
 
     Raises:
         ValueError: Too few steps.
-        TypeError: `envs` is no vector env.
+        TypeError: `envs` is no vector env, or one that does not tell the spaces of one env.
 
     Example:
         >>> import gymnasium as gym
@@ -72,8 +74,11 @@ class _Check:
     """One check of one vector env."""
 
     def __init__(self, envs: Any, seed: int) -> None:
+        require_spaces(envs)
         self._envs, self._seed = envs, seed
         self._memory = MemoryWatch()
+        self._keeper, self._held = InfoKeeper(envs), HeldFinals()  # as the Collector has them
+        self._is_overwritten = False
         self._stack = StackWatch(envs.single_observation_space)
         self._resets = ResetWatch(self._stack.newest)
         self._problems: dict[str, None] = {}
@@ -88,12 +93,16 @@ class _Check:
 
     def report(self, steps: int) -> VectorEnvReport:
         self._check_spaces()
+        try:
+            self._keeper.prepare()
+        except ValueError as error:
+            self._problem(str(error))
         first = self._reset(self._seed)
         self._is_asynchronous = len(first[0]) < self._envs.num_envs
         if self._is_asynchronous:
             # Its rows change places from step to step: only its shapes and memory can be judged.
             for _ in range(10):
-                self._check_step(*self._envs.step(self._actions.sample()))
+                self._check_step(*self._step())
                 self._steps += 1
         else:
             self._check_seeds(first)
@@ -102,10 +111,16 @@ class _Check:
         return self._summary()
 
     def _reset(self, seed: int) -> Leaves:
-        observation, _ = self._envs.reset(seed=seed)
+        with self._keeper:
+            observation, _ = self._envs.reset(seed=seed)
+        self._held = HeldFinals()
         leaves = leaves_of(observation)
         self._memory.see(leaves)
         return copied(leaves)
+
+    def _step(self) -> Any:
+        with self._keeper:
+            return self._envs.step(self._actions.sample())
 
     def _check_seeds(self, first: Leaves) -> None:
         others = [self._reset(self._seed + 1_000_003 * k) for k in (0, 1)]
@@ -124,9 +139,10 @@ class _Check:
         self._resets.forget(last)
         ended = np.zeros(self._envs.num_envs, np.bool_)
         for _ in range(steps):
-            result = self._envs.step(self._actions.sample())
+            result = self._step()
             self._memory.see(leaves_of(result[0]))
             seen = self._check_step(*result)
+            self._check_finals(seen.ended, leaves_of(result[0]), result[4])
             self._steps += 1
             if self._problems:
                 return  # rows that do not fit cannot be compared
@@ -140,10 +156,24 @@ class _Check:
                 last = self._reset_ended(seen)
                 ended = np.zeros_like(ended)
 
+    def _check_finals(
+        self, ended: npt.NDArray[np.bool_], batch: Leaves, info: dict[str, Any]
+    ) -> None:
+        """See by their memory whether last observations are what they are said to be."""
+        self._is_overwritten |= self._held.written(ended) is not None
+        finals = info.get("final_obs")
+        if isinstance(finals, np.ndarray) and finals.dtype.hasobject:
+            for env in np.flatnonzero(ended).tolist():
+                if finals[env] is not None:
+                    self._is_overwritten |= self._held.is_lost(env, leaves_of(finals[env]), batch)
+        elif isinstance(finals, np.ndarray):
+            self._is_overwritten |= np.shares_memory(finals, batch[0])
+
     def _reset_ended(self, seen: Seen) -> Leaves:
         """The caller's part in DISABLED mode."""
         ended = seen.ended
-        observation, _ = self._envs.reset(options={"reset_mask": ended.copy()})
+        with self._keeper:
+            observation, _ = self._envs.reset(options={"reset_mask": ended.copy()})
         leaves = copied(leaves_of(observation))
         if not rows_equal(leaves, seen.leaves)[~ended].all():
             self._problem("reset(options={'reset_mask': ...}) changed envs that it should not")
@@ -239,10 +269,10 @@ class _Check:
 
     def _final(self) -> FinalObservation:
         finals = self._resets.finals
+        if self._is_overwritten:
+            return "overwritten"
         if self._resets.finals_repeat:
             return "repeats"
-        if finals["overwritten"] > finals["true"]:
-            return "overwritten"
         if finals["lost"] > finals["true"]:
             return "lost"
         return "true" if finals["true"] else "unknown"

@@ -49,7 +49,7 @@ class VectorEnvReport:
             goes on); "mixed" (some of its ends go on); "unproven" (no end seen, or nothing to
             tell by).
         final_observation: "true"; "repeats" (it mostly equals the one before); "overwritten" (it
-            equals the next episode's first); "lost"; "unknown".
+            lies in an array that the env has written again); "lost"; "unknown".
         same_memory: Whether a step returns the arrays of the step before.
         changes_later: Whether a batch that was held has another content after the next step.
         is_asynchronous: Whether a step brings rows of only some envs.
@@ -192,8 +192,8 @@ FINALS: dict[FinalObservation, tuple[str, str]] = {
         "stores it as it is; make_atari(backend='python') shows the true one",
     ),
     "overwritten": (
-        "equals the next episode's first: a live buffer",
-        "refuses the env at the first end; use autoreset mode NEXT_STEP",
+        "lies in an array that is written again: a live buffer",
+        "refuses the env where memory proves it; use autoreset mode NEXT_STEP",
     ),
     "lost": ("is not handed out", "refuses the env at the first end; use NEXT_STEP"),
     "unknown": ("too few ends seen", "stores what comes"),

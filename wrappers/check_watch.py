@@ -33,10 +33,11 @@ def copied(leaves: Leaves) -> Leaves:
 
 
 def rows_equal(left: Leaves, right: Leaves) -> npt.NDArray[np.bool_]:
-    """Which rows are equal in all leaves, [N]."""
+    """Which rows are equal in all leaves, [N]; a NaN equals a NaN."""
     same = np.ones(len(left[0]), np.bool_)
     for a, b in zip(left, right, strict=True):
-        same &= (a == b).reshape(len(a), -1).all(axis=1)
+        equal = (a == b) | ((a != a) & (b != b))
+        same &= equal.reshape(len(a), -1).all(axis=1)
     return same
 
 
@@ -69,7 +70,7 @@ class MemoryWatch:
             pairs = zip(self._held, returned, strict=True)
             self.same_memory |= any(np.may_share_memory(a, b) for a, b in pairs)
             held = zip(self._held, self._copies, strict=True)
-            self.changes_later |= any(not np.array_equal(a, b) for a, b in held)
+            self.changes_later |= any(a.tobytes() != b.tobytes() for a, b in held)
         self._held, self._copies = list(returned), copied(returned)
 
 
@@ -186,11 +187,7 @@ class ResetWatch:
         for env in np.flatnonzero(now.ended):
             self.votes["same_step" if is_masked else "same_step_ale"] += 1
             final = leaves_of(now.info["final_obs"][env])
-            first = [leaf[env] for leaf in now.leaves]
-            is_first = all(np.array_equal(a, b) for a, b in zip(final, first, strict=True))
-            if is_first:
-                self.finals["overwritten"] += 1
-            elif self._last is not None:
+            if self._last is not None:
                 whole = [leaf.copy() for leaf in now.leaves]
                 for leaf, part in zip(whole, final, strict=True):
                     leaf[env] = part

@@ -164,6 +164,7 @@ def _checked_vector_env(
     num_workers: int | None,
     wrappers: Sequence[WrapperFn],
 ) -> AnyVectorEnv:
+    require_spaces(envs)
     if num_envs not in (None, envs.num_envs):
         raise ValueError(
             f"num_envs does not fit the vector env: expected {envs.num_envs}, got {num_envs}; "
@@ -181,6 +182,21 @@ def _checked_vector_env(
         recipe = {"maker": "make_vec", "id": _vector_id(envs), "num_envs": envs.num_envs}
         envs.metadata = {**envs.metadata, "autoreset_mode": mode, "stepwell": recipe}
     return envs
+
+
+def require_spaces(envs: AnyVectorEnv) -> None:
+    """Refuse a vector env that does not say what one of its envs takes and gives: supersuit's.
+
+    Raises:
+        TypeError: It lacks a space of a single env.
+    """
+    for name in ("single_observation_space", "single_action_space"):
+        if not isinstance(getattr(envs, name, None), gym.Space):
+            raise TypeError(
+                f"envs: expected a vector env with {name}, as gymnasium's have, got "
+                f"{type(envs).__name__} without it; make the vector env with stepwell.make_vec or "
+                "gymnasium.make_vec"
+            )
 
 
 def _vector_id(envs: AnyVectorEnv) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-__all__ = ["owned_array", "owned_info", "owned_observation"]
+__all__ = ["owned_array", "owned_info", "owned_observation", "owned_value"]
 
 
 def owned_observation(
@@ -143,14 +143,23 @@ def owned_info(info: object) -> dict[str, Any]:
         raise ValueError(
             f"info is wrong: expected a dict, got {type(info).__qualname__}; correct the env"
         )
-    return cast("dict[str, Any]", _owned(cast("Mapping[str, object]", info)))
+    return cast("dict[str, Any]", owned_value(cast("Mapping[str, object]", info)))
 
 
-def _owned(value: Any) -> Any:
+def owned_value(value: Any) -> Any:
+    """Copy arrays, and dicts, lists and tuples of them; other objects are handed on.
+
+    Example:
+        >>> live = np.zeros(2)
+        >>> copy = owned_value({"position": [live]})
+        >>> live[:] = 1
+        >>> copy
+        {'position': [array([0., 0.])]}
+    """
     if isinstance(value, np.ndarray):
         return owned_array(value)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(value, Mapping):
-        return {key: _owned(part) for key, part in cast("Mapping[str, Any]", value).items()}
+        return {key: owned_value(part) for key, part in cast("Mapping[str, Any]", value).items()}
     if type(value) in (list, tuple):  # a named tuple could not be rebuilt from its parts
-        return type(value)(_owned(part) for part in value)
+        return type(value)(owned_value(part) for part in value)
     return value

@@ -1,15 +1,19 @@
-"""Join the infos of several envs into arrays, fast where all of them say the same things."""
+"""Join the infos of several envs into arrays, so that each env's values stay what they are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["plain_columns"]
+__all__ = ["add_info", "plain_columns"]
 
 _PLAIN = (int, float, bool)
+_EXACT_IN_FLOAT64 = 2**53  # whole numbers up to here are floats too
+
+Column = npt.NDArray[Any]
 
 
 def plain_columns(
@@ -47,6 +51,113 @@ def plain_columns(
         is_plain = kind in _PLAIN and key != "final_obs" and not key.startswith("_")
         if not is_plain or any(type(one) is not kind for one in column):
             return None
-        collected[key] = np.array(column, kind)
+        try:
+            collected[key] = np.array(column, kind)
+        except OverflowError:  # more than 64 bits
+            return None
         collected[f"_{key}"] = np.ones(num_envs, np.bool_)
     return collected
+
+
+def add_info(
+    columns: dict[str, Any], info: Mapping[str, Any], env: int, num_envs: int
+) -> dict[str, Any]:
+    """Add one env's info to the columns of all, as gymnasium's `VectorEnv._add_info` does.
+
+    Gymnasium makes a column of the first env's type and casts what the others give to it: 1/3
+    after 1 becomes 0. Here a column grows to a dtype that holds every value exactly, or to one of
+    objects where there is none. Values of one type and shape give gymnasium's columns.
+
+    Args:
+        columns: What the envs before gave; it is changed.
+        info: What the env gave.
+        env: Its index.
+        num_envs: N.
+
+    Returns:
+        ``columns``: for each key an array [N, ...], or a dict of such columns where the value is a
+        dict, and under "_key" the mask of the envs that gave it, bool [N].
+
+    Example:
+        >>> columns = add_info({}, {"prob": 1}, 0, 2)
+        >>> columns["prob"]
+        array([1, 0])
+        >>> add_info(columns, {"prob": 0.5}, 1, 2)["prob"]
+        array([1. , 0.5])
+    """
+    for key, value in info.items():
+        held = columns.get(key)
+        mask = columns.get(f"_{key}")
+        if mask is None:
+            mask = np.zeros(num_envs, np.bool_)
+        if isinstance(value, dict) and key != "final_obs" and isinstance(held, dict | None):
+            inner = cast("dict[str, Any]", value)
+            column: Any = add_info(held or {}, inner, env, num_envs)
+        else:
+            column = _with_room(None if key == "final_obs" else value, held, mask)
+            column[env] = value
+        mask[env] = True
+        columns[key], columns[f"_{key}"] = column, mask
+    return columns
+
+
+def _with_room(value: Any, held: Column | dict[str, Any] | None, mask: Column) -> Column:
+    """A column that can take up the value: the held one, or a new one with what it holds."""
+    dtype, shape = _kind_of(value)
+    if held is None:
+        return _objects(mask) if dtype is None else np.zeros((len(mask), *shape), dtype)
+    if isinstance(held, dict):
+        return _as_objects(held, mask)
+    if held.dtype.hasobject and held.ndim == 1:
+        return held
+    if dtype is None or shape != held.shape[1:]:
+        return _as_objects(held, mask)
+    if dtype == held.dtype:
+        return held
+    if dtype.kind in "biufc" and held.dtype.kind in "biufc":
+        wider = np.result_type(dtype, held.dtype)
+        if _holds(wider, held) and _holds(wider, np.asarray(value)):
+            return held.astype(wider)
+    return _as_objects(held, mask)
+
+
+def _kind_of(value: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+    """Dtype and shape of the column's cells; no dtype for objects."""
+    kind = type(value)
+    if kind is int:
+        return (np.dtype(int) if -(2**63) <= value < 2**63 else None), ()
+    if kind in _PLAIN or issubclass(kind, np.number):
+        return np.dtype(kind), ()
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape
+    return None, ()
+
+
+def _holds(dtype: np.dtype[Any], values: Column) -> bool:
+    """Whether numbers keep their value in a dtype that numpy would cast them to."""
+    if values.dtype.kind not in "iu" or dtype.kind not in "fc" or values.dtype.itemsize < 8:
+        return True
+    return bool(((values >= -_EXACT_IN_FLOAT64) & (values <= _EXACT_IN_FLOAT64)).all())
+
+
+def _objects(mask: Column) -> Column:
+    return np.full(len(mask), None, object)
+
+
+def _as_objects(held: Column | dict[str, Any], mask: Column) -> Column:
+    """The values that are there, in a column of objects."""
+    objects = _objects(mask)
+    for env in np.flatnonzero(mask).tolist():
+        objects[env] = _of_env(held, env) if isinstance(held, dict) else held[env]
+    return objects
+
+
+def _of_env(columns: dict[str, Any], env: int) -> dict[str, Any]:
+    """The dict that one env gave."""
+    return {
+        key: _of_env(cast("dict[str, Any]", column), env)
+        if isinstance(column, dict)
+        else column[env]
+        for key, column in columns.items()
+        if f"_{key}" in columns and columns[f"_{key}"][env]
+    }

@@ -22,7 +22,7 @@ from stepwell.wrappers.worker_checks import (
 )
 from stepwell.wrappers.worker_crew import Bools, WorkerCrew
 from stepwell.wrappers.worker_handle import NO_MAIN_GUARD, PROCESS_NAME, no_main_guard
-from stepwell.wrappers.worker_infos import plain_columns
+from stepwell.wrappers.worker_infos import add_info, plain_columns
 from stepwell.wrappers.worker_memory import SharedRows, check_space, copy_rows, write_rows
 from stepwell.wrappers.worker_process import CALL, SET, STEP, EnvFn, Infos
 
@@ -234,11 +234,15 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         if collected is None:
             collected = {}
             for index, info in infos:
-                collected = self._add_info(collected, info, index)
+                self._add_info(collected, info, index)
         if restarted.any():
             collected["worker_restarted"] = restarted
             collected["_worker_restarted"] = restarted.copy()
         return collected
+
+    def _add_info(self, vector_infos: Info, env_info: Info, env_num: int) -> Info:
+        """Gymnasium's own casts an env's value to the type of another env's."""
+        return add_info(vector_infos, env_info, env_num, self.num_envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each env, or read an attribute that is no method.

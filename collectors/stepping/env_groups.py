@@ -16,6 +16,7 @@ from stepwell.collectors.session import frame_skip, frame_stack_of
 from stepwell.collectors.stepping.arrival import InfoReader
 from stepwell.collectors.stepping.dialect import Vector, is_partial
 from stepwell.collectors.stepping.stepper import Stepper
+from stepwell.wrappers.make_vec import require_spaces
 
 if TYPE_CHECKING:
     from stepwell.collectors.stepping.stepper_groups import StepperGroups
@@ -46,6 +47,7 @@ def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
                 f"envs: expected vector envs in the list, got {type(one).__name__}; make each with "
                 f"stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
             )
+        require_spaces(one)
     groups = cast("list[Vector]", list(given))
     if len({id(group) for group in groups}) < len(groups):
         raise ValueError("envs: expected different vector envs in the list, got one of them twice")
@@ -102,9 +104,10 @@ def as_vector(envs: object) -> Vector:
     """A vector env as it is, or a vector of a single env.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: It is neither, or the vector env does not tell the spaces of one env.
     """
     if isinstance(envs, VectorEnv):
+        require_spaces(envs)
         return envs
     if not isinstance(envs, gymnasium.Env):
         raise TypeError(

@@ -34,6 +34,7 @@ from stepwell.collectors.stepping.dialect import (
     refuse_bad_reset,
     split_step,
 )
+from stepwell.wrappers.final_observations import HeldFinals, InfoKeeper
 
 __all__ = ["Stepper", "Vector"]
 
@@ -70,7 +71,9 @@ class Stepper:
         self._first_env = first_env
         self._send, self._receive = split_step(envs)
         self._is_ale = is_ale(envs)
+        self._keeper = InfoKeeper(envs)
         self._copies = hands_out_copies(envs)
+        self._finals = HeldFinals()
         self._ended = np.zeros(envs.num_envs, np.bool_)
         self._clock = FrameClock(envs.num_envs)
         self._seeds: dict[int, Mapping[str, object]] = {}
@@ -102,8 +105,17 @@ class Stepper:
         """
         self.drain()
         refuse_bad_reset(self.envs, self._was_reset, bool(self._ended.any()))
-        observation, info = self._reset_all(seed)
+        self._keeper.prepare()
+        with self._keeper:
+            observation, info = self._reset_all(seed)
+        if not isinstance(info, Mapping):
+            raise TypeError(
+                "envs.reset(): expected an info that is a dict of arrays, as gymnasium's vector "
+                f"envs return it, got {type(info).__name__}; make the envs with stepwell.make_vec "
+                "or gymnasium.make_vec"
+            )
         self._was_reset = True
+        self._finals = HeldFinals()
         self._ended[:] = True
         self.unsure = None
         self._clock.forget()
@@ -121,9 +133,11 @@ class Stepper:
     def receive(self) -> list[Arrival]:
         """Finish the step: the rows that it brought, in the order in which they count."""
         self._is_waiting = False
-        observation, reward, terminated, truncated, info = self._receive()
-        terminated = np.asarray(terminated, np.bool_)
-        truncated = np.asarray(truncated, np.bool_)
+        with self._keeper:
+            observation, reward, terminated, truncated, info = self._receive()
+        # Copied, as all that is kept: the next step may write into the same arrays.
+        terminated = np.array(terminated, np.bool_)
+        truncated = np.array(truncated, np.bool_)
         reward = _one_each(reward, len(terminated))
         if self.mode is AutoresetMode.SAME_STEP:
             return self._same_step(observation, reward, terminated, truncated, info)
@@ -154,7 +168,8 @@ class Stepper:
         """Wait for a step that was begun and never received, and forget what it brings."""
         if self._is_waiting:
             self._is_waiting = False
-            self._receive()
+            with self._keeper:
+                self._receive()
 
     def went_on(self, unsure: np.ndarray) -> np.ndarray:
         """Which of the rows before, marked as unsure [n], did not end their episode after all."""
@@ -223,9 +238,11 @@ class Stepper:
         first = ended | fresh
         leaves = self._see(observation, first, len(reward), env_ids)
         arrivals: list[Arrival] = []
+        self._refuse_written(ended)
         if ended.any():
+            batch = leaves if self._copies else self._flat(observation)
             arrivals.append(
-                self._last_rows(ended, env_ids, leaves, reward, terminated, truncated, info)
+                self._last_rows(ended, env_ids, batch, reward, terminated, truncated, info)
             )
         return [*arrivals, self._arrival(env_ids, leaves, reward, first, info)]
 
@@ -257,7 +274,7 @@ class Stepper:
         self,
         ended: np.ndarray,
         env_ids: np.ndarray | None,
-        leaves: Mapping[str, np.ndarray],
+        batch: Mapping[str, np.ndarray],
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
@@ -265,7 +282,7 @@ class Stepper:
     ) -> Arrival:
         """The true last rows, which a SAME_STEP env hands out in its info."""
         places = np.flatnonzero(ended)
-        last = self._final_leaves(places, leaves, info)
+        last = self._final_leaves(places, batch, info)
         final_info = cast("_Info", info.get("final_info", {}))
         declared = self._info.read(final_info, len(reward))
         rows = {**last, **{name: column[places] for name, column in declared.items()}}
@@ -273,8 +290,9 @@ class Stepper:
         return Arrival(envs, rows, reward[places], None, terminated[places], truncated[places])
 
     def _final_leaves(
-        self, places: np.ndarray, leaves: Mapping[str, np.ndarray], info: _Info
+        self, places: np.ndarray, batch: Mapping[str, np.ndarray], info: _Info
     ) -> dict[str, np.ndarray]:
+        """Last observations; the batch is what the step returned, as it came."""
         if "final_obs" not in info:
             raise ValueError(
                 "an episode ended in SAME_STEP mode: expected its last observation in "
@@ -282,19 +300,32 @@ class Stepper:
             )
         final = info["final_obs"]
         if not (isinstance(final, np.ndarray) and final.dtype.hasobject):
-            return {name: rows[places] for name, rows in self._flat(final).items()}
+            dense = self._flat(final)
+            if any(np.shares_memory(rows, batch[name]) for name, rows in dense.items()):
+                raise _overwritten(int(places[0]), "the memory of the reset's observation")
+            return {name: rows[places] for name, rows in dense.items()}
         single = [self._flat(final[place]) for place in places]
-        last = {
+        if not self._copies:
+            rows = list(batch.values())
+            for place, one in zip(places.tolist(), single, strict=True):
+                if self._finals.is_lost(place, [one[name] for name in batch], rows):
+                    raise _overwritten(place, "the memory of the reset's observation")
+        return {
             name: np.stack([one[name] for one in single]).astype(rows.dtype, copy=False)
-            for name, rows in leaves.items()
+            for name, rows in batch.items()
         }
-        _refuse_live_buffer(places, last, leaves)
-        return last
+
+    def _refuse_written(self, ended: np.ndarray) -> None:
+        """Of the step before: an array that this step wrote into held no last observation."""
+        env = self._finals.written(ended)
+        if env is not None:
+            raise _overwritten(env, "an array that the next step wrote into")
 
     def _reset_ended(self) -> Arrival:
         """Reset the envs whose episode has ended: DISABLED envs do not do so themselves."""
         envs = np.flatnonzero(self._ended)
-        observation, info = self.envs.reset(options={"reset_mask": self._ended.copy()})
+        with self._keeper:
+            observation, info = self.envs.reset(options={"reset_mask": self._ended.copy()})
         leaves = self._see(observation, self._ended, self.num_envs, None)
         declared = self._info.read(info, self.num_envs)
         self._ended[:] = False
@@ -333,7 +364,7 @@ class Stepper:
     def _env_ids(self, info: _Info) -> np.ndarray | None:
         """Whose rows these are, where the env answers for fewer than all (ale-py `batch_size`)."""
         env_ids = info.get("env_id") if self._is_ale else None
-        return None if env_ids is None or len(env_ids) == self.num_envs else np.asarray(env_ids)
+        return None if env_ids is None or len(env_ids) == self.num_envs else np.array(env_ids)
 
     def _really_reset(self, ended: np.ndarray, envs: np.ndarray | slice, info: _Info) -> np.ndarray:
         """Of the episodes that seemed to have ended those that did, by the frame counters."""
@@ -350,8 +381,8 @@ def _restarted(info: _Info) -> np.ndarray | None:
 
 
 def _one_each(reward: object, n: int) -> np.ndarray:
-    """Rewards [n] float64, whatever scalars the envs gave."""
-    rewards = np.asarray(reward, np.float64)
+    """Rewards [n] float64 in memory of our own, whatever scalars the envs gave."""
+    rewards = np.array(reward, np.float64)
     if rewards.size != n or len(rewards) != n:
         raise ValueError(
             f"rewards: expected one number for each of {n} envs, got shape {rewards.shape}; wrap "
@@ -368,20 +399,8 @@ def _unsure(terminated: np.ndarray, info: _Info) -> np.ndarray | None:
     return unsure if unsure.any() else None
 
 
-def _refuse_live_buffer(
-    places: np.ndarray, last: Mapping[str, np.ndarray], leaves: Mapping[str, np.ndarray]
-) -> None:
-    """A last observation that equals the reset's was overwritten by it before it got here."""
-    arrays = [name for name, rows in last.items() if rows.ndim > 1]
-    if not arrays:  # plain numbers cannot be written into
-        return
-    same = np.ones(len(places), np.bool_)
-    for name in arrays:
-        equal = last[name] == leaves[name][places]
-        same &= equal.reshape(len(places), -1).all(axis=1)
-    if same.any():
-        raise ValueError(
-            f"env {int(places[same][0])} ended an episode in SAME_STEP mode: expected its last "
-            "observation in info['final_obs'], got that of the reset, so the env hands out an "
-            "array that it writes again; use autoreset mode NEXT_STEP"
-        )
+def _overwritten(env: int, got: str) -> ValueError:
+    return ValueError(
+        f"env {env} ended an episode in SAME_STEP mode: expected its last observation in "
+        f"info['final_obs'], got {got}; use autoreset mode NEXT_STEP"
+    )

@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
@@ -72,42 +71,12 @@ def test_1_a_live_buffer_of_a_single_env_is_copied_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_2_a_last_observation_that_was_overwritten_is_refused(kind: type[Any]) -> None:
-    envs = kind([partial(LiveBufferEnv, 3)] * 2, autoreset_mode=SAME_STEP)
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        with pytest.raises(ValueError, match="SAME_STEP") as caught:
-            collector.collect(steps=20)
-        assert str(caught.value) == (
-            "env 0 ended an episode in SAME_STEP mode: expected its last observation in "
-            "info['final_obs'], got that of the reset, so the env hands out an array that it "
-            "writes again; use autoreset mode NEXT_STEP"
-        )
-    # What came before is right: two whole steps of each env.
-    assert [np.asarray(e.observation)[:, 0, 0].tolist() for e in replay.iter_episodes()] == [
-        [0, 1, 2],
-        [0, 1, 2],
-    ]
-
-
-def test_2_numbers_in_a_nested_observation_do_not_hide_an_overwritten_image() -> None:
-    class Nested(gym.ObservationWrapper[Any, Any, Any]):
-        def __init__(self) -> None:
-            super().__init__(LiveBufferEnv(3))
-            parts = {"count": spaces.Discrete(100), "image": self.env.observation_space}
-            self.observation_space = spaces.Dict(parts)
-
-        def observation(self, observation: Any) -> Any:
-            count = np.int64(self.env.unwrapped.t)  # type: ignore[attr-defined]
-            return {"count": count, "image": observation}
-
-    with (
-        sw.Collector(
-            vector([Nested], SAME_STEP), sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0
-        ) as collector,
-        pytest.raises(ValueError, match="got that of the reset"),
-    ):
-        collector.collect(steps=5)
+def test_2_a_last_observation_is_copied_before_the_reset_writes_over_it(kind: type[Any]) -> None:
+    episodes, _ = collected(kind([partial(LiveBufferEnv, 3)] * 2, autoreset_mode=SAME_STEP), 20)
+    assert [episode.steps for episode in episodes].count(3) == 6
+    for episode in episodes:
+        shown = np.asarray(episode.observation)[:, 0, 0]
+        assert shown.tolist() == list(range(episode.rows))
 
 
 def test_2_equal_numbers_at_both_ends_are_no_sign_of_it() -> None:
@@ -332,6 +301,41 @@ def test_28_info_keys_that_come_and_go_are_read_where_they_are(mode: AutoresetMo
         assert fields["info/array"].tolist() == [[t, t] for t in times]
         assert not fields["info/never"].any()
         assert fields["info/array"].dtype == np.int16
+
+
+LAKE = "FrozenLake-v1"  # its info says prob: 1, an int, at a reset, and 1/3 at a step
+LAKES: dict[str, tuple[Callable[[], Any], AutoresetMode]] = {
+    **{
+        f"make_vec, {workers} workers": (
+            partial(sw.make_vec, LAKE, 4, num_workers=workers),
+            NEXT_STEP,
+        )
+        for workers in (0, 1, 3)
+    },
+    **{
+        f"gymnasium, {how}, {mode.name}": (
+            partial(
+                gym.make_vec,
+                LAKE,
+                4,
+                vectorization_mode=how,
+                vector_kwargs={"autoreset_mode": mode},
+            ),
+            mode,
+        )
+        for how in ("sync", "async")
+        for mode in AutoresetMode
+    },
+}
+
+
+@pytest.mark.parametrize("how", LAKES)
+def test_28_an_info_does_not_depend_on_what_the_other_envs_give(how: str) -> None:
+    episodes, _ = collected(LAKES[how][0](), 60, info={"prob": 0.0})
+    assert len(episodes) > 4
+    for episode in episodes:
+        expected = [1.0, *[1 / 3] * episode.steps]
+        np.testing.assert_allclose(episode.fields["info/prob"], expected)
 
 
 @pytest.mark.parametrize("kind", ["float", "0-d", "(1,)", "int32"])

@@ -7,7 +7,7 @@ from gymnasium.vector import VectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.wrappers.worker_infos import plain_columns
+from stepwell.wrappers.worker_infos import add_info, plain_columns
 
 VALUES = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -71,6 +71,65 @@ def test_others_are_left_to_gymnasium() -> None:
     assert plain_columns([(0, {"a": 1})], 2) is None
     assert plain_columns([(0, {"a": "x"})], 1) is None
     assert plain_columns([(0, {"a": True}), (1, {"a": 1})], 2) is None
+    assert plain_columns([(0, {"a": 2**70})], 1) is None
+
+
+NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.booleans(),
+    st.sampled_from([np.int8(-3), np.uint64(2**63), np.float32(0.1), np.int64(2**62), np.bool_(1)]),
+)
+ANYTHING = st.recursive(
+    st.one_of(
+        NUMBERS,
+        st.none(),
+        st.text(max_size=3),
+        st.sampled_from([np.arange(2), np.arange(3.0), np.array(2.5), np.array(["a"]), [1, 2]]),
+    ),
+    lambda inner: st.dictionaries(st.sampled_from(["x", "y"]), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+def given_by(columns: dict[str, Any], env: int) -> dict[str, Any]:
+    """What one env gave, read off the columns of all."""
+    return {
+        key: given_by(column, env) if isinstance(column, dict) else column[env]
+        for key, column in columns.items()
+        if not key.startswith("_") and columns[f"_{key}"][env]
+    }
+
+
+def assert_same(found: Any, given: Any) -> None:
+    if isinstance(given, dict):
+        assert found.keys() == given.keys()
+        for key, value in given.items():
+            assert_same(found[key], value)
+    else:
+        np.testing.assert_array_equal(found, given)
+        is_number = isinstance(given, bool | int | float | np.number)
+        assert not is_number or np.isnan(given) or found == given  # exactly, whatever the types
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["lives", "prob"]), ANYTHING), min_size=1))
+def test_no_env_changes_what_another_one_gave(infos: list[dict[str, Any]]) -> None:
+    columns: dict[str, Any] = {}
+    for env, info in enumerate(infos):
+        add_info(columns, info, env, len(infos))
+    for env, info in enumerate(infos):
+        assert_same(given_by(columns, env), info)
+
+
+@given(plain(), st.booleans())
+def test_values_of_one_type_are_joined_as_gymnasium_joins_them(
+    infos: list[tuple[int, dict[str, Any]]], skips: bool
+) -> None:
+    infos = infos[1:] if skips else infos
+    columns: dict[str, Any] = {}
+    for env, info in infos:
+        add_info(columns, info, env, 5)
+    check_equal(columns, Joined(5).joined(infos))
 
 
 def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -1,0 +1,348 @@
+"""Whatever memory an env uses again, what is stored is what it showed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.vector import TransformReward
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell as sw
+from fakes import CounterEnv, LiveBufferEnv, Memory, ReusingEnv
+from stepwell.wrappers import WorkerVectorEnv
+
+NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+MISSING = {"prob": -1.0, "where": np.full(2, -1)}
+LENGTHS = [1, 4, 2, 3]
+
+Setup = tuple[int, bool]  # length of the ring, 0 for none, and whether a NaN is shown
+MEMORY = st.lists(st.sampled_from(get_args(Memory)), min_size=1, max_size=3)
+SETUPS = st.lists(st.tuples(st.sampled_from([0, 1, 2, 3]), st.booleans()), min_size=1, max_size=3)
+
+
+def makers(memory: Sequence[Memory], setups: Sequence[Setup]) -> list[Callable[[], Any]]:
+    return [
+        partial(ReusingEnv, memory, LENGTHS[tag:] + LENGTHS[:tag], tag, ring, nan)
+        for tag, (ring, nan) in enumerate(setups)
+    ]
+
+
+def stored_by(envs: Any, steps: int = 40, **options: Any) -> list[Any]:
+    """The episodes that a Collector stores."""
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, **options) as collector:
+        collector.collect(steps=steps)
+    return list(replay.iter_episodes())
+
+
+def check_truth(envs: Any, memory: Sequence[Memory], setups: Sequence[Setup]) -> None:
+    """All that is stored is what `ReusingEnv` says that it shows."""
+    episodes = stored_by(envs, info=MISSING)
+    numbers = [0] * len(setups)
+    for episode in episodes:
+        stream = episode.stream
+        ring, nan = setups[stream]
+        number = numbers[stream]
+        numbers[stream] += 1
+        lengths = LENGTHS[stream:] + LENGTHS[:stream]
+        if not episode.cut[-1]:
+            assert episode.steps == lengths[number % len(lengths)]
+        for t in range(episode.rows):
+            row = ReusingEnv.row_of(stream, ring, nan, number, t)
+            first = ReusingEnv.row_of(stream, ring, nan, 0, 0)
+            for k, kind in enumerate(memory):
+                part: Any = episode.observation[f"part {k}"]
+                for leaf in part if k % 2 else (part,):
+                    expected = first if kind == "constant" else row
+                    np.testing.assert_array_equal(leaf[t], expected, f"{kind}, {number}, {t}")
+            assert episode.fields["info/prob"][t] == ReusingEnv.prob_of(t)
+            assert episode.fields["info/where"][t].tolist() == [number, t]
+            assert episode.reward[t] == t
+    assert sum(numbers) > len(setups)
+
+
+@given(MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans(), st.booleans())
+@settings(max_examples=80)
+def test_a_sync_vector_env_gives_what_its_envs_showed(
+    memory: list[Memory], setups: list[Setup], mode: AutoresetMode, copies: bool, wrapped: bool
+) -> None:
+    envs: Any = SyncVectorEnv(makers(memory, setups), autoreset_mode=mode, copy=copies)
+    check_truth(TransformReward(envs, lambda reward: reward) if wrapped else envs, memory, setups)
+
+
+def check_async(
+    memory: list[Memory], setups: list[Setup], mode: AutoresetMode, shared_memory: bool
+) -> None:
+    envs = AsyncVectorEnv(makers(memory, setups), autoreset_mode=mode, shared_memory=shared_memory)
+    check_truth(envs, memory, setups)
+
+
+ASYNC = (MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans())
+
+
+@given(*ASYNC)
+@settings(max_examples=15)
+def test_an_async_vector_env_gives_what_its_envs_showed(
+    memory: list[Memory], setups: list[Setup], mode: AutoresetMode, shared_memory: bool
+) -> None:
+    check_async(memory, setups, mode, shared_memory)
+
+
+@pytest.mark.full
+@given(*ASYNC)
+@settings(max_examples=600)
+def test_async_vector_envs_give_what_their_envs_showed(
+    memory: list[Memory], setups: list[Setup], mode: AutoresetMode, shared_memory: bool
+) -> None:
+    check_async(memory, setups, mode, shared_memory)
+
+
+@given(MEMORY, SETUPS, st.integers(1, 3))
+@settings(max_examples=10)
+def test_our_workers_give_what_their_envs_showed(
+    memory: list[Memory], setups: list[Setup], num_workers: int
+) -> None:
+    envs = WorkerVectorEnv(makers(memory, setups), num_workers=min(num_workers, len(setups)))
+    check_truth(envs, memory, setups)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_any_start_method_copy_last_observations(start: str) -> None:
+    memory: list[Memory] = ["live", "fresh"]
+    envs = AsyncVectorEnv(makers(memory, [(0, True)]), autoreset_mode=SAME_STEP, context=start)
+    check_truth(envs, memory, [(0, True)])
+
+
+def make_all(kind: str, env_fns: Sequence[Callable[[], Any]]) -> Any:
+    if kind == "sync":
+        return SyncVectorEnv(env_fns, autoreset_mode=SAME_STEP)
+    shared_memory = kind == "async, shared memory"
+    return AsyncVectorEnv(env_fns, autoreset_mode=SAME_STEP, shared_memory=shared_memory)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async, shared memory", "async"])
+@pytest.mark.parametrize(
+    ("memory", "setup"),
+    [
+        (["live", "fresh"], (0, False)),  # an image that is written again beside a fresh number
+        (["live"], (0, True)),  # NaN equals nothing, itself neither
+        (["fresh"], (1, False)),  # a bandit: the last observation equals the first
+        (["constant", "live"], (2, False)),
+        (["two, both reset"], (0, False)),
+    ],
+)
+def test_last_observations_of_same_step(kind: str, memory: list[Memory], setup: Setup) -> None:
+    check_truth(make_all(kind, makers(memory, [setup] * 2)), memory, [setup] * 2)
+
+
+class PlannerEnv(CounterEnv):
+    """Steps copies of itself to see what comes."""
+
+    def peek(self) -> tuple[int, int]:
+        twin, deep = copy.copy(self), copy.deepcopy(self)
+        seen = twin.step(np.int64(0))[0][1] + deep.step(np.int64(0))[0][1]
+        return int(seen), self.t
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_envs_are_left_as_they_were(kind: str) -> None:
+    envs = make_all(kind, [partial(PlannerEnv, 2)] * 2)
+    before = set(vars(envs))
+    with sw.Collector(envs, sw.RandomPolicy(), seed=0) as collector:
+        collector.collect(steps=8)
+        assert set(vars(envs)) == before
+        assert envs.call("has_wrapper_attr", "_stepwell_copy_last_observations") == (False,) * 2
+        assert envs.call("peek") == ((2, 0),) * 2
+        if kind == "sync":
+            assert all("step" not in vars(env) for env in envs.envs)
+
+
+def other_worker(
+    index: int, env_fn: Any, pipe: Any, parent_pipe: Any, shared: Any, errors: Any, *_: Any
+) -> None:
+    """Does what it is asked, in a way of its own."""
+    parent_pipe.close()
+    inside = env_fn()
+    command, given = pipe.recv()
+    while command != "close":
+        answer: Any = None
+        if command == "_check_spaces":
+            answer = (True, True)
+        elif command == "_setattr":
+            inside.set_wrapper_attr(*given)
+        elif command == "_call":
+            answer = inside.get_wrapper_attr(given[0])(*given[1])
+        pipe.send((answer, True))
+        command, given = pipe.recv()
+    pipe.send((None, True))
+
+
+def test_a_worker_in_which_nothing_can_be_copied_is_refused() -> None:
+    envs = AsyncVectorEnv([CounterEnv], autoreset_mode=SAME_STEP, worker=other_worker)
+    with (
+        sw.Collector(envs, sw.RandomPolicy(), seed=0) as collector,
+        pytest.raises(ValueError, match=r"other_worker.* use autoreset mode NEXT_STEP"),
+    ):
+        collector.collect(steps=2)
+
+
+class OwnLoop(VectorEnv[Any, Any, Any]):
+    """A vector env of another make: it puts last observations into its info by itself.
+
+    Args:
+        env_fns: Makes the envs.
+        final: Hands on the env's own array; or an array for all envs; or the array of what the
+            step returns, where the reset's observation has taken the last one's place.
+    """
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], final: str = "own") -> None:
+        self.envs = [env_fn() for env_fn in env_fns]
+        self.num_envs, self.final = len(self.envs), final
+        self.single_observation_space = self.envs[0].observation_space
+        self.single_action_space = self.envs[0].action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata = {"autoreset_mode": SAME_STEP}
+        shape = (self.num_envs, *(self.single_observation_space.shape or ()))
+        self.batch = np.zeros(shape, self.single_observation_space.dtype)
+        self.finals = np.zeros_like(self.batch)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        for k, env in enumerate(self.envs):
+            self.batch[k] = env.reset(seed=seed)[0]
+        return self.batch, {}
+
+    def step(self, actions: Any) -> Any:
+        finals = np.full(self.num_envs, None, object)
+        flags, rewards = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs)
+        for k, env in enumerate(self.envs):
+            observation, rewards[k], flags[k], *_ = env.step(actions[k])
+            if flags[k]:
+                finals[k] = observation
+                self.finals[k] = observation
+                observation = env.reset()[0]
+            self.batch[k] = observation
+        given = {"own": finals, "dense": self.finals, "batch": self.batch}[self.final]
+        return self.batch, rewards, flags, np.zeros_like(flags), {"final_obs": given}
+
+
+class BanditEnv(CounterEnv):
+    """Always shows the same, in an array of its own that nobody writes."""
+
+    def observation(self) -> Any:
+        return self.shown if hasattr(self, "shown") else self._show()
+
+    def _show(self) -> Any:
+        self.shown = np.full(3, 7)
+        return self.shown
+
+
+@pytest.mark.parametrize("final", ["own", "dense"])
+@pytest.mark.parametrize("make", [partial(CounterEnv, [1, 3]), partial(BanditEnv, [2, 1, 1])])
+def test_a_vector_env_of_another_make_is_not_refused_for_equal_values(
+    make: Any, final: str
+) -> None:
+    episodes = stored_by(OwnLoop([make] * 2, final), 20)
+    assert len(episodes) > 8
+    for episode in episodes:
+        times = np.asarray(episode.observation)[:, 1]
+        right = 7 if make.func is BanditEnv else np.arange(episode.rows)
+        assert (times == right).all()
+
+
+@pytest.mark.parametrize(
+    ("final", "got"), [("own", "the next step wrote into"), ("batch", "the memory of the reset's")]
+)
+def test_one_of_another_make_that_hands_out_what_it_overwrote_is_refused(
+    final: str, got: str
+) -> None:
+    make = partial(LiveBufferEnv, 3)
+    envs = OwnLoop([make] * 2, final)
+    with pytest.raises(ValueError, match=f"env 0 ended .*{got}.*; use autoreset mode NEXT_STEP"):
+        stored_by(envs)
+    report = sw.check_vector_env(OwnLoop([make] * 2, final), steps=20)
+    assert report.final_observation == "overwritten"
+    assert not report.is_fine
+    assert sw.check_vector_env(OwnLoop([BanditEnv] * 2), steps=20).is_fine
+
+
+class ReusingVector(SyncVectorEnv[Any, Any]):
+    """Steps as soon as actions are sent, and hands out the same arrays each time."""
+
+    held: Any = None
+
+    def send(self, actions: Any) -> None:
+        given = super().step(actions)
+        self.info = {**given[4], "t": given[0][:, 1]}
+        given = (*given[:4], self.info["t"])
+        if self.held is None:
+            self.held = [array.copy() for array in given]
+        for array, new in zip(self.held, given, strict=True):
+            array[...] = new
+
+    def recv(self) -> Any:
+        return *self.held[:4], {**self.info, "t": self.held[4]}
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_rewards_flags_and_infos_that_are_written_again_are_copied(mode: AutoresetMode) -> None:
+    lengths = [[6, 2, 1], [3, 5, 1]]
+    envs = ReusingVector(
+        [partial(CounterEnv, plan, tag) for tag, plan in enumerate(lengths)], autoreset_mode=mode
+    )
+    numbers = [0, 0]
+    for episode in stored_by(envs, 40, info={"t": 0}):
+        rows = np.arange(episode.rows)
+        assert episode.reward.tolist() == rows.tolist()
+        is_told = mode is not SAME_STEP  # there the last row's info is another one
+        times = [0, *rows[1:]]
+        assert not is_told or episode.fields["info/t"].tolist() == times
+        assert np.asarray(episode.observation)[:, 1].tolist() == rows.tolist()
+        plan = lengths[episode.stream]
+        assert episode.cut[-1] or episode.steps == plan[numbers[episode.stream] % 3]
+        numbers[episode.stream] += 1
+    assert min(numbers) > 4
+
+
+class IncompleteVector(VectorEnv[Any, Any, Any]):
+    """As supersuit's: it tells nothing of a single env, and its infos are a list."""
+
+    def __init__(self) -> None:
+        self.num_envs = 2
+        self.observation_space = spaces.Box(0, 2**40, (3,), np.int64)
+        self.action_space = spaces.Discrete(4)
+        self.metadata = {"render_modes": [], "autoreset_mode": NEXT_STEP}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((2, 3), np.int64), [{}, {}]
+
+
+def test_a_vector_env_that_is_none_is_refused() -> None:
+    match = "expected a vector env with single_observation_space, .* got IncompleteVector"
+    for refuses in (
+        lambda envs: sw.Collector(envs, sw.RandomPolicy()),
+        lambda envs: sw.Collector([envs, IncompleteVector()], sw.RandomPolicy()),
+        sw.make_vec,
+        sw.check_vector_env,
+    ):
+        with pytest.raises(TypeError, match=match):
+            refuses(IncompleteVector())
+    envs: Any = IncompleteVector()
+    envs.single_observation_space = envs.observation_space
+    envs.single_action_space = envs.action_space
+    with (
+        sw.Collector(envs, sw.RandomPolicy()) as collector,
+        pytest.raises(
+            TypeError, match=r"envs.reset\(\): expected an info that is a dict.* got list"
+        ),
+    ):
+        collector.collect(steps=1)
