@@ -116,13 +116,14 @@ def test_1_a_live_buffer_of_a_single_env_is_copied_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_2_a_last_observation_that_was_overwritten_is_refused(kind: type[Any]) -> None:
-    envs = kind([partial(LiveBufferEnv, 3)] * 2, autoreset_mode=SAME_STEP)
-    with (
-        sw.Collector(envs, zeros, seed=0) as collector,
-        pytest.raises(ValueError, match="expected its last observation in info"),
-    ):
-        collector.rollout(20)
+def test_2_the_true_last_observation_is_bootstrapped_from(kind: type[Any]) -> None:
+    make = [lambda: TimeLimit(LiveBufferEnv(10**6), 3)] * 2
+    with sw.Collector(kind(make, autoreset_mode=SAME_STEP), zeros, seed=0) as collector:
+        rollout = collector.rollout(7)
+    assert np.asarray(rollout.observation)[:, 0, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    ends = rollout.bootstrap
+    assert ends.step.tolist() == [2, 2, 5, 5, 6, 6]
+    assert ends.observation[:, 0, 0].tolist() == [3, 3, 3, 3, 1, 1]
 
 
 @ALL_MODES

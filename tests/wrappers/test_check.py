@@ -1,6 +1,7 @@
 """check_vector_env says what vector envs really do."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers import FrameStackObservation
 from numpy.testing import assert_equal
 
-from fakes import CounterEnv, DictEnv, FrameEnv, InfoEnv, LiveBufferEnv, SeededEnv
+from fakes import CounterEnv, DictEnv, FrameEnv, InfoEnv, LiveBufferEnv, ReusingEnv, SeededEnv
 from stepwell.wrappers.check import check_vector_env
 from stepwell.wrappers.check_report import VectorEnvReport
 from stepwell.wrappers.frame_stack import FrameStack
@@ -132,19 +133,8 @@ def test_a_live_buffer_in_same_step_is_copied_as_the_collector_copies_it(kind: A
     assert report.is_fine
 
 
-class NanEnv(CounterEnv):
-    """Shows numbers that equal nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(3)
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
-
-    def observation(self) -> Any:
-        return np.array([self.t, np.nan])
-
-
 def test_a_nan_is_no_sign_of_anything() -> None:
-    report = check(SyncVectorEnv([NanEnv] * 2))
+    report = check(SyncVectorEnv([partial(ReusingEnv, ["fresh"], ring=3, nan=True)] * 2))
     assert report.is_reproducible
     assert not report.changes_later
     assert report.is_fine
