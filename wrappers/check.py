@@ -118,9 +118,13 @@ class _Check:
         self._memory.see(leaves)
         return copied(leaves)
 
-    def _step(self) -> Any:
+    def _step(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         with self._keeper:
-            return self._envs.step(self._actions.sample())
+            *rows, info = self._envs.step(self._actions.sample())
+        if not isinstance(info, dict):
+            self._problem(f"info is a {type(info).__name__} where a dict of arrays is expected")
+            info = {}
+        return *rows, info
 
     def _check_seeds(self, first: Leaves) -> None:
         others = [self._reset(self._seed + 1_000_003 * k) for k in (0, 1)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -106,7 +107,8 @@ def copy_last_observations() -> bool:
     if not isinstance(env, gym.Env):
         return False
     vars(env).pop(_NAME, None)  # it has done its work
-    owner: Any = env if "step" in vars(env) else type(env)  # pyright: ignore
+    of_class = inspect.isfunction(type(env).step) and "step" not in vars(env)
+    owner: Any = type(env) if of_class else env  # pyright: ignore[reportUnknownVariableType]
     if not hasattr(owner.step, "copies_last"):
         owner.step = _copying(owner.step)
     return True

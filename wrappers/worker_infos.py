@@ -11,6 +11,7 @@ import numpy.typing as npt
 __all__ = ["add_info", "plain_columns"]
 
 _PLAIN = (int, float, bool)
+_INT, _FLOAT, _BOOL = (np.dtype(kind) for kind in _PLAIN)
 _EXACT_IN_FLOAT64 = 2**53  # whole numbers up to here are floats too
 
 Column = npt.NDArray[Any]
@@ -88,6 +89,9 @@ def add_info(
     for key, value in info.items():
         held = columns.get(key)
         mask = columns.get(f"_{key}")
+        if mask is not None and type(held) is np.ndarray and _fits(value, held):
+            held[env], mask[env] = value, True  # nearly always, so it is made quick
+            continue
         if mask is None:
             mask = np.zeros(num_envs, np.bool_)
         if isinstance(value, dict) and key != "final_obs" and isinstance(held, dict | None):
@@ -99,6 +103,23 @@ def add_info(
         mask[env] = True
         columns[key], columns[f"_{key}"] = column, mask
     return columns
+
+
+def _fits(value: Any, column: Column) -> bool:
+    """Whether a number, or an array, surely has its place in a column."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.dtype == column.dtype and value.shape == column.shape[1:]
+    if column.ndim > 1:
+        return False
+    dtype = column.dtype
+    if kind is int:
+        if dtype == _INT:
+            return -(2**63) <= value < 2**63
+        return dtype == _FLOAT and -_EXACT_IN_FLOAT64 <= value <= _EXACT_IN_FLOAT64
+    if kind is float:
+        return dtype == _FLOAT
+    return kind is bool and dtype == _BOOL
 
 
 def _with_room(value: Any, held: Column | dict[str, Any] | None, mask: Column) -> Column:

@@ -95,7 +95,7 @@ def split_step(envs: Vector) -> tuple[Callable[[Any], None], Callable[[], Any]]:
 
 
 def hands_out_copies(envs: Vector) -> bool:
-    """Whether returned arrays are surely never written again; all others are copied at once."""
+    """Whether observations are surely never written again; all others are copied at once."""
     if type(envs) in (SyncVectorEnv, AsyncVectorEnv):
         return bool(cast("SyncVectorEnv[Any, Any]", envs).copy)
     is_own = type(envs).__module__.split(".")[0] in ("ale_py", "stepwell")

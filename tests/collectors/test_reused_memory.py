@@ -325,6 +325,10 @@ class IncompleteVector(VectorEnv[Any, Any, Any]):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         return np.zeros((2, 3), np.int64), [{}, {}]
 
+    def step(self, actions: Any) -> Any:
+        flags = np.zeros(2, np.bool_)
+        return np.zeros((2, 3), np.int64), np.zeros(2), flags, flags, [{}, {}]
+
 
 def test_a_vector_env_that_is_none_is_refused() -> None:
     match = "expected a vector env with single_observation_space, .* got IncompleteVector"
@@ -339,6 +343,10 @@ def test_a_vector_env_that_is_none_is_refused() -> None:
     envs: Any = IncompleteVector()
     envs.single_observation_space = envs.observation_space
     envs.single_action_space = envs.action_space
+    envs.observation_space = batch_space(envs.single_observation_space, 2)
+    envs.action_space = batch_space(envs.single_action_space, 2)
+    report = sw.check_vector_env(envs, steps=10)
+    assert report.problems == ("info is a list where a dict of arrays is expected",)
     with (
         sw.Collector(envs, sw.RandomPolicy()) as collector,
         pytest.raises(

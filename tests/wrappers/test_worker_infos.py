@@ -65,6 +65,13 @@ def test_what_is_joined_at_all_is_joined_as_gymnasium_does(
         check_equal(found, Joined(len(infos)).joined(indexed))
 
 
+def test_a_key_that_looks_like_a_mask_does_no_harm() -> None:
+    columns: dict[str, Any] = {}
+    for env in range(2):
+        add_info(columns, {"x": 1.5, "_x": True}, env, 2)
+    assert columns["x"].tolist() == [1.5, 1.5]
+
+
 def test_others_are_left_to_gymnasium() -> None:
     assert plain_columns([(0, {"a": 1}), (1, {"a": 1.0})], 2) is None
     assert plain_columns([(0, {"a": 1}), (1, {"b": 1})], 2) is None
