@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import fnmatch
 import os
 import re
 import socket
@@ -235,7 +236,8 @@ class StoreFolder:
         """
         live = set(manifest.numbers)
         gone = [path for number, path in self.segments().items() if number not in live]
-        gone += [path for pattern in _TEMPORARY for path in self.path.glob(pattern)]
+        names = os.listdir(self.path)
+        gone += [self.path / name for each in _TEMPORARY for name in fnmatch.filter(names, each)]
         for path in gone:
             if kind_of(path) == "folder":
                 raise no_file(path, "folder")
