@@ -184,7 +184,7 @@ def test_a_mapping_chooses_by_metadata(stack: ExitStack) -> None:
 def test_several_sources_come_one_after_the_other(stack: ExitStack) -> None:
     sources = [played(stack, seed) for seed in range(3)]
     target = SequenceReplayBuffer()
-    report = copy_episodes(sources, target)
+    report = copy_episodes(sources, target, duplicates="keep")
     assert contents(target) == [one for source in sources for one in contents(source)]
     assert report.digest == target.digest()
     assert target.steps == sum(map(len, sources))
@@ -217,7 +217,7 @@ def test_sessions_are_copied_and_one_tells_of_the_copy(path: str | None, stack: 
 def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
     def made(path: str, **recipe: object) -> SequenceReplayBuffer:
         one = replay(stack, path, sessions=[{"recipe": {"id": "A-v0", **recipe}}])
-        one.add([whole(0, 0, 5)])
+        one.add([whole(ord(path), 0, 5)])
         return one
 
     sources = [made("a", frame_skip=4), made("b", frame_skip=4), made("c", frame_skip=2, size=9)]
@@ -309,7 +309,49 @@ def test_progress_is_told_after_every_write(
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupted_copy_is_a_store_and_says_how_much_it_holds(
+def test_an_interrupted_copy_into_ram_says_how_much_it_holds(
+    stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source, target = played(stack, 0), SequenceReplayBuffer()
+
+    def progress(report: CopyReport) -> None:
+        if report.episodes >= 10:
+            raise stop
+
+    with pytest.raises(stop) as caught:
+        copy_episodes(source, target, progress=progress)
+    found, true = contents(target), contents(source)
+    whole_ones = sum(a == b for a, b in zip(found, true, strict=False))
+    assert 10 <= whole_ones <= len(found) <= whole_ones + 1 < len(true)
+    assert caught.value.__notes__ == [
+        f"kept: {whole_ones} of {len(true)} episodes, {len(target)} of {len(source):,} steps, "
+        f"in RAM"
+    ]
+
+
+def test_what_an_interrupt_right_after_a_write_says_is_true(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = played(stack, 0), SequenceReplayBuffer()
+    add = SequenceReplayBuffer.add
+
+    def interrupted(self: SequenceReplayBuffer, pieces: Sequence[Piece]) -> None:
+        add(self, pieces)
+        raise KeyboardInterrupt  # a second Ctrl-C comes wherever it comes
+
+    monkeypatch.setattr(SequenceReplayBuffer, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        copy_episodes(source, target)
+    assert contents(target) == contents(source)
+    episodes, steps = source.episodes, len(source)
+    assert caught.value.__notes__ == [
+        f"kept: {episodes} of {episodes} episodes, {steps} of {steps} steps, in RAM"
+    ]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_copy_into_a_folder_leaves_nothing(
     stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_pieces(monkeypatch, 20)
@@ -319,17 +361,12 @@ def test_an_interrupted_copy_is_a_store_and_says_how_much_it_holds(
         if report.episodes >= 10:
             raise stop
 
-    with SequenceReplayBuffer("copy") as target, pytest.raises(stop) as caught:
-        copy_episodes(source, target, progress=progress)
-    with SequenceReplayBuffer.open("copy", read_only=True) as left:
-        found, true = contents(left), contents(source)
-        whole_ones = sum(a == b for a, b in zip(found, true, strict=False))
-        assert 10 <= whole_ones <= len(found) <= whole_ones + 1 < len(true)
-        assert caught.value.__notes__ == [
-            f"kept: {whole_ones} of {len(true)} episodes, {len(left)} of {len(source):,} steps, "
-            f"in copy"
-        ]
-        assert left.sessions[-1]["copied_steps"] == len(source) > len(left)
+    with SequenceReplayBuffer("deep/copy") as target:
+        with pytest.raises(stop) as caught:
+            copy_episodes(source, target, progress=progress)
+        assert not target.is_bound
+    assert caught.value.__notes__ == ["kept: nothing"]
+    assert list(Path().iterdir()) == []
 
 
 def test_the_part_of_an_episode_that_was_copied_is_a_cut(

@@ -197,12 +197,12 @@ def test_what_was_asked_is_noted_in_the_copy(pole: CommandLine) -> None:
     assert facts["conditions"] == {"where": {"stream_episode": 1}, "min_steps": 20}
 
 
-def labelled(path: str, spec: Any = SPEC, **recipe: object) -> None:
+def labelled(path: str, spec: Any = SPEC, store: int = 0, **recipe: object) -> None:
     """A store whose episodes' metadata is worth filtering."""
     with SequenceReplayBuffer(path) as replay:
         replay.bind(spec, {"recipe": {"id": "A-v0", **recipe}})
         for number, task in enumerate(["door", "key", "door", "3"]):
-            piece = whole(0, number, 4 + number, End.TERMINATED)
+            piece = whole(store, number, 4 + number, End.TERMINATED)
             metadata = {"task": task, "level": number, "won": number > 1}
             replay.add([Piece(number, 0, 0, piece.end, piece.fields, metadata)])
 
@@ -224,7 +224,7 @@ def test_metadata_chooses_episodes(conditions: str, ids: list[int], stepwell: Co
 
 def test_stores_of_other_envs_are_merged_only_when_told_so(stepwell: CommandLine) -> None:
     labelled("a", frame_skip=4)
-    labelled("b", frame_skip=2)
+    labelled("b", store=1, frame_skip=2)
     result = stepwell("merge a b --out new")
     assert result.code == 2
     assert "b holds rows of other envs than " in result.err
@@ -237,8 +237,8 @@ def test_stores_of_other_envs_are_merged_only_when_told_so(stepwell: CommandLine
 
 def test_stores_of_other_rows_are_never_merged(stepwell: CommandLine) -> None:
     labelled("a")
-    labelled("b", SPEC.with_codecs({"observation": "raw"}))
-    labelled("c", replace(SPEC, fields=SPEC.fields[::-1]))
+    labelled("b", SPEC.with_codecs({"observation": "raw"}), store=1)
+    labelled("c", replace(SPEC, fields=SPEC.fields[::-1]), store=2)
     assert stepwell("merge a b --out new").code == 0, "codecs may differ"
     for options in ("", "--any-envs"):
         result = stepwell(f"merge a c --out other {options}")
@@ -297,7 +297,7 @@ def test_a_bad_command_gets_one_sentence_and_writes_nothing(
     assert after == there
 
 
-def test_damage_in_a_source_is_named_and_what_was_copied_is_kept(stepwell: CommandLine) -> None:
+def test_damage_in_a_source_is_named_and_nothing_is_left(stepwell: CommandLine) -> None:
     labelled("a")
     with SequenceReplayBuffer.open("a", read_only=True) as source:
         record = source.storage.table.record(2)
@@ -307,14 +307,21 @@ def test_damage_in_a_source_is_named_and_what_was_copied_is_kept(stepwell: Comma
     result = stepwell("copy a --out new")
     assert result.code == 2
     assert "of episode 2, are not what was written" in result.err
-    assert not Path("new").exists(), "nothing was copied yet"
+    assert not Path("new").exists()
+    assert not Path("new.part").exists()
 
 
+@pytest.mark.parametrize("was_there", ["", "folder", "link"])
 @pytest.mark.parametrize("when", [1, 2])
-def test_ctrl_c_keeps_what_was_copied_and_says_so(
-    when: int, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["copy a", "merge a b", "filter a --ended", "drop a --cut"])
+def test_ctrl_c_leaves_nothing(
+    command: str, when: int, was_there: str, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
+    if was_there:
+        Path("folder").mkdir()
+        Path("link").symlink_to("folder")
+    before = sorted(Path().rglob("*"))
+    calls: list[InterruptGuard] = []
 
     def check(self: InterruptGuard) -> None:
         calls.append(self)
@@ -323,13 +330,10 @@ def test_ctrl_c_keeps_what_was_copied_and_says_so(
 
     monkeypatch.setattr("stepwell.buffers.piece_writer._PIECE_ROWS", 50)
     monkeypatch.setattr(InterruptGuard, "check", check)
-    result = pole("copy a --out new")
+    result = pole(f"{command} --out {was_there or 'deep/new'}")
     assert (result.code, result.out) == (130, "")
-    found = contents("new")
-    whole_ones = sum(a == b for a, b in zip(found, contents("a"), strict=False))
-    assert 0 < whole_ones < len(contents("a"))
-    assert result.err.startswith(f"stepwell: interrupted; kept: {whole_ones} of ")
-    assert result.err.endswith("in new; to have all, remove that folder and begin anew\n")
+    assert result.err == "stepwell: interrupted; nothing kept\n"
+    assert sorted(Path().rglob("*")) == before
 
 
 def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
