@@ -57,7 +57,10 @@ def test_it_appears_when_all_is_done(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_after_an_error_nothing_is_there(kind: Kind, error: type[BaseException]) -> None:
-    with pytest.raises(error) as caught, appearing(Path("a/b/x"), "a test", kind=kind) as part:
+    with (  # noqa: PT012  # the order matters
+        pytest.raises(error) as caught,
+        appearing(Path("a/b/x"), "a test", kind=kind) as part,
+    ):
         fill(part)
         raise error
     assert caught.value.__notes__ == ["kept: nothing"]
@@ -79,7 +82,10 @@ def test_an_empty_folder_stays_after_an_error(name: str) -> None:
     Path("x").mkdir()
     Path("link").symlink_to("x")
     before = tree()
-    with pytest.raises(ZeroDivisionError), appearing(Path(name), "a test") as part:
+    with (  # noqa: PT012  # the order matters
+        pytest.raises(ZeroDivisionError),
+        appearing(Path(name), "a test") as part,
+    ):
         fill(part)
         raise ZeroDivisionError
     assert tree() == before

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +18,15 @@ import pytest
 import stepwell as sw
 from command_line import CommandLine, Result
 from labelled_rows import SPEC, told, whole
-from stepwell.buffers import Codec, Digest, End, Episode, Piece, SequenceReplayBuffer
+from stepwell.buffers import (
+    Codec,
+    Digest,
+    DiskStorage,
+    End,
+    Episode,
+    Piece,
+    SequenceReplayBuffer,
+)
 from stepwell.collectors.cli.app import main
 from stepwell.collectors.cli.facts import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
@@ -250,6 +262,7 @@ def test_stores_of_other_rows_are_never_merged(stepwell: CommandLine) -> None:
 BAD_COMMANDS = [
     ("merge a --out new", "merge: expected two stores or more, got one", "stepwell copy"),
     ("merge a b a --out new", "merge: expected different stores, got a twice", "name each once"),
+    ("merge a b --out new --duplicates drop", "'skip' or 'keep', got 'drop'", "give one of them"),
     ("merge a nowhere --out new", "nowhere holds no store", "give the folder of a store"),
     ("merge a b", "Missing option '--out'", "stepwell merge --help"),
     ("merge --out new", "Missing argument 'DIR", "stepwell merge --help"),
@@ -334,6 +347,164 @@ def test_ctrl_c_leaves_nothing(
     assert (result.code, result.out) == (130, "")
     assert result.err == "stepwell: interrupted; nothing kept\n"
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("more", range(3))
+@pytest.mark.parametrize("command", ["copy a", "merge a b", "filter a --ended"])
+def test_ctrl_c_twice_in_the_midst_of_a_write_leaves_nothing(
+    command: str, more: int, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(Path().rglob("*"))
+    add, rmtree = DiskStorage.add, shutil.rmtree
+
+    def press(count: int) -> None:
+        for _ in range(count):
+            signal.raise_signal(signal.SIGINT)
+
+    def added(self: DiskStorage, pieces: Any) -> None:
+        add(self, pieces)
+        press(2)
+
+    def removed(*arguments: Any, **options: Any) -> None:
+        press(min(more, 1))
+        rmtree(*arguments, **options)
+
+    monkeypatch.setattr(DiskStorage, "add", added)
+    monkeypatch.setattr("stepwell.buffers.disk.appearing.shutil.rmtree", removed)
+    result = pole(f"{command} --out new")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == "stepwell: interrupted; nothing kept\n"
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["copy a", "export a --to npz", "import arrays --from npz"])
+def test_ctrl_c_that_comes_too_late_does_not_say_that_nothing_is_kept(
+    command: str, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pole("export a --to npz --out arrays").code == 0
+    rename = os.rename
+
+    def pressed(*names: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        rename(*names)
+
+    monkeypatch.setattr(os, "rename", pressed)
+    result = pole(f"{command} --out new")
+    assert (result.code, result.err) == (0, "")
+    assert "in new" in result.out
+    assert Path("new").is_dir()
+
+
+def test_ctrl_c_twice_at_the_last_moment_says_that_all_is_there(
+    pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def pressed(*names: Any) -> None:
+        rename(*names)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "rename", pressed)
+    result = pole("copy a --out new")
+    assert (result.code, result.err) == (130, "stepwell: interrupted; kept: all of it, in new\n")
+    assert contents("new") == contents("a")
+
+
+def test_a_copy_goes_into_the_folder_that_a_link_names(pole: CommandLine) -> None:
+    Path("there").mkdir()
+    Path("link").symlink_to("there")
+    assert pole("copy a --out link").code == 0
+    assert Path("link").readlink() == Path("there")
+    assert contents("there") == contents("a")
+    assert not list(Path().glob("*.part"))
+
+
+def killed(command: str) -> None:
+    """Run a command that is killed as it gives its work a name."""
+    code = (
+        "import os, sys\n"
+        "from stepwell.collectors.cli.app import main\n"
+        "os.rename = lambda *names: os.kill(os.getpid(), 9)\n"
+        "main(sys.argv[1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_merge_left_is_not_taken_for_a_store(pole: CommandLine) -> None:
+    killed("merge a b --out new --quiet")
+    assert not Path("new").exists()
+    for command in ("info", "verify", "repair"):
+        for folder in ("new.part", "new.part/.new"):
+            result = pole(f"{command} {folder}")
+            assert (result.code, result.out) == (2, "")
+            assert f"{folder} is not complete: expected a store" in result.err
+            assert "what a process that was killed has left of " in result.err
+            assert "begins anew" in result.err
+    assert pole("merge a b --out new").code == 0
+    assert contents("new") == contents("a") + contents("b")
+    assert not Path("new.part").exists()
+
+
+def test_the_same_run_in_two_stores_is_not_merged_unasked(pole: CommandLine) -> None:
+    assert pole(f"{POLE} --seed 1 --out again --quiet").code == 0
+    assert digest_of(Path("again")) == digest_of(Path("a"))
+    count = len(contents("a"))
+    before = sorted(Path().rglob("*"))
+    result = pole("merge a again --out new")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.count("\n") == 1
+    assert f"{count} of the {count} episodes from " in result.err
+    assert "--duplicates skip" in result.err
+    assert "--duplicates keep" in result.err
+    assert sorted(Path().rglob("*")) == before
+    facts = said(pole("merge a again --out once --duplicates skip --json"))
+    assert contents("once") == contents("a")
+    assert (facts["episodes"], facts["duplicate_episodes"]) == (count, count)
+    assert facts["digest"] == digest_of(Path("a"))
+    assert pole("merge a again --out twice --duplicates keep").code == 0
+    assert contents("twice") == contents("a") * 2
+    text = pole("merge a again b --out more --duplicates skip").out
+    assert f"{count:,} of them duplicates" in text
+    assert contents("more") == contents("a") + contents("b")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "filter a --ended --out other",
+        "copy a --out other --codec observation=raw",
+        "import arrays --from npz --out other",
+        "merge a b --out other",
+    ],
+)
+def test_what_came_from_a_store_is_not_merged_with_it_unasked(
+    command: str, pole: CommandLine
+) -> None:
+    assert pole("export a --to npz --out arrays").code == 0
+    assert pole(command).code == 0
+    result = pole("merge a other --out new")
+    assert (result.code, result.out) == (2, "")
+    assert "would be copied twice, expected each once" in result.err
+    assert pole("merge a other --out new --duplicates skip").code == 0
+    assert len(contents("new")) == len(contents("b" if "b" in command.split() else "a")) + (
+        len(contents("a")) if "b" in command.split() else 0
+    )
+
+
+def test_a_folder_that_was_copied_by_hand_is_the_same_store(pole: CommandLine) -> None:
+    shutil.copytree("a", "byhand")
+    assert "would be copied twice" in pole("merge a byhand --out new").err
+    Path("link").symlink_to("a")
+    assert "expected different stores, got a twice" in pole("merge a link --out new").err
+
+
+def test_what_was_kept_and_what_was_dropped_make_the_whole_again(pole: CommandLine) -> None:
+    assert pole("filter a --min-steps 20 --out kept").code == 0
+    assert pole("drop a --min-steps 20 --out dropped").code == 0
+    assert pole("merge kept dropped --out new").code == 0
+    assert sorted(contents("new"), key=repr) == sorted(contents("a"), key=repr)
 
 
 def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
