@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.disk.appearing import appearing
+from stepwell.buffers.disk.appearing import appearing, check_complete
 from stepwell.buffers.disk.files import Files
 from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.options import OnCorrupt
@@ -138,13 +138,16 @@ class SequenceReplayBuffer:
             priority_alpha: Power to which priorities are raised.
 
         Raises:
-            StoreNotFound: There is no store in the folder.
+            StoreNotFound: There is no store in the folder, or it is one that a copy or an import
+                has not completed.
             StoreLocked: Another process writes into it, and ``read_only`` is False.
             StoreCorrupt: Something in it is not what was written.
             SpecMismatch: The stores hold different fields.
             ValueError: The weights are not one number >= 0 for each folder.
         """
         replay = cls(seed=seed, threads=threads, priority_alpha=priority_alpha)
+        for folder in [path] if isinstance(path, str | os.PathLike) else path:
+            check_complete(Path(folder))
         if not isinstance(path, str | os.PathLike):
             replay._use(open_many(path, weights, on_corrupt))
             return replay

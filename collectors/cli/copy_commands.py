@@ -217,7 +217,8 @@ def copy(
     stepwell copy runs/pong --out backup/pong
     stepwell copy runs/pong --out runs/fast --codec observation=raw
 
-    The digest is that of the source: see stepwell info --digest.
+    The digest is that of the source: see stepwell info --digest. The copy appears when
+    it is complete; after an error or Ctrl-C nothing is left behind.
     """
     with reported(debug, "begin anew"):
         copy_stores(
