@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
-from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.many_storages import ManyStorages, name_of
 from stepwell.buffers.storage import Storage
 from stepwell.buffers.stored_episode import StoredEpisode
@@ -85,8 +84,8 @@ def find_repeats(
             is_many = isinstance(storages[number], ManyStorages)
             yield first[number] + (episode.id >> _ID_BITS if is_many else 0), episode
 
-    origins = [_Origin.of(source) for source in sources]
-    related = [[one.may_share(other) for other in origins] for one in origins]
+    runs = [_runs_of(source) for source in sources]
+    related = [[_may_share(one, other) for other in runs] for one in runs]
     if len(sources) < 2:
         return Repeats(bytearray())
     is_seed_needed = not all(map(all, related))
@@ -94,42 +93,24 @@ def find_repeats(
     return _compared(each, is_candidate, related, sources, is_seed_needed, on_look)
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """Where a source's episodes come from.
+def _runs_of(source: Storage) -> frozenset[tuple[str, int]] | None:
+    """Seed and number of each run of a Collector that made a source; None where others did too.
 
-    Args:
-        stores: Names of the store, and of those that it was copied from.
-        runs: Seed and number of each run of a Collector that made them.
-        is_known: No other episodes are in it.
+    A copy has the sessions of what it was copied from.
     """
+    runs: set[tuple[str, int]] = set()
+    for session in source.sessions:
+        number = session.get("session")
+        if "seed" in session and isinstance(number, int):
+            runs.add((str(session["seed"]), number))
+        elif "copied_episodes" not in session:
+            return None
+    return frozenset(runs) or None
 
-    stores: frozenset[str]
-    runs: frozenset[tuple[str, int]]
-    is_known: bool
 
-    @classmethod
-    def of(cls, source: Storage) -> _Origin:
-        """That of a storage."""
-        stores = {source.store} if isinstance(source, DiskStorage) else set[str]()
-        runs: set[tuple[str, int]] = set()
-        is_known = len(source.sessions) > 0
-        for session in source.sessions:
-            copied = session.get("copied_from")
-            if isinstance(copied, list):
-                for origin in cast("list[Mapping[str, object]]", copied):
-                    stores.add(str(origin.get("store", "")))
-                is_known &= "copied_episodes" in session
-            elif "seed" in session and isinstance(session.get("session"), int):
-                runs.add((str(session["seed"]), cast("int", session["session"])))
-            else:
-                is_known = False
-        return cls(frozenset(stores - {""}), frozenset(runs), is_known)
-
-    def may_share(self, other: _Origin) -> bool:
-        """An episode may be in both."""
-        is_apart = self.is_known and other.is_known
-        return not is_apart or bool(self.stores & other.stores or self.runs & other.runs)
+def _may_share(one: frozenset[object] | None, other: frozenset[object] | None) -> bool:
+    """Two sources that were made in these runs may hold the same episode."""
+    return one is None or other is None or bool(one & other)
 
 
 def _candidates(each: Episodes, related: list[list[bool]], is_seed_needed: bool) -> bytearray:

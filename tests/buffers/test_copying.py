@@ -579,6 +579,15 @@ def test_a_source_and_what_was_filtered_from_it_share_episodes(stack: ExitStack)
     )
 
 
+def test_copies_of_other_runs_hold_the_episodes_of_other_runs(stack: ExitStack) -> None:
+    copies: list[SequenceReplayBuffer] = []
+    for session in (RUN_1, RUN_2, RUN_1):
+        copies.append(SequenceReplayBuffer())
+        copy_episodes(holding(stack, some(0, 1), session), copies[-1])
+    assert len(merged(copies[:2])) == 4
+    refused(copies[::2])
+
+
 def test_only_what_is_chosen_is_compared(stack: ExitStack) -> None:
     sources = [holding(stack, some(0, 1, 2)), holding(stack, some(2, 3, 4))]
     assert len(merged(sources, where=lambda facts: facts["number"] != 2)) == 4

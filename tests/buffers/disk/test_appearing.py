@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ import pytest
 
 from killed_calls import killed_at, tree
 from stepwell.buffers.disk.appearing import Kind, appearing, check_complete
+from stepwell.buffers.disk.files import Files
 from stepwell.buffers.errors import StoreLocked, StoreNotFound
 
 KINDS: tuple[Kind, ...] = ("folder", "file")
@@ -270,6 +272,7 @@ RACER = """
 import sys, time
 from pathlib import Path
 from stepwell.buffers.disk.appearing import appearing
+from stepwell.buffers.disk.files import Files
 from stepwell.buffers.errors import StoreLocked
 sys.stdin.readline()
 made = refused = 0
@@ -315,6 +318,44 @@ def test_of_several_that_race_for_what_is_left_one_makes_it() -> None:
     assert sorted(tree()) == sorted(
         name for number in range(150) for name in (f"x{number}", f"x{number}/who")
     )
+
+
+@pytest.mark.parametrize("what", ["the lock", "the folder"])
+def test_a_lock_that_another_has_removed_meanwhile_is_none(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, calls = Files.lock, [0]
+
+    def removed(self: Files, file: io.FileIO) -> bool:
+        calls[0] += 1
+        if calls[0] == 1:  # who had it ends between the opening and the locking
+            Path("x.part/UNFINISHED").unlink()
+            if what == "the folder":
+                Path("x.part").rmdir()
+        return lock(self, file)
+
+    monkeypatch.setattr(Files, "lock", removed)
+    with appearing(Path("x"), "a test") as part:
+        fill(part)
+        with pytest.raises(StoreLocked, match=f"x is being made by pid {os.getpid()} on"):
+            make("x")
+    assert tree() == whole("folder", "x")
+
+
+def test_what_another_has_made_meanwhile_is_seen_before_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock = Files.lock
+
+    def made(self: Files, file: io.FileIO) -> bool:
+        Path("x").mkdir(exist_ok=True)
+        Path("x/data").write_text("of another")
+        return lock(self, file)
+
+    monkeypatch.setattr(Files, "lock", made)
+    with pytest.raises(ValueError, match="x is not empty"), appearing(Path("x"), "a test"):
+        pytest.fail("too late")
+    assert tree() == {"x": None, "x/data": b"of another"}
 
 
 @pytest.mark.parametrize("is_left", [False, True])
