@@ -13,6 +13,7 @@ from stepwell.buffers.episode_filter import Where, check_where, chooses
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.many_storages import ManyStorages, check_same_rows, name_of
 from stepwell.buffers.piece_writer import PieceWriter, check_new
+from stepwell.buffers.repeated_episodes import Duplicates, check_duplicates, find_repeats
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage import Storage
@@ -32,6 +33,7 @@ class CopyReport:
         chosen_steps: Env steps of them.
         left_out_episodes: Episodes that are not to be copied.
         left_out_steps: Env steps of them.
+        duplicate_episodes: Of these, how many are left out as an earlier source holds them too.
         beheaded: Chosen episodes whose beginning the source does not have any more.
         raw_bytes: Bytes of the copied rows, uncompressed.
         stored_bytes: Bytes of the same rows as they are stored now.
@@ -46,6 +48,7 @@ class CopyReport:
     chosen_steps: int = 0
     left_out_episodes: int = 0
     left_out_steps: int = 0
+    duplicate_episodes: int = 0
     beheaded: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
@@ -64,10 +67,14 @@ def copy_episodes(
     where: Where | None = None,
     keep: Callable[[StoredEpisode], bool] | None = None,
     any_envs: bool = False,
+    duplicates: Duplicates = "refuse",
     facts: Mapping[str, object] | None = None,
     progress: Callable[[CopyReport], None] | None = None,
 ) -> CopyReport:
     """Copy whole episodes into a new replay, in RAM or in a folder, with any codecs.
+
+    A folder appears when all is copied and on the medium: after an error, Ctrl-C or a kill it is
+    not there.
 
     Rows, streams, ends and metadata stay what they are, bit for bit; ids are given anew, from 0 on
     and in the same order. What was stored in many small pieces is joined into large ones. The
@@ -81,19 +88,27 @@ def copy_episodes(
             metadata.
         keep: Copy only episodes for which this is true, for example an `EpisodeSelection`.
         any_envs: Let the sources' envs differ, as long as the fields are the same.
+        duplicates: What to do where several sources hold the same episode, all rows bit by bit:
+            ``"refuse"`` to copy at all, ``"skip"`` it in all sources but the first, or ``"keep"``
+            it as often as it is there. Sources that other runs made, with other seeds, may hold
+            equal episodes: of them only those that were reset with the same seed count. Within one
+            source nothing is compared.
         facts: JSON-able facts to note with the copy.
-        progress: Called after every write with the report so far.
+        progress: Called after every write, and after every episode that was compared before,
+            with the report so far.
 
     Returns:
         What was done.
 
     Raises:
-        ValueError: The target holds something, or no episode is chosen; nothing was written.
+        ValueError: The target holds something, or no episode is chosen, or several sources hold
+            the same one; nothing was written.
         SpecMismatch: The sources hold other fields, or rows of other envs; nothing was written.
         StoreCorrupt: A source's bytes are not what was written.
+        StoreLocked: Another process makes a store in the target's folder.
 
-    After an error or Ctrl-C the target holds what was written until then, whole rows; a note on the
-    error says how much that is.
+    After an error or Ctrl-C a target in RAM holds what was written until then, whole rows; a note
+    on the error says how much that is.
 
     Example:
         >>> import gymnasium as gym
@@ -112,6 +127,7 @@ def copy_episodes(
     sources = [source] if isinstance(source, SequenceReplayBuffer) else list(source)
     storages = _checked_sources(sources, any_envs)
     check_new(target)
+    check_duplicates(duplicates)
     if where is not None:
         check_where(where)
     for storage in storages:
@@ -122,15 +138,19 @@ def copy_episodes(
             f"none of {plan.report.left_out_episodes:,} episodes would be copied, expected at "
             f"least one: choose by other conditions"
         )
-    _bind(target, storages, plan.report, facts or {})
-    copy = _Copy(target, plan.report, began, progress)
-    try:
-        for episode in plan.episodes():
-            copy.copy(episode)
-        copy.finish()
-    except BaseException as error:
-        error.add_note(copy.kept)
-        raise
+    if duplicates != "keep":
+        plan.leave_out_repeats(duplicates, progress)
+    with target.filled_at_once("a copy") as written:
+        _bind(written, storages, plan.report, facts or {})
+        copy = _Copy(written, plan.report, began, progress)
+        try:
+            for episode in plan.episodes():
+                copy.copy(episode)
+            copy.finish()
+        except BaseException as error:
+            if target.path is None:
+                error.add_note(copy.kept)
+            raise
     return copy.report
 
 
@@ -167,10 +187,49 @@ class _Plan:
 
     def episodes(self) -> Iterator[StoredEpisode]:
         """The chosen episodes."""
-        for storage, chosen in zip(self._storages, self._chosen, strict=True):
+        for _, episode in self._numbered():
+            yield episode
+
+    def leave_out_repeats(
+        self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
+    ) -> None:
+        """Choose no episode that an earlier source holds too.
+
+        Raises:
+            ValueError: There is one, and that is to be refused.
+        """
+        look = (lambda: None) if progress is None else (lambda: progress(self.report))
+        found = find_repeats(self._storages, self._numbered, look)
+        if not found.episodes:
+            return
+        if duplicates == "refuse":
+            raise ValueError(
+                f"{found.episodes:,} episodes would be copied twice, expected each once: "
+                f"{found.sentence}; leave them out (duplicates='skip', --duplicates skip), or have "
+                f"them as often as they are there (duplicates='keep', --duplicates keep)"
+            )
+        is_repeated = iter(found.is_repeated)
+        for chosen in self._chosen:
+            for place, is_chosen in enumerate(chosen):
+                chosen[place] = is_chosen and not next(is_repeated)
+        report = self.report
+        self.report = replace(
+            report,
+            chosen_episodes=report.chosen_episodes - found.episodes,
+            chosen_steps=report.chosen_steps - found.steps,
+            left_out_episodes=report.left_out_episodes + found.episodes,
+            left_out_steps=report.left_out_steps + found.steps,
+            duplicate_episodes=found.episodes,
+            beheaded=report.beheaded - found.beheaded,
+        )
+
+    def _numbered(self) -> Iterator[tuple[int, StoredEpisode]]:
+        """The chosen episodes, each with the index of its storage."""
+        pairs = zip(self._storages, self._chosen, strict=True)
+        for number, (storage, chosen) in enumerate(pairs):
             for is_chosen, episode in zip(chosen, stored_episodes(storage), strict=True):
                 if is_chosen:
-                    yield episode
+                    yield number, episode
 
 
 class _Copy:
@@ -191,12 +250,11 @@ class _Copy:
 
     @property
     def kept(self) -> str:
-        """What was written so far, in words."""
-        where = "in RAM" if self._target.path is None else f"in {self._target.path}"
-        report = self.report
+        """What a target in RAM holds, in words."""
+        report, writer = self.report, self._writer
         return (
-            f"kept: {report.episodes:,} of {report.chosen_episodes:,} episodes, "
-            f"{report.steps:,} of {report.chosen_steps:,} steps, {where}"
+            f"kept: {writer.episodes:,} of {report.chosen_episodes:,} episodes, "
+            f"{writer.steps:,} of {report.chosen_steps:,} steps, in RAM"
         )
 
     def copy(self, episode: StoredEpisode) -> None:
@@ -283,7 +341,6 @@ def _bind(
     """Settle the target's rows, and note where they come from."""
     copy: dict[str, object] = {
         "copied_from": [origin for storage in storages for origin in _origins_of(storage)],
-        # Planned: a store that holds fewer is what an interrupted copy left.
         "copied_episodes": plan.chosen_episodes,
         "copied_steps": plan.chosen_steps,
         **facts,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -31,19 +33,32 @@ class PieceWriter:
         self._target = target
         self._on_flush = on_flush
         self._row_bytes = max(1, target.spec.row_bytes)
-        self._next_id = target.storage.table.next_episode
+        # What is written is read from the target itself: an interrupt cannot come in between.
+        self._before = target.storage.table.counters
+        self._next_id = self._before.next_episode
         self._waiting: list[Piece] = []
         self._waiting_rows = 0
         self._digest = Digest()
-        self._put_episodes = 0
+        self._put_rows = 0
+        self._ends = array("q")
+        """Rows put by the end of each episode."""
         self.max_rows = max(1, min(_PIECE_ROWS, _PIECE_BYTES // self._row_bytes))
         """Rows of the largest piece that `put` likes to be given."""
-        self.episodes = 0
-        """Episodes of which all is written."""
-        self.steps = 0
-        """Env steps written; the row of a reset is none."""
-        self.rows = 0
+
+    @property
+    def rows(self) -> int:
         """Rows written."""
+        return self._target.storage.table.counters.next_row_id - self._before.next_row_id
+
+    @property
+    def steps(self) -> int:
+        """Env steps written; the row of a reset is none."""
+        return self._target.storage.table.counters.total_steps - self._before.total_steps
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of which all is written."""
+        return bisect_right(self._ends, self.rows)
 
     @property
     def raw_bytes(self) -> int:
@@ -62,7 +77,8 @@ class PieceWriter:
                 self.flush()
             self._waiting.append(replace(piece, episode=self._next_id))
             self._waiting_rows += piece.rows
-        self._put_episodes += 1
+            self._put_rows += piece.rows
+        self._ends.append(self._put_rows)
         self._next_id += 1
         if self._is_full():
             self.flush()
@@ -72,9 +88,6 @@ class PieceWriter:
         self._target.add(self._waiting)
         for piece in self._waiting:
             self._digest.update(piece)
-        self.episodes = self._put_episodes
-        self.rows += self._waiting_rows
-        self.steps += self._waiting_rows - sum(piece.first_row == 0 for piece in self._waiting)
         self._waiting, self._waiting_rows = [], 0
         self._on_flush()
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
 from stepwell.buffers.digest import Digest
+from stepwell.buffers.disk.appearing import appearing, check_complete
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.options import OnCorrupt
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import Episode, Piece
 from stepwell.buffers.episode_filter import Where
-from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreCorrupt
+from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked
 from stepwell.buffers.many_storages import open_many
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity
 from stepwell.buffers.replay_state import difference_of, restore, state_of
@@ -134,13 +138,16 @@ class SequenceReplayBuffer:
             priority_alpha: Power to which priorities are raised.
 
         Raises:
-            StoreNotFound: There is no store in the folder.
+            StoreNotFound: There is no store in the folder, or it is one that a copy or an import
+                has not completed.
             StoreLocked: Another process writes into it, and ``read_only`` is False.
             StoreCorrupt: Something in it is not what was written.
             SpecMismatch: The stores hold different fields.
             ValueError: The weights are not one number >= 0 for each folder.
         """
         replay = cls(seed=seed, threads=threads, priority_alpha=priority_alpha)
+        for folder in [path] if isinstance(path, str | os.PathLike) else path:
+            check_complete(Path(folder))
         if not isinstance(path, str | os.PathLike):
             replay._use(open_many(path, weights, on_corrupt))
             return replay
@@ -256,6 +263,41 @@ class SequenceReplayBuffer:
         before = table.base + len(table)
         self.storage.add(pieces)
         self._total_bytes += int(table.records["nbytes"][max(0, before - table.base) :].sum())
+
+    @contextlib.contextmanager
+    def filled_at_once(self, doing: str) -> Generator[SequenceReplayBuffer]:
+        """Fill a new replay that has a folder so that its store is complete, or not there at all.
+
+        Args:
+            doing: What is going on, as in "a copy".
+
+        Yields:
+            Where to write. In RAM that is this replay. Else it is one with the same options, whose
+            store gets the folder's name when the block ends; then this replay holds it. After an
+            error, or when the process is killed, the folder is not there.
+
+        Raises:
+            ValueError: Something is in the folder.
+            StoreLocked: Another process fills it.
+        """
+        if self._path is None:
+            yield self
+            return
+        with appearing(self._path, doing) as part:
+            written = SequenceReplayBuffer(
+                part,
+                capacity=self._capacity,
+                capacity_bytes=self._capacity_bytes,
+                codecs=self._codecs,
+            )
+            with written:
+                yield written
+        try:
+            self._use(DiskStorage.open(self._path))
+        except BaseException as error:
+            error.add_note(f"kept: all of it, in {self._path}")
+            raise
+        self._total_bytes = written.total_bytes
 
     def drop_before(self, row_id: int) -> None:
         """Give back the memory, or files, that hold nothing but rows older than one.
@@ -778,9 +820,15 @@ class SequenceReplayBuffer:
     def _new_storage(self, spec: Spec) -> Storage:
         if self._path is None:
             return MemoryStorage(spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes)
-        return DiskStorage.create(
-            self._path, spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes
-        )
+        try:
+            return DiskStorage.create(
+                self._path, spec, capacity=self._capacity, capacity_bytes=self._capacity_bytes
+            )
+        except (ValueError, StoreLocked) as error:
+            # There was no store when this replay was made.
+            if isinstance(error, StoreLocked) or DiskStorage.exists(self._path):
+                _refuse_new_store(self._path)
+            raise
 
     def _use(self, storage: Storage) -> None:
         self._storage = storage
@@ -793,3 +841,25 @@ class SequenceReplayBuffer:
             with self.storage.lock:
                 self._sampler = self._sampler or Sampler(self.storage, self._threads, self._alpha)
         return self._sampler
+
+
+def _refuse_new_store(path: Path) -> None:
+    """Refuse a folder in which somebody else has made a store in the meantime.
+
+    Raises:
+        StoreLocked: A living process writes it.
+        ValueError: None does.
+    """
+    try:
+        StoreFolder(path, Files()).lock().close()
+    except StoreLocked as error:
+        holder = str(error).partition(" is written by ")[2].partition(", expected")[0]
+        raise StoreLocked(
+            f"{path} is being written by {holder or 'another process'}: expected a new folder; "
+            f"wait for its end, or choose another folder"
+        ) from None
+    if DiskStorage.exists(path):
+        raise ValueError(
+            f"{path} holds a store by now: expected a new folder, as it was when this began; open "
+            f"it again to go on in it (--resume), or choose another folder"
+        ) from None

@@ -13,6 +13,8 @@ __all__ = ["InterruptGuard"]
 class InterruptGuard:
     """Holds a first Ctrl-C back until `check` is called, so that no row is torn; a second one acts.
 
+    What is done after that one, such as storing what is whole, is guarded in the same way.
+
     Outside the main thread, where Python delivers no signals, it does nothing.
     """
 
@@ -25,6 +27,10 @@ class InterruptGuard:
         if self._came:
             self._came = False
             raise KeyboardInterrupt
+
+    def finish(self) -> None:
+        """All is done: a Ctrl-C that is still held back comes too late to change anything."""
+        self._came = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -47,6 +53,6 @@ class InterruptGuard:
             self.check()
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        if self._came:
+        self._came = not self._came
+        if not self._came:
             raise KeyboardInterrupt
-        self._came = True

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepwell.buffers import EpisodeBuffer, SequenceReplayBuffer
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    EpisodeBuffer,
+    SequenceReplayBuffer,
+    StepwellError,
+)
 from stepwell.buffers.digest import Digest
 from stepwell.collectors.stepping.arrival import Arrival
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "kept_since"]
 
 
 class Recorder:
@@ -29,8 +36,7 @@ class Recorder:
         self._digest = Digest()
         self._flush_seconds = flush_seconds
         self._flushed = time.monotonic()
-        self._steps_before = replay.steps
-        self._episodes = 0
+        self._first_episode = replay.storage.table.next_episode
         self.begin_anew()
 
     @property
@@ -41,9 +47,7 @@ class Recorder:
     @property
     def kept(self) -> str:
         """What this Collector has stored, in words."""
-        where = "in RAM" if self._replay.path is None else f"in {self._replay.path}"
-        steps = self._replay.steps - self._steps_before
-        return f"{steps:,} steps, {self._episodes:,} ended episodes, {where}"
+        return kept_since(self._replay, self._first_episode)
 
     @property
     def is_overtaken(self) -> bool:
@@ -97,4 +101,27 @@ class Recorder:
         self._known_episodes = self._replay.storage.table.next_episode
         for piece in pieces:
             self._digest.update(piece)
-            self._episodes += piece.end.is_final
+
+
+def kept_since(replay: SequenceReplayBuffer, first_episode: int) -> str:
+    """What a replay holds of the episodes from an id on, in words.
+
+    Of a folder it is what a reader finds there: a write that was interrupted may be stored, though
+    it never returned.
+    """
+    storage = replay.storage
+    table = storage.table
+    if isinstance(storage, DiskStorage):
+        with (
+            contextlib.suppress(StepwellError, OSError),
+            DiskStorage.open(storage.path, read_only=True) as found,
+        ):
+            table = found.table
+    records = table.records
+    is_tail = (records["is_tail"] == 1) & (records["end"] & End.LOST == 0)
+    tails = records[is_tail & (records["episode"] >= first_episode)]
+    rows = tails["first_row"] + tails["rows"] - tails["head"]
+    steps = int(np.maximum(0, rows - (tails["head"] == 0)).sum())
+    ended = int((tails["end"] & (End.TERMINATED | End.TRUNCATED) != 0).sum())
+    where = "in RAM" if replay.path is None else f"in {replay.path}"
+    return f"{steps:,} steps, {ended:,} ended episodes, {where}"

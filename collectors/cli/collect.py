@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import shutil
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any, cast
 
 import rich.console
 
-from stepwell.buffers import SequenceReplayBuffer
+from stepwell.buffers import SequenceReplayBuffer, StepwellError
+from stepwell.buffers.disk.files import Files
+from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.collectors.cli.fields import missing_values
 from stepwell.collectors.cli.make import EnvWish, make_envs
@@ -21,6 +22,7 @@ from stepwell.collectors.cli.nes import refuse_endless
 from stepwell.collectors.cli.policy import load_policy
 from stepwell.collectors.cli.progress import Goal, LiveLine, packed, progress_parts, summary
 from stepwell.collectors.collector import Collector
+from stepwell.collectors.recorder import kept_since
 from stepwell.collectors.report import CollectReport
 
 __all__ = ["DEFAULT_NUM_ENVS", "CollectJob", "collect_into"]
@@ -98,29 +100,59 @@ def _refuse_nonsense(job: CollectJob) -> None:
     if (job.goal.steps is None) == (job.goal.episodes is None):
         got = "neither" if job.goal.steps is None else "both"
         raise ValueError(f"expected either --steps or --episodes, got {got}; give one of them")
-    if not job.resume and DiskStorage.exists(job.out):
+    if not job.resume:
+        _refuse_store(job.out, DiskStorage.exists(job.out))
+    if job.out.is_symlink() and not job.out.exists():
         raise ValueError(
-            f"--out {job.out} holds a store already: expected a new or empty folder; add to it "
-            f"with --resume, or choose another folder"
+            f"--out {job.out} is a link to nothing: expected a folder, a link to one, or a new "
+            f"name; make the folder that it names, or choose another name"
         )
     if job.goal.episodes is not None:
         refuse_endless(job.envs.env, job.envs.knobs)
 
 
+def _refuse_store(out: Path, is_store: bool) -> None:
+    if is_store:
+        raise ValueError(
+            f"--out {out} holds a store already: expected a new or empty folder; add to it "
+            f"with --resume, or choose another folder"
+        )
+
+
 @contextlib.contextmanager
 def _replay_of(job: CollectJob) -> Generator[SequenceReplayBuffer]:
     """The store; a new one that got no step is taken away again."""
-    was_there, was_store = job.out.exists(), DiskStorage.exists(job.out)
+    was_there = job.out.exists()
     replay = SequenceReplayBuffer(job.out, capacity=job.capacity, capacity_bytes=job.capacity_bytes)
+    was_store = replay.is_bound
+    first_episode = replay.storage.table.next_episode if was_store else 0
     try:
         with replay:
+            if not job.resume:
+                _refuse_store(job.out, was_store)  # somebody may have made it just now
             yield replay
-    finally:
-        is_ours = replay.is_bound and not was_store
-        if is_ours and replay.steps == 0:
-            shutil.rmtree(job.out)
-            if was_there:
-                job.out.mkdir()
+    except BaseException as error:
+        if replay.is_bound:
+            kept = kept_since(replay, first_episode)
+            # Also of an interrupt after the last step, of which the Collector knows nothing.
+            error.add_note(f"kept: {kept}")
+            if kept.startswith("0 steps") and not was_store:
+                _take_away(job.out, was_there)
+        raise
+
+
+def _take_away(out: Path, was_there: bool) -> None:
+    """Remove a new store in which is no step; a folder that was there is empty again."""
+    folder = StoreFolder(out, Files())
+    with contextlib.suppress(StepwellError, OSError), contextlib.closing(folder.lock()):
+        with DiskStorage.open(out, read_only=True) as storage:
+            if storage.table.total_steps:  # another process was quick
+                return
+        for pattern in ("manifest.json*", "segment-*.bin*", "LOCK"):
+            for path in out.glob(pattern):
+                path.unlink()
+        if not was_there:
+            out.rmdir()
 
 
 def _as_before(job: CollectJob, replay: SequenceReplayBuffer) -> tuple[CollectJob, int]:

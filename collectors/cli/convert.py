@@ -166,6 +166,7 @@ def _convert(job: _Job) -> None:
                 report = convert_to_rows(
                     original, job.target, job.names, facts=facts, progress=progress
                 )
+            guard.finish()
     _tell(job, report)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import rich.console
 
@@ -18,6 +18,9 @@ from stepwell.buffers.stored_episode import StoredEpisode
 from stepwell.collectors.cli.progress import LiveLine, Part, packed
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.report import format_bytes
+
+if TYPE_CHECKING:
+    from stepwell.buffers.repeated_episodes import Duplicates
 
 __all__ = ["CopyJob", "codecs_of", "copy_stores"]
 
@@ -33,6 +36,7 @@ class CopyJob:
         keep: Which episodes to copy; None for all.
         conditions: The same as plain data, to be noted with the copy.
         any_envs: Let the sources' envs differ.
+        duplicates: What to do with an episode that several sources hold.
         codecs: How to keep fields, by name.
         is_quiet: Show neither progress nor summary.
         as_json: Print one JSON object instead of the summary.
@@ -44,6 +48,7 @@ class CopyJob:
     keep: Callable[[StoredEpisode], bool] | None = None
     conditions: Mapping[str, object] = field(default_factory=dict[str, object])
     any_envs: bool = False
+    duplicates: str = "refuse"
     codecs: Mapping[str, Codec] = field(default_factory=dict[str, Codec])
     is_quiet: bool = False
     as_json: bool = False
@@ -70,7 +75,7 @@ def copy_stores(job: CopyJob) -> None:
         before = sum(source.nbytes for source in sources)
         line = stack.enter_context(LiveLine(screen))
         line.say(f"looking at {_names(job.sources)} ...")
-        target = stack.enter_context(_new_replay(job))
+        target = stack.enter_context(SequenceReplayBuffer(job.out, codecs=job.codecs))
         report = _copy(job, sources, target, line)
     _tell(job, report, before, target.nbytes)
 
@@ -104,7 +109,7 @@ def _copy(
     target: SequenceReplayBuffer,
     line: LiveLine,
 ) -> CopyReport:
-    """Copy; Ctrl-C ends it between two writes."""
+    """Copy; Ctrl-C ends it between two writes, and leaves nothing."""
     with InterruptGuard() as guard:
 
         def progress(report: CopyReport) -> None:
@@ -112,30 +117,17 @@ def _copy(
             guard.check()
 
         conditions = {"conditions": dict(job.conditions)} if job.conditions else {}
-        return copy_episodes(
+        report = copy_episodes(
             sources,
             target,
             keep=job.keep,
             any_envs=job.any_envs,
+            duplicates=cast("Duplicates", job.duplicates),
             facts={"command": job.command, **conditions},
             progress=progress,
         )
-
-
-@contextlib.contextmanager
-def _new_replay(job: CopyJob) -> Generator[SequenceReplayBuffer]:
-    """The new store; one that got no row is taken away again."""
-    was_there = job.out.exists()
-    replay = SequenceReplayBuffer(job.out, codecs=job.codecs)
-    try:
-        with replay:
-            yield replay
-    except BaseException:
-        if replay.is_bound and not len(replay.storage.table):
-            shutil.rmtree(job.out)
-            if was_there:
-                job.out.mkdir()
-        raise
+        guard.finish()
+    return report
 
 
 def _progress_parts(report: CopyReport) -> list[Part]:
@@ -179,6 +171,8 @@ def _summary(job: CopyJob, report: CopyReport, before: int, after: int) -> list[
     ]
     if report.left_out_episodes:
         first.append(Part(f"{report.left_out_steps:,} steps left out"))
+    if report.duplicate_episodes:
+        first.append(Part(f"{report.duplicate_episodes:,} of them duplicates", style="yellow"))
     if report.beheaded:
         first.append(Part(f"{report.beheaded:,} without beginning", style="yellow"))
     first += [

@@ -27,7 +27,6 @@ __all__ = [
     "add_copy_commands",
 ]
 
-_AFTER_CTRL_C = "to have all, remove that folder and begin anew"
 _WHICH = "Which episodes (all conditions must hold)"
 
 Store = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a store; only read.")]
@@ -97,6 +96,14 @@ def merge(
         bool,
         typer.Option("--any-envs", metavar="", help="Also where the envs were made differently."),
     ] = False,
+    duplicates: Annotated[
+        str,
+        typer.Option(
+            metavar="refuse|skip|keep",
+            help="Episodes that several stores hold, all rows bit by bit: refuse to merge, keep "
+            "those of the first store, or keep all.",
+        ),
+    ] = "refuse",
     codec: Codecs = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -106,11 +113,13 @@ def merge(
 
     stepwell merge runs/a runs/b --out runs/both
     stepwell merge runs/pong* --out runs/pong
+    stepwell merge runs/a runs/good --out runs/all --duplicates skip
 
-    Specs and envs must agree. To sample from several stores no merging is needed: a
-    SequenceReplayBuffer opens a list of folders too.
+    Specs and envs must agree, and no episode may be in two of the stores. To sample
+    from several stores no merging is needed: a SequenceReplayBuffer opens a list of
+    folders too.
     """
-    with reported(debug, _AFTER_CTRL_C):
+    with reported(debug, "begin anew"):
         if len(folders) < 2:
             raise ValueError(
                 "merge: expected two stores or more, got one: name another, or use stepwell copy"
@@ -126,6 +135,7 @@ def merge(
                 sources=folders,
                 out=out,
                 any_envs=any_envs,
+                duplicates=duplicates,
                 codecs=codecs_of("--codec", codec or []),
                 is_quiet=quiet,
                 as_json=as_json,
@@ -156,7 +166,7 @@ def filter_episodes(
     stepwell filter runs/pong --min-return 18 --ended --out runs/good
     stepwell filter runs/maze --where task=door --where level=3 --out runs/door
     """
-    with reported(debug, _AFTER_CTRL_C):
+    with reported(debug, "begin anew"):
         told = Conditions(
             where or (), episodes, min_return, max_return, min_steps, max_steps, ended, cut
         )
@@ -186,7 +196,7 @@ def drop(
     stepwell drop runs/pong --episodes 3,10-20 --out runs/clean
     stepwell drop runs/pong --cut --max-steps 50 --out runs/clean
     """
-    with reported(debug, _AFTER_CTRL_C):
+    with reported(debug, "begin anew"):
         told = Conditions(
             where or (), episodes, min_return, max_return, min_steps, max_steps, ended, cut
         )
@@ -207,9 +217,10 @@ def copy(
     stepwell copy runs/pong --out backup/pong
     stepwell copy runs/pong --out runs/fast --codec observation=raw
 
-    The digest is that of the source: see stepwell info --digest.
+    The digest is that of the source: see stepwell info --digest. The copy appears when
+    it is complete; after an error or Ctrl-C nothing is left behind.
     """
-    with reported(debug, _AFTER_CTRL_C):
+    with reported(debug, "begin anew"):
         copy_stores(
             CopyJob(
                 command="copy",

@@ -82,7 +82,10 @@ def reported(debug: bool, after_ctrl_c: str = "--resume goes on") -> Generator[N
         yield
     except KeyboardInterrupt as stop:
         kept = _kept(stop)
-        show_error(f"interrupted; {kept}; {after_ctrl_c}" if kept else "interrupted; nothing kept")
+        is_all = kept is not None and kept.startswith(f"{_NOTE_OF_KEPT}all")
+        after = [after_ctrl_c] if kept and not is_all else []
+        told = [] if kept is None else [kept or "nothing kept"]
+        show_error("; ".join(["interrupted", *told, *after]))
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         raise  # nobody reads our output any more: there is nobody to tell
@@ -159,10 +162,13 @@ def _of_system(error: OSError) -> str:
     return f"{error.strerror}{named}"
 
 
-def _kept(error: BaseException) -> str:
-    """What the Collector noted about what is stored; nothing where that is nothing."""
+def _kept(error: BaseException) -> str | None:
+    """What was noted about what is stored; empty where that is nothing, None where nobody knows."""
     notes = [note for note in getattr(error, "__notes__", []) if note.startswith(_NOTE_OF_KEPT)]
-    return str(notes[-1]) if notes and not notes[-1].startswith(f"{_NOTE_OF_KEPT}0 steps") else ""
+    if not notes:
+        return None
+    is_nothing = notes[-1].startswith((f"{_NOTE_OF_KEPT}0 steps", f"{_NOTE_OF_KEPT}nothing"))
+    return "" if is_nothing else str(notes[-1])
 
 
 def _flat(error: BaseException) -> str:

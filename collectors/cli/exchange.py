@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ import rich.console
 
 from stepwell import __version__
 from stepwell.buffers import Codec, SequenceReplayBuffer
-from stepwell.buffers.disk.appearing import appearing
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.stored_episode import StoredEpisode
 from stepwell.collectors.cli.progress import LiveLine, Part, packed
@@ -137,6 +135,7 @@ def export_store(job: ExportJob) -> None:
             dry_run=job.is_dry,
             progress=progress,
         )
+        guard.finish()
     if job.as_json:
         _say_json({**report.to_json(), "source": str(job.source), "source_disk_bytes": before})
     elif not job.is_quiet:
@@ -185,27 +184,14 @@ def import_data(job: ImportJob) -> None:
         if job.is_dry or job.out is None:
             report = read(SequenceReplayBuffer())
         else:
-            with (
-                _nothing_kept(),
-                appearing(job.out, "an import") as part,
-                SequenceReplayBuffer(part, codecs=job.codecs) as replay,
-            ):
+            with SequenceReplayBuffer(job.out, codecs=job.codecs) as replay:
                 report = read(replay)
+        guard.finish()
     if job.as_json:
         out = {} if job.is_dry else {"path": str(job.out)}
         _say_json({**report.to_json(), **out})
     elif not job.is_quiet:
         _tell(*_of_import(job, report))
-
-
-@contextlib.contextmanager
-def _nothing_kept() -> Generator[None]:
-    """Take back what an error says was kept: the folder that it was kept in is gone."""
-    try:
-        yield
-    except BaseException as error:
-        error.__notes__ = [note for note in getattr(error, "__notes__", []) if "kept: " not in note]
-        raise
 
 
 def _screen(job: ExportJob | ImportJob) -> _Console:

@@ -12,6 +12,7 @@ import rich.console
 import typer
 
 from stepwell.buffers import RepairReport, VerifyReport, repair, verify
+from stepwell.buffers.disk.appearing import check_complete
 from stepwell.buffers.disk.survey import Damage
 from stepwell.buffers.disk.view import Recovery
 from stepwell.collectors.cli.errors import reported
@@ -100,6 +101,7 @@ def _watched(
     folder: Path, is_silent: bool, work: Callable[[Callable[[int], None]], _Report]
 ) -> _Report:
     """Do the work, with a line that shows how far it has come."""
+    check_complete(folder)
     total = sum(path.stat().st_size for path in folder.glob("segment-*.bin"))
     done, due = 0, 0.0
     with LiveLine(_Console(stderr=True, quiet=is_silent)) as line:

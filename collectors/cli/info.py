@@ -13,6 +13,7 @@ import rich.console
 import rich.table
 import rich.text
 
+from stepwell.buffers.disk.appearing import check_complete
 from stepwell.collectors.cli.facts import StoreFacts, digest_of, facts_of, spread_of
 from stepwell.collectors.cli.recipe import recipe_in_words
 from stepwell.collectors.report import format_bytes
@@ -32,8 +33,9 @@ def show_store(folder: Path, *, with_digest: bool, as_json: bool) -> None:
         as_json: Print one JSON object instead.
 
     Raises:
-        StoreNotFound: There is no store in the folder.
+        StoreNotFound: There is no store in the folder, or it is not complete.
     """
+    check_complete(folder)
     facts = facts_of(folder)
     digest = digest_of(folder) if with_digest else None
     if as_json:

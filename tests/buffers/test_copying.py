@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from labelled_rows import SPEC, Player, rows_of, told, whole
@@ -16,6 +18,7 @@ from stepwell.buffers import (
     Digest,
     DiskStorage,
     End,
+    Field,
     MemoryStorage,
     Piece,
     SequenceReplayBuffer,
@@ -23,6 +26,7 @@ from stepwell.buffers import (
     SpecMismatch,
     StoreCorrupt,
     piece_writer,
+    repeated_episodes,
 )
 from stepwell.buffers.copying import CopyReport, copy_episodes
 from stepwell.buffers.stored_episode import StoredEpisode
@@ -184,7 +188,7 @@ def test_a_mapping_chooses_by_metadata(stack: ExitStack) -> None:
 def test_several_sources_come_one_after_the_other(stack: ExitStack) -> None:
     sources = [played(stack, seed) for seed in range(3)]
     target = SequenceReplayBuffer()
-    report = copy_episodes(sources, target)
+    report = copy_episodes(sources, target, duplicates="keep")
     assert contents(target) == [one for source in sources for one in contents(source)]
     assert report.digest == target.digest()
     assert target.steps == sum(map(len, sources))
@@ -217,7 +221,7 @@ def test_sessions_are_copied_and_one_tells_of_the_copy(path: str | None, stack: 
 def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
     def made(path: str, **recipe: object) -> SequenceReplayBuffer:
         one = replay(stack, path, sessions=[{"recipe": {"id": "A-v0", **recipe}}])
-        one.add([whole(0, 0, 5)])
+        one.add([whole(ord(path), 0, 5)])
         return one
 
     sources = [made("a", frame_skip=4), made("b", frame_skip=4), made("c", frame_skip=2, size=9)]
@@ -309,7 +313,49 @@ def test_progress_is_told_after_every_write(
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupted_copy_is_a_store_and_says_how_much_it_holds(
+def test_an_interrupted_copy_into_ram_says_how_much_it_holds(
+    stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source, target = played(stack, 0), SequenceReplayBuffer()
+
+    def progress(report: CopyReport) -> None:
+        if report.episodes >= 10:
+            raise stop
+
+    with pytest.raises(stop) as caught:
+        copy_episodes(source, target, progress=progress)
+    found, true = contents(target), contents(source)
+    whole_ones = sum(a == b for a, b in zip(found, true, strict=False))
+    assert 10 <= whole_ones <= len(found) <= whole_ones + 1 < len(true)
+    assert caught.value.__notes__ == [
+        f"kept: {whole_ones} of {len(true)} episodes, {len(target)} of {len(source):,} steps, "
+        f"in RAM"
+    ]
+
+
+def test_what_an_interrupt_right_after_a_write_says_is_true(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = played(stack, 0), SequenceReplayBuffer()
+    add = SequenceReplayBuffer.add
+
+    def interrupted(self: SequenceReplayBuffer, pieces: Sequence[Piece]) -> None:
+        add(self, pieces)
+        raise KeyboardInterrupt  # a second Ctrl-C comes wherever it comes
+
+    monkeypatch.setattr(SequenceReplayBuffer, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        copy_episodes(source, target)
+    assert contents(target) == contents(source)
+    episodes, steps = source.episodes, len(source)
+    assert caught.value.__notes__ == [
+        f"kept: {episodes} of {episodes} episodes, {steps} of {steps} steps, in RAM"
+    ]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_copy_into_a_folder_leaves_nothing(
     stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_pieces(monkeypatch, 20)
@@ -319,17 +365,12 @@ def test_an_interrupted_copy_is_a_store_and_says_how_much_it_holds(
         if report.episodes >= 10:
             raise stop
 
-    with SequenceReplayBuffer("copy") as target, pytest.raises(stop) as caught:
-        copy_episodes(source, target, progress=progress)
-    with SequenceReplayBuffer.open("copy", read_only=True) as left:
-        found, true = contents(left), contents(source)
-        whole_ones = sum(a == b for a, b in zip(found, true, strict=False))
-        assert 10 <= whole_ones <= len(found) <= whole_ones + 1 < len(true)
-        assert caught.value.__notes__ == [
-            f"kept: {whole_ones} of {len(true)} episodes, {len(left)} of {len(source):,} steps, "
-            f"in copy"
-        ]
-        assert left.sessions[-1]["copied_steps"] == len(source) > len(left)
+    with SequenceReplayBuffer("deep/copy") as target:
+        with pytest.raises(stop) as caught:
+            copy_episodes(source, target, progress=progress)
+        assert not target.is_bound
+    assert caught.value.__notes__ == ["kept: nothing"]
+    assert list(Path().iterdir()) == []
 
 
 def test_the_part_of_an_episode_that_was_copied_is_a_cut(
@@ -429,3 +470,192 @@ def test_a_ring_keeps_the_last_episodes_of_the_source(stack: ExitStack) -> None:
     copy_episodes(source, target)
     assert target.steps == len(source) > len(target)
     assert contents(target)[-3:] == contents(source)[-3:]
+
+
+# --- episodes that several sources hold
+
+RUN_1: dict[str, object] = {"seed": "1", "session": 0}
+RUN_2: dict[str, object] = {"seed": "2", "session": 0}
+
+
+def holding(
+    stack: ExitStack, pieces: Sequence[Piece], *sessions: dict[str, object], path: str | None = None
+) -> SequenceReplayBuffer:
+    """A replay with episodes of a run, or of nobody knows whom."""
+    made = replay(stack, path, sessions=sessions or ({},))
+    made.add([replace(piece, episode=number) for number, piece in enumerate(pieces)])
+    return made
+
+
+def some(*numbers: int, stream: int = 0, **metadata: object) -> list[Piece]:
+    """Episodes whose rows tell their numbers."""
+    pieces = [whole(0, number, 4 + number % 3, stream=stream) for number in numbers]
+    return [replace(piece, metadata={**piece.metadata, **metadata}) for piece in pieces]
+
+
+def merged(sources: Any, **options: Any) -> list[Any]:
+    target = SequenceReplayBuffer()
+    copy_episodes(sources, target, **options)
+    return contents(target)
+
+
+def refused(sources: Any) -> str:
+    """What a merge says, which writes nothing."""
+    before = list(Path().iterdir())
+    with pytest.raises(ValueError, match="would be copied twice, expected each once") as caught:
+        copy_episodes(sources, SequenceReplayBuffer("target"))
+    assert list(Path().iterdir()) == before
+    assert "duplicates='skip', --duplicates skip" in str(caught.value)
+    return str(caught.value)
+
+
+# What two sources hold, and how many episodes of the second are in the first.
+SHARED: dict[str, tuple[list[Piece], dict[str, object], list[Piece], dict[str, object], int]] = {
+    "all, nobody knows from where": (some(0, 1, 2), {}, some(0, 1, 2), {}, 3),
+    "a part, nobody knows from where": (some(0, 1, 2), {}, some(1, 3, 2), {}, 2),
+    "none, nobody knows from where": (some(0, 1, 2), {}, some(3, 4, 5), {}, 0),
+    "all, with the same seed": (some(0, 1), RUN_1, some(0, 1), RUN_1, 2),
+    "all, one of them unknown": (some(0, 1), RUN_1, some(0, 1), {}, 2),
+    "all, with another env index": (some(0, 1), RUN_1, some(0, 1, stream=3), RUN_1, 2),
+    "all, with other metadata": (some(0, 1), RUN_1, some(0, 1, task="door"), RUN_1, 2),
+    "equal ones of other seeds": (some(0, 1), RUN_1, some(0, 1), RUN_2, 0),
+    "equal ones of a later run": (some(0, 1), RUN_1, some(0, 1), {"seed": "1", "session": 1}, 0),
+    "equal resets of other runs": (some(0, 1, seed=7), RUN_1, some(0, 1, seed=7), RUN_2, 2),
+    "other resets of other runs": (some(0, 1, seed=7), RUN_1, some(0, 1, seed=8), RUN_2, 0),
+    "other ends": (
+        [whole(0, 0, 5, End.TERMINATED)],
+        RUN_1,
+        [whole(0, 0, 5, End.TRUNCATED)],
+        RUN_1,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_an_episode_of_several_sources_is_copied_once_only_when_told_so(
+    case: str, stack: ExitStack
+) -> None:
+    pieces, session, others, other_session, count = SHARED[case]
+    sources = [holding(stack, pieces, session), holding(stack, others, other_session)]
+    all_of = [one for source in sources for one in contents(source)]
+    if count:
+        message = refused(sources)
+        assert f"{count} of the {len(others)} episodes from store 1 (in RAM)" in message
+        assert "are in store 0 (in RAM) too" in message
+    else:
+        assert merged(sources) == all_of
+    assert merged(sources, duplicates="keep") == all_of
+    target = SequenceReplayBuffer()
+    report = copy_episodes(sources, target, duplicates="skip")
+    rows = [whole_piece.fields["observation"].tolist() for whole_piece in pieces]
+    fresh = [one for one in others if one.fields["observation"].tolist() not in rows]
+    kept = len(pieces) + (len(fresh) if count else len(others))
+    assert contents(target)[: len(pieces)] == contents(sources[0])
+    assert (report.episodes, report.chosen_episodes, target.episodes) == (kept,) * 3
+    assert (report.duplicate_episodes, report.left_out_episodes) == (count, count)
+    assert report.steps == target.steps
+    assert report.left_out_steps == sum(map(len, sources)) - report.steps
+
+
+def test_a_source_and_what_was_filtered_from_it_share_episodes(stack: ExitStack) -> None:
+    source = holding(stack, some(*range(9)), RUN_1, path="a")
+    odd, even = SequenceReplayBuffer("odd"), SequenceReplayBuffer("even")
+    for target, rest in ((odd, 1), (even, 0)):
+        stack.enter_context(target)
+        copy_episodes(source, target, keep=lambda one, rest=rest: one.id % 2 == rest)  # type: ignore[misc]
+    assert "4 of the 4 episodes from" in refused([source, odd])
+    assert "4 of the 9 episodes from" in refused([odd, source])
+    assert merged([source, odd], duplicates="skip") == contents(source)
+    assert sorted(merged([odd, even]), key=repr) == sorted(contents(source), key=repr)
+    message = refused([odd, even, source])
+    assert (
+        f"4 of the 9 episodes from {Path('a').absolute()} are in {Path('odd').absolute()}"
+        in message
+    )
+    assert (
+        f"5 of the 9 episodes from {Path('a').absolute()} are in {Path('even').absolute()}"
+        in message
+    )
+
+
+def test_copies_of_other_runs_hold_the_episodes_of_other_runs(stack: ExitStack) -> None:
+    copies: list[SequenceReplayBuffer] = []
+    for session in (RUN_1, RUN_2, RUN_1):
+        copies.append(SequenceReplayBuffer())
+        copy_episodes(holding(stack, some(0, 1), session), copies[-1])
+    assert len(merged(copies[:2])) == 4
+    refused(copies[::2])
+
+
+def test_only_what_is_chosen_is_compared(stack: ExitStack) -> None:
+    sources = [holding(stack, some(0, 1, 2)), holding(stack, some(2, 3, 4))]
+    assert len(merged(sources, where=lambda facts: facts["number"] != 2)) == 4
+
+
+def test_equal_episodes_of_one_source_are_no_duplicates(stack: ExitStack) -> None:
+    twice = holding(stack, [*some(0, 0), *some(1)])
+    other = holding(stack, some(5))
+    assert len(merged([twice, other])) == 4
+    assert len(merged([twice, twice], duplicates="skip")) == 3
+    assert len(merged(twice)) == 3
+
+
+def test_stores_that_are_read_as_one_are_several_sources(stack: ExitStack) -> None:
+    for path in ("a", "b"):
+        holding(stack, some(0, 1), path=path).close()
+    both = stack.enter_context(SequenceReplayBuffer.open(["a", "b"]))
+    assert f"2 of the 2 episodes from {Path('b').absolute()} are in" in refused(both)
+    assert len(merged(both, duplicates="skip")) == 2
+    third = holding(stack, some(1, 2))
+    assert len(merged([both, third], duplicates="skip")) == 3
+
+
+def test_long_episodes_are_compared_a_run_at_a_time(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_episodes, "_RUN_ROWS", 7)
+    long = whole(0, 0, 100)
+    other = whole(0, 0, 100)
+    other.fields["reward"][99] += 1
+    assert len(merged([holding(stack, [long]), holding(stack, [other])])) == 2
+    refused([holding(stack, [long]), holding(stack, [whole(0, 0, 100)])])
+
+
+def test_pieces_of_any_size_are_the_same_episode(stack: ExitStack) -> None:
+    one = holding(stack, [whole(0, 0, 30)])
+    other = replay(stack, sessions=({},))
+    for first in range(0, 30, 10):
+        end = End.TERMINATED if first == 20 else End.NONE
+        other.add([Piece(0, 0, first, end, rows_of(0, 0, first, first + 10))])
+    refused([one, other])
+
+
+def test_fields_without_a_number_are_compared_too(stack: ExitStack) -> None:
+    spec = SPEC.with_more([Field("extra/none", "float32", (0, 3), "raw")])
+    sources: list[SequenceReplayBuffer] = []
+    for _ in range(2):
+        sources.append(replay(stack, spec=spec, sessions=({},)))
+        fields = {**rows_of(0, 0, 0, 5), "extra/none": np.empty((5, 0, 3), np.float32)}
+        sources[-1].add([Piece(0, 0, 0, End.TERMINATED, fields)])
+    refused(sources)
+
+
+def test_looking_for_them_can_be_watched_and_ended(stack: ExitStack) -> None:
+    sources = [holding(stack, some(*range(9))), holding(stack, some(*range(9)))]
+    reports: list[CopyReport] = []
+
+    def progress(report: CopyReport) -> None:
+        reports.append(report)
+        if len(reports) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy_episodes(sources, SequenceReplayBuffer("target"), progress=progress)
+    assert [(one.episodes, one.chosen_episodes) for one in reports] == [(0, 18)] * 3
+    assert not list(Path().iterdir())
+
+
+def test_a_word_that_says_nothing_is_refused(stack: ExitStack) -> None:
+    with pytest.raises(ValueError, match="expected 'refuse', 'skip' or 'keep', got 'drop'"):
+        copy_episodes(played(stack, 0), SequenceReplayBuffer(), duplicates="drop")  # type: ignore[arg-type]

@@ -67,8 +67,9 @@ def export_episodes(
 ) -> ExportReport:
     """Write whole episodes as a data set of another library.
 
-    It appears under its name when all of it is on the medium; until then it is called
-    ``<name>.part``. After an error or Ctrl-C neither is there. Nothing is ever overwritten.
+    It appears under its name when all of it is on the medium; until then it is in ``<name>.part``.
+    After an error or Ctrl-C neither is there; what a process that was killed has left there is
+    taken away by the next one. Nothing is ever overwritten.
 
     Args:
         replay: Where the episodes are; nobody may write into it meanwhile.

@@ -71,6 +71,9 @@ def import_episodes(
 ) -> ImportReport:
     """Read a data set of another library into a new replay, in RAM or in a folder.
 
+    A folder appears when all is read and on the medium: after an error, Ctrl-C or a kill it is not
+    there.
+
     Args:
         from_: Name of the format, such as ``"minari"``; `format_names` lists them.
         source: Folder, file or, for Minari, id of the data set; it is only read.
@@ -89,7 +92,7 @@ def import_episodes(
         FileNotFoundError: There is none.
         ImportError: What the format needs is not installed.
 
-    After an error or Ctrl-C the replay holds what was written until then, whole episodes.
+    After an error or Ctrl-C a replay in RAM holds what was written until then, whole episodes.
 
     Example:
         >>> import tempfile
@@ -126,7 +129,9 @@ def import_episodes(
         job = _Job(reader, began, report, progress)
         if dry_run:
             return job.look()
-        return job.run(replay, facts or {})
+        with replay.filled_at_once("an import") as written:
+            report = job.run(written, facts or {}, is_kept=replay.path is None)
+    return replace(report, seconds=time.perf_counter() - began)
 
 
 class _Job:
@@ -150,7 +155,9 @@ class _Job:
             self._count(episode)
         return replace(self._report, notes=tuple(self._reader.notes))
 
-    def run(self, replay: SequenceReplayBuffer, facts: Mapping[str, object]) -> ImportReport:
+    def run(
+        self, replay: SequenceReplayBuffer, facts: Mapping[str, object], *, is_kept: bool
+    ) -> ImportReport:
         """Store all episodes."""
         writer: PieceWriter | None = None
         try:
@@ -164,12 +171,11 @@ class _Job:
                 raise ValueError(f"{self._report.source}: expected at least one episode, got none")
             writer.flush()
         except BaseException as error:
-            if writer is not None:
+            if writer is not None and is_kept:
                 error.add_note(f"kept: {writer.episodes:,} episodes, {writer.steps:,} steps")
             raise
         return replace(
             self._report,
-            seconds=time.perf_counter() - self._began,
             raw_bytes=writer.raw_bytes,
             stored_bytes=replay.total_bytes,
             digest=writer.digest,

@@ -69,8 +69,8 @@ def convert(
 ) -> ConversionReport:
     """Store the episodes in a new folder for `memmap.ReplayBuffer`, made as the old one was.
 
-    The folder appears when all is stored for good; until then it is called ``<target>.part``. After
-    an error or Ctrl-C neither is there.
+    The folder appears when all is stored for good; until then it is in ``<target>.part``. After an
+    error or Ctrl-C neither is there.
 
     Args:
         original: What to read.

@@ -14,9 +14,10 @@ import pytest
 
 from disk_faults import NoSyncFiles
 from disk_stores import contents, create, filled, reopen
+from labelled_rows import SPEC
 from other_processes import attempt, in_fork, line_of, python
 from piece_model import assert_holds, piece_of
-from stepwell.buffers import DiskStorage, StoreCorrupt, StoreLocked
+from stepwell.buffers import DiskStorage, SequenceReplayBuffer, StoreCorrupt, StoreLocked
 from stepwell.buffers.disk.files import Files
 from stepwell.buffers.disk.folder import StoreFolder
 
@@ -240,3 +241,27 @@ def test_who_asks_at_the_moment_in_which_a_writer_opens_does_not_keep_it_out(
     with DiskStorage.open(path, files=files):
         assert files.tries == [False, True]
         assert is_being_written(path)
+
+
+def test_a_replay_whose_new_folder_was_taken_is_told_by_whom(tmp_path: Path) -> None:
+    first, second = (SequenceReplayBuffer(tmp_path / "a") for _ in range(2))
+    first.bind(SPEC, {})
+    cure = "expected a new folder; wait for its end, or choose another folder"
+    with pytest.raises(StoreLocked, match=f"a is being written by pid {os.getpid()} on .*{cure}"):
+        second.bind(SPEC, {})
+    first.close()
+    with pytest.raises(ValueError, match=r"a holds a store by now: expected a new .*--resume"):
+        second.bind(SPEC, {})
+    with SequenceReplayBuffer(tmp_path / "a") as third:
+        third.bind(SPEC, {})
+        assert len(third.sessions) == 2
+
+
+def test_a_replay_is_told_who_makes_a_store_at_this_moment(tmp_path: Path) -> None:
+    folder = StoreFolder(tmp_path / "a", Files())
+    folder.make()
+    with folder.lock():
+        with pytest.raises(StoreLocked, match=f"a is being written by pid {os.getpid()} on "):
+            SequenceReplayBuffer(tmp_path / "a").bind(SPEC, {})
+    with SequenceReplayBuffer(tmp_path / "a") as replay:
+        replay.bind(SPEC, {})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +18,10 @@ from command_line import CommandLine
 from fakes import CounterEnv
 from stepwell.buffers import Spec
 from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.disk.writer import SegmentWriter
+from stepwell.buffers.piece_table import PieceTable
+from stepwell.collectors.cli.make import make_envs
+from stepwell.collectors.recorder import Recorder
 
 CARTPOLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 200"
 
@@ -213,6 +219,138 @@ def test_a_failure_before_the_first_step_leaves_no_store(stepwell: CommandLine) 
         assert "kept" not in result.err
         assert Path(folder).exists() == is_there
     assert not list(Path("b").iterdir())
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_failure_before_the_first_step_leaves_a_link_and_its_folder(
+    depth: int, stepwell: CommandLine
+) -> None:
+    Path("there").mkdir()
+    Path("link").symlink_to("there")
+    Path("link2").symlink_to("link")
+    name = ("link", "link2")[depth - 1]
+    result = stepwell(f"collect mine:crash_at_once --workers 0 --steps 9 --out {name}")
+    assert result.code == 2
+    assert "raised ZeroDivisionError: planted at step 1" in result.err
+    assert (Path("link").readlink(), Path("link2").readlink()) == (Path("there"), Path("link"))
+    assert not list(Path("there").iterdir())
+    assert collected(stepwell, f"{CARTPOLE} --out {name}")["steps"] >= 200
+    assert DiskStorage.exists("there")
+
+
+def test_a_link_to_nothing_is_refused(stepwell: CommandLine) -> None:
+    Path("link").symlink_to("nowhere")
+    result = stepwell(f"{CARTPOLE} --out link")
+    assert result.code == 2
+    assert "--out link is a link to nothing: expected a folder" in result.err
+    assert not Path("nowhere").exists()
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_of_two_that_begin_at_once_the_second_is_told_who_writes(
+    is_done: bool, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[sw.SequenceReplayBuffer] = []
+
+    def making(*arguments: Any) -> Any:
+        # While this one makes its envs, another one has got so far as to make its store.
+        envs = make_envs(*arguments)
+        other = sw.SequenceReplayBuffer("a")
+        other.bind(Spec.from_spaces(envs.single_observation_space, envs.single_action_space), {})
+        others.append(other)
+        if is_done:
+            other.close()
+        return envs
+
+    monkeypatch.setattr("stepwell.collectors.cli.collect.make_envs", making)
+    result = stepwell(f"{CARTPOLE} --out a")
+    others[0].close()
+    assert (result.code, result.out) == (2, "")
+    assert "DiskStorage" not in result.err
+    if is_done:
+        assert "a holds a store by now: expected a new folder" in result.err
+        assert "(--resume), or choose another folder" in result.err
+    else:
+        assert f"a is being written by pid {os.getpid()} on " in result.err
+        assert "wait for its end, or choose another folder" in result.err
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert (len(replay.sessions), len(replay)) == (1, 0)
+
+
+# --- Ctrl-C, pressed more than once
+
+
+def on_disk(path: str = "a") -> str:
+    """What a reader finds, in the words of the command."""
+    with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:
+        ended = sum(not episode.cut[-1] for episode in replay.iter_episodes())
+        return f"kept: {len(replay):,} steps, {ended:,} ended episodes, in {path}"
+
+
+@pytest.mark.parametrize("more", range(4))
+@pytest.mark.parametrize("place", [(SegmentWriter, "commit"), (PieceTable, "append")])
+def test_ctrl_c_twice_in_the_midst_of_a_write_tells_what_is_stored(
+    place: tuple[type, str], more: int, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, flush, calls = getattr(*place), Recorder.flush, [0]
+
+    def press(count: int) -> None:
+        for _ in range(count):
+            signal.raise_signal(signal.SIGINT)
+
+    def written(*arguments: Any) -> Any:
+        calls[0] += 1
+        # The one piece is on the disk by now; in the table it is not, or only just.
+        if calls[0] == 1 and place[1] == "append":
+            press(2)
+        result = real(*arguments)
+        if calls[0] == 1:
+            press(2)
+        return result
+
+    def rescued(self: Recorder) -> None:
+        nonlocal more
+        if calls[0] and more:
+            more -= 1
+            press(1)
+        flush(self)
+
+    monkeypatch.setattr(*place, written)
+    monkeypatch.setattr(Recorder, "flush", rescued)
+    result = stepwell(f"{CARTPOLE} --out a --seed 1")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == f"stepwell: interrupted; {on_disk()}; --resume goes on\n"
+    assert "kept: 0 steps" not in result.err
+    assert stepwell(f"{CARTPOLE} --out a --resume").code == 0
+
+
+def test_ctrl_c_after_the_last_step_tells_that_all_is_stored(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = sw.Collector.close
+
+    def interrupted(self: sw.Collector) -> None:
+        close(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sw.Collector, "close", interrupted)
+    result = stepwell(f"{CARTPOLE} --out a --seed 1")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == f"stepwell: interrupted; {on_disk()}; --resume goes on\n"
+    assert int(re.findall("kept: ([0-9]+) steps", result.err)[0]) >= 200
+
+
+def test_what_a_ring_has_dropped_is_not_called_kept(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: sw.Collector) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sw.Collector, "close", interrupted)
+    command = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 4000 --capacity 320 --out a"
+    result = stepwell(command)
+    assert result.err == f"stepwell: interrupted; {on_disk()}; --resume goes on\n"
+    assert 0 < int(re.findall("kept: ([0-9,]+) steps", result.err)[0].replace(",", "")) < 1000
 
 
 def test_a_store_that_was_there_stays_even_if_it_is_empty(stepwell: CommandLine) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +18,15 @@ import pytest
 import stepwell as sw
 from command_line import CommandLine, Result
 from labelled_rows import SPEC, told, whole
-from stepwell.buffers import Codec, Digest, End, Episode, Piece, SequenceReplayBuffer
+from stepwell.buffers import (
+    Codec,
+    Digest,
+    DiskStorage,
+    End,
+    Episode,
+    Piece,
+    SequenceReplayBuffer,
+)
 from stepwell.collectors.cli.app import main
 from stepwell.collectors.cli.facts import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
@@ -197,12 +209,12 @@ def test_what_was_asked_is_noted_in_the_copy(pole: CommandLine) -> None:
     assert facts["conditions"] == {"where": {"stream_episode": 1}, "min_steps": 20}
 
 
-def labelled(path: str, spec: Any = SPEC, **recipe: object) -> None:
+def labelled(path: str, spec: Any = SPEC, store: int = 0, **recipe: object) -> None:
     """A store whose episodes' metadata is worth filtering."""
     with SequenceReplayBuffer(path) as replay:
         replay.bind(spec, {"recipe": {"id": "A-v0", **recipe}})
         for number, task in enumerate(["door", "key", "door", "3"]):
-            piece = whole(0, number, 4 + number, End.TERMINATED)
+            piece = whole(store, number, 4 + number, End.TERMINATED)
             metadata = {"task": task, "level": number, "won": number > 1}
             replay.add([Piece(number, 0, 0, piece.end, piece.fields, metadata)])
 
@@ -224,7 +236,7 @@ def test_metadata_chooses_episodes(conditions: str, ids: list[int], stepwell: Co
 
 def test_stores_of_other_envs_are_merged_only_when_told_so(stepwell: CommandLine) -> None:
     labelled("a", frame_skip=4)
-    labelled("b", frame_skip=2)
+    labelled("b", store=1, frame_skip=2)
     result = stepwell("merge a b --out new")
     assert result.code == 2
     assert "b holds rows of other envs than " in result.err
@@ -237,8 +249,8 @@ def test_stores_of_other_envs_are_merged_only_when_told_so(stepwell: CommandLine
 
 def test_stores_of_other_rows_are_never_merged(stepwell: CommandLine) -> None:
     labelled("a")
-    labelled("b", SPEC.with_codecs({"observation": "raw"}))
-    labelled("c", replace(SPEC, fields=SPEC.fields[::-1]))
+    labelled("b", SPEC.with_codecs({"observation": "raw"}), store=1)
+    labelled("c", replace(SPEC, fields=SPEC.fields[::-1]), store=2)
     assert stepwell("merge a b --out new").code == 0, "codecs may differ"
     for options in ("", "--any-envs"):
         result = stepwell(f"merge a c --out other {options}")
@@ -250,6 +262,7 @@ def test_stores_of_other_rows_are_never_merged(stepwell: CommandLine) -> None:
 BAD_COMMANDS = [
     ("merge a --out new", "merge: expected two stores or more, got one", "stepwell copy"),
     ("merge a b a --out new", "merge: expected different stores, got a twice", "name each once"),
+    ("merge a b --out new --duplicates drop", "'skip' or 'keep', got 'drop'", "give one of them"),
     ("merge a nowhere --out new", "nowhere holds no store", "give the folder of a store"),
     ("merge a b", "Missing option '--out'", "stepwell merge --help"),
     ("merge --out new", "Missing argument 'DIR", "stepwell merge --help"),
@@ -297,7 +310,7 @@ def test_a_bad_command_gets_one_sentence_and_writes_nothing(
     assert after == there
 
 
-def test_damage_in_a_source_is_named_and_what_was_copied_is_kept(stepwell: CommandLine) -> None:
+def test_damage_in_a_source_is_named_and_nothing_is_left(stepwell: CommandLine) -> None:
     labelled("a")
     with SequenceReplayBuffer.open("a", read_only=True) as source:
         record = source.storage.table.record(2)
@@ -307,14 +320,21 @@ def test_damage_in_a_source_is_named_and_what_was_copied_is_kept(stepwell: Comma
     result = stepwell("copy a --out new")
     assert result.code == 2
     assert "of episode 2, are not what was written" in result.err
-    assert not Path("new").exists(), "nothing was copied yet"
+    assert not Path("new").exists()
+    assert not Path("new.part").exists()
 
 
+@pytest.mark.parametrize("was_there", ["", "folder", "link"])
 @pytest.mark.parametrize("when", [1, 2])
-def test_ctrl_c_keeps_what_was_copied_and_says_so(
-    when: int, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["copy a", "filter a --ended"])
+def test_ctrl_c_leaves_nothing(
+    command: str, when: int, was_there: str, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
+    if was_there:
+        Path("folder").mkdir()
+        Path("link").symlink_to("folder")
+    before = sorted(Path().rglob("*"))
+    calls: list[InterruptGuard] = []
 
     def check(self: InterruptGuard) -> None:
         calls.append(self)
@@ -323,13 +343,175 @@ def test_ctrl_c_keeps_what_was_copied_and_says_so(
 
     monkeypatch.setattr("stepwell.buffers.piece_writer._PIECE_ROWS", 50)
     monkeypatch.setattr(InterruptGuard, "check", check)
-    result = pole("copy a --out new")
+    result = pole(f"{command} --out {was_there or 'deep/new'}")
     assert (result.code, result.out) == (130, "")
-    found = contents("new")
-    whole_ones = sum(a == b for a, b in zip(found, contents("a"), strict=False))
-    assert 0 < whole_ones < len(contents("a"))
-    assert result.err.startswith(f"stepwell: interrupted; kept: {whole_ones} of ")
-    assert result.err.endswith("in new; to have all, remove that folder and begin anew\n")
+    assert result.err == "stepwell: interrupted; nothing kept\n"
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("more", range(3))
+@pytest.mark.parametrize("command", ["copy a", "merge a b"])
+def test_ctrl_c_twice_in_the_midst_of_a_write_leaves_nothing(
+    command: str, more: int, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(Path().rglob("*"))
+    add, rmtree = DiskStorage.add, shutil.rmtree
+
+    def press(count: int) -> None:
+        for _ in range(count):
+            signal.raise_signal(signal.SIGINT)
+
+    def added(self: DiskStorage, pieces: Any) -> None:
+        add(self, pieces)
+        press(2)
+
+    def removed(*arguments: Any, **options: Any) -> None:
+        press(min(more, 1))
+        rmtree(*arguments, **options)
+
+    monkeypatch.setattr(DiskStorage, "add", added)
+    monkeypatch.setattr("stepwell.buffers.disk.appearing.shutil.rmtree", removed)
+    result = pole(f"{command} --out new")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == "stepwell: interrupted; nothing kept\n"
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["copy a", "export a --to npz", "import arrays --from npz"])
+def test_ctrl_c_that_comes_too_late_does_not_say_that_nothing_is_kept(
+    command: str, pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pole("export a --to npz --out arrays").code == 0
+    rename = os.rename
+
+    def pressed(*names: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        rename(*names)
+
+    monkeypatch.setattr(os, "rename", pressed)
+    result = pole(f"{command} --out new")
+    assert (result.code, result.err) == (0, "")
+    assert "in new" in result.out
+    assert Path("new").is_dir()
+
+
+def test_ctrl_c_twice_at_the_last_moment_says_that_all_is_there(
+    pole: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def pressed(*names: Any) -> None:
+        rename(*names)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "rename", pressed)
+    result = pole("copy a --out new")
+    assert (result.code, result.err) == (130, "stepwell: interrupted; kept: all of it, in new\n")
+    assert contents("new") == contents("a")
+
+
+def test_a_copy_goes_into_the_folder_that_a_link_names(pole: CommandLine) -> None:
+    Path("there").mkdir()
+    Path("link").symlink_to("there")
+    assert pole("copy a --out link").code == 0
+    assert Path("link").readlink() == Path("there")
+    assert contents("there") == contents("a")
+    assert not list(Path().glob("*.part"))
+
+
+def killed(command: str) -> None:
+    """Run a command that is killed as it gives its work a name."""
+    code = (
+        "import os, sys\n"
+        "from stepwell.collectors.cli.app import main\n"
+        "os.rename = lambda *names: os.kill(os.getpid(), 9)\n"
+        "main(sys.argv[1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_merge_left_is_not_taken_for_a_store(pole: CommandLine) -> None:
+    killed("merge a b --out new --quiet")
+    assert not Path("new").exists()
+    commands = (
+        "info {}",
+        "verify {}",
+        "repair {}",
+        "copy {} --out other",
+        "merge a {} --out other",
+    )
+    for command in commands:
+        for folder in ("new.part", "new.part/.new"):
+            result = pole(command.format(folder))
+            assert (result.code, result.out) == (2, "")
+            assert f"{folder} is not complete: expected a store" in result.err
+            assert "what a process that was killed has left of " in result.err
+            assert "begins anew" in result.err
+    assert pole("merge a b --out new").code == 0
+    assert contents("new") == contents("a") + contents("b")
+    assert not Path("new.part").exists()
+
+
+def test_the_same_run_in_two_stores_is_not_merged_unasked(pole: CommandLine) -> None:
+    assert pole(f"{POLE} --seed 1 --out again --quiet").code == 0
+    assert digest_of(Path("again")) == digest_of(Path("a"))
+    count = len(contents("a"))
+    before = sorted(Path().rglob("*"))
+    result = pole("merge a again --out new")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.count("\n") == 1
+    assert f"{count} of the {count} episodes from " in result.err
+    assert "--duplicates skip" in result.err
+    assert "--duplicates keep" in result.err
+    assert sorted(Path().rglob("*")) == before
+    facts = said(pole("merge a again --out once --duplicates skip --json"))
+    assert contents("once") == contents("a")
+    assert (facts["episodes"], facts["duplicate_episodes"]) == (count, count)
+    assert facts["digest"] == digest_of(Path("a"))
+    assert pole("merge a again --out twice --duplicates keep").code == 0
+    assert contents("twice") == contents("a") * 2
+    text = pole("merge a again b --out more --duplicates skip").out
+    assert f"{count:,} of them duplicates" in text
+    assert contents("more") == contents("a") + contents("b")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "filter a --ended --out other",
+        "copy a --out other --codec observation=raw",
+        "import arrays --from npz --out other",
+        "merge a b --out other",
+    ],
+)
+def test_what_came_from_a_store_is_not_merged_with_it_unasked(
+    command: str, pole: CommandLine
+) -> None:
+    assert pole("export a --to npz --out arrays").code == 0
+    assert pole(command).code == 0
+    result = pole("merge a other --out new")
+    assert (result.code, result.out) == (2, "")
+    assert "would be copied twice, expected each once" in result.err
+    assert pole("merge a other --out new --duplicates skip").code == 0
+    assert len(contents("new")) == len(contents("b" if "b" in command.split() else "a")) + (
+        len(contents("a")) if "b" in command.split() else 0
+    )
+
+
+def test_a_folder_that_was_copied_by_hand_is_the_same_store(pole: CommandLine) -> None:
+    shutil.copytree("a", "byhand")
+    assert "would be copied twice" in pole("merge a byhand --out new").err
+    Path("link").symlink_to("a")
+    assert "expected different stores, got a twice" in pole("merge a link --out new").err
+
+
+def test_what_was_kept_and_what_was_dropped_make_the_whole_again(pole: CommandLine) -> None:
+    assert pole("filter a --min-steps 20 --out kept").code == 0
+    assert pole("drop a --min-steps 20 --out dropped").code == 0
+    assert pole("merge kept dropped --out new").code == 0
+    assert sorted(contents("new"), key=repr) == sorted(contents("a"), key=repr)
 
 
 def test_help_teaches_by_examples(stepwell: CommandLine) -> None:

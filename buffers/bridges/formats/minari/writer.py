@@ -110,7 +110,8 @@ class MinariWriter:
         """Write what is known in the end, and let Minari see it."""
         self._files.close()
         folder = self._path / _UNFINISHED
-        target = self._path.with_name(self._path.name.removesuffix(".part"))
+        part = self._path.parent
+        target = part.with_name(part.name.removesuffix(".part"))
         id_ = dataset_id(target, self._options.root)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         metadata = json.dumps(self._metadata(id_, size / 1e6))

@@ -113,11 +113,12 @@ def test_an_export_that_fails_leaves_nothing(
     assert entries(tmp_path) == []
 
 
-def test_what_a_killed_export_left_is_named(tmp_path: Path) -> None:
+def test_what_another_has_called_so_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "out.part").mkdir()
-    with pytest.raises(ValueError, match=r"out.part is there already: .*remove it if none is"):
+    (tmp_path / "out.part" / "notes").write_text("precious")
+    with pytest.raises(ValueError, match=r"out.part is in the way: .*with notes; move it away"):
         export_episodes(tagged_store(), "npz", tmp_path / "out")
-    assert entries(tmp_path) == ["out.part"]
+    assert entries(tmp_path) == ["out.part", "out.part/notes"]
 
 
 def test_an_empty_replay_has_nothing_to_export(tmp_path: Path) -> None:
