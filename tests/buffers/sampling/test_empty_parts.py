@@ -235,7 +235,9 @@ def test_replays_of_other_libraries_give_rows_of_no_bytes() -> None:
         batch, _ = bridges.as_tianshou_replay(replay).sample(6)
         drawn = bridges.as_torchrl_replay(replay, 6, slice_len=2).sample()
         for key, part in space.spaces.items():
-            assert batch.obs[key].shape == drawn["observation", key].shape == (6, *part.shape)
+            assert (
+                batch.obs[key].shape == drawn["observation", key].shape == (6, *(part.shape or ()))
+            )
 
 
 class _Labels(gym.Env[Any, Any]):
