@@ -33,9 +33,9 @@ def started(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     Path("hooks/sitecustomize.py").write_text(INTERRUPTS.format(module=module))
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
     home, name = project["project"]["scripts"]["stepwell"].split(":")
+    code = f"import sys; from {home} import {name}; sys.exit({name}())"
     return subprocess.run(
-        [sys.executable, "-c", f"import sys; from {home} import {name}; sys.exit({name}())"]
-        + list(arguments),
+        [sys.executable, "-c", code, *arguments],
         env={"PYTHONPATH": "hooks"},
         capture_output=True,
         text=True,
