@@ -13,6 +13,7 @@ from stepwell.buffers.spec import flatten, unflatten
 from stepwell.collectors.policies.actions import split_extras, split_state
 from stepwell.collectors.policies.policy import (
     AnyPolicy,
+    check_policy,
     RandomPolicy,
     SeededPolicy,
     recurrent,
@@ -266,11 +267,7 @@ class _Inner:
     """
 
     def __init__(self, policy: AnyPolicy) -> None:
-        if not callable(policy):
-            raise TypeError(
-                f"policy: expected a callable policy(observation, is_first), got "
-                f"{type(policy).__name__}"
-            )
+        check_policy(policy)
         self._policy = policy
         self._call = cast("Callable[..., object]", policy)
         self._is_recurrent = recurrent(policy) is not None
