@@ -208,7 +208,7 @@ class Spec:
             >>> spec.with_codecs({"observation": "zstd"})["observation"].codec
             'zstd'
         """
-        parts = {part for field in self.fields for part in _prefixes(field.name)}
+        parts = {part for field in self.fields for part in prefixes(field.name)}
         for name in codecs:
             if name not in parts:
                 raise ValueError(
@@ -216,7 +216,7 @@ class Spec:
                 )
 
         def codec_of(field: Field) -> Codec:
-            chosen: list[Codec] = [codecs[part] for part in _prefixes(field.name) if part in codecs]
+            chosen: list[Codec] = [codecs[part] for part in prefixes(field.name) if part in codecs]
             return chosen[-1] if chosen else field.codec
 
         return replace(
@@ -396,7 +396,8 @@ def _checked_layout(layout: object, where: str, names: set[str]) -> Layout:
     return layout
 
 
-def _prefixes(name: str) -> list[str]:
+def prefixes(name: str) -> list[str]:
+    """A name and the first parts of it: ``a``, ``a/b``, ``a/b/c``."""
     parts = name.split("/")
     return ["/".join(parts[: end + 1]) for end in range(len(parts))]
 

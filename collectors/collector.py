@@ -19,7 +19,7 @@ from stepwell.collectors.episode_facts import EpisodeFacts, EpisodeMetadata
 from stepwell.collectors.goal import check_goal, check_number, seeds_for_all
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.actions import PolicyCaller
-from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, value_of
+from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
 from stepwell.collectors.recorder import Recorder
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of
@@ -66,7 +66,8 @@ class Collector:
 
     Raises:
         ValueError: The env does not say how it resets its sub-envs.
-        TypeError: A space, an info field or the metadata cannot be stored.
+        TypeError: The policy cannot be called with an observation and ``is_first``; or a space, an
+            info field or the metadata cannot be stored.
 
     Example:
         >>> import gymnasium as gym
@@ -94,6 +95,7 @@ class Collector:
         on_step: Callable[[StepReport], None] | None = None,
         on_episode: Callable[[EpisodeReport], None] | None = None,
     ) -> None:
+        check_policy(policy)
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader(info or {})

@@ -29,7 +29,7 @@ class CollectReport:
         policy_seconds: Part of it spent in the policy.
         write_seconds: Part of it spent writing, not counting what envs did meanwhile.
         raw_bytes: Bytes of the new rows uncompressed, each frame counted once.
-        stored_bytes: Bytes by which the storage grew.
+        stored_bytes: Bytes that the storage keeps them in; on disk its files take more.
         total_steps: Env steps the replay has ever taken up.
         digest: Fingerprint of all rows this Collector recorded: equal seeds, equal digest.
         path: Folder of the store; None in RAM, or when nothing is stored.
@@ -85,7 +85,7 @@ class CollectReport:
         parts.append(f"{self.episodes:,} episodes{_spread(self.returns)}")
         if self.stored_bytes:
             smaller = f" ({self.compression:.0f}x smaller)" if self.compression >= 1.5 else ""
-            parts.append(f"{format_bytes(self.stored_bytes)}{smaller}")
+            parts.append(f"rows of {format_bytes(self.stored_bytes)}{smaller}")
         lost = [f"{self.cut} cut"] if self.cut else []
         lost += [f"{self.restarts} restarted"] if self.restarts else []
         total = max(self.seconds, 1e-9)

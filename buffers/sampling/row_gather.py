@@ -197,7 +197,8 @@ class RowGather:
             copies: Each with its output, ``[rows, ...]`` and C-contiguous.
         """
         for each, out in copies:
-            each.make(out, self._share)
+            if out.size:  # rows of no bytes take no copying
+                each.make(out, self._share)
 
     def _find(self, indices: np.ndarray) -> None:
         """Find the fields of pieces that were not touched yet, and take their small ones."""

@@ -72,7 +72,6 @@ class SequenceSampler:
                 "leave it out"
             )
         self._request = request
-        self._spec = spec
         self._fields = BatchFields.of(spec, request.fields, request.state)
         self._frames = longest_stack(spec) - 1 if request.stack else 0
         is_shifted = request.align == "transition"
@@ -148,8 +147,8 @@ class SequenceSampler:
             flags = {name: np.ascontiguousarray(rows) for name, rows in _turned(flags).items()}
             following = None if following is None else _turned(following)
         return Batch(
-            observation=pick(self._spec.observation, leaves),
-            action=pick(self._spec.action, leaves),
+            observation=pick(self._fields.observation, leaves),
+            action=pick(self._fields.action, leaves),
             reward=leaves.get("reward"),
             is_first=flags["is_first"],
             is_last=flags["is_last"],
@@ -163,7 +162,9 @@ class SequenceSampler:
             ids=plan.ids,
             weights=weights,
             state=plan.state,
-            next_observation=None if following is None else pick(self._spec.observation, following),
+            next_observation=None
+            if following is None
+            else pick(self._fields.observation, following),
             burn_in=self._request.burn_in,
             memory=memory,
         )
@@ -200,7 +201,7 @@ class SequenceSampler:
             if self._is_stacked(field):
                 continue
             rows = memory[field.name]
-            flat = rows.reshape(-1, *field.shape)
+            flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
             if not gather.is_small(field.name):
                 copies.append((gather.plan(field.name, segments, flat, columns), flat))
                 continue
@@ -217,7 +218,8 @@ class SequenceSampler:
         segments = gather.segments(wider)
         copies: list[tuple[Copies, np.ndarray]] = []
         for field in filter(self._is_stacked, self._fields.chosen):
-            flat = memory[field.name].reshape(-1, *field.shape)
+            rows = memory[field.name]
+            flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
             copies.append((gather.plan(field.name, segments, flat), flat))
         return copies
 

@@ -53,8 +53,8 @@ def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.nda
     is_there = row >= age
     back = np.minimum(age, np.maximum(row, 0)) if field.stack_padding == "repeat" else age
     number = np.arange(batch)[:, None, None] * frames.shape[1] + place - back
-    flat = frames.reshape(batch * frames.shape[1], -1)
-    target = out.reshape(batch * columns * k, -1)
+    flat = frames.reshape(batch * frames.shape[1], *field.shape)
+    target = out.reshape(batch * columns * k, *field.shape)
     flat.take(number.ravel(), axis=0, out=target, mode="clip")
     if field.stack_padding == "repeat":
         is_there = np.broadcast_to(row >= 0, is_there.shape)

@@ -6,6 +6,7 @@ Reinforcement Learning (2018), section 7.1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -78,8 +79,7 @@ class TransitionSampler:
     def __init__(self, request: Transitions, spec: Spec) -> None:
         check_transitions(request)
         self._request = request
-        self._spec = spec
-        fields = BatchFields.of(spec, request.fields)
+        fields = self._fields = BatchFields.of(spec, request.fields)
         self._observed = [f for f in fields.chosen if f.name.split("/")[0] == "observation"]
         names = [field.name for field in fields.chosen]
         self._is_rewarded = "reward" in names
@@ -153,15 +153,15 @@ class TransitionSampler:
             rows, k = plan.memory[field.name], self._stack_of(field)
             is_joined = self._is_joined(k)
             if k in plan.missing:
-                stacks = rows.reshape(-1, k + is_joined, *field.shape)
+                stacks = rows if is_joined else rows.reshape(2 * rows.shape[1], k, *field.shape)
                 pad_before(stacks, plan.missing[k], field)
             before[field.name] = rows[:, :k] if is_joined else rows[0]
             after[field.name] = rows[:, 1:] if is_joined else rows[1]
         return TransitionBatch(
-            observation=pick(self._spec.observation, before),
-            action=pick(self._spec.action, columns),
+            observation=pick(self._fields.observation, before),
+            action=pick(self._fields.action, columns),
             reward=columns.get("reward"),
-            next_observation=pick(self._spec.observation, after),
+            next_observation=pick(self._fields.observation, after),
             discount=columns["discount"],
             terminated=columns["terminated"],
             truncated=columns["truncated"],
@@ -237,7 +237,7 @@ class TransitionSampler:
                 found[k] = gather.segments(runs)
                 if k > 1:
                     missing[k] = lacking
-            flat = rows.reshape(-1, *field.shape)
+            flat = rows.reshape(math.prod(rows.shape[: rows.ndim - len(field.shape)]), *field.shape)
             copies.append((gather.plan(field.name, found[k], flat), flat))
         return copies, missing
 

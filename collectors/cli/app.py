@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 2 for something that the user can mend, 130 for Ctrl-C.
     """
+    _print_anything()
     try:
         code = app(
             args=None if arguments is None else list(arguments),
@@ -60,6 +63,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_error(f"{_one_line(message())} See: {_help_of(error)}")
         return BAD_INPUT
     return code if isinstance(code, int) else 0
+
+
+_IN_ASCII = {
+    "±": "+/-",
+    "…": "...",
+    "█": "#",
+    **dict.fromkeys("▉▊▋▌", "#"),
+    **dict.fromkeys("▍▎▏", "."),
+}
+
+
+def _print_anything() -> None:
+    """Let standard output and error take every character, whatever their encoding is.
+
+    Where it lacks one there is another in its place; undecodable bytes of file names are written
+    as they are.
+    """
+    codecs.register_error("stepwell", _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="stepwell")
+
+
+def _replaced(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Something in place of characters that cannot be encoded; see `codecs.register_error`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    if "\udc80" <= character <= "\udcff":  # how Python keeps a byte of a file name
+        return bytes([ord(character) - 0xDC00]), error.start + 1
+    escaped = character.encode("ascii", "backslashreplace").decode()
+    return _IN_ASCII.get(character, escaped), error.start + 1
 
 
 def _one_line(message: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from stepwell.buffers import SequenceReplayBuffer, StepwellError
 from stepwell.buffers.disk.files import Files
 from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.collectors.cli.facts import disk_bytes_of, size_in_words
 from stepwell.collectors.cli.fields import missing_values
 from stepwell.collectors.cli.make import EnvWish, make_envs
 from stepwell.collectors.cli.nes import refuse_endless
@@ -92,7 +93,11 @@ def collect_into(job: CollectJob) -> None:
             progress=lambda report: line.show(progress_parts(report, job.goal)),
         )
         facts = replay.sessions[-1]
-    _tell(job, report, seed, facts)
+    store = replay.storage
+    raw_bytes = store.table.rows * store.spec.row_bytes
+    stored_bytes = int(store.table.records["nbytes"].sum())
+    size = size_in_words(disk_bytes_of(job.out), raw_bytes, stored_bytes)
+    _tell(job, report, seed, facts, size)
 
 
 def _refuse_nonsense(job: CollectJob) -> None:
@@ -165,7 +170,9 @@ def _as_before(job: CollectJob, replay: SequenceReplayBuffer) -> tuple[CollectJo
     return replace(job, envs=replace(job.envs, num_envs=num_envs)), seed
 
 
-def _tell(job: CollectJob, report: CollectReport, seed: int, facts: Any) -> None:
+def _tell(
+    job: CollectJob, report: CollectReport, seed: int, facts: Any, size: Sequence[str]
+) -> None:
     if job.as_json:
         said = {"env": job.envs.env, "num_envs": job.envs.num_envs, "seed": seed}
         rich.console.Console(soft_wrap=True).out(
@@ -174,6 +181,6 @@ def _tell(job: CollectJob, report: CollectReport, seed: int, facts: Any) -> None
     elif not job.is_quiet:
         console = rich.console.Console(emoji=False, highlight=False, soft_wrap=True)
         width = console.width if console.is_terminal else 1000
-        for parts in summary(report, seed):
+        for parts in summary(report, seed, size):
             for line in packed(parts, width):
                 console.print(line)

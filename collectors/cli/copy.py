@@ -15,6 +15,7 @@ from stepwell.buffers import Codec, SequenceReplayBuffer
 from stepwell.buffers.copying import CopyReport, copy_episodes
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.stored_episode import StoredEpisode
+from stepwell.collectors.cli.facts import disk_bytes_of, size_in_words
 from stepwell.collectors.cli.progress import LiveLine, Part, packed
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.report import format_bytes
@@ -72,12 +73,12 @@ def copy_stores(job: CopyJob) -> None:
             stack.enter_context(SequenceReplayBuffer.open(path, read_only=True))
             for path in job.sources
         ]
-        before = sum(source.nbytes for source in sources)
+        before = sum(disk_bytes_of(path) for path in job.sources)
         line = stack.enter_context(LiveLine(screen))
         line.say(f"looking at {_names(job.sources)} ...")
         target = stack.enter_context(SequenceReplayBuffer(job.out, codecs=job.codecs))
         report = _copy(job, sources, target, line)
-    _tell(job, report, before, target.nbytes)
+    _tell(job, report, before, disk_bytes_of(job.out))
 
 
 def codecs_of(option: str, texts: Sequence[str]) -> dict[str, Codec]:
@@ -177,6 +178,7 @@ def _summary(job: CopyJob, report: CopyReport, before: int, after: int) -> list[
         first.append(Part(f"{report.beheaded:,} without beginning", style="yellow"))
     first += [
         Part(f"{format_bytes(before)} -> {format_bytes(after)} on disk"),
+        *map(Part, size_in_words(after, report.raw_bytes)[1:]),
         Part(f"{report.seconds:,.1f} s"),
     ]
     if report.seconds >= 1:  # else it tells more of the disk than of the rows

@@ -16,6 +16,7 @@ Everything else is a bug in Stepwell. It keeps its traceback and Python's exit c
 from __future__ import annotations
 
 import re
+import signal
 import sysconfig
 import traceback
 from collections.abc import Generator, Sequence
@@ -29,6 +30,7 @@ import typer
 
 import stepwell.buffers
 from stepwell.buffers import StepwellError
+from stepwell.collectors.cli import leave_at_once
 
 __all__ = ["BAD_INPUT", "INTERRUPTED", "reported", "sentence_of", "show_error"]
 
@@ -78,6 +80,9 @@ def reported(debug: bool, after_ctrl_c: str = "--resume goes on") -> Generator[N
         debug: Let every error through as it is.
         after_ctrl_c: How to get the rest.
     """
+    was_loading = signal.getsignal(signal.SIGINT) is leave_at_once
+    if was_loading:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -96,6 +101,9 @@ def reported(debug: bool, after_ctrl_c: str = "--resume goes on") -> Generator[N
         kept = _kept(error)
         show_error(f"{sentence}; {kept}" if kept else sentence)
         raise typer.Exit(BAD_INPUT) from None
+    finally:
+        if was_loading:  # all is said and put away: nothing is left but for Python to end
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def show_error(sentence: str) -> None:

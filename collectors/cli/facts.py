@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 from stepwell.buffers import Digest, End, Piece, SequenceReplayBuffer, Spec
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.piece_format import PieceReader
+from stepwell.collectors.report import format_bytes
 
-__all__ = ["StoreFacts", "digest_of", "facts_of"]
+__all__ = ["StoreFacts", "digest_of", "disk_bytes_of", "facts_of", "size_in_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class StoreFacts:
         lengths: [E] env steps of the same.
         raw_bytes: Bytes of the stored rows uncompressed, each frame counted once.
         stored_bytes: Bytes of the same rows as they are stored.
-        disk_bytes: Bytes that the files take.
+        disk_bytes: Bytes that the folder's files take.
     """
 
     path: str
@@ -64,8 +66,8 @@ class StoreFacts:
 
     @property
     def compression(self) -> float:
-        """How many times smaller the rows are than uncompressed."""
-        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
+        """How many times smaller than its rows uncompressed the store is on disk."""
+        return self.raw_bytes / self.disk_bytes if self.disk_bytes else 0.0
 
     def to_json(self) -> dict[str, object]:
         """Plain data."""
@@ -126,8 +128,43 @@ def facts_of(path: Path) -> StoreFacts:
             lengths=whole["first_row"] + whole["rows"] - 1,
             raw_bytes=storage.table.rows * storage.spec.row_bytes,
             stored_bytes=int(records["nbytes"].sum()),
-            disk_bytes=storage.nbytes,
+            disk_bytes=disk_bytes_of(path),
         )
+
+
+def disk_bytes_of(folder: Path) -> int:
+    """Bytes that the files of a store take."""
+    return sum(
+        os.lstat(os.path.join(where, name)).st_size
+        for where, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def size_in_words(disk_bytes: int, raw_bytes: int, stored_bytes: int | None = None) -> list[str]:
+    """The size of a store, in parts of a sentence.
+
+    Args:
+        disk_bytes: What its files take.
+        raw_bytes: What its rows would take uncompressed, each frame counted once.
+        stored_bytes: What its rows take in the files; None where that is not known.
+
+    Example:
+        >>> size_in_words(2_500_000, 352_800_000, 2_400_000)
+        ['2.5 MB on disk', 'rows 2.4 MB of it', 'raw 352.8 MB', '141x smaller']
+        >>> size_in_words(91_757, 16_900, 13_500)[-1]
+        '5.43x larger: files take room in advance'
+    """
+    parts = [f"{format_bytes(disk_bytes)} on disk"]
+    if stored_bytes is not None:
+        parts.append(f"rows {format_bytes(stored_bytes)} of it")
+    parts.append(f"raw {format_bytes(raw_bytes)}")
+    if 0 < raw_bytes < disk_bytes:
+        larger = disk_bytes / raw_bytes
+        parts.append(f"{larger:,.3g}x larger: files take room in advance")
+    elif disk_bytes and raw_bytes / disk_bytes >= 1.05:
+        parts.append(f"{raw_bytes / disk_bytes:,.3g}x smaller")
+    return parts
 
 
 def digest_of(path: Path) -> str:

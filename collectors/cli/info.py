@@ -14,7 +14,13 @@ import rich.table
 import rich.text
 
 from stepwell.buffers.disk.appearing import check_complete
-from stepwell.collectors.cli.facts import StoreFacts, digest_of, facts_of, spread_of
+from stepwell.collectors.cli.facts import (
+    StoreFacts,
+    digest_of,
+    facts_of,
+    size_in_words,
+    spread_of,
+)
 from stepwell.collectors.cli.recipe import recipe_in_words
 from stepwell.collectors.report import format_bytes
 
@@ -121,13 +127,9 @@ def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str
         yield "lost", f"{facts.lost_pieces:,} damaged pieces, which a repair took out"
     yield "return", _spread(facts.returns)
     yield "length", _spread(facts.lengths)
-    smaller = f", {facts.compression:,.3g}x smaller" if facts.compression >= 1.05 else ""
     yield (
         "size",
-        (
-            f"{format_bytes(facts.disk_bytes)} on disk; rows of {format_bytes(facts.raw_bytes)} in "
-            f"{format_bytes(facts.stored_bytes)}{smaller}"
-        ),
+        ", ".join(size_in_words(facts.disk_bytes, facts.raw_bytes, facts.stored_bytes)),
     )
     yield "made by", _versions(facts)
     if digest is not None:

@@ -6,7 +6,7 @@ import inspect
 from typing import cast
 
 from stepwell.collectors.cli.load import load_object, refuse_signature
-from stepwell.collectors.policies.policy import AnyPolicy, RandomPolicy, recurrent
+from stepwell.collectors.policies.policy import AnyPolicy, RandomPolicy, check_policy
 
 __all__ = ["load_policy"]
 
@@ -19,7 +19,8 @@ def load_policy(name: str) -> AnyPolicy:
             the policy itself and is called with observations and ``is_first``.
 
     Raises:
-        ValueError: There is no such thing, or it cannot be called like that.
+        ValueError: There is no such thing.
+        TypeError: It cannot be called like that.
 
     Example:
         >>> type(load_policy("random")).__name__
@@ -35,14 +36,5 @@ def load_policy(name: str) -> AnyPolicy:
             f"--policy {name}", found, 0, "no arguments, since a class is made before it is called"
         )
         found = found()
-    if not callable(found):
-        raise ValueError(
-            f"--policy {name}: expected something to call, got {type(found).__name__}; name a "
-            f"function, a class or a callable object"
-        )
-    if recurrent(found) is None:
-        count, what = 2, "two arguments, observation and is_first"
-    else:
-        count, what = 3, "three arguments, observation, is_first and state"
-    refuse_signature(f"--policy {name}", found, count, what)
+    check_policy(found, f"--policy {name}")
     return cast("AnyPolicy", found)

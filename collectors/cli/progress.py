@@ -97,12 +97,13 @@ def progress_parts(report: CollectReport, goal: Goal) -> list[Part]:
     return parts
 
 
-def summary(report: CollectReport, seed: int) -> list[list[Part]]:
+def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[Part]]:
     """The lines at the end.
 
     Args:
         report: What was done.
         seed: What to give to ``--seed`` to get the same data again.
+        size: How large the store is now.
     """
     total = max(report.seconds, 1e-9)
     first = [Part(f"{report.steps:,} steps", style="bold"), *_rate_parts(report)]
@@ -117,7 +118,7 @@ def summary(report: CollectReport, seed: int) -> list[list[Part]]:
         Part(f"write {report.write_seconds / total:.0%}"),
         Part(f"of {_clock(report.seconds)}"),
     ]
-    third = [*_size_parts(report), Part(f"in {report.path}", style="bold")]
+    third = [*map(Part, size), Part(f"in {report.path}", style="bold")]
     fourth = [Part(f"digest {report.digest}"), Part(f"seed {seed}")]
     return [[*first, *second], [*third, *fourth]]
 
@@ -172,10 +173,8 @@ def _rate_parts(report: CollectReport) -> list[Part]:
 def _size_parts(report: CollectReport) -> list[Part]:
     if not report.stored_bytes:
         return []
-    parts = [Part(format_bytes(report.stored_bytes), 4)]
-    if report.compression >= 1.5:
-        parts.append(Part(f"{_rate(report.compression)}x smaller", 5))
-    return parts
+    smaller = f" {_rate(report.compression)}x smaller" if report.compression >= 1.5 else ""
+    return [Part(f"rows of {format_bytes(report.stored_bytes)}{smaller}", 4)]
 
 
 def _rate(number: float) -> str:

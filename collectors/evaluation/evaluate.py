@@ -16,7 +16,7 @@ from stepwell.collectors.evaluation.camera import Camera
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.video import file_names, load_av
 from stepwell.collectors.goal import check_number
-from stepwell.collectors.policies.policy import AnyPolicy
+from stepwell.collectors.policies.policy import AnyPolicy, check_policy
 from stepwell.collectors.report import CollectReport, EpisodeReport
 from stepwell.collectors.session import recipe_of
 from stepwell.collectors.stepping.dialect import Vector, is_ale
@@ -93,6 +93,7 @@ def evaluate(
         >>> len(evaluation.episodes), evaluation.mean > 400
         (10, True)
     """
+    check_policy(policy)
     count = _number_of_episodes(episodes, seeds)
     filmed = _filmed(video, video_episodes, count)
     files = _files(video, filmed)

@@ -15,6 +15,7 @@ from stepwell.collectors.policies.policy import (
     AnyPolicy,
     RandomPolicy,
     SeededPolicy,
+    check_policy,
     recurrent,
     took_of,
     value_of,
@@ -266,11 +267,7 @@ class _Inner:
     """
 
     def __init__(self, policy: AnyPolicy) -> None:
-        if not callable(policy):
-            raise TypeError(
-                f"policy: expected a callable policy(observation, is_first), got "
-                f"{type(policy).__name__}"
-            )
+        check_policy(policy)
         self._policy = policy
         self._call = cast("Callable[..., object]", policy)
         self._is_recurrent = recurrent(policy) is not None

@@ -31,7 +31,8 @@ REPORT = CollectReport(
 
 def test_two_lines_for_people() -> None:
     assert str(REPORT) == (
-        "1,000 steps  500/s  2,000 frames/s  2 episodes  return 2.0 ± 1.0  70.6 kB (100x smaller)\n"
+        "1,000 steps  500/s  2,000 frames/s  2 episodes  return 2.0 ± 1.0  "
+        "rows of 70.6 kB (100x smaller)\n"
         "env 50%  policy 25%  write 5%  digest 0123456789abcdef"
     )
 

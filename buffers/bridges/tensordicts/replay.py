@@ -236,7 +236,10 @@ def _flat(slices: Keyed) -> Keyed:
         slices[key] = slices[key].copy()
         slices[key][:, place] = True
     del slices["collector", "mask"]  # no row is padding
-    return {key: array.reshape(-1, *array.shape[2:]) for key, array in slices.items()}
+    return {
+        key: array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+        for key, array in slices.items()
+    }
 
 
 def _numbers(value: Any) -> np.ndarray:

@@ -247,4 +247,4 @@ class PrioritizedTianshouReplay(TianshouReplay):
 
 def _flat(array: np.ndarray) -> np.ndarray:
     """``[B, n, ...]`` as ``[B * n, ...]``."""
-    return array.reshape(-1, *array.shape[2:])
+    return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])

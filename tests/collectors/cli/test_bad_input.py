@@ -55,7 +55,7 @@ BAD_COMMANDS = [
     (f"{POLE} --policy broken:act", "module 'broken' cannot be imported", "broken.py:1: ZeroDiv"),
     (f"{POLE} --policy garbled:act", "module 'garbled' cannot be imported", "SyntaxError"),
     (f"{POLE} --policy needs:act", "'needs' cannot be imported", "No module named 'not_there'"),
-    (f"{POLE} --policy mine:number", "expected something to call, got int", "name a function"),
+    (f"{POLE} --policy mine:number", "expected something to call", "got int"),
     (f"{POLE} --policy mine:one", "expected it to take two arguments", "got (observation)"),
     (f"{POLE} --policy mine:Stateless", "take three arguments", "got (observation, is_first)"),
     (f"{POLE} --policy mine:Needy", "expected it to take no arguments", "got (model)"),

@@ -18,7 +18,7 @@ import pytest
 
 import stepwell as sw
 
-STEPWELL = [sys.executable, "-m", "stepwell.collectors.cli.app"]
+STEPWELL = [sys.executable, "-m", "stepwell.collectors.cli"]
 FOREVER = ["collect", "CartPole-v1", "--workers", "1", "--steps", "100M", "--out", "a"]
 
 

@@ -55,7 +55,7 @@ def line(*, goal: Goal = STEPS, width: int = 300, **facts: int) -> str:
 def test_the_live_line_tells_how_far_how_fast_how_good_how_large_and_how_long() -> None:
     assert line().strip() == (
         "50%  50,000 / 100,000 steps  5,000 steps/s  20,000 frames/s  61 episodes  return -20.0  "
-        "2.5 MB  141x smaller  0:10 left"
+        "rows of 2.5 MB 141x smaller  0:10 left"
     )
 
 
@@ -95,10 +95,13 @@ def test_packed_lines_hold_every_part_and_break_between_parts(some: list[Part], 
 
 
 def test_the_summary_says_where_the_time_went_and_how_to_get_the_same_data_again() -> None:
-    text = " | ".join("  ".join(part.text for part in some) for some in summary(report(), seed=7))
+    text = " | ".join(
+        "  ".join(part.text for part in some)
+        for some in summary(report(), 7, ["3 MB on disk", "raw 352.8 MB"])
+    )
     assert text == (
         "50,000 steps  5,000 steps/s  20,000 frames/s  61 episodes  return -20.0 ± 0.0  env 90%  "
-        "policy 5%  write 5%  of 0:10 | 2.5 MB  141x smaller  in runs/pong  "
+        "policy 5%  write 5%  of 0:10 | 3 MB on disk  raw 352.8 MB  in runs/pong  "
         "digest 7c1e7c1e7c1e7c1e  seed 7"
     )
 

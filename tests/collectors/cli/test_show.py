@@ -8,12 +8,15 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import stepwell as sw
 from command_line import CommandLine
+from stepwell.buffers import End, Piece
 from stepwell.collectors.cli.catalogue import catalogue, nearest
 from stepwell.collectors.cli.facts import facts_of
 from stepwell.collectors.cli.info import histogram
+from stepwell.collectors.report import format_bytes
 
 
 @pytest.fixture
@@ -62,6 +65,49 @@ def test_info_shows_fields_runs_episodes_and_sizes(stepwell: CommandLine) -> Non
         assert part in text
     assert "█" in text
     assert "digest" not in text
+
+
+def size_line(text: str) -> list[str]:
+    """The parts of what `info` says about a store's size."""
+    (line,) = (line for line in text.splitlines() if line.startswith("size"))
+    return [part.strip() for part in line.removeprefix("size").split(",")]
+
+
+def test_the_size_of_a_store_is_that_of_its_files(stepwell: CommandLine) -> None:
+    stepwell("collect CartPole-v1 --workers 0 --steps 300 --out a --seed 7")
+    disk = sum(path.stat().st_size for path in Path("a").iterdir())
+    told = json.loads(stepwell("info a --json").out)
+    assert told["disk_bytes"] == disk > told["raw_bytes"]
+    assert told["compression"] == told["raw_bytes"] / disk
+    on_disk, _, _, ratio = size_line(stepwell("info a").out)
+    assert on_disk == f"{format_bytes(disk)} on disk"
+    assert ratio.startswith(f"{disk / told['raw_bytes']:.3g}x larger")
+
+
+def test_a_store_that_is_smaller_than_its_rows_says_by_how_much(stepwell: CommandLine) -> None:
+    with sw.SequenceReplayBuffer("a") as replay:
+        spec = sw.Spec.from_spaces(spaces.Box(0, 255, (210, 160), np.uint8), spaces.Discrete(2))
+        replay.bind(spec, {"num_envs": 1})
+        columns = {f.name: np.zeros((200, *f.shape), f.dtype) for f in spec.fields}
+        replay.add([Piece(0, 0, 0, End.TERMINATED, columns)])
+    disk = sum(path.stat().st_size for path in Path("a").iterdir())
+    raw = 200 * (210 * 160 + 16)
+    assert size_line(stepwell("info a").out)[::3] == [
+        f"{format_bytes(disk)} on disk",
+        f"{raw / disk:.3g}x smaller",
+    ]
+
+
+@pytest.mark.parametrize("command", ["copy a --out b", "collect CartPole-v1 --steps 9 --out b"])
+def test_what_a_command_wrote_is_told_by_the_size_of_the_files(
+    stepwell: CommandLine, command: str
+) -> None:
+    stepwell("collect CartPole-v1 --workers 0 --steps 300 --out a --seed 7")
+    text = stepwell(command).out
+    disk = sum(path.stat().st_size for path in Path("b").iterdir())
+    assert f"{format_bytes(disk)} on disk" in text
+    assert "x larger: " in text
+    assert "x smaller" not in text
 
 
 def test_the_digest_of_a_store_is_the_one_that_collect_told(stepwell: CommandLine) -> None:

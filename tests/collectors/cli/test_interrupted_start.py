@@ -1,0 +1,87 @@
+"""Ctrl-C while the command line is still being loaded, and where it is parsed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from source_tree import CHECKOUT
+
+SENTENCE = "stepwell: interrupted; nothing kept\n"
+
+# Python imports this before anything else: it interrupts the process when a module is looked for.
+INTERRUPTS = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(Interrupts)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts)
+"""
+
+
+def started(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The installed command, interrupted where a module is about to be loaded."""
+    Path("hooks").mkdir()
+    Path("hooks/sitecustomize.py").write_text(INTERRUPTS.format(module=module))
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    home, name = project["project"]["scripts"]["stepwell"].split(":")
+    code = f"import sys; from {home} import {name}; sys.exit({name}())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={"PYTHONPATH": "hooks"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "stepwell.collectors.cli.app",
+        "numpy",
+        "numpy._core._multiarray_umath",
+        "gymnasium",
+        "typer",
+        "rich.console",
+        "stepwell.collectors.cli.health",
+    ],
+)
+def test_ctrl_c_while_modules_are_loaded_is_one_sentence(module: str) -> None:
+    done = started(module, "envs")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", SENTENCE)
+
+
+def test_ctrl_c_while_arguments_are_read_is_one_sentence() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from stepwell.collectors.cli import app, main\n"
+        "app.typer.echo = lambda text: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", SENTENCE)
+
+
+def test_the_command_runs_where_ctrl_c_is_ignored() -> None:
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+    code += "from stepwell.collectors.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("stepwell ")
