@@ -86,6 +86,31 @@ def test_noop_max_leaves_the_greatest_number_out() -> None:
     assert numbers(NativeAtari(settings(noop_max=0), 1, 1)) == {0}
 
 
+def test_some_games_play_frames_inside_their_reset() -> None:
+    """They are counted as frames of the episode, and their number may be random."""
+
+    def frames(game: str) -> list[int]:
+        envs = AtariVectorEnv(
+            game, 1, noop_max=0, use_fire_reset=False, repeat_action_probability=0.25
+        )
+        infos = [envs.reset(seed=0)[1], *(envs.reset()[1] for _ in range(3))]
+        return [int(info["episode_frame_number"][0]) for info in infos]
+
+    assert frames("surround") == [1, 1, 1, 1]
+    assert len(set(frames("double_dunk"))) > 1
+
+
+def test_the_number_of_noops_is_drawn_from_the_seed_whatever_the_game() -> None:
+    """So the numbers of a game whose resets are random are those of a plain game."""
+
+    def numbers(game: str) -> list[list[int]]:
+        envs = AtariVectorEnv(game, 2, noop_max=31, use_fire_reset=False)
+        infos = [envs.reset(seed=0)[1], *(envs.reset()[1] for _ in range(3))]
+        return [info["episode_frame_number"].tolist() for info in infos]
+
+    assert numbers("pong") == numbers("breakout")
+
+
 def test_without_a_seed_all_envs_draw_the_same_sticky_actions() -> None:
     """They are seeded with the clock's seconds; ours are given entropy of their own."""
 
