@@ -125,7 +125,7 @@ def stack_of(env: AnyEnv) -> tuple[int, str | None] | None:
     """
     for wrapper in _wrappers_of(env) if _can_stack(env.observation_space) else ():
         if isinstance(wrapper, FrameStack):
-            return len(wrapper.observation_space.low), wrapper.padding
+            return cast("tuple[int, ...]", wrapper.observation_space.shape)[0], wrapper.padding
         if isinstance(wrapper, wrappers.FrameStackObservation):
             return wrapper.stack_size, _padding(wrapper.padding_type, wrapper.padding_value)
         if not isinstance(wrapper, SHOW_AS_IT_IS):
@@ -151,7 +151,7 @@ def stack_of_vector(envs: gym.vector.VectorEnv[Any, Any, Any]) -> tuple[int, str
             return None
         vector = vector.env
     if isinstance(inner, gym.vector.SyncVectorEnv):
-        found = [stack_of(env) for env in cast("list[AnyEnv]", inner.envs)]
+        found = [stack_of(env) for env in inner.envs]
     elif _can_stack(envs.single_observation_space):
         found = _stacks_in_workers(inner)
     else:

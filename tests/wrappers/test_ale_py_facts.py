@@ -3,6 +3,7 @@
 """What was found out about ale-py 0.12.1's vector env: why `make_atari` departs from it."""
 
 from collections.abc import Generator
+from importlib.metadata import version
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from atari_reference import Image, bare, screen, settings
+from stepwell.wrappers.atari import TESTED_ALE_PY
 from stepwell.wrappers.atari_native import NativeAtari
 
 
@@ -21,6 +23,11 @@ def shared_metadata() -> Generator[None]:  # pyright: ignore[reportUnusedFunctio
     yield
     VectorEnv.metadata.clear()
     VectorEnv.metadata.update(before)
+
+
+def test_this_is_the_ale_py_that_make_atari_says_it_was_tested_with() -> None:
+    """With another one: run this file, correct docs/atari.md, and say the new version."""
+    assert version("ale-py") == TESTED_ALE_PY
 
 
 def plain(**changes: Any) -> AtariVectorEnv:
