@@ -57,7 +57,9 @@ class Collector:
             that is called with the env's index and the info of its reset and returns them. Sampling
             can be limited to episodes by them.
         frame_stack: Frames that the envs stack on the first axis of the observation; one frame a
-            row is then stored. None reads it from what `make_atari` and `make_vec` declare.
+            row is then stored. None reads it from what `make_atari` and `make_vec` declare, or from
+            gymnasium's `FrameStackObservation` where only actions, rewards or ends are changed
+            above it; 1 stores whole observations, as does a replay that holds such already.
         flush_seconds: No row waits longer than this, plus a step, to be stored for good.
         store_state: Store the state that a `RecurrentPolicy` had before each row, as the extra
             ``"state"``, or ``"state/<key>"`` for each part of it.
@@ -99,6 +101,8 @@ class Collector:
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader(info or {})
+        if frame_stack is None and replay is not None and _holds_whole(replay, first):
+            frame_stack = 1
         stack, padding = frame_stack_of(first, frame_stack)
         self._spec = Spec.from_spaces(
             first.single_observation_space,
@@ -417,6 +421,13 @@ def _bound(
     facts = describes()
     replay.bind(spec.with_more(call.extra_fields), facts)
     return Recorder(replay, cast("int", facts["num_envs"]), flush_seconds)
+
+
+def _holds_whole(replay: SequenceReplayBuffer, envs: Vector) -> bool:
+    """Tell whether rows are there already that hold the observations as the envs give them."""
+    shape = envs.single_observation_space.shape
+    fields = replay.spec.fields if replay.is_bound else ()
+    return any((f.name, f.shape, f.stack) == ("observation", shape, 1) for f in fields)
 
 
 def _tried(work: Callable[[], None]) -> str:

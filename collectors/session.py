@@ -99,16 +99,47 @@ def frame_skip(envs: Vector) -> int:
 
 
 def frame_stack_of(envs: Vector, asked: int | None) -> tuple[int, Literal["zero", "repeat"]]:
-    """How many frames the envs stack, and how they pad the first ones."""
+    """How many frames the envs stack, and how they pad the first ones.
+
+    Args:
+        envs: The envs; what `make_atari` and `make_vec` declare counts, else what is seen of
+            gymnasium's own wrappers.
+        asked: The number that the user says; None takes what is known, and 1 where nothing is.
+
+    Raises:
+        ValueError: A stack is asked for of which the first frames cannot be made again.
+    """
     recipe = recipe_of(envs)
     # Under wrappers too, as long as they leave the observations as they are.
     is_same = envs.single_observation_space == envs.unwrapped.single_observation_space
     is_ale = is_same and type(envs.unwrapped).__name__ == "AtariVectorEnv"
-    padding = recipe.get("stack_padding", "zero" if is_ale else "repeat")
-    stack = recipe.get("frame_stack", 1) if asked is None else asked
-    if asked is None and is_ale and "frame_stack" not in recipe:
+    stack, padding = recipe.get("frame_stack", 1), recipe.get("stack_padding", "repeat")
+    if is_ale and "frame_stack" not in recipe:
         stack = cast("tuple[int, ...]", envs.single_observation_space.shape)[0]
-    return cast("int", stack), cast("Literal['zero', 'repeat']", padding)
+        padding = "zero"
+    elif not {"frame_stack", "stack_padding", "wrappers"} & set(recipe):
+        stack, padding = _seen_stack(envs, asked)
+    return cast("int", stack if asked is None else asked), cast(
+        "Literal['zero', 'repeat']", padding
+    )
+
+
+def _seen_stack(envs: Vector, asked: int | None) -> tuple[int, str]:
+    """What the wrappers of envs that declare nothing say."""
+    from stepwell.wrappers.env_recipe import stack_of_vector  # loads all of gymnasium's wrappers
+
+    if asked == 1:
+        return 1, "repeat"
+    stack, padding = stack_of_vector(envs) or (1, "repeat")
+    if padding is not None:
+        return stack, padding
+    if asked is not None:
+        raise ValueError(
+            f"frame_stack={asked}: expected padding by zeros or by the first frame before an "
+            f"episode, got FrameStackObservation with a frame of its own; leave it out, or say "
+            f"frame_stack=1, to store whole stacks"
+        )
+    return 1, "repeat"
 
 
 def _env_name(envs: Vector) -> str:

@@ -28,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[CHILDREN] = {}
+    # One test says that ale-py is another one than the tested; the others need not fail with it.
+    config.addinivalue_line("filterwarnings", "ignore:ale-py:UserWarning")
     multiprocessing.get_start_method()  # settles it: else TorchRL makes it "spawn" for all tests
     # Ignored where the tests run in the background of a shell; then the children would ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

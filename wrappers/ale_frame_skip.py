@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.wrappers.emulator import action_meanings, emulator_actions, emulator_of
+from stepwell.wrappers.emulator import action_meanings, emulator_actions, emulator_info, emulator_of
 
 __all__ = ["AleFrameSkip"]
 
@@ -86,7 +86,7 @@ class AleFrameSkip(
         terminated = ale.game_over(with_truncation=False)
         truncated = not terminated and self._frames_left() < 1
         image = self._image(before if frames > 1 else None)
-        return image, float(reward), terminated, truncated, self._info()
+        return image, float(reward), terminated, truncated, emulator_info(ale)
 
     def _frames_left(self) -> int:
         """How many frames this step may play."""
@@ -98,14 +98,6 @@ class AleFrameSkip(
         """The screen, pooled with the frame before it if there is one, in memory of its own."""
         self._read(self._now)
         return self._now.copy() if before is None else np.maximum(self._now, before)
-
-    def _info(self) -> dict[str, Any]:
-        ale = self._ale
-        return {
-            "lives": ale.lives(),
-            "episode_frame_number": ale.getEpisodeFrameNumber(),
-            "frame_number": ale.getFrameNumber(),
-        }
 
 
 def _check(env: gymnasium.Env[Image, int], skip: int, pool: str, max_frames: int | None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,7 +17,9 @@ from stepwell.wrappers.make_vec import vectorize
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-__all__ = ["make_atari"]
+__all__ = ["TESTED_ALE_PY", "make_atari"]
+
+TESTED_ALE_PY = "0.12.1"  # what tests/wrappers/test_ale_py_facts.py holds for
 
 
 def make_atari(
@@ -99,6 +103,9 @@ def make_atari(
         ValueError: An unknown game, a value out of range, or one that the backend cannot honour.
         ImportError: backend="python" is to resize and OpenCV cannot be imported.
 
+    Warns:
+        UserWarning: The installed ale-py is newer than the one that this was tested with.
+
     Example:
         >>> envs = make_atari("Pong", num_envs=2)
         >>> observation, info = envs.reset(seed=0)
@@ -127,9 +134,32 @@ def make_atari(
         mode=mode,
         difficulty=difficulty,
     )
+    _warn_of_news()
     envs = _make(settings, num_envs, backend, num_workers)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
+
+
+def _warn_of_news() -> None:
+    """Warn the caller of `make_atari` of an ale-py that nobody has tested it with."""
+    # Loads in some 10 ms, which `import stepwell` need not take.
+    from importlib.metadata import version
+
+    found = version("ale-py")
+    if _numbers(found) > _numbers(TESTED_ALE_PY):
+        warnings.warn(
+            f"ale-py: expected at most {TESTED_ALE_PY}, which make_atari was tested with, got "
+            f"{found}; what docs/atari.md says of it may have changed: install "
+            f"'ale-py=={TESTED_ALE_PY}', or silence this with "
+            f"warnings.filterwarnings('ignore', message='ale-py')",
+            stacklevel=3,
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a release, without what follows them: (0, 13, 0) of "0.13.0rc1"."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _spec(settings: AtariSettings) -> dict[str, str]:

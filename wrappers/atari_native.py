@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, cast
 
+import ale_py
 import numpy as np
 import numpy.typing as npt
-from ale_py.env import AtariEnv
+from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
 from stepwell.wrappers.atari_settings import AtariSettings
-from stepwell.wrappers.emulator import emulator_of, quiet_emulators
+from stepwell.wrappers.emulator import quiet_emulators
+from stepwell.wrappers.emulator_seed import LARGEST_SEED
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["NativeAtari"]
+
+IDLE_FRAMES = 600  # no game that ale-py brings ends sooner when nothing is pressed
+PLAIN_GAME = "pong"  # plays no frames inside its reset
 
 Step = tuple[
     npt.NDArray[np.uint8],
@@ -31,6 +41,11 @@ class NativeAtari(AtariVectorEnv):
     the same second of the clock), an error for an action out of range (ale-py waits for ever), the
     number of no-ops in `info["noops"]` and, when clipping, the raw reward in `info["raw_reward"]`.
 
+    ale-py does not tell the number of no-ops, only how many frames were played. Some games play
+    frames inside their reset, to select their mode: usually a fixed number, which is subtracted.
+    Where it is random (Double Dunk), a second vector env of a plain game is seeded and reset
+    together with this one, since the draw depends on the seed alone and not on the game.
+
     Args:
         settings: What was chosen.
         num_envs: Number of envs, N.
@@ -43,7 +58,8 @@ class NativeAtari(AtariVectorEnv):
     def __init__(self, settings: AtariSettings, num_envs: int, num_threads: int = 0) -> None:
         _check(settings)
         self.metadata = dict(type(self).metadata)
-        rows, columns = settings.size or _screen_size(settings.game)
+        screen, self._reset_frames = _facts(settings.game)
+        rows, columns = settings.size or screen
         super().__init__(
             settings.game,
             num_envs,
@@ -67,6 +83,11 @@ class NativeAtari(AtariVectorEnv):
         self._clips = settings.clip_rewards
         self._ended = np.zeros(num_envs, np.bool_)  # these are reset by the next step
         self._was_reset = False
+        # What each emulator's count of frames was before the reset, if the next step resets it.
+        self._frames = np.zeros(num_envs, np.int32)
+        self._drawing = None
+        if self._reset_frames is None or (self._reset_frames and settings.noop_max > IDLE_FRAMES):
+            self._drawing = NativeAtari(_plain(settings, self._fires), num_envs, num_threads)
 
     def reset(  # type: ignore[override]  # ale-py leaves the type of observations open
         self,
@@ -74,17 +95,25 @@ class NativeAtari(AtariVectorEnv):
         seed: int | list[int] | npt.NDArray[np.int64] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-        """Reset the envs; the first time with fresh entropy where no seed is given."""
+        """Reset the envs; the first time with fresh entropy where no seed is given.
+
+        Raises:
+            ValueError: A seed is not in 0 .. 2**31 - 1.
+        """
         if seed is None and not self._was_reset:
             entropy = np.random.SeedSequence().generate_state(self.num_envs)
             seed = (entropy >> 1).astype(np.int64)
         elif isinstance(seed, list):
             seed = np.asarray(seed, np.int64)
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
+        _check_seed(seed, int(np.sum(mask)))
         observation, info = super().reset(seed=seed, options=options)
         self._was_reset = True
-        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
         self._ended &= ~mask
-        self._add_noops(info, mask)
+        if seed is not None:  # the game is loaded again, which resets it
+            self._frames = np.where(mask, self._reset_frames or 0, self._frames)
+        self._add_noops(info, mask, seed)
+        self._frames = info["frame_number"]
         return observation, info
 
     def step(self, actions: npt.NDArray[np.int64]) -> Step:
@@ -117,14 +146,24 @@ class NativeAtari(AtariVectorEnv):
         if self._ended.any():
             self._add_noops(info, self._ended)
         self._ended = terminated | truncated
+        self._frames = info["frame_number"]
         if self._clips:
             info["raw_reward"] = reward
             reward = np.sign(reward)
         return observation, reward, terminated, truncated, info
 
-    def _add_noops(self, info: dict[str, Any], mask: npt.NDArray[np.bool_]) -> None:
+    def _add_noops(
+        self,
+        info: dict[str, Any],
+        mask: npt.NDArray[np.bool_],
+        seed: int | npt.NDArray[np.int64] | None = None,
+    ) -> None:
         """Record the no-ops of the envs that were just reset, in Gymnasium's masked form."""
-        info["noops"] = np.where(mask, info["episode_frame_number"] - self._fires, 0)
+        if self._drawing is None:
+            noops = info["frame_number"] - self._frames - self._reset_frames - self._fires
+        else:
+            noops = self._drawing.reset(seed=seed, options={"reset_mask": mask})[1]["noops"]
+        info["noops"] = np.where(mask, noops, 0)
         info["_noops"] = mask.copy()
 
 
@@ -143,6 +182,39 @@ def _check(settings: AtariSettings) -> None:
             )
 
 
-def _screen_size(game: str) -> tuple[int, int]:
+def _check_seed(seed: int | npt.NDArray[np.int64] | None, count: int) -> None:
+    """Refuse what the python backend refuses; ale-py leaves an env with a negative seed unseeded.
+
+    Args:
+        seed: One for each of `count` envs, or that of the first, counted up for the others.
+        count: How many envs are reset.
+    """
+    if seed is None:
+        return
+    last = seed + count - 1 if isinstance(seed, int) else seed
+    if np.any(np.less(seed, 0)) or np.any(np.greater(last, LARGEST_SEED)):
+        given = f"{seed} for {count} envs" if isinstance(seed, int) else seed.tolist()
+        raise ValueError(f"seed: expected 0 to {LARGEST_SEED} for every env, got {given}")
+
+
+@functools.cache
+def _facts(game: str) -> tuple[tuple[int, int], int | None]:
+    """The screen's rows and columns, and the frames played inside a reset; None if random."""
     quiet_emulators()
-    return emulator_of(AtariEnv(game)).getScreenDims()
+    ale = ale_py.ALEInterface()
+    ale.setFloat("repeat_action_probability", 0.9)  # what depends on luck shall differ
+    ale.setInt("random_seed", 0)
+    ale.loadROM(cast("Path", roms.get_rom_path(game)))  # resets the game, too
+    counts = {ale.getEpisodeFrameNumber()}
+    if counts != {0}:
+        for _ in range(4):
+            ale.reset_game()
+            counts.add(ale.getEpisodeFrameNumber())
+    return ale.getScreenDims(), counts.pop() if len(counts) == 1 else None
+
+
+def _plain(settings: AtariSettings, fires: bool) -> AtariSettings:
+    """A plain game, as cheap as can be, that begins with the same numbers of no-ops."""
+    return dataclasses.replace(
+        settings, game=PLAIN_GAME, fire_reset=fires, size=(1, 1), grayscale=True, frame_stack=1
+    )

@@ -8,7 +8,14 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Emulator", "action_meanings", "emulator_actions", "emulator_of", "quiet_emulators"]
+__all__ = [
+    "Emulator",
+    "action_meanings",
+    "emulator_actions",
+    "emulator_info",
+    "emulator_of",
+    "quiet_emulators",
+]
 
 
 class Emulator(Protocol):
@@ -84,6 +91,15 @@ def emulator_actions(meanings: list[str]) -> list[object]:
     import ale_py
 
     return [getattr(ale_py.Action, meaning) for meaning in meanings]
+
+
+def emulator_info(ale: Emulator) -> dict[str, Any]:
+    """Build the info that ale-py's `AtariEnv` gives at this moment."""
+    return {
+        "lives": ale.lives(),
+        "episode_frame_number": ale.getEpisodeFrameNumber(),
+        "frame_number": ale.getFrameNumber(),
+    }
 
 
 def action_meanings(env: gymnasium.Env[Any, Any]) -> list[str]:

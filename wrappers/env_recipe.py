@@ -1,6 +1,7 @@
 """Say in plain data how an env was made, so that two stores of data can be compared."""
 
 import math
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
@@ -10,6 +11,7 @@ import numpy as np
 from gymnasium import wrappers
 
 from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.workers import WorkerVectorEnv
 
 # They change neither the data nor the ends of episodes.
 CHECKERS = (wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
@@ -21,6 +23,11 @@ SHOW_AS_IT_IS = (
     wrappers.Autoreset,
     wrappers.RecordEpisodeStatistics,
     wrappers.TimeLimit,
+)
+VECTORS_SHOW_AS_IT_IS = (
+    gym.vector.VectorActionWrapper,
+    gym.vector.VectorRewardWrapper,
+    wrappers.vector.RecordEpisodeStatistics,
 )
 PADDINGS = {"reset": "repeat", "zero": "zero"}
 
@@ -98,20 +105,100 @@ def _wrapper_recipe(wrapper: gym.Wrapper[Any, Any, Any, Any]) -> dict[str, Any]:
 
 
 def _stack_recipe(env: AnyEnv) -> dict[str, Any]:
-    shape = env.observation_space.shape
-    if not isinstance(env.observation_space, gym.spaces.Box) or not shape:
+    found = stack_of(env)
+    if found is None or found[1] is None:
         return {}
-    for wrapper in _wrappers_of(env):
+    return {"frame_stack": found[0], "stack_padding": found[1]}
+
+
+def stack_of(env: AnyEnv) -> tuple[int, str | None] | None:
+    """Read how many frames an env's observations stack, and how it pads the first ones.
+
+    Returns:
+        The number of frames and "zero", "repeat" or, where an episode begins with other frames of
+        the user's, None; None in place of both where no stack is seen.
+
+    Example:
+        >>> env = gym.make("CartPole-v1")
+        >>> stack_of(wrappers.FrameStackObservation(env, 4, padding_type="zero")), stack_of(env)
+        ((4, 'zero'), None)
+    """
+    for wrapper in _wrappers_of(env) if _can_stack(env.observation_space) else ():
         if isinstance(wrapper, FrameStack):
-            return {"frame_stack": shape[0], "stack_padding": wrapper.padding}
+            return cast("tuple[int, ...]", wrapper.observation_space.shape)[0], wrapper.padding
         if isinstance(wrapper, wrappers.FrameStackObservation):
-            padding = PADDINGS.get(str(wrapper.padding_type))
-            if padding is None:  # a frame of the user's
-                return {}
-            return {"frame_stack": shape[0], "stack_padding": padding}
+            return wrapper.stack_size, _padding(wrapper.padding_type, wrapper.padding_value)
         if not isinstance(wrapper, SHOW_AS_IT_IS):
-            return {}
-    return {}
+            return None
+    return None
+
+
+def stack_of_vector(envs: gym.vector.VectorEnv[Any, Any, Any]) -> tuple[int, str | None] | None:
+    """Read it as `stack_of` does from every env of a vector, also where they are in workers.
+
+    Returns:
+        As `stack_of`; None in place of both where the envs differ or cannot be asked.
+
+    Example:
+        >>> make = lambda: wrappers.FrameStackObservation(gym.make("CartPole-v1"), 4)
+        >>> stack_of_vector(gym.vector.SyncVectorEnv([make]))
+        (4, 'repeat')
+    """
+    inner = envs.unwrapped
+    vector: Any = envs
+    while vector is not inner:
+        if not isinstance(vector, VECTORS_SHOW_AS_IT_IS):
+            return None
+        vector = vector.env
+    if isinstance(inner, gym.vector.SyncVectorEnv):
+        found = [stack_of(env) for env in inner.envs]
+    elif _can_stack(envs.single_observation_space):
+        found = _stacks_in_workers(inner)
+    else:
+        return None
+    return found[0] if found and found.count(found[0]) == len(found) else None
+
+
+def _stacks_in_workers(envs: Any) -> list[tuple[int, str | None] | None]:
+    """One for each env; none at all where asking is impossible or might harm a worker."""
+    is_gymnasiums = isinstance(envs, gym.vector.AsyncVectorEnv) and envs.worker is None
+    if not is_gymnasiums and not isinstance(envs, WorkerVectorEnv):
+        return []
+    try:
+        # An attribute that is not there would end a worker of gymnasium's, so names come first.
+        if not all(map(_shows_a_stack, envs.call("__str__"))):
+            return []
+        if not all(envs.call("has_wrapper_attr", "padding_type")):
+            return []
+        sizes, paddings = envs.call("stack_size"), envs.call("padding_type")
+        values = envs.call("padding_value")
+    except (gym.error.Error, RuntimeError):  # a step is under way, or a worker is dead
+        return []
+    return [
+        (size, _padding(padding, value))
+        for size, padding, value in zip(sizes, paddings, values, strict=True)
+    ]
+
+
+def _shows_a_stack(chain: str) -> bool:
+    """Read "<TimeLimit<FrameStackObservation<...>>>", as gymnasium names an env's wrappers."""
+    for name in re.findall(r"<(\w+)", chain):
+        if name == wrappers.FrameStackObservation.__name__:
+            return True
+        kind = getattr(wrappers, name, None)
+        if not isinstance(kind, type) or not issubclass(kind, SHOW_AS_IT_IS):
+            return False
+    return False
+
+
+def _can_stack(space: gym.Space[Any]) -> bool:
+    return isinstance(space, gym.spaces.Box) and len(space.shape) > 1
+
+
+def _padding(kind: str, value: Any) -> str | None:
+    if kind not in PADDINGS and not np.any(value):
+        return "zero"  # a frame of the user's, which is black
+    return PADDINGS.get(kind)
 
 
 def _frame_skip(env: AnyEnv) -> int:

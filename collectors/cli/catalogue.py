@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from stepwell.collectors.cli.knobs import NesBackend
 from stepwell.wrappers.atari_games import game_ids
 
-__all__ = ["Catalogue", "Emulators", "catalogue", "nearest", "unknown_env"]
+__all__ = ["Catalogue", "Emulators", "catalogue", "cure", "nearest", "unknown_env"]
 
 # Where gymnasium keeps envs that need more than itself: the modules to look for, what to install.
 _NEEDS = {
@@ -97,12 +97,33 @@ def unknown_env(env: str) -> str | None:
         return None
     if any(name.rpartition("-v")[0] == env for name in gymnasium.registry):
         return None  # without a version: the newest
-    near = nearest(env)
-    hint = f"did you mean {' or '.join(near)}?" if near else "see what there is with: stepwell envs"
+    hint = cure(env, "see what there is with: stepwell envs")
     return (
         f"unknown env: expected an Atari game, a cartridge's file (game.nes), an id of gymnasium's "
         f"or module:callable, got {env!r}; {hint}"
     )
+
+
+def cure(text: str, otherwise: str) -> str:
+    """Say what to do about a name that no env has.
+
+    Args:
+        text: The name.
+        otherwise: What to do where nothing is near.
+
+    Example:
+        >>> cure("Pnog", "look again"), cure("zzzzzz", "look again")
+        ('did you mean ALE/Pong-v5?', 'look again')
+    """
+    from stepwell.wrappers.make_vec import is_nes_id  # most commands make no envs
+
+    if is_nes_id(text):
+        return (
+            "NES games are played from your own cartridge's file: stepwell collect game.nes "
+            "(docs/nes.md)"
+        )
+    near = nearest(text)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 def nearest(text: str, count: int = 3) -> list[str]:

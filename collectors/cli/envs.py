@@ -10,7 +10,7 @@ import rich.columns
 import rich.console
 import rich.text
 
-from stepwell.collectors.cli.catalogue import Catalogue, Emulators, catalogue, nearest
+from stepwell.collectors.cli.catalogue import Catalogue, Emulators, catalogue, cure
 from stepwell.collectors.cli.knobs import NesBackend
 
 __all__ = ["show_envs"]
@@ -28,8 +28,7 @@ def show_envs(pattern: str | None, *, as_json: bool) -> None:
     """
     found = catalogue() if pattern is None else matching(catalogue(), pattern)
     if pattern is not None and not _has_any(found):
-        near = nearest(pattern)
-        hint = f"did you mean {' or '.join(near)}?" if near else "leave it out to see them all"
+        hint = cure(pattern, "leave it out to see them all")
         raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
     if as_json:
         text = json.dumps(dataclasses.asdict(found))
@@ -76,16 +75,15 @@ def _has_any(found: Catalogue) -> bool:
 
 def _show(found: Catalogue, *, everything: bool) -> None:
     console = rich.console.Console(emoji=False, highlight=False)
-    games = [name.removeprefix("ALE/").removesuffix("-v5") for name in found.atari]
     old = found.old_atari if everything else ()
     if not console.is_terminal:
-        for name in (*games, *found.ready, *old):
+        for name in (*found.atari, *found.ready, *old):
             console.out(name)  # one a line, for other programs
         if everything:  # no env's names, so only where they were asked for
             for line in _emulator_lines(found.nes):
                 console.out(line)
         return
-    _group(console, "Atari games", games, "'Pong' is short for 'ALE/Pong-v5'")
+    _group(console, "Atari games", found.atari, "'Pong' is short for 'ALE/Pong-v5'")
     _cartridges(console, found.nes)
     _group(console, "Gymnasium's", found.ready)
     _group(console, "Older Atari ids", old, "made as gymnasium makes them, with whole screens")

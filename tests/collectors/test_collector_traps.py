@@ -154,8 +154,36 @@ def test_8_stacks_are_rebuilt_as_the_source_padded_them(
     assert replay.spec["observation"].shape == (4, 4)
 
 
-def test_8_a_wrong_padding_is_refused_with_the_cure() -> None:
+@pytest.mark.parametrize("asked", [None, 3])
+def test_8_gymnasiums_own_stack_is_stored_once_without_being_asked(asked: int | None) -> None:
     make = lambda: FrameStackObservation(FrameEnv(), 3, padding_type="zero")  # noqa: E731
+    replay = sw.SequenceReplayBuffer()
+    with sw.Collector(
+        vector([make]), sw.RandomPolicy(), replay, seed=0, frame_stack=asked
+    ) as collector:
+        collector.collect(steps=20)
+    field = replay.spec["observation"]
+    assert (field.shape, field.stack, field.stack_padding) == ((4, 4), 3, "zero")
+
+
+def test_8_a_replay_that_holds_whole_stacks_goes_on_with_them() -> None:
+    make = lambda: FrameStackObservation(FrameEnv(), 3, padding_type="zero")  # noqa: E731
+    replay = sw.SequenceReplayBuffer()
+    for frame_stack in (1, None):
+        with sw.Collector(
+            vector([make]), sw.RandomPolicy(), replay, seed=0, frame_stack=frame_stack
+        ) as collector:
+            collector.collect(steps=5)
+    assert replay.steps == 10
+    assert replay.spec["observation"].shape == (3, 4, 4)
+
+
+def test_8_a_wrong_padding_is_refused_with_the_cure() -> None:
+    def make() -> gym.Env[Any, Any]:
+        env = FrameStackObservation(FrameEnv(), 3, padding_type="zero")
+        env.metadata = {**env.metadata, "stepwell": {"stack_padding": "repeat"}}
+        return env
+
     replay = sw.SequenceReplayBuffer()
     with (
         sw.Collector(vector([make]), sw.RandomPolicy(), replay, seed=0, frame_stack=3) as collector,

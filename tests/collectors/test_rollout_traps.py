@@ -584,7 +584,11 @@ def assert_open_ends_of_pixels(rollout: sw.Rollout, expected: ModelRollout) -> N
 
 
 def test_8_a_wrong_padding_is_refused_with_the_cure() -> None:
-    make = lambda: FrameStackObservation(FrameEnv(), 3, padding_type="zero")  # noqa: E731
+    def make() -> gym.Env[Any, Any]:
+        env = FrameStackObservation(FrameEnv(), 3, padding_type="zero")
+        env.metadata = {**env.metadata, "stepwell": {"stack_padding": "repeat"}}
+        return env
+
     replay = sw.SequenceReplayBuffer()
     with (
         sw.Collector(vector([make]), sw.RandomPolicy(), replay, seed=0, frame_stack=3) as collector,

@@ -3,6 +3,7 @@
 """What was found out about ale-py 0.12.1's vector env: why `make_atari` departs from it."""
 
 from collections.abc import Generator
+from importlib.metadata import version
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from atari_reference import Image, bare, screen, settings
+from stepwell.wrappers.atari import TESTED_ALE_PY
 from stepwell.wrappers.atari_native import NativeAtari
 
 
@@ -21,6 +23,11 @@ def shared_metadata() -> Generator[None]:  # pyright: ignore[reportUnusedFunctio
     yield
     VectorEnv.metadata.clear()
     VectorEnv.metadata.update(before)
+
+
+def test_this_is_the_ale_py_that_make_atari_says_it_was_tested_with() -> None:
+    """With another one: run this file, correct docs/atari.md, and say the new version."""
+    assert version("ale-py") == TESTED_ALE_PY
 
 
 def plain(**changes: Any) -> AtariVectorEnv:
@@ -84,6 +91,31 @@ def test_noop_max_leaves_the_greatest_number_out() -> None:
     assert numbers(plain(noop_max=2)) == {0, 1}
     assert numbers(NativeAtari(settings(noop_max=2), 1, 1)) == {0, 1, 2}
     assert numbers(NativeAtari(settings(noop_max=0), 1, 1)) == {0}
+
+
+def test_some_games_play_frames_inside_their_reset() -> None:
+    """They are counted as frames of the episode, and their number may be random."""
+
+    def frames(game: str) -> list[int]:
+        envs = AtariVectorEnv(
+            game, 1, noop_max=0, use_fire_reset=False, repeat_action_probability=0.25
+        )
+        infos = [envs.reset(seed=0)[1], *(envs.reset()[1] for _ in range(3))]
+        return [int(info["episode_frame_number"][0]) for info in infos]
+
+    assert frames("surround") == [1, 1, 1, 1]
+    assert len(set(frames("double_dunk"))) > 1
+
+
+def test_the_number_of_noops_is_drawn_from_the_seed_whatever_the_game() -> None:
+    """So the numbers of a game whose resets are random are those of a plain game."""
+
+    def numbers(game: str) -> list[list[int]]:
+        envs = AtariVectorEnv(game, 2, noop_max=31, use_fire_reset=False)
+        infos = [envs.reset(seed=0)[1], *(envs.reset()[1] for _ in range(3))]
+        return [info["episode_frame_number"].tolist() for info in infos]
+
+    assert numbers("pong") == numbers("breakout")
 
 
 def test_without_a_seed_all_envs_draw_the_same_sticky_actions() -> None:

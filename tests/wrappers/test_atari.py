@@ -1,7 +1,9 @@
 # pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+import importlib.metadata
 import inspect
 import json
+import warnings
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from atari_reference import bare
 from stepwell.wrappers import make_atari
+from stepwell.wrappers.atari import TESTED_ALE_PY
 
 DOCS = Path(__file__).parents[2] / "docs" / "atari.md"
 
@@ -195,6 +198,38 @@ def test_the_python_backends_last_observation_is_the_emulators_screen() -> None:
     screens = [frames.step(1)[0] for _ in range(402)]
     assert info["episode_frame_number"][0] == 402
     np.testing.assert_array_equal(observation[0, 0], np.maximum(*screens[-2:]))
+
+
+@pytest.mark.parametrize("found", ["0.12.2", "0.13.0rc1", "1.0"])
+def test_an_ale_py_that_is_newer_than_the_tested_one_is_noticed(
+    found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.metadata.version
+    versions = {"ale-py": found}
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: versions.get(name) or real(name)
+    )
+    for backend in ("native", "python"):
+        with pytest.warns(UserWarning, match=rf"^ale-py: .*{TESTED_ALE_PY}.*{found}") as caught:
+            make(backend)
+        assert caught[0].filename == __file__
+    with warnings.catch_warnings():  # as the sentence says
+        warnings.filterwarnings("ignore", message="ale-py")
+        make("native")
+
+
+@pytest.mark.parametrize("found", [TESTED_ALE_PY, f"{TESTED_ALE_PY}.post1", "0.12", "0.9.1"])
+def test_the_tested_ale_py_and_older_ones_are_no_news(
+    found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.metadata.version
+    versions = {"ale-py": found}
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: versions.get(name) or real(name)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make("native")
 
 
 def table(text: str) -> list[str]:

@@ -110,6 +110,8 @@ def test_an_atari_id_gives_what_gymnasium_make_gives() -> None:
         ("cartpole-v1", "did you mean CartPole-v1"),
         ("Pong-v5", "did you mean ALE/Pong-v5"),
         ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
+        ("SuperMarioBros-v0", r'make_nes\("game.nes"\).*docs/nes.md'),
+        ("SuperMarioBros-Nes-v0", r'make_nes\("game.nes"\)'),
         ("zzzzzz", "`stepwell envs` lists what there is"),
         ("not an id!", "unknown env id 'not an id!'"),
         (

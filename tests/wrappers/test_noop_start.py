@@ -1,12 +1,12 @@
 # pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from atari_reference import Recorder, Script, bare, screen
-from stepwell.wrappers import NoopStart
+from stepwell.wrappers import Crop, NoopStart
 
 
 def test_the_first_observation_is_the_screen_after_the_recorded_number_of_noops() -> None:
@@ -66,3 +66,15 @@ def test_0_does_nothing() -> None:
 def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NoopStart(bare(), **arguments)
+
+
+def test_a_game_without_a_noop_shows_its_own_screens_or_is_refused() -> None:
+    env = NoopStart(bare("Backgammon", obs_type="rgb"), 9)
+    observation, info = env.reset(seed=1)
+    assert info["noops"] == info["episode_frame_number"] - 2
+    np.testing.assert_array_equal(observation, cast(Any, env.unwrapped).ale.getScreenRGB())
+    for changed in (Crop(bare("Backgammon"), top=20), bare("Backgammon", obs_type="ram")):
+        with pytest.raises(ValueError, match=r"'FIRE', 'RIGHT', 'LEFT'.*NOOP.*Box"):
+            NoopStart(changed)
+    with pytest.raises(ValueError, match=r"noop_action: .*'FIRE', 'RIGHT', 'LEFT'.*got 1"):
+        NoopStart(bare("Backgammon"), noop_action=1)

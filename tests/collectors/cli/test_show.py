@@ -141,7 +141,9 @@ def test_equal_numbers_need_no_histogram() -> None:
 
 
 def test_envs_finds_games_and_ids_by_part_of_their_name(stepwell: CommandLine) -> None:
-    assert stepwell("envs ms_pac").out.split()[0] == "MsPacman"
+    assert stepwell("envs ms_pac").out.split()[0] == "ALE/MsPacman-v5"
+    assert stepwell("envs pong").out.split()[0] == "ALE/Pong-v5"
+    assert "ALE/Pong-v5" in stepwell("envs").out.split()
     assert "CartPole-v1" in stepwell("envs cartpole").out.split()
     assert "PongNoFrameskip-v4" not in stepwell("envs").out.split()
     assert "PongNoFrameskip-v4" in stepwell("envs pong").out.split()

@@ -30,6 +30,18 @@ actions = 'RIGHT'
 actions = ['A', 3]
 # map.toml, actions | expected a list of texts | got ['A', 3]
 
+actions = ['NOOP', 'RIHGT+A']
+# map.toml, actions | RIHGT+A | expected names out of RIGHT, LEFT | got 'RIHGT'
+
+actions = ['A+A']
+# map.toml, actions | A+A | each button once | got A twice
+
+boot = 'NOOP 20, STRAT 3'
+# map.toml, boot | STRAT 3 | expected names out of RIGHT, LEFT | got 'STRAT'
+
+boot = 'NOOP'
+# map.toml, boot | START 3 | got 'NOOP'
+
 rewards = 1
 # map.toml: expected the keys actions, boot | got 'rewards' | did you mean 'reward'
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
 
+from stepwell.wrappers.nes.boot import parse_boot
+from stepwell.wrappers.nes.buttons import parse_buttons
 from stepwell.wrappers.nes.ram_map.condition import Condition
 from stepwell.wrappers.nes.ram_map.map_table import MapTable, nearest
 from stepwell.wrappers.nes.ram_map.measured import COMPARING, OPERATIONS, Measured, Measurement
@@ -105,8 +107,8 @@ def read_map(tables: Mapping[str, object], where: str, name: str) -> RamMap:
     variables = _variables(top.table("vars", "[vars]"))
     return RamMap(
         name=top.text("name") or name,
-        boot=top.text("boot"),
-        actions=top.texts("actions"),
+        boot=_boot(top),
+        actions=_actions(top),
         variables=variables,
         reward=_reward(top.table("reward", "[reward]"), variables),
         terminated=_terminated(top, variables),
@@ -116,6 +118,26 @@ def read_map(tables: Mapping[str, object], where: str, name: str) -> RamMap:
         sha256=_digests(top.table("rom", "[rom]"), "sha256"),
         sha1=_digests(top.table("rom", "[rom]"), "sha1"),
     )
+
+
+def _boot(top: MapTable) -> str | None:
+    boot = top.text("boot")
+    try:
+        parse_boot(boot or "")
+    except ValueError as error:
+        raise ValueError(f"{top.where}, {error}") from None
+    return boot
+
+
+def _actions(top: MapTable) -> tuple[str, ...] | None:
+    """The map's list; it is checked here, as an env may never choose from it."""
+    actions = top.texts("actions")
+    try:
+        for action in actions or ():
+            parse_buttons(action)
+    except ValueError as error:
+        raise ValueError(f"{top.where}, actions, {error}") from None
+    return actions
 
 
 def _variables(table: MapTable) -> dict[str, Variable]:
