@@ -128,6 +128,11 @@ class Case:
         calls = self.outcome.calls
         return calls[self.number].text if self.number < len(calls) else ""
 
+    @property
+    def is_removing(self) -> bool:
+        """The call removes something, which stays where the call fails."""
+        return self.call.startswith(("unlink", "rmdir"))
+
     def again(self, arguments: str = "") -> None:
         """Run the command, or another one, once more, now that nothing is amiss."""
         what = arguments or self.scenario.arguments
@@ -202,8 +207,9 @@ def _check_end(case: Case) -> None:
     elif fault.is_kill:
         require(outcome.code == -9, f"survived with {outcome.code}: {outcome.err!r}")
     elif outcome.code == 0:
-        # A folder that is there already need not be made.
-        is_harmless = fault.is_interrupt or (case.call.startswith("mkdir") and not fault.is_lasting)
+        # A folder that is there already need not be made, and what is left may lie there.
+        is_made = case.call.startswith("mkdir") and not fault.is_lasting
+        is_harmless = fault.is_interrupt or is_made or case.is_removing
         require(is_harmless, "exit code 0: the failure went unnoticed")
         require(not outcome.err, f"done, but said {outcome.err!r}")
     else:
@@ -280,7 +286,8 @@ def check_all_or_nothing(case: Case) -> None:
     if is_there:
         require(content(case.target) == made, f"{name} is there, but not complete")
     require(is_there or not case.is_complete, "exit code 0, but nothing was made")
-    if not case.fault.is_kill and not case.fault.is_broken_disk:  # then something can be removed
+    can_remove = not case.fault.is_broken_disk and not (case.fault.is_failure and case.is_removing)
+    if not case.fault.is_kill and can_remove:
         new = sorted(now.keys() - before.keys())
         left = new if not is_there else [n for n in new if f"{n}/".partition("/")[0] != name]
         require(not left, f"left behind: {left}")
