@@ -167,7 +167,8 @@ def _last_of_user(lines: Sequence[_Line]) -> _Line:
 def _of_system(error: OSError) -> str:
     """What the system said, without its number."""
     named = f" ({error.filename})" if error.filename is not None else ""
-    return f"{error.strerror}{named}"
+    # Not always the system's own words: h5py gives HDF5's, of several lines.
+    return f"{' '.join(str(error.strerror).split())}{named}"
 
 
 def _kept(error: BaseException) -> str | None:

@@ -80,6 +80,8 @@ def test_errors_that_tell_of_the_world_are_sentences_wherever_they_come_from() -
     assert sentence_of(StoreNotFound("a holds no store")) == "a holds no store"
     no_room = OSError(errno.ENOSPC, "No space left on device", "/tmp/a")
     assert sentence_of(no_room) == "No space left on device (/tmp/a)"
+    of_hdf5 = OSError(errno.ENOSPC, "file write failed: time = now\n, offset = 0)", None)
+    assert sentence_of(of_hdf5) == "file write failed: time = now , offset = 0)"
     missing = gymnasium.error.DependencyNotInstalled("Box2D is not installed")
     assert sentence_of(missing) == "Box2D is not installed"
 

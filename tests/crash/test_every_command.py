@@ -1,0 +1,122 @@
+"""Faults at the system calls of the real commands: nothing is lost, nothing half made is left."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from command_faults import SCENARIOS, Scenario, run_cases
+from command_mutants import BUGS
+from failing_calls import FAULTS, Commands, Fault, why_not_here
+
+pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
+
+KILL, FULL_DISK, IO_ERROR, BROKEN_DISK, NO_ROOM_ONCE, CTRL_C = FAULTS
+RARE = (BROKEN_DISK, NO_ROOM_ONCE, CTRL_C)
+PLAIN = [name for name, scenario in SCENARIOS.items() if "torch" not in scenario.needs]
+TORCH = [name for name in SCENARIOS if name not in PLAIN]  # which takes seconds to load
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Generator[Commands]:
+    with Commands(tmp_path_factory.mktemp("commands")) as commands:
+        yield commands
+
+
+@pytest.fixture(scope="module")
+def commands_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Generator[Commands]:
+    with Commands(tmp_path_factory.mktemp("commands"), needs_torch=True) as commands:
+        yield commands
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_fault_at_a_call_drawn_by_lot(commands: Commands, tmp_path: Path, name: str) -> None:
+    rare = RARE[PLAIN.index(name) % len(RARE)]
+    check(commands, tmp_path, needed(name), (KILL, FULL_DISK, IO_ERROR, rare))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_fault_at_every_call(commands: Commands, tmp_path: Path, name: str, fault: Fault) -> None:
+    check(commands, tmp_path, needed(name), (fault,), every=1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+@pytest.mark.parametrize("name", TORCH)
+def test_a_fault_at_every_call_beside_torch(
+    commands_with_torch: Commands, tmp_path: Path, name: str, fault: Fault
+) -> None:
+    check(commands_with_torch, tmp_path, needed(name), (fault,), every=1)
+
+
+def needed(name: str) -> Scenario:
+    scenario = SCENARIOS[name]
+    missing = [module for module in scenario.needs if importlib.util.find_spec(module) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    return scenario
+
+
+def check(
+    commands: Commands,
+    folder: Path,
+    scenario: Scenario,
+    faults: tuple[Fault, ...],
+    every: int | None = None,
+) -> None:
+    counts, wrong = run_cases(scenario, commands, folder / "cases", faults=faults, every=every)
+    print(scenario.name, dict(counts))
+    assert not wrong, "\n".join(wrong)
+    assert counts["calls"] > 10
+    if KILL in faults:
+        assert counts["kill: exit -9"] > 0
+    assert counts["cases"] >= len(faults)
+
+
+@pytest.mark.parametrize("name", ["collect", "export npz"])
+def test_a_fork_makes_the_calls_of_a_process_of_its_own(
+    commands: Commands, tmp_path: Path, name: str
+) -> None:
+    scenario, seen = needed(name), []
+    for in_fork in (True, False):
+        folder = tmp_path / f"{in_fork}"
+        folder.mkdir()
+        scenario.prepare(folder)
+        done = commands.run(scenario.arguments.split(), folder, in_fork=in_fork)
+        assert (done.code, done.err, done.left) == (0, "", ())
+        seen.append([call.text for call in done.calls])
+    assert seen[0] == seen[1]
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    scenario.prepare(folder)
+    dead = commands.run(scenario.arguments.split(), folder, KILL, 20, in_fork=False)
+    assert (dead.code, len(dead.calls)) == (-9, 21)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(commands: Commands, tmp_path: Path, name: str) -> None:
+    bug = BUGS[name]
+    sound = SCENARIOS[bug.scenario]
+    scenario = replace(sound, arguments=f"command_mutants:planted {name} {sound.arguments}")
+    faults = [fault for fault in FAULTS if fault.name == bug.fault]
+    _, wrong = run_cases(
+        scenario, commands, tmp_path / "cases", every=1, faults=faults, until_wrong=True
+    )
+    assert wrong, f"{name}: not found"
+    print(*wrong)
+
+
+def test_calls_elsewhere_are_not_counted(commands: Commands, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    done = commands.run(
+        "collect CartPole-v1 --workers 0 --steps 9 --out ../there --quiet".split(),
+        tmp_path / "here",
+    )
+    assert (done.code, done.calls) == (0, ())
