@@ -15,7 +15,7 @@ from stepwell.buffers.piece_format import Buffer, Part, PieceReader, PieceWriter
 from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.spec import Spec
 
-__all__ = ["MemoryStorage"]
+__all__ = ["MemoryStorage", "free_memory"]
 
 # Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
 _SLABS = 16
@@ -220,7 +220,7 @@ def check_piece_bytes(piece: Piece, nbytes: int, capacity_bytes: int | None) -> 
 def _check_free_memory(spec: Spec, capacity: int | None) -> None:
     """Memory is taken as data comes, so a plan that cannot work must fail now, not in the night."""
     planned = (capacity or 0) * sum(f.row_bytes for f in spec.fields if f.codec == "raw")
-    free = _free_memory()
+    free = free_memory()
     if planned > free:
         raise ValueError(
             f"capacity={capacity} steps takes {planned / 1e9:.1f} GB uncompressed, expected at "
@@ -229,7 +229,7 @@ def _check_free_memory(spec: Spec, capacity: int | None) -> None:
         )
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Bytes of memory that can still be taken."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():

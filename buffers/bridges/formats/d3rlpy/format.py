@@ -26,6 +26,7 @@ from stepwell.buffers.bridges.formats.step_columns import split
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["D3rlpyExport", "D3rlpyFormat", "D3rlpyImport"]
 
@@ -77,9 +78,9 @@ class D3rlpyFormat(Format):
         """Get ready to write."""
         return _Writer(source, options)
 
-    def reader(self, path: Path, options: D3rlpyImport) -> Reader:
+    def reader(self, files: GivenFiles, options: D3rlpyImport) -> Reader:
         """Open a file."""
-        return D3rlpyReader(path, options.record)
+        return D3rlpyReader(files, options.record)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it where d3rlpy is."""
