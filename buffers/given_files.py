@@ -238,7 +238,7 @@ def _array_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
     read = _HEADERS.get(np.lib.format.read_magic(head))
     if read is None:
         raise ValueError(f"{info.filename!r} is of a version that no array of numbers needs")
-    shape, _, dtype = cast("tuple[tuple[int, ...], bool, np.dtype[Any]]", read(head))
+    shape, _, dtype = read(head)
     if dtype.hasobject:
         raise ValueError(f"{info.filename!r} holds objects, which only pickle could read")
     if dtype.kind == "V" or any(size < 0 for size in shape):

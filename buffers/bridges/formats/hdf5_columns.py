@@ -13,6 +13,7 @@ from stepwell.buffers.bridges.formats.parquet.png import picture_bytes
 from stepwell.buffers.given_files import GivenFiles, Room
 
 __all__ = [
+    "NewHdf5",
     "check_group",
     "datasets_of",
     "open_given",
@@ -24,6 +25,97 @@ __all__ = [
 _CHUNK_BYTES: Final = 256 << 10
 _BATCH_BYTES: Final = 32 << 20
 _SMALL_BYTES: Final = 512  # less is not worth compressing
+
+
+class NewHdf5:
+    """A file that HDF5 writes: the Python file that h5py is given, and h5py's own.
+
+    HDF5 puts writes off until a file is closed; if one fails then, it keeps half of the file's
+    state, and takes the process down at its end. So it never learns of an error here: what cannot
+    be written is kept in memory, `check` and `close` raise the error, and the file is given up.
+
+    Args:
+        h5py: The library.
+        path: Where an empty file is already, or nothing.
+        track_order: Keep the order in which things were made.
+    """
+
+    def __init__(self, h5py: Any, path: Path, *, track_order: bool = False) -> None:
+        self._raw = path.open("w+b", buffering=0)
+        self._error: OSError | None = None
+        self._unwritten: list[tuple[int, bytes]] = []
+        self.file: Any = h5py.File(self, "w", track_order=track_order)
+
+    def check(self) -> None:
+        """See that all could be written so far.
+
+        Raises:
+            OSError: It could not.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Write what was put off. Twice does no harm.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        if self.file is not None:
+            file, self.file = self.file, None
+            file.close()
+            self._raw.close()
+            self.check()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As files have it."""
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As files have it."""
+        return self._raw.tell()
+
+    def read(self, count: int) -> bytes:
+        """As files have it; h5py knows a file by it, and calls `readinto`."""
+        into = bytearray(count)
+        return bytes(into[: self.readinto(memoryview(into))])
+
+    def readinto(self, into: memoryview) -> int:
+        """As files have it; what could not be written is there, too."""
+        start = self._raw.tell()
+        count = self._raw.readinto(into) or 0
+        for offset, data in self._unwritten:
+            first, last = max(start, offset), min(start + len(into), offset + len(data))
+            if first < last:
+                into[first - start : last - start] = data[first - offset : last - offset]
+                count = max(count, last - start)
+        self._raw.seek(start + count)
+        return count
+
+    def write(self, data: memoryview) -> int:
+        """As files have it, but without errors."""
+        start, done = self._raw.tell(), 0
+        data = memoryview(data).cast("B")
+        try:
+            while self._error is None and done < len(data):
+                done += self._raw.write(data[done:]) or 0
+        except OSError as error:
+            self._error = error
+        if done < len(data):
+            self._unwritten.append((start + done, bytes(data[done:])))
+            self._raw.seek(start + len(data))
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        """As files have it, but without errors."""
+        try:
+            return self._raw.truncate(size)
+        except OSError as error:
+            self._error = self._error or error
+            return size
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
 
 def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:

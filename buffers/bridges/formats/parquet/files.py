@@ -241,9 +241,8 @@ def _check_groups(metadata: Any, room: Room) -> None:
     leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        sizes = [
-            _most_bytes(chunk, leaf) for chunk, leaf in zip(_chunks(group), leaves, strict=True)
-        ]
+        pairs = zip(_chunks(group), leaves, strict=True)
+        sizes = [_most_bytes(chunk, leaf) for chunk, leaf in pairs]
         if min(sizes, default=0) < 0 or group.num_rows < 0:
             raise ValueError(f"group {number}: expected rows, got fewer than none: it is damaged")
         largest = max(largest, sum(sizes))
@@ -271,8 +270,8 @@ def _most_bytes(chunk: Any, leaf: Any) -> int:
     nbytes: int = chunk.total_uncompressed_size
     if leaf.physical_type == "BYTE_ARRAY":  # those of a row that is a list are read at once
         is_list = leaf.max_repetition_level > 0 and _is_coded(chunk)
-        return nbytes * chunk.num_values if is_list else nbytes
-    return max(nbytes, 8 * chunk.num_values)  # runs of equal numbers take no bytes in the file
+        return nbytes * int(chunk.num_values) if is_list else nbytes
+    return max(nbytes, 8 * int(chunk.num_values))  # runs of equal numbers take no bytes in the file
 
 
 def _batches(

@@ -24,6 +24,7 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     ended_by,
     is_number,
     load_tensors,
+    save_tensors,
     torch_for,
 )
 from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
@@ -149,7 +150,7 @@ class _Sink:
         file.parent.mkdir(parents=True, exist_ok=True)
         arrays = (steps.observations, steps.actions, steps.rewards, *flags)
         tensors = {name: tensor(array) for name, array in zip(_DTYPES, arrays, strict=True)}
-        self._torch.save({**tensors, "info": info}, file)
+        save_tensors(self._torch, {**tensors, "info": info}, file)
         self._lengths.append(count)
         self._rewards.update(np.sign(steps.rewards).tolist())
         self._ends.update(flags[0].tolist())
@@ -168,7 +169,7 @@ class _Sink:
             "counter_rew": self._rewards,
             "counter_end": self._ends,
         }
-        self._torch.save(counts, self._path / _INFO)
+        save_tensors(self._torch, counts, self._path / _INFO)
 
 
 class _Files:

@@ -186,8 +186,12 @@ def read_chunk(given: GivenFiles, chunk: Chunk) -> dict[str, np.ndarray]:
     file = chunk.file
     arrays = given.read_arrays(file)
     ids = arrays.pop("stepid", None)
-    is_long = ids is not None and ids.shape == (chunk.rows, 20)
-    if not is_long or not np.array_equal(ids, _step_ids(chunk.uuid, chunk.rows)):
+    # its length first: a name may tell any number of rows
+    if (
+        ids is None
+        or ids.shape != (chunk.rows, 20)
+        or not np.array_equal(ids, _step_ids(chunk.uuid, chunk.rows))
+    ):
         raise ValueError(
             f"{file}: expected 'stepid' to tell the chunk and the rows 0 to {chunk.rows - 1:,}, as "
             f"the name does, got other ones; the file was renamed or changed: restore it"

@@ -24,6 +24,7 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     ended_by,
     is_number,
     load_tensors,
+    save_tensors,
     torch_for,
 )
 from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
@@ -142,7 +143,7 @@ class _Sink:
         }
         # a tensor that shares memory with a longer array would be saved with all of it
         tensors = {name: self._torch.tensor(array) for name, array in arrays.items()}
-        self._torch.save(tensors, self._folder / f"{number}.pt")
+        save_tensors(self._torch, tensors, self._folder / f"{number}.pt")
 
     def finish(self) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ __all__ = [
     "ended_by",
     "is_number",
     "load_tensors",
+    "save_tensors",
     "torch_for",
 ]
 
@@ -57,6 +59,20 @@ def load_tensors(torch: Any, given: GivenFiles, file: Path) -> dict[Any, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{file}: expected a dict of tensors, got a {type(found).__name__}")
     return found
+
+
+def save_tensors(torch: Any, value: Mapping[str, Any], file: Path) -> None:
+    """Write what `load_tensors` reads.
+
+    PyTorch's own writer says nothing of a full disk but that a place in the file is wrong.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    with file.open("xb") as opened:
+        opened.write(buffer.getbuffer())
 
 
 def _check_archive(given: GivenFiles, file: Path) -> None:
