@@ -48,7 +48,9 @@ def assert_all_told(said: list[list[str]]) -> None:
         what = f"{name} with files of {limit} bytes: {sentence}, left {left}"
         assert (sentence == "done") == (left == "['out-v0']"), what
         if sentence != "done":
-            assert "File too large" in sentence and "out-v0" in sentence and left == "[]", what
+            assert left == "[]", what
+            assert "File too large" in sentence, what
+            assert "out-v0" in sentence, what
 
 
 def test_a_disk_that_gets_full_is_told_in_a_sentence_by_every_format(tmp_path: Path) -> None:
