@@ -15,7 +15,7 @@ from stepwell.buffers.piece_format import Buffer, Part, PieceReader, PieceWriter
 from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.spec import Spec
 
-__all__ = ["MemoryStorage", "check_free_memory"]
+__all__ = ["MemoryStorage", "check_free_memory", "free_memory"]
 
 # Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
 _SLABS = 16
@@ -221,7 +221,7 @@ def check_piece_bytes(piece: Piece, nbytes: int, capacity_bytes: int | None) -> 
 def _check_free_memory(spec: Spec, capacity: int | None) -> None:
     """Memory is taken as data comes, so a plan that cannot work must fail now, not in the night."""
     planned = (capacity or 0) * sum(f.row_bytes for f in spec.fields if f.codec == "raw")
-    free = _free_memory()
+    free = free_memory()
     if planned > free:
         raise ValueError(
             f"capacity={capacity} steps takes {planned / 1e9:.1f} GB uncompressed, expected at "
@@ -240,14 +240,14 @@ def check_free_memory(nbytes: int, what: str) -> None:
     Raises:
         MemoryError: There is less.
     """
-    if nbytes > _MUCH_BYTES and nbytes > (free := _free_memory()):
+    if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
         raise MemoryError(
             f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
             f"{free / 1e9:.1f} GB that are free: read it on a larger machine"
         )
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Bytes of memory that can still be taken."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():

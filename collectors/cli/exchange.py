@@ -63,6 +63,7 @@ class ImportJob:
         out: Folder of the new store; not needed for a dry run.
         options: Options of the format, as text.
         codecs: How to keep fields, by name.
+        max_bytes: Memory that one episode may unpack to; None for half of what is free.
         is_dry: Read and check everything, and write nothing.
         is_quiet: Show neither progress nor summary.
         as_json: Print one JSON object instead of the summary.
@@ -73,6 +74,7 @@ class ImportJob:
     out: Path | None
     options: Mapping[str, object]
     codecs: Mapping[str, Codec] = field(default_factory=dict[str, Codec])
+    max_bytes: int | None = None
     is_dry: bool
     is_quiet: bool
     as_json: bool
@@ -177,6 +179,7 @@ def import_data(job: ImportJob) -> None:
                 replay,
                 options=job.options,
                 facts={"command": "import", "versions": versions},
+                max_bytes=job.max_bytes,
                 dry_run=job.is_dry,
                 progress=progress,
             )

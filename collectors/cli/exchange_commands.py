@@ -18,6 +18,7 @@ from stepwell.collectors.cli.exchange import (
     options_of,
 )
 from stepwell.collectors.cli.formats import show_formats
+from stepwell.collectors.cli.numbers import number_of_bytes
 from stepwell.collectors.cli.options import Debug, Json, Quiet
 from stepwell.collectors.cli.selection import Conditions, selection_of
 
@@ -105,6 +106,13 @@ def import_(
     ] = None,
     option: _Options = None,
     codec: which.Codecs = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Memory that an episode may unpack to, such as 8GiB; half of what is free.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", metavar="", help="Read all, say what is in it; write nothing."),
@@ -130,6 +138,7 @@ def import_(
                 out=out,
                 options=options_of(option or []),
                 codecs=codecs_of("--codec", codec or []),
+                max_bytes=None if max_bytes is None else number_of_bytes("--max-bytes", max_bytes),
                 is_dry=dry_run,
                 is_quiet=quiet,
                 as_json=as_json,

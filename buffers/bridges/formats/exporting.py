@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ class _Job:
     def run(self, episodes: Iterator[Episode], outside: Path | None) -> ExportReport:
         """Write all of them."""
         target, kind = self._report.path, self._format.kind
-        with appearing(target, "an export", kind=kind, outside=outside) as part:
+        with _naming(target), appearing(target, "an export", kind=kind, outside=outside) as part:
             with contextlib.closing(self._writer):
                 self._writer.begin(part)
                 for episode in episodes:
@@ -171,6 +171,18 @@ class _Job:
         )
         if self._progress is not None:
             self._progress(self._report)
+
+
+@contextlib.contextmanager
+def _naming(target: Path) -> Generator[None]:
+    """Say of an error of the disk what was not made: libraries write to files without a name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        why = f"{os.strerror(error.errno)}: the data set was not made, and nothing of it is left"
+        raise OSError(error.errno, why, error.filename or str(target)) from error
 
 
 def _chosen(

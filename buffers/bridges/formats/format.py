@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec
 
 __all__ = ["Format", "Reader", "Source", "Writer"]
@@ -139,8 +140,11 @@ class Format(Protocol):
         """
         ...
 
-    def reader(self, path: Path, options: Any) -> Reader:
-        """Open what is at a path, as `place` gives it.
+    def reader(self, files: GivenFiles, options: Any) -> Reader:
+        """Open what is at the files' path, as `place` gives it.
+
+        Whoever made it may have made it to do harm: only what the files let through is opened, and
+        memory is taken after its size was told.
 
         Raises:
             FileNotFoundError: Nothing is there.

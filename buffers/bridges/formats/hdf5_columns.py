@@ -2,15 +2,120 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["put_column"]
+from stepwell.buffers.bridges.formats.parquet.png import picture_bytes
+from stepwell.buffers.given_files import GivenFiles, Room
+
+__all__ = [
+    "NewHdf5",
+    "check_group",
+    "datasets_of",
+    "open_given",
+    "put_column",
+    "read_column",
+    "take_column",
+]
 
 _CHUNK_BYTES: Final = 256 << 10
 _BATCH_BYTES: Final = 32 << 20
 _SMALL_BYTES: Final = 512  # less is not worth compressing
+
+
+class NewHdf5:
+    """A file that HDF5 writes: the Python file that h5py is given, and h5py's own.
+
+    HDF5 puts writes off until a file is closed; if one fails then, it keeps half of the file's
+    state, and takes the process down at its end. So it never learns of an error here: what cannot
+    be written is kept in memory, `check` and `close` raise the error, and the file is given up.
+
+    Args:
+        h5py: The library.
+        path: Where an empty file is already, or nothing.
+        track_order: Keep the order in which things were made.
+    """
+
+    def __init__(self, h5py: Any, path: Path, *, track_order: bool = False) -> None:
+        self._raw = path.open("w+b", buffering=0)
+        self._error: OSError | None = None
+        self._unwritten: list[tuple[int, bytes]] = []
+        self.file: Any = h5py.File(self, "w", track_order=track_order)
+
+    def check(self) -> None:
+        """See that all could be written so far.
+
+        Raises:
+            OSError: It could not.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Write what was put off. Twice does no harm.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        if self.file is not None:
+            file, self.file = self.file, None
+            file.close()
+            self._raw.close()
+            self.check()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As files have it."""
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As files have it."""
+        return self._raw.tell()
+
+    def read(self, count: int) -> bytes:
+        """As files have it; h5py knows a file by it, and calls `readinto`."""
+        into = bytearray(count)
+        return bytes(into[: self.readinto(memoryview(into))])
+
+    def readinto(self, into: memoryview) -> int:
+        """As files have it; what could not be written is there, too."""
+        start = self._raw.tell()
+        count = self._raw.readinto(into) or 0
+        for offset, data in self._unwritten:
+            first, last = max(start, offset), min(start + len(into), offset + len(data))
+            if first < last:
+                into[first - start : last - start] = data[first - offset : last - offset]
+                count = max(count, last - start)
+        self._raw.seek(start + count)
+        return count
+
+    def write(self, data: memoryview) -> int:
+        """As files have it, but without errors."""
+        start, done = self._raw.tell(), 0
+        data = memoryview(data).cast("B")
+        try:
+            while self._error is None and done < len(data):
+                done += self._raw.write(data[done:]) or 0
+        except OSError as error:
+            self._error = error
+        if done < len(data):
+            self._unwritten.append((start + done, bytes(data[done:])))
+            self._raw.seek(start + len(data))
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        """As files have it, but without errors."""
+        try:
+            return self._raw.truncate(size)
+        except OSError as error:
+            self._error = self._error or error
+            return size
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
 
 def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
@@ -40,3 +145,109 @@ def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
     batch_rows = max(chunk_rows, _BATCH_BYTES // row_bytes // chunk_rows * chunk_rows)
     for start in range(0, len(rows), batch_rows):
         column[start : start + batch_rows] = rows[start : start + batch_rows]
+
+
+def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
+    """An ``h5py.File`` that somebody else may have made, open for reading.
+
+    HDF5 follows links within a file into other files of the user, and reads the rows of a dataset
+    from wherever that says they are: the caller reads nothing that `check_group` has not seen.
+
+    Raises:
+        ValueError: It is no HDF5 file.
+    """
+    try:
+        return h5py.File(files.file(path), "r")
+    except OSError as error:
+        raise ValueError(f"{path}: expected an HDF5 file, got another ({error})") from error
+
+
+def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> None:
+    """Refuse a group below which something leads elsewhere, or is no column of numbers.
+
+    Args:
+        h5py: The library.
+        group: An ``h5py.Group``.
+        where: What holds it, for the sentence of an error.
+        texts: Texts, and pictures as bytes, may be there too.
+
+    Raises:
+        ValueError: There is such a thing; its name is told.
+    """
+    seen: set[int] = set()
+    left = [group]
+    while left:
+        now = left.pop()
+        for name in now:
+            place = f"{where}: {now.name.rstrip('/')}/{name}"
+            link = now.get(name, getlink=True)
+            if not isinstance(link, h5py.HardLink):
+                raise ValueError(
+                    f"{place}: expected what stands in this file, got a link to elsewhere; "
+                    f"remove it"
+                )
+            node = now[name]
+            if isinstance(node, h5py.Dataset):
+                _check_dataset(h5py, node, place, texts)
+                continue
+            address = h5py.h5o.get_info(node.id).addr
+            if not isinstance(node, h5py.Group) or address in seen:
+                raise ValueError(
+                    f"{place}: expected a group that stands in one place, or a dataset, got "
+                    f"something else; the file is damaged"
+                )
+            seen.add(address)
+            left.append(node)
+
+
+def datasets_of(h5py: Any, group: Any) -> Iterator[Any]:
+    """All datasets below a group that `check_group` has seen."""
+    for name in group:
+        node = group[name]
+        if isinstance(node, h5py.Group):
+            yield from datasets_of(h5py, node)
+        else:
+            yield node
+
+
+def read_column(node: Any, room: Room) -> Any:
+    """All of a dataset that `check_group` has seen, if there is memory for it.
+
+    Raises:
+        ValueError: There is not.
+    """
+    take_column(node, room)
+    return node[()]
+
+
+def take_column(node: Any, room: Room) -> None:
+    """Count the memory of a dataset that `check_group` has seen.
+
+    Raises:
+        ValueError: There is not so much.
+    """
+    count = math.prod(node.shape)
+    # HDF5 takes memory for a whole chunk, however few rows there are.
+    chunk = math.prod(node.chunks or ()) * node.dtype.itemsize
+    if node.dtype.kind != "O":
+        room.take(count * node.dtype.itemsize + chunk)
+        return
+    room.take(count * 64 + chunk)  # a value in Python takes so much at least
+    if not node.shape:
+        room.take(picture_bytes(bytes(node[()])))
+        return
+    for start in range(0, len(node), 8):  # the file tells the length of each when it is read
+        for value in np.asarray(node[start : start + 8]).reshape(-1):
+            room.take(picture_bytes(bytes(value)))
+
+
+def _check_dataset(h5py: Any, node: Any, place: str, texts: bool) -> None:
+    """Refuse a dataset that is no column, or whose rows stand in another file."""
+    if node.is_virtual or node.external:
+        raise ValueError(f"{place}: expected rows in this file, got rows of another; remove it")
+    if node.shape is None:
+        raise ValueError(f"{place}: expected rows, got an empty dataspace; remove it")
+    kind = node.dtype.kind
+    is_text = h5py.check_vlen_dtype(node.dtype) or h5py.check_string_dtype(node.dtype)
+    if kind not in "biufc" and not (texts and is_text):
+        raise ValueError(f"{place}: expected numbers, got {node.dtype}; remove it")

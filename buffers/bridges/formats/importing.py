@@ -6,18 +6,25 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from stepwell.buffers.bridges.formats.format import Reader
 from stepwell.buffers.bridges.formats.options import filled
+from stepwell.buffers.bridges.formats.record import check_spec
 from stepwell.buffers.bridges.formats.registry import format_of
 from stepwell.buffers.episode import Episode, Piece
+from stepwell.buffers.errors import StepwellError
+from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.piece_writer import PieceWriter, check_new
 from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
 __all__ = ["ImportReport", "import_episodes"]
+
+_OWN: Final = Path(__file__).parents[2]  # the folder "buffers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,7 @@ def import_episodes(
     *,
     options: Mapping[str, object] | None = None,
     facts: Mapping[str, object] | None = None,
+    max_bytes: int | None = None,
     dry_run: bool = False,
     progress: Callable[[ImportReport], None] | None = None,
 ) -> ImportReport:
@@ -80,6 +88,8 @@ def import_episodes(
         replay: A new replay that holds nothing yet: ``SequenceReplayBuffer(path)``.
         options: Options of the format by name; ``stepwell formats`` lists them.
         facts: JSON-able facts to note with the rows.
+        max_bytes: Memory that one episode of the data set may unpack to; None for half of what is
+            free. What would take more is refused before it is unpacked.
         dry_run: Read and check all episodes, store nothing, and report.
         progress: Called after every episode with the report so far.
 
@@ -88,15 +98,19 @@ def import_episodes(
 
     Raises:
         ValueError: The replay is in use, the data set is something else, holds what Stepwell has
-            no place for, or is damaged.
+            no place for, is damaged, or needs more memory than ``max_bytes``.
         FileNotFoundError: There is none.
         ImportError: What the format needs is not installed.
 
     After an error or Ctrl-C a replay in RAM holds what was written until then, whole episodes.
 
+    A data set may come from anybody: nothing in it is run or unpickled, no file outside of it is
+    opened, and what it says of itself is checked before it is used.
+
     Example:
         >>> import tempfile
         >>> from pathlib import Path
+    from typing import Final
         >>> import numpy as np
         >>> import stepwell as sw
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +132,13 @@ def import_episodes(
     chosen_options = filled(format_.import_options, options or {}, f"format {from_}")
     check_new(replay)
     place = format_.place(os.fspath(source), chosen_options)
-    with contextlib.closing(format_.reader(place, chosen_options)) as reader:
+    files = GivenFiles(place, max_bytes)
+    with _refusing(from_, place):
+        opened = format_.reader(files, chosen_options)
+        check_spec(opened.spec, place)
+        rows = [field.row_bytes * field.stack for field in opened.spec.fields]
+        files.room(place).take(2 * sum(rows))
+    with contextlib.closing(opened) as reader:
         report = ImportReport(
             format=from_,
             source=place,
@@ -183,7 +203,12 @@ class _Job:
         )
 
     def _checked(self) -> Iterator[Episode]:
-        for episode in self._reader:
+        episodes = iter(self._reader)
+        while True:
+            with _refusing(self._report.format, self._report.source):
+                episode = next(episodes, None)
+            if episode is None:
+                return
             if not episode.rows:
                 raise ValueError(
                     f"{self._report.source}: expected episodes of one row or more, got none in "
@@ -215,6 +240,40 @@ class _Job:
         replay.bind(self._reader.spec, first)
         for session in others:
             replay.storage.append_session(session)
+
+
+@contextlib.contextmanager
+def _refusing(format_: str, place: Path) -> Generator[None]:
+    """Say in a sentence what a reader, or a library that it uses, made of a damaged data set.
+
+    What Stepwell raises on purpose goes through, and so does what the system says of a file. All
+    else is what damaged, or forged, files made somebody stumble over: h5py, pyarrow, PyTorch,
+    OpenCV, Minari and numpy have no class of errors in common for that.
+    """
+    try:
+        yield
+    except (StepwellError, ImportError):
+        raise
+    except Exception as error:
+        is_of_system = isinstance(error, OSError) and error.errno is not None
+        if is_of_system or _is_meant(error):
+            raise
+        problem = " ".join(str(error).split())[:200]
+        if isinstance(error, MemoryError):
+            raise ValueError(
+                f"{place}: expected a data set of format {format_} whose episodes fit into memory, "
+                f"got one that does not ({problem}); import it where more memory is free"
+            ) from error
+        raise ValueError(
+            f"{place}: expected a data set of format {format_}, got a damaged one, or something "
+            f"that Stepwell cannot read ({type(error).__name__}: {problem}); fetch it again"
+        ) from error
+
+
+def _is_meant(error: Exception) -> bool:
+    """Whether the innermost line is a ``raise`` of Stepwell's own."""
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
 
 
 def _piece_of(episode: Episode) -> Piece:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from stepwell.buffers.bridges.formats.step_columns import (
 )
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles, Room
 from stepwell.buffers.spec import Spec
 
 __all__ = ["NpzExport", "NpzFormat"]
@@ -70,9 +69,9 @@ class NpzFormat(Format):
         """Get ready to write."""
         return _Writer(source, options)
 
-    def reader(self, path: Path, options: NoOptions) -> _Reader:
+    def reader(self, files: GivenFiles, options: NoOptions) -> _Reader:
         """Open a folder."""
-        return _Reader(path)
+        return _Reader(files)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load the first episode."""
@@ -122,18 +121,21 @@ class _Writer:
 
 
 class _Reader:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, given: GivenFiles) -> None:
+        path = given.path
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of npz files, got no folder")
+        self._given = given
         self._files = sorted(path.glob("*.npz"))
         if not self._files:
             raise ValueError(f"{path}: expected files named *.npz, got none")
-        self._beside = Beside.found(path)
+        self._beside = Beside.found(given)
         record = self._beside.record() if self._beside else None
         self.notes: Sequence[str] = ()
         if record is None:
+            first = self._files[0]
             self.notes = ("streams and metadata are not told: all episodes are of stream 0",)
-            record = Record(_spec_of(self._files[0]), ())
+            record = Record(_spec_of(_columns_of(given, first, given.room(first)), first), ())
         if record.episodes not in (None, len(self._files)):
             raise ValueError(
                 f"{path}: expected {record.episodes:,} files named *.npz, got "
@@ -147,9 +149,10 @@ class _Reader:
 
     def __iter__(self) -> Iterator[Episode]:
         for number, file in enumerate(self._files):
-            columns = _columns_of(file)
+            room = self._given.room(file)
+            columns = _columns_of(self._given, file, room)
             if self._beside is not None:
-                facts, edges = self._beside.take(number)
+                facts, edges = self._beside.take(number, room)
                 yield rebuilt(self.spec, number, self._rows(columns, edges, file), facts)
             else:
                 yield self._foreign(number, columns, file)
@@ -159,7 +162,7 @@ class _Reader:
 
     def _foreign(self, number: int, columns: dict[str, np.ndarray], file: Path) -> Episode:
         """An episode of a folder that Stepwell did not write."""
-        spec = _spec_of(file)
+        spec = _spec_of(columns, file)
         if spec != self.spec:
             raise ValueError(
                 f"{file}: expected the arrays of {self._files[0].name}, got others: "
@@ -192,20 +195,13 @@ class _Reader:
         return joined(self.spec, named, edges)
 
 
-def _columns_of(file: Path) -> dict[str, np.ndarray]:
+def _columns_of(given: GivenFiles, file: Path, room: Room) -> dict[str, np.ndarray]:
     """All arrays of a file.
 
     Raises:
         ValueError: It is no npz file of plain arrays, or lacks some.
     """
-    try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            columns: dict[str, np.ndarray] = {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{file}: expected an npz file of plain arrays, got another or a damaged one; mend or "
-            f"remove it"
-        ) from error
+    columns = given.read_arrays(file, room)
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
         raise ValueError(
@@ -215,9 +211,8 @@ def _columns_of(file: Path) -> dict[str, np.ndarray]:
     return columns
 
 
-def _spec_of(file: Path) -> Spec:
+def _spec_of(columns: Mapping[str, np.ndarray], file: Path) -> Spec:
     """The fields that a foreign file's arrays are."""
-    columns = _columns_of(file)
     named = {
         _renamed(name, _SINGULARS): rows
         for name, rows in columns.items()

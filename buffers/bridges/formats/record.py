@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Source
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles, Room, parse_object
 from stepwell.buffers.spec import Spec
 
-__all__ = ["Beside", "Record", "episode_facts", "rebuilt", "record_of"]
+__all__ = [
+    "Beside",
+    "Record",
+    "check_spec",
+    "checked_facts",
+    "episode_facts",
+    "rebuilt",
+    "record_of",
+]
 
 _VERSION: Final = 1
 _MADE_BY: Final = "stepwell export"
+_MOST: Final = 2**62
+_MOST_AXES: Final = 32  # of numpy's arrays, until 2.0
+_NESTED: Final = ("observation", "action")
+_ENDS: Final = End.TERMINATED | End.TRUNCATED | End.PENDING
 
 
 class Record:
@@ -54,17 +65,28 @@ class Record:
         Raises:
             ValueError: It is something else, or of a newer Stepwell.
         """
-        data = _json_of(text)
+        data = parse_object(text, where)
         version = data.get("version") if data.get("made_by") == _MADE_BY else None
-        if not isinstance(version, int):
+        if type(version) is not int:
             raise ValueError(f"{where}: expected a record of `{_MADE_BY}`, got something else")
         if version > _VERSION:
             raise ValueError(
                 f"{where}: expected a record of version {_VERSION} at most, got {version}: it was "
                 f"written by a newer Stepwell; update this one"
             )
-        spec = Spec.from_json(data["spec"])
-        return cls(spec, data["sessions"], data["episodes"], data["steps"])
+        try:
+            spec = Spec.from_json(data["spec"])
+            check_spec(spec, where)
+            sessions, counts = data["sessions"], (data["episodes"], data["steps"])
+            is_whole = isinstance(sessions, list) and all(isinstance(s, dict) for s in sessions)
+            if not is_whole or any(n is not None and not _is_count(n) for n in counts):
+                raise ValueError("sessions, episodes or steps are none")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise ValueError(
+                f"{where}: expected a record of `{_MADE_BY}`, got a damaged one "
+                f"({' '.join(str(error).split())[:200]}); put it back from a copy"
+            ) from error
+        return cls(spec, sessions, *counts)
 
 
 def record_of(source: Source) -> str:
@@ -113,8 +135,10 @@ def rebuilt(
         facts: What `episode_facts` gave.
 
     Raises:
-        ValueError: Fields are missing, or have other shapes or dtypes than the Spec says.
+        ValueError: Fields are missing, or have other shapes or dtypes than the Spec says; or the
+            facts are none.
     """
+    _check_facts(facts, f"episode {number}")
     for field in spec.fields:
         rows = fields.get(field.name)
         expected = (facts["rows"], *field.shape)
@@ -136,13 +160,87 @@ def rebuilt(
     )
 
 
-def _json_of(text: str | bytes) -> dict[str, Any]:
-    """A JSON object; an empty one where the text is something else."""
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
+def checked_facts(text: str | bytes, where: object) -> dict[str, Any]:
+    """What `episode_facts` gave, from JSON.
+
+    Args:
+        text: JSON.
+        where: Where it was found, for the sentence of an error.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    facts = parse_object(text, where)
+    _check_facts(facts, where)
+    return facts
+
+
+def check_spec(spec: Spec, where: object) -> None:
+    """Refuse a Spec that no store could have.
+
+    Args:
+        spec: As a file tells it.
+        where: What tells it, for the sentence of an error.
+
+    Raises:
+        ValueError: A name, a shape, a dtype or a stack is none, or a layout names no field.
+    """
+    for field in spec.fields:
+        kind = field.numpy_dtype.kind
+        is_shape = len(field.shape) <= _MOST_AXES and all(map(_is_count, field.shape))
+        is_stack = _is_count(field.stack) and field.stack >= 1
+        is_padding = field.stack_padding in ("zero", "repeat")
+        is_name = field.name.isprintable() and field.name
+        if kind not in "biufc" or not (is_shape and is_stack and is_padding and is_name):
+            raise ValueError(
+                f"{where}: expected fields of numbers, each with a name and a shape, got "
+                f"{str(field)[:200]!r}; put it back from a copy"
+            )
+    names = [*_leaves(spec.observation), *_leaves(spec.action)]
+    if sorted(names) != sorted(n for n in spec.names if n.split("/")[0] in _NESTED):
+        raise ValueError(
+            f"{where}: expected observation and action to be made of the fields, got "
+            f"{str(names)[:200]}; put it back from a copy"
+        )
+    if "reward" not in spec.names or spec["reward"].shape:
+        raise ValueError(f"{where}: expected a field 'reward', got {spec.names}; put it back")
+
+
+def _check_facts(facts: Mapping[str, Any], where: object) -> None:
+    """Refuse facts that no episode has.
+
+    Raises:
+        ValueError: A number is none, or too large.
+    """
+    counts = [facts.get(name) for name in ("stream", "first_row", "rows", "end")]
+    is_whole = all(map(_is_count, counts)) and isinstance(facts.get("metadata"), Mapping)
+    if not is_whole or not facts["rows"] or facts["end"] & ~int(_ENDS):
+        raise ValueError(
+            f"{where}: expected stream, first_row, rows, end and metadata of an episode, got "
+            f"{str(dict(facts))[:200]}; the data set was changed since it was exported"
+        )
+
+
+def _is_count(value: object) -> bool:
+    """Whether it is a whole number of 0 or more that 64 bits can hold."""
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _leaves(layout: object) -> list[str]:
+    """The names in a layout.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if isinstance(layout, str):
+        return [layout]
+    if isinstance(layout, Mapping):
+        parts = list(cast("Mapping[str, object]", layout).values())
+    elif isinstance(layout, list | tuple):
+        parts = list(cast("Sequence[object]", layout))
+    else:
+        raise ValueError(f"expected a layout of names, got a {type(layout).__name__}")
+    return [name for part in parts for name in _leaves(part)]
 
 
 class Beside:
@@ -157,14 +255,15 @@ class Beside:
 
     NAME: Final = "stepwell"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, given: GivenFiles | None = None) -> None:
         self.folder = folder
+        self._given = given or GivenFiles(folder)
 
     @classmethod
-    def found(cls, parent: Path) -> Beside | None:
-        """What lies in a folder; None where Stepwell did not write it."""
-        folder = parent / cls.NAME
-        return cls(folder) if (folder / "store.json").is_file() else None
+    def found(cls, given: GivenFiles) -> Beside | None:
+        """What lies in a data set's folder; None where Stepwell did not write it."""
+        folder = given.path / cls.NAME
+        return cls(folder, given) if (folder / "store.json").exists() else None
 
     def begin(self, source: Source) -> None:
         """Make the folder, with the record."""
@@ -178,7 +277,22 @@ class Beside:
             ValueError: It is none.
         """
         file = self.folder / "store.json"
-        return Record.read(file.read_bytes(), file)
+        return Record.read(self._given.read_bytes(file), file)
+
+    def told(self, name: str) -> dict[str, Any]:
+        """What else a format noted for all episodes, in a JSON file of that name.
+
+        Raises:
+            ValueError: There is none, or it is damaged.
+        """
+        file = self.folder / name
+        try:
+            return self._given.read_json(file)
+        except (FileNotFoundError, ValueError) as error:
+            raise ValueError(
+                f"{file}: expected what Stepwell noted about the {file.stem}, got none ({error}): "
+                f"remove {self.folder} to read what is there"
+            ) from error
 
     def put(self, number: int, episode: Episode, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep an episode's facts, and arrays that the format lacks, compressed."""
@@ -187,28 +301,37 @@ class Beside:
         named: dict[str, Any] = {"/facts": facts, **arrays}
         np.savez_compressed(self._file(number), **named)
 
-    def take(self, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def take(
+        self, number: int, room: Room | None = None
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The facts and the arrays of an episode.
+
+        Args:
+            number: Its place in the data set.
+            room: The memory that the episode may still take.
 
         Raises:
             ValueError: There are none.
         """
         file = self._file(number)
-        if not file.is_file():
+        if not file.exists():
             raise ValueError(
                 f"{file}: expected what Stepwell noted about episode {number}, got nothing: the "
                 f"data set was changed since it was exported; remove {self.folder} to read what is "
                 f"there"
             )
         try:
-            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in arrays.files}
-            return json.loads(found.pop("/facts").tobytes()), found
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            found = self._given.read_arrays(file, room)
+        except ValueError as error:
             raise ValueError(
-                f"{file}: expected what Stepwell noted about episode {number}, got another or a "
-                f"damaged file ({error}); remove {self.folder} to read what is there"
+                f"{error}; without {self.folder} the data set is read as anybody's"
             ) from error
+        if "/facts" not in found:
+            raise ValueError(
+                f"{file}: expected what Stepwell noted about episode {number}, got arrays alone; "
+                f"remove {self.folder} to read what is there"
+            )
+        return checked_facts(found.pop("/facts").tobytes(), file), found
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06d}.npz"

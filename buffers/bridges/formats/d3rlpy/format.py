@@ -20,12 +20,13 @@ from stepwell.buffers.bridges.formats.d3rlpy.reader import (
     quoted,
 )
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
-from stepwell.buffers.bridges.formats.hdf5_columns import put_column
+from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
 from stepwell.buffers.bridges.formats.record import episode_facts, record_of
 from stepwell.buffers.bridges.formats.step_columns import split
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["D3rlpyExport", "D3rlpyFormat", "D3rlpyImport"]
 
@@ -77,9 +78,9 @@ class D3rlpyFormat(Format):
         """Get ready to write."""
         return _Writer(source, options)
 
-    def reader(self, path: Path, options: D3rlpyImport) -> Reader:
+    def reader(self, files: GivenFiles, options: D3rlpyImport) -> Reader:
         """Open a file."""
-        return D3rlpyReader(path, options.record)
+        return D3rlpyReader(files, options.record)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it where d3rlpy is."""
@@ -97,6 +98,7 @@ class _Writer:
         self._source = source
         self._options = options
         self._rows = D3rlpyRows(source.spec, options.stack, options.channels_first)
+        self._new: NewHdf5 | None = None
         self._file: Any = None
         self._number = 0
         self._rounded, self._largest = 0, 0.0
@@ -118,7 +120,8 @@ class _Writer:
         return found
 
     def begin(self, path: Path) -> None:
-        self._file = self._h5py.File(path, "w")
+        self._new = NewHdf5(self._h5py, path)
+        self._file = self._new.file
         self._file["columns"] = list(COLUMNS)
         self._file["version"] = VERSION
         self._file[f"{RECORD}/store"] = np.frombuffer(record_of(self._source).encode(), np.uint8)
@@ -140,15 +143,16 @@ class _Writer:
         for name, rows in self._beside(episode, columns.terminated).items():
             self._put(f"{RECORD}/{number}/{name}", rows)
         self._number += 1
+        if self._new is not None:
+            self._new.check()
 
     def finish(self) -> None:
         self._file["num_episodes"] = self._number
         self.close()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._new is not None:
+            self._new.close()
 
     def _put(self, name: str, rows: np.ndarray) -> None:
         put_column(self._file, name, rows, self._options.compress)

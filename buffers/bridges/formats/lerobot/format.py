@@ -29,6 +29,7 @@ from stepwell.buffers.bridges.formats.parquet.files import ColumnWriter
 from stepwell.buffers.bridges.formats.record import Beside
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["LeRobotExport", "LeRobotFormat", "LeRobotImport"]
 
@@ -72,14 +73,14 @@ class LeRobotFormat(Format):
         """Get ready to write."""
         return _Writer(source, options)
 
-    def reader(self, path: Path, options: LeRobotImport) -> Reader:
+    def reader(self, files: GivenFiles, options: LeRobotImport) -> Reader:
         """Open a folder of Stepwell's, or of LeRobot's own."""
         modules = load_arrow("reading a LeRobot data set", _INSTALL)
-        info = checked_info(path)
-        beside = Beside.found(path)
+        info = checked_info(files)
+        beside = Beside.found(files)
         if beside is not None:
-            return OwnLeRobot(modules, path, beside, int(info["fps"]))
-        return ForeignLeRobot(modules, path, info, options)
+            return OwnLeRobot(modules, files, beside, int(info["fps"]))
+        return ForeignLeRobot(modules, files, info, options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from stepwell.buffers.bridges.formats.lerobot.features import FrameTable
 from stepwell.buffers.bridges.formats.lerobot.meta import VERSION
-from stepwell.buffers.bridges.formats.parquet.files import ColumnReader, open_file
+from stepwell.buffers.bridges.formats.parquet.columns import listed
+from stepwell.buffers.bridges.formats.parquet.files import ColumnReader, batches_of, open_file
 from stepwell.buffers.bridges.formats.parquet.foreign import ForeignTables, ParquetImport
 from stepwell.buffers.bridges.formats.record import Beside, rebuilt
 from stepwell.buffers.bridges.formats.step_columns import joined
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["ForeignLeRobot", "LeRobotImport", "OwnLeRobot", "checked_info"]
 
+_BATCH_ROWS: Final = 1024
+_MOST: Final = 2**31
 _OPTIONAL: Final = ("next_observation", "reward", "terminated", "truncated")
 
 
@@ -36,23 +38,36 @@ class LeRobotImport:
     reward: str = "next.reward"
 
 
-def checked_info(path: Path) -> dict[str, Any]:
+def checked_info(given: GivenFiles) -> dict[str, Any]:
     """What ``meta/info.json`` says.
+
+    The files lie where LeRobot puts them: paths that it tells are not followed.
 
     Raises:
         FileNotFoundError: There is no folder.
         ValueError: It is no data set of LeRobot's version 3.
     """
+    path = given.path
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: expected a folder of a LeRobot data set, got none")
     file = path / "meta" / "info.json"
     try:
-        info: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        version, _ = str(info["codebase_version"]), (info["fps"], info["features"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        info = given.read_json(file)
+    except (FileNotFoundError, ValueError) as error:
         raise ValueError(
-            f"{file}: expected what LeRobot notes about a data set, got something else ({error!r})"
+            f"{file}: expected what LeRobot notes about a data set, got something else ({error})"
         ) from error
+    version, features = str(info.get("codebase_version")), info.get("features")
+    is_told = isinstance(features, dict) and all(
+        isinstance(f, dict) and isinstance(f.get("dtype"), str) for f in features.values()
+    )
+    fps, total = info.get("fps"), info.get("total_episodes")
+    is_rate = isinstance(fps, int | float) and 0 < fps < _MOST
+    if not is_told or not is_rate or type(total) is not int or not 0 <= total < _MOST:
+        raise ValueError(
+            f"{file}: expected codebase_version, fps, total_episodes and features, got "
+            f"{str(info)[:200]}; fetch the data set again"
+        )
     if version.partition(".")[0] != VERSION.partition(".")[0]:
         raise ValueError(
             f"{path}: expected a LeRobot data set of version {VERSION}, got {version}; convert it "
@@ -66,14 +81,17 @@ class OwnLeRobot:
 
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
-        path: The folder.
+        given: The folder.
         beside: What Stepwell kept beside it.
         fps: Env steps a second.
     """
 
-    def __init__(self, modules: tuple[Any, Any], path: Path, beside: Beside, fps: int) -> None:
+    def __init__(
+        self, modules: tuple[Any, Any], given: GivenFiles, beside: Beside, fps: int
+    ) -> None:
         self._modules = modules
-        self._path = path
+        self._given = given
+        self._path = given.path
         self._beside = beside
         record = beside.record()
         self.spec = record.spec
@@ -86,11 +104,12 @@ class OwnLeRobot:
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order in which they were written."""
         files = sorted((self._path / "data").glob("*/*.parquet"))
-        frames = ColumnReader(self._modules, files, self._table.columns)
+        frames = ColumnReader(self._modules, self._given, files, self._table.columns)
         index = 0
         for number in range(self.episodes or 0):
-            facts, beside = self._beside.take(number)
-            rows = frames.take(facts["rows"] - 1)
+            room = self._given.room(f"{self._path}: episode {number}")
+            facts, beside = self._beside.take(number, room)
+            rows = frames.take(facts["rows"] - 1, room)
             if (rows["episode_index"] != index).any():
                 raise ValueError(
                     f"{self._path / 'data'}: expected {facts['rows'] - 1:,} frames of episode "
@@ -110,7 +129,7 @@ class ForeignLeRobot:
 
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
-        path: The folder.
+        given: The folder.
         info: What `checked_info` found.
         options: How to read it.
 
@@ -121,10 +140,11 @@ class ForeignLeRobot:
     def __init__(
         self,
         modules: tuple[Any, Any],
-        path: Path,
+        given: GivenFiles,
         info: Mapping[str, Any],
         options: LeRobotImport,
     ) -> None:
+        path = given.path
         features: Mapping[str, Any] = info["features"]
         videos = [name for name, f in features.items() if f["dtype"] == "video"]
         seen = [n for n in features if n.startswith("observation") and n not in videos]
@@ -150,8 +170,8 @@ class ForeignLeRobot:
             truncated=truncated,
             episode="episode_index",
         )
-        self._tables = ForeignTables(modules, path, columns, _OPTIONAL)
-        self._tasks = _tasks(modules, path)
+        self._tables = ForeignTables(modules, given, columns, _OPTIONAL)
+        self._tasks = _tasks(modules, given)
         self.spec = self._tables.spec
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = int(info["total_episodes"])
@@ -172,12 +192,14 @@ class ForeignLeRobot:
         """Nothing is open between two episodes but what the iterator holds."""
 
 
-def _tasks(modules: tuple[Any, Any], path: Path) -> list[list[str]]:
+def _tasks(modules: tuple[Any, Any], given: GivenFiles) -> list[list[str]]:
     """The tasks of each episode, in words; empty where they are not told."""
     found: list[list[str]] = []
-    for file in sorted((path / "meta" / "episodes").glob("*/*.parquet")):
-        with open_file(modules, file) as opened:
+    room = given.room(given.path / "meta" / "episodes")
+    for file in sorted((given.path / "meta" / "episodes").glob("*/*.parquet")):
+        with open_file(modules, given, file) as opened:
             if "tasks" in opened.schema_arrow.names:
-                rows = opened.read(columns=["tasks"]).column("tasks").to_pylist()
-                found += [[str(task) for task in row or []] for row in rows]
+                for batch in batches_of(opened, given, _BATCH_ROWS, ["tasks"]):
+                    rows = listed(batch.column("tasks"), room)
+                    found += [[str(task) for task in row or []] for row in rows]
     return found

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.hdf5_columns import put_column
+from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.spec import Tree
 
@@ -86,11 +86,13 @@ class Hdf5File:
     def __init__(self, compress: bool) -> None:
         self._h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
         self._compress = compress
+        self._new: NewHdf5 | None = None
         self._file: Any = None
 
     def begin(self, folder: Path) -> None:
         """Make the file."""
-        self._file = self._h5py.File(folder / HDF5_NAME, "x", track_order=True)
+        self._new = NewHdf5(self._h5py, folder / HDF5_NAME, track_order=True)
+        self._file = self._new.file
 
     def put(self, number: int, episode: EpisodeColumns) -> None:
         """Write a group."""
@@ -106,12 +108,13 @@ class Hdf5File:
             put_column(infos, name, rows, self._compress)
         text = json.dumps(episode.record).encode()
         group.create_dataset("stepwell", data=np.frombuffer(text, np.uint8))
+        if self._new is not None:
+            self._new.check()
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._new is not None:
+            self._new.close()
 
     def _tree(self, group: Any, name: str, tree: Tree) -> None:
         if isinstance(tree, np.ndarray):

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from stepwell.buffers.bridges.formats.minari.files import HDF5_NAME, INSTALL
+from stepwell.buffers.bridges.formats.minari.given_data import GivenData
 from stepwell.buffers.bridges.formats.step_columns import joined
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import End, Episode
@@ -39,13 +40,14 @@ class ForeignRows:
     Args:
         storage: A `MinariStorage`.
         data: Its folder.
+        checked: What looked at it.
         infos: Keep infos.
 
     Raises:
         ValueError: A space has no place in a row.
     """
 
-    def __init__(self, storage: Any, data: Path, infos: bool) -> None:
+    def __init__(self, storage: Any, data: Path, checked: GivenData, infos: bool) -> None:
         self._data = data
         notes = ["streams are not told: all episodes are of stream 0"]
         images = _image_places(storage)
@@ -61,7 +63,9 @@ class ForeignRows:
             spec = Spec.from_spaces(storage.observation_space, storage.action_space)
         except TypeError as error:
             raise ValueError(f"{data}: Stepwell has no field for such values: {error}") from error
-        total = storage.total_episodes
+        total = checked.episodes
+        if total:
+            checked.check(0)
         first = next(iter(storage.get_episodes([0]))) if total else None
         self._infos: dict[str, _Column] = {}
         if first is not None:
@@ -174,11 +178,13 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)  # JSON has no such numbers
-    return value
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _leaves(infos: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:

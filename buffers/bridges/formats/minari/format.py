@@ -16,6 +16,7 @@ from stepwell.buffers.bridges.formats.minari.options import MinariExport, Minari
 from stepwell.buffers.bridges.formats.minari.reader import MinariReader
 from stepwell.buffers.bridges.formats.minari.writer import MinariWriter
 from stepwell.buffers.disk.appearing import Kind
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["MinariFormat"]
 
@@ -45,9 +46,9 @@ class MinariFormat(Format):
         """Get ready to write."""
         return MinariWriter(source, options)
 
-    def reader(self, path: Path, options: MinariImport) -> Reader:
+    def reader(self, files: GivenFiles, options: MinariImport) -> Reader:
         """Open a data set."""
-        return MinariReader(path, options)
+        return MinariReader(files, options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it; they say where it lies unless Minari looks there anyway."""

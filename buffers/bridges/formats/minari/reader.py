@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,13 @@ import numpy as np
 
 from stepwell.buffers.bridges.formats.minari.files import HDF5_NAME, INSTALL, RECORD_NAME
 from stepwell.buffers.bridges.formats.minari.foreign import ForeignRows
+from stepwell.buffers.bridges.formats.minari.given_data import GivenData
 from stepwell.buffers.bridges.formats.minari.options import MinariImport
 from stepwell.buffers.bridges.formats.record import Beside, Record, rebuilt
 from stepwell.buffers.bridges.formats.step_columns import frames_of, joined
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles, parse_object
 from stepwell.buffers.spec import Spec, flatten
 
 __all__ = ["MinariReader"]
@@ -28,7 +29,7 @@ class MinariReader:
     """Reads one data set; see `Reader`.
 
     Args:
-        path: The data set's folder, or its ``data``.
+        files: The data set's folder, or its ``data``.
         options: How.
 
     Raises:
@@ -37,25 +38,29 @@ class MinariReader:
         ImportError: Minari, or what these files need, is not installed.
     """
 
-    def __init__(self, path: Path, options: MinariImport) -> None:
-        data = path if (path / "metadata.json").is_file() else path / "data"
-        if not (data / "metadata.json").is_file():
+    def __init__(self, files: GivenFiles, options: MinariImport) -> None:
+        path = files.path
+        data = path if (path / "metadata.json").exists() else path / "data"
+        if not (data / "metadata.json").exists():
             raise FileNotFoundError(
                 f"{path}: expected a Minari data set, got none; one that is not on this machine is "
                 f"fetched by `minari download ID`"
             )
+        given = files if data != path else files.at(data.absolute().parent)
+        self._given = given
         self._data = data
+        self._checked = GivenData(given, data)
         storage = _storage_of(data)
-        metadata = storage.metadata
-        self._total: int = metadata["total_episodes"]
+        self._total = self._checked.episodes
         self.notes: Sequence[str] = ()
-        self._beside = Beside.found(data.parent) if options.record else None
+        self._beside = Beside.found(given) if options.record else None
         self._foreign: ForeignRows | None = None
         if self._beside is not None:
             record = self._beside.record()
-            self._unseen = {int(file.stem) for file in self._beside.folder.glob("*.npz")}
+            stems = [file.stem for file in self._beside.folder.glob("*.npz")]
+            self._unseen = {int(stem) for stem in stems if stem.isascii() and stem.isdecimal()}
         else:
-            self._foreign = ForeignRows(storage, data, options.infos)
+            self._foreign = ForeignRows(storage, data, self._checked, options.infos)
             record = Record(self._foreign.spec, ())
             self._unseen = set[int]()
             self.notes = self._foreign.notes
@@ -64,7 +69,7 @@ class MinariReader:
         self.spec: Spec = record.spec
         self.sessions: Sequence[Mapping[str, object]] = record.sessions
         self.episodes: int | None = self._total + len(self._unseen)
-        self.steps: int | None = metadata["total_steps"]
+        self.steps: int | None = self._checked.steps
 
     def __iter__(self) -> Iterator[Episode]:
         """All episodes."""
@@ -85,6 +90,8 @@ class MinariReader:
         group = _GROUP if self._storage.FORMAT == "hdf5" else 1
         for start in range(0, self._total, group):
             numbers = range(start, min(start + group, self._total))
+            for number in numbers:
+                self._checked.check(number)
             facts = self._storage.get_episode_metadata(numbers)
             columns = self._storage.get_episodes(numbers)
             if self._foreign is not None:
@@ -132,9 +139,9 @@ class MinariReader:
                 path = self._data / str(number) / RECORD_NAME
                 group = file[f"episode_{number}"] if file is not None else {}
                 if "stepwell" in group:
-                    yield json.loads(group["stepwell"][()].tobytes())
-                elif path.is_file():
-                    yield json.loads(path.read_bytes())
+                    yield _record(np.asarray(group["stepwell"][()]).tobytes(), self._data, number)
+                elif path.exists():
+                    yield _record(self._given.read_bytes(path), self._data, number)
                 else:
                     raise ValueError(
                         f"{self._data}: expected what Stepwell noted about episode {number}, got "
@@ -165,6 +172,22 @@ def _storage_of(data: Path) -> Any:
             f"{data}: expected a data set that the installed Minari can read, got "
             f"{type(error).__name__}: {error}; look at it with `minari show`"
         ) from error
+
+
+def _record(text: bytes, data: Path, number: int) -> dict[str, Any]:
+    """What Stepwell noted about an episode.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    found = parse_object(text, f"{data}: episode {number}")
+    facts, edges = found.get("facts"), found.get("edges")
+    if not isinstance(facts, dict) or not isinstance(edges, dict):
+        raise ValueError(
+            f"{data}: expected facts and edges of episode {number}, got {str(found)[:200]}; read "
+            f"what is there by the option record=false"
+        )
+    return found
 
 
 def _info(infos: Mapping[str, Any], name: str) -> Any:

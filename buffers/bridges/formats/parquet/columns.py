@@ -19,9 +19,10 @@ from stepwell.buffers.bridges.formats.parquet.png import (
     picture_axes,
 )
 from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.given_files import Room
 from stepwell.buffers.spec import Field
 
-__all__ = ["Column", "Images", "array_rows", "load_arrow", "schema_of", "text_column"]
+__all__ = ["Column", "Images", "array_rows", "listed", "load_arrow", "schema_of", "text_column"]
 
 Images = Literal["png", "array", "raw"]
 """How pictures are held: PNG files in the struct that HuggingFace calls Image, nested lists of
@@ -161,23 +162,27 @@ class Column:
             values = arrow.ListArray.from_arrays(arrow.array(offsets), values)
         return values
 
-    def rows(self, array: Any) -> np.ndarray:
+    def rows(self, array: Any, room: Room) -> np.ndarray:
         """The rows of what `array` made.
+
+        Args:
+            array: One without chunks.
+            room: The memory that is left for bytes and texts.
 
         Raises:
             ValueError: It made something else.
         """
         shape = (len(array), *self.shape)
         if self.kind == "text":
-            return np.array(array.to_pylist(), np.str_)
+            return np.array(listed(array, room), np.str_)
         if self.kind == "raw":
-            flat = np.frombuffer(b"".join(array.to_pylist()), self.dtype)
+            flat = np.frombuffer(b"".join(listed(array, room)), self.dtype)
             found = flat.reshape(shape) if flat.size == math.prod(shape) else flat
         elif self.kind == "png" and self.axes is not None:
-            files = array.field("bytes").to_pylist()
-            return decoded_rows(files, self.shape, self.axes)
+            files = listed(array.field("bytes"), room)
+            return decoded_rows(files, self.shape, self.axes, room)
         else:
-            found, _ = array_rows(array, self.name)
+            found, _ = array_rows(array, self.name, room)
             if not found.size and not math.prod(shape):
                 found = found.reshape(shape)
         if found.dtype != np.dtype(self.dtype) or found.shape != shape:
@@ -193,12 +198,28 @@ def text_column(name: str) -> Column:
     return Column(name, "U", (), "text")
 
 
-def array_rows(array: Any, name: str) -> tuple[np.ndarray, bool]:
+def listed(array: Any, room: Room) -> list[Any]:
+    """The bytes or texts of an Arrow array.
+
+    Args:
+        array: One without chunks.
+        room: The memory that is left for the values.
+
+    Raises:
+        ValueError: There is not enough.
+    """
+    room.take(array.nbytes + 64 * len(array))
+    found: list[Any] = array.to_pylist()
+    return found
+
+
+def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
     """Rows [T, ...] of any Arrow array that holds numbers, in lists of equal lengths, or pictures.
 
     Args:
         array: One without chunks.
         name: The column's, for the sentence of an error.
+        room: The memory that is left for them.
 
     Returns:
         The rows, and whether they were pictures that lost something (JPEG).
@@ -217,7 +238,7 @@ def array_rows(array: Any, name: str) -> tuple[np.ndarray, bool]:
         files = array.field("bytes") if is_picture else array
         if files.null_count:
             raise ValueError(f"column {name!r}: expected pictures as bytes in it, got paths only")
-        return _pictures(files.to_pylist(), name)
+        return _pictures(listed(files, room), name, room)
     shape: list[int] = []
     while "list" in str(array.type).partition("<")[0]:
         if array.null_count:
@@ -254,9 +275,9 @@ def schema_of(arrow: Any, columns: Sequence[Column], metadata: dict[str, str] | 
     return arrow.schema(fields, metadata=texts)
 
 
-def _pictures(files: list[bytes], name: str) -> tuple[np.ndarray, bool]:
+def _pictures(files: list[bytes], name: str, room: Room) -> tuple[np.ndarray, bool]:
     try:
-        return decoded_rows(files), any(map(is_lossy, files))
+        return decoded_rows(files, room=room), any(map(is_lossy, files))
     except ValueError as error:
         raise ValueError(f"column {name!r}, {error}") from error
 

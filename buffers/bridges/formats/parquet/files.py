@@ -10,9 +10,12 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from stepwell.buffers.bridges.formats.parquet.columns import Column, schema_of
+from stepwell.buffers.given_files import GivenFiles, Room
 
-__all__ = ["ColumnReader", "ColumnWriter", "as_table", "open_file"]
+__all__ = ["ColumnReader", "ColumnWriter", "as_table", "batches_of", "open_file"]
 
+_FIXED_BYTES: Final = 16
+"""Bytes of the longest number that Parquet holds as bytes."""
 _SLICE_BYTES: Final = 1 << 24
 """Rows are turned, and read, by so many bytes: the memory that is taken beside an episode."""
 
@@ -132,24 +135,35 @@ class ColumnReader:
 
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
+        given: The data set that they are of.
         files: In their order.
         columns: What each row holds.
     """
 
     def __init__(
-        self, modules: tuple[Any, Any], files: Iterable[Path], columns: Sequence[Column]
+        self,
+        modules: tuple[Any, Any],
+        given: GivenFiles,
+        files: Iterable[Path],
+        columns: Sequence[Column],
     ) -> None:
         self._arrow = modules[0]
         self._columns = columns
-        self._batches = _batches(modules, files, columns)
+        self._batches = _batches(modules, given, files, columns)
+        self._row_bytes = sum(column.row_bytes for column in columns)
         self._left: list[Any] = []
 
-    def take(self, count: int) -> dict[str, np.ndarray]:
+    def take(self, count: int, room: Room) -> dict[str, np.ndarray]:
         """The next rows, [count, ...] by column name.
 
+        Args:
+            count: How many.
+            room: The memory that is left for them.
+
         Raises:
-            ValueError: There are fewer, or they are something else.
+            ValueError: There are fewer, they are something else, or too large.
         """
+        room.take(count * self._row_bytes)
         found = self._left
         have = sum(batch.num_rows for batch in found)
         while have < count:
@@ -166,33 +180,110 @@ class ColumnReader:
         if table is None or not count:
             return {c.name: np.zeros((0, *c.shape), c.dtype) for c in self._columns}
         chosen = table.slice(0, count)
-        return {column.name: _rows(chosen, column) for column in self._columns}
+        return {column.name: _rows(chosen, column, room) for column in self._columns}
 
 
-def open_file(modules: tuple[Any, Any], file: Path) -> Any:
-    """A `pyarrow.parquet.ParquetFile`.
+def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Any:
+    """A `pyarrow.parquet.ParquetFile`, whose rows `batches_of` gives.
+
+    Args:
+        modules: ``pyarrow`` and ``pyarrow.parquet``.
+        given: The data set that it is of.
+        file: The file.
 
     Raises:
-        ValueError: It is none, or damaged.
+        ValueError: It is none, or damaged, or a group of its rows is too large.
     """
     arrow, parquet = modules
+    given.file(file)
     try:
-        return parquet.ParquetFile(file)
-    except (arrow.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        opened = parquet.ParquetFile(file)
+    except (arrow.ArrowException, OSError) as error:
         raise ValueError(
             f"{file}: expected a Parquet file, got another or a damaged one ({error})"
         ) from error
+    with contextlib.ExitStack() as stack:
+        stack.callback(opened.close)
+        _check_groups(opened.metadata, given.room(file))
+        stack.pop_all()
+    return opened
+
+
+def batches_of(
+    opened: Any, given: GivenFiles, rows: int, columns: list[str] | None = None
+) -> Iterator[Any]:
+    """The rows of a file that `open_file` opened, so many at a time, or fewer.
+
+    Bytes and texts that a group of rows holds once may stand in each of its rows.
+
+    Args:
+        opened: The file.
+        given: The data set that it is of.
+        rows: Rows of a batch, at most.
+        columns: Names of those to read, which have no dots; None for all.
+    """
+    metadata, largest = opened.metadata, 1
+    for number in range(metadata.num_row_groups):
+        for chunk in _chunks(metadata.row_group(number)):
+            if chunk.physical_type == "BYTE_ARRAY" and _is_coded(chunk):
+                largest = max(largest, chunk.total_uncompressed_size)
+    most = max(1, given.room("").left // 4 // largest)
+    yield from opened.iter_batches(batch_size=min(rows, most), columns=columns)
+
+
+def _check_groups(metadata: Any, room: Room) -> None:
+    """Refuse a file whose groups of rows take more memory than an episode may.
+
+    Raises:
+        ValueError: There is such a group, or a column of long rows of bytes.
+    """
+    largest = 0
+    leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        pairs = zip(_chunks(group), leaves, strict=True)
+        sizes = [_most_bytes(chunk, leaf) for chunk, leaf in pairs]
+        if min(sizes, default=0) < 0 or group.num_rows < 0:
+            raise ValueError(f"group {number}: expected rows, got fewer than none: it is damaged")
+        largest = max(largest, sum(sizes))
+    room.take(largest)
+    wide = [leaf for leaf in leaves if leaf.length > _FIXED_BYTES]
+    if wide:
+        raise ValueError(
+            f"column {wide[0].path!r}: expected numbers, or bytes of any length, got rows of "
+            f"{wide[0].length:,} bytes; write it anew"
+        )
+
+
+def _chunks(group: Any) -> list[Any]:
+    """What is told of the columns of a group of rows."""
+    return [group.column(place) for place in range(group.num_columns)]
+
+
+def _is_coded(chunk: Any) -> bool:
+    """Whether a value may take fewer bytes in the file than it has."""
+    return not set(chunk.encodings) <= {"PLAIN", "RLE", "BIT_PACKED"}
+
+
+def _most_bytes(chunk: Any, leaf: Any) -> int:
+    """Bytes that one column of a group of rows may take at once."""
+    nbytes: int = chunk.total_uncompressed_size
+    if leaf.physical_type == "BYTE_ARRAY":  # those of a row that is a list are read at once
+        is_list = leaf.max_repetition_level > 0 and _is_coded(chunk)
+        return nbytes * int(chunk.num_values) if is_list else nbytes
+    return max(nbytes, 8 * int(chunk.num_values))  # runs of equal numbers take no bytes in the file
 
 
 def _batches(
-    modules: tuple[Any, Any], files: Iterable[Path], columns: Sequence[Column]
+    modules: tuple[Any, Any],
+    given: GivenFiles,
+    files: Iterable[Path],
+    columns: Sequence[Column],
 ) -> Iterator[Any]:
     """Batches of the columns' rows."""
     names = [column.name for column in columns]
     for file in files:
-        opened = open_file(modules, file)
+        opened = open_file(modules, given, file)
         try:
             missing = [name for name in names if name not in opened.schema_arrow.names]
             if missing:
@@ -202,7 +293,7 @@ def _batches(
                     f"was written"
                 )
             # Its own names: a dot in one would be taken for a part of another.
-            for batch in opened.iter_batches(batch_size=_slice_rows(columns)):
+            for batch in batches_of(opened, given, _slice_rows(columns)):
                 yield batch.select(names)
         except (modules[0].ArrowException, OSError) as error:
             raise ValueError(f"{file}: expected a whole Parquet file, got a damaged one") from error
@@ -210,10 +301,10 @@ def _batches(
             opened.close()
 
 
-def _rows(table: Any, column: Column) -> np.ndarray:
+def _rows(table: Any, column: Column, room: Room) -> np.ndarray:
     """The rows of a column, whatever chunks they are in."""
     chunks = table.column(column.name).chunks
-    parts = [column.rows(chunk) for chunk in chunks]
+    parts = [column.rows(chunk, room) for chunk in chunks]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

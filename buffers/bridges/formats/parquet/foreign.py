@@ -10,14 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.parquet.columns import array_rows
-from stepwell.buffers.bridges.formats.parquet.files import open_file
+from stepwell.buffers.bridges.formats.parquet.columns import array_rows, listed
+from stepwell.buffers.bridges.formats.parquet.files import batches_of, open_file
 from stepwell.buffers.bridges.formats.parquet.steps import LoneSteps, as_flags
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["ForeignTables", "ParquetImport"]
 
 _BATCH_ROWS: Final = 1024
+_LABEL: Final = 1000
 _KEPT: Final = ("info", "extra")
 _Rows = dict[str, np.ndarray]
 
@@ -55,7 +57,7 @@ class ForeignTables:
 
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
-        path: A file, or a folder; if it has a folder ``data``, only that is read.
+        given: A file, or a folder; if it has a folder ``data``, only that is read.
         options: Which columns are what.
         optional: Options whose columns need not be there; what lacks a reward has 0 of it.
 
@@ -66,11 +68,13 @@ class ForeignTables:
     def __init__(
         self,
         modules: tuple[Any, Any],
-        path: Path,
+        given: GivenFiles,
         options: ParquetImport,
         optional: Sequence[str] = ("next_observation", "truncated", "episode"),
     ) -> None:
+        path = given.path
         self._modules = modules
+        self._given = given
         self._options = options
         self._optional = optional
         self._files = _files(path)
@@ -78,7 +82,7 @@ class ForeignTables:
             raise ValueError(f"{path}: expected files named *.parquet, got none")
         self._where = str(path)
         self._steps = LoneSteps(self._where)
-        with open_file(modules, self._files[0]) as first:
+        with open_file(modules, given, self._files[0]) as first:
             self._names, unread = self._named(first.schema_arrow.names, self._files[0])
         self._is_lossy = False
         self._told = _told(self._names, unread, options)
@@ -101,11 +105,14 @@ class ForeignTables:
         waiting: list[_Rows] = []
         seen: set[object] = set()
         number = 0
+        room = self._given.room(f"{self._where}: episode 0")
         for rows in self._batches(_BATCH_ROWS):
             for part, goes_on in _parted(rows, waiting[-1] if waiting else None):
                 if not goes_on:
                     yield self._episode(number, waiting, seen)
                     waiting, number = [], number + 1
+                    room = self._given.room(f"{self._where}: episode {number}")
+                room.take(sum(array.nbytes for array in part.values()))
                 waiting.append(part)
         if waiting:
             yield self._episode(number, waiting, seen)
@@ -139,7 +146,7 @@ class ForeignTables:
     def _batches(self, rows: int) -> Iterator[_Rows]:
         """Rows [n, ...] by what they are, a file's and then the next one's."""
         for file in self._files:
-            with open_file(self._modules, file) as opened:
+            with open_file(self._modules, self._given, file) as opened:
                 names, _ = self._named(opened.schema_arrow.names, file)
                 if names != self._names:
                     raise ValueError(
@@ -147,7 +154,7 @@ class ForeignTables:
                         f"import it by itself"
                     )
                 try:
-                    for batch in opened.iter_batches(batch_size=rows):
+                    for batch in batches_of(opened, self._given, rows):
                         if batch.num_rows:
                             yield self._read(batch, str(file))
                 except (self._modules[0].ArrowException, OSError) as error:
@@ -161,12 +168,13 @@ class ForeignTables:
 
     def _read(self, batch: Any, where: str) -> _Rows:
         found: _Rows = {}
+        room = self._given.room(where)
         for name, column in self._names.items():
             array = batch.column(batch.schema.names.index(column))
             if name == "episode":
-                found[name] = np.array(array.to_pylist())
+                found[name] = _labels(listed(array, room), column, where)
             else:
-                found[name], is_lossy = array_rows(array, column)
+                found[name], is_lossy = array_rows(array, column, room)
                 self._is_lossy |= is_lossy
         for name in ("terminated", "truncated"):
             if name in found:
@@ -210,6 +218,25 @@ class ForeignTables:
                 found[f"{first}/{rest}"] = name
         used = set(found.values())
         return found, [name for name in columns if name not in used]
+
+
+def _labels(values: list[object], column: str, where: str) -> np.ndarray:
+    """What tells episodes apart, [T].
+
+    Raises:
+        ValueError: It is neither numbers nor short texts.
+    """
+    is_good = all(
+        isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _LABEL)
+        for value in values
+    )
+    if not is_good:
+        raise ValueError(
+            f"{where}: expected column {column!r} to hold a number, or a text of at most {_LABEL} "
+            f"characters, in each row, got something else; name another column in the option "
+            f"episode"
+        )
+    return np.array(values)
 
 
 def _parted(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]]:

@@ -16,6 +16,7 @@ from stepwell.buffers.bridges.formats.parquet.reader import OwnTables, has_recor
 from stepwell.buffers.bridges.formats.parquet.tables import EPISODE_FILE, EpisodeTable, StepTable
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["ParquetExport", "ParquetFormat", "ParquetImport"]
 
@@ -64,14 +65,14 @@ class ParquetFormat(Format):
         """Get ready to write."""
         return _Writer(source, options)
 
-    def reader(self, path: Path, options: ParquetImport) -> Reader:
+    def reader(self, files: GivenFiles, options: ParquetImport) -> Reader:
         """Open a folder of Stepwell's, or Parquet files of anybody's."""
         modules = load_arrow("reading Parquet files", _INSTALL)
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: expected Parquet files there, got nothing")
-        if has_record(modules, path):
-            return OwnTables(modules, path)
-        return ForeignTables(modules, path, options)
+        if not files.path.exists():
+            raise FileNotFoundError(f"{files.path}: expected Parquet files there, got nothing")
+        if has_record(modules, files):
+            return OwnTables(modules, files)
+        return ForeignTables(modules, files, options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load the steps."""

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import struct
 from collections.abc import Iterable
 from typing import Final, Literal
 
 import numpy as np
 
+from stepwell.buffers.given_files import Room
 from stepwell.buffers.spec import Field
 
-__all__ = ["Axes", "decoded_rows", "encoded_rows", "is_lossy", "picture_axes"]
+__all__ = [
+    "Axes",
+    "decoded_rows",
+    "encoded_rows",
+    "is_lossy",
+    "is_picture",
+    "picture_axes",
+    "picture_bytes",
+]
 
 Axes = Literal["hw", "hwc", "chw"]
 """How a row is a picture: H W in gray, H W C, or C H W."""
@@ -17,6 +28,13 @@ Axes = Literal["hw", "hwc", "chw"]
 _LEAST_SIDE: Final = 16
 """Smaller arrays of bytes are boards and codes, such as those of MiniGrid, more often than
 pictures."""
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_JPEG: Final = b"\xff\xd8\xff"
+_CHANNELS: Final = {0: 1, 2: 3, 3: 4, 4: 4, 6: 4}
+"""Channels that OpenCV makes, by PNG's type of colors; of a palette there may be four."""
+_LONE: Final = {0x01, *range(0xD0, 0xD9)}
+"""Markers of JPEG without a length."""
+_NO_FRAME: Final = (0xC4, 0xC8, 0xCC)
 _LEVEL: Final = 3  # of 9; four times faster than 9 on frames of games, and a tenth larger
 
 
@@ -69,28 +87,40 @@ def encoded_rows(rows: np.ndarray, axes: Axes) -> list[bytes]:
 
 
 def decoded_rows(
-    files: Iterable[bytes], shape: tuple[int, ...] | None = None, axes: Axes = "hwc"
+    files: Iterable[bytes],
+    shape: tuple[int, ...] | None = None,
+    axes: Axes = "hwc",
+    room: Room | None = None,
 ) -> np.ndarray:
     """The rows that `encoded_rows` had, or those of somebody else's pictures.
 
     Args:
-        files: T PNG files, or pictures of other kinds that OpenCV reads.
+        files: T PNG files, or JPEG files.
         shape: What a row had; None: H W in gray, else H W C.
         axes: How a row is a picture; without a shape it says nothing.
+        room: Memory that is left for them; what each takes is told by its head.
 
     Returns:
         [T, ...] uint8 or uint16.
 
     Raises:
-        ValueError: One is no picture, or of another size.
+        ValueError: One is no picture, or of another size, or there is no memory for it.
     """
     import cv2  # loads when it is needed
 
     rows: list[np.ndarray] = []
     for file in files:
-        found = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED) if file else None
+        found = None
+        if is_picture(file):
+            if room is not None:
+                room.take(picture_bytes(file))
+            with contextlib.suppress(cv2.error):  # else it gives None for what it cannot read
+                found = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED)
         if found is None:
-            raise ValueError(f"picture {len(rows)}: expected a PNG file, got {len(file)} bytes")
+            raise ValueError(
+                f"picture {len(rows)}: expected a PNG or JPEG file, got {len(file)} other or "
+                f"damaged bytes"
+            )
         row = _turned(found)
         if axes == "chw" and shape is not None and row.ndim == 3:
             row = np.moveaxis(row, -1, 0)
@@ -106,7 +136,45 @@ def decoded_rows(
 
 def is_lossy(file: bytes) -> bool:
     """Whether a picture is JPEG, which is not what the env gave."""
-    return file[:3] == b"\xff\xd8\xff"
+    return file[:3] == _JPEG
+
+
+def is_picture(file: bytes) -> bool:
+    """Whether it begins as PNG or JPEG do; other decoders of OpenCV's are not given a chance."""
+    return file[:8] == _PNG or is_lossy(file)
+
+
+def picture_bytes(file: bytes) -> int:
+    """Bytes that a picture takes when it is decoded, by its head; of anything else its own.
+
+    Example:
+        >>> picture_bytes(encoded_rows(np.zeros((1, 16, 20, 3), np.uint8), "hwc")[0])
+        960
+    """
+    if file[:8] == _PNG and len(file) >= 26:
+        width, height, depth, color = struct.unpack_from(">IIBB", file, 16)
+        return int(width * height * (depth + 7) // 8 * _CHANNELS.get(color, 4))
+    if is_lossy(file):
+        height, width = _jpeg_size(file)
+        return height * width * 3
+    return len(file)
+
+
+def _jpeg_size(file: bytes) -> tuple[int, int]:
+    """Rows and columns of a JPEG file, of its largest frame."""
+    largest, place = (0, 0), 2
+    while place + 9 <= len(file) and file[place] == 0xFF:
+        marker, length = file[place + 1], int.from_bytes(file[place + 2 : place + 4])
+        if marker == 0xFF or marker in _LONE:
+            place += 1 if marker == 0xFF else 2
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
+            size = struct.unpack_from(">HH", file, place + 5)
+            largest = max(largest, (size[0], size[1]), key=lambda pair: pair[0] * pair[1])
+        if marker == 0xDA:  # the picture itself follows
+            break
+        place += 2 + length
+    return largest
 
 
 def _turned(picture: np.ndarray) -> np.ndarray:

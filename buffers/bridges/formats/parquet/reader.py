@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from stepwell.buffers.bridges.formats.format import Source
 from stepwell.buffers.bridges.formats.parquet.columns import Images
@@ -13,6 +13,7 @@ from stepwell.buffers.bridges.formats.parquet.files import ColumnReader, open_fi
 from stepwell.buffers.bridges.formats.parquet.tables import EPISODE_FILE, EpisodeTable, StepTable
 from stepwell.buffers.bridges.formats.record import Record, rebuilt, record_of
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles, parse_object
 
 __all__ = ["OwnTables", "has_record", "made_record"]
 
@@ -30,9 +31,9 @@ def made_record(source: Source, images: Images, *, stack: bool) -> dict[str, str
     return {_KEY: record_of(source), f"{_KEY}.held": json.dumps({"images": images, "stack": stack})}
 
 
-def has_record(modules: tuple[Any, Any], path: Path) -> bool:
+def has_record(modules: tuple[Any, Any], given: GivenFiles) -> bool:
     """Whether Stepwell wrote a folder."""
-    return path.is_dir() and _KEY.encode() in _metadata(modules, path / EPISODE_FILE)
+    return given.path.is_dir() and _KEY.encode() in _metadata(modules, given)
 
 
 class OwnTables:
@@ -40,32 +41,48 @@ class OwnTables:
 
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
-        path: The folder.
+        given: The folder.
+
+    Raises:
+        ValueError: What Stepwell noted is damaged.
     """
 
-    def __init__(self, modules: tuple[Any, Any], path: Path) -> None:
+    def __init__(self, modules: tuple[Any, Any], given: GivenFiles) -> None:
         self._modules = modules
-        self._path = path
-        texts = _metadata(modules, path / EPISODE_FILE)
+        self._given = given
+        self._path = path = given.path
+        texts = _metadata(modules, given)
         record = Record.read(texts[_KEY.encode()], path / EPISODE_FILE)
-        held = json.loads(texts[f"{_KEY}.held".encode()])
+        held = parse_object(texts.get(f"{_KEY}.held".encode(), b""), path / EPISODE_FILE)
+        if held.get("images") not in get_args(Images) or not isinstance(held.get("stack"), bool):
+            raise ValueError(
+                f"{path / EPISODE_FILE}: expected to be told how pictures are held, got {held}; "
+                f"put it back from a copy"
+            )
         self.spec = record.spec
         self.sessions: Sequence[Mapping[str, object]] = record.sessions
         self.notes: Sequence[str] = ()
         self._steps = StepTable(record.spec, held["images"], stack=held["stack"])
         self._episodes = EpisodeTable(record.spec, held["images"])
-        with open_file(modules, path / EPISODE_FILE) as opened:
+        with open_file(modules, given, path / EPISODE_FILE) as opened:
             self.episodes: int | None = opened.metadata.num_rows
         self.steps: int | None = record.steps
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order in which they were written."""
         table, steps = self._episodes, self._steps
-        summaries = ColumnReader(self._modules, [self._path / EPISODE_FILE], table.columns)
-        data = ColumnReader(self._modules, self._files(), steps.needed)
+        given = self._given
+        summaries = ColumnReader(self._modules, given, [self._path / EPISODE_FILE], table.columns)
+        data = ColumnReader(self._modules, given, self._files(), steps.needed)
         for number in range(self.episodes or 0):
-            row = summaries.take(1)
-            rows = data.take(int(row["steps"][0]))
+            room = given.room(f"{self._path}: episode {number}")
+            row = summaries.take(1, room)
+            if row["steps"][0] < 0:
+                raise ValueError(
+                    f"{self._path / EPISODE_FILE}: expected steps of 0 or more in episode "
+                    f"{number}, got {row['steps'][0]}; put it back from a copy"
+                )
+            rows = data.take(int(row["steps"][0]), room)
             if not (rows["episode"] == number).all():
                 raise ValueError(
                     f"{self._path / 'data'}: expected {int(row['steps'][0]):,} steps of episode "
@@ -82,9 +99,10 @@ class OwnTables:
         return sorted((self._path / "data").glob("*.parquet"))
 
 
-def _metadata(modules: tuple[Any, Any], file: Path) -> dict[bytes, bytes]:
-    """The texts in a file's schema; empty where there is no file."""
-    if not file.is_file():
+def _metadata(modules: tuple[Any, Any], given: GivenFiles) -> dict[bytes, bytes]:
+    """The texts in the schema of the episodes' file; empty where there is no file."""
+    file = given.path / EPISODE_FILE
+    if not file.exists():
         return {}
-    with open_file(modules, file) as opened:
+    with open_file(modules, given, file) as opened:
         return dict(opened.schema_arrow.metadata or {})

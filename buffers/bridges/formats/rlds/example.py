@@ -7,6 +7,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from stepwell.buffers.given_files import Room
+
 __all__ = ["Value", "decoded", "encoded"]
 
 Value: TypeAlias = "list[bytes] | np.ndarray"
@@ -15,6 +17,7 @@ Value: TypeAlias = "list[bytes] | np.ndarray"
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 _LENGTH_OF: Final = {1: 8, 5: 4}  # wire types of fixed length
 _MAX_BYTES: Final = 2**31 - 1
+_VALUE_BYTES: Final = 256
 
 
 def encoded(features: Mapping[str, Value]) -> bytes:
@@ -44,19 +47,24 @@ def encoded(features: Mapping[str, Value]) -> bytes:
     return found
 
 
-def decoded(example: bytes) -> dict[str, Value]:
+def decoded(example: bytes, room: Room | None = None) -> dict[str, Value]:
     """The lists of an Example, by name.
 
+    Args:
+        example: Its bytes.
+        room: Memory that is left for them.
+
     Raises:
-        ValueError: It is none.
+        ValueError: It is none, or takes too much memory.
     """
+    room = room or Room("an example", _MAX_BYTES)
     found: dict[str, Value] = {}
     try:
         for features in _fields(memoryview(example), 1):
             for entry in _fields(features, 1):
                 name = b"".join(_fields(entry, 1)).decode()
                 # Parts of a message that comes in several are read as one: so it is defined.
-                found[name] = _list(memoryview(b"".join(_fields(entry, 2))))
+                found[name] = _list(memoryview(b"".join(_fields(entry, 2))), room)
     except (IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"expected a tf.train.Example, got something else ({error})") from error
     return found
@@ -123,16 +131,20 @@ def _read_varints(data: memoryview) -> np.ndarray:
     return found.view(np.int64)
 
 
-def _list(feature: memoryview) -> Value:
+def _list(feature: memoryview, room: Room) -> Value:
     """The list of a Feature: packed, or one by one, as writers please."""
     for kind in (_BYTES, _FLOATS, _INTEGERS):
         for part in _fields(feature, kind):
-            values = list(_fields(part, 1))
+            values: list[memoryview] = []
+            for value in _fields(part, 1):
+                room.take(_VALUE_BYTES + len(value))  # one of a few bytes takes many in Python
+                values.append(value)
             if kind == _BYTES:
                 return [bytes(value) for value in values]
             joined = memoryview(b"".join(values))
             if kind == _FLOATS:
                 return np.frombuffer(joined, "<f4").astype(np.float32)
+            room.take(32 * len(joined))  # what numpy makes of each byte on the way
             return _read_varints(joined)
     return []
 
@@ -171,3 +183,5 @@ def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
         place, shift = place + 1, shift + 7
         if byte < 128:
             return value, place
+        if shift >= 70:
+            raise IndexError("an integer of more than 64 bits")

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepwell.buffers.bridges.formats.parquet.png import decoded_rows, encoded_rows, picture_axes
 from stepwell.buffers.bridges.formats.rlds.example import Value
+from stepwell.buffers.given_files import Room
 from stepwell.buffers.spec import Field
 
 __all__ = ["Encoding", "Feature", "features_json", "read_features"]
@@ -27,6 +28,10 @@ _IMAGE: Final = f"{_PACKAGE}.image_feature.Image"
 _TEXT: Final = f"{_PACKAGE}.text_feature.Text"
 _SMALL: Final = 64
 """Bytes of a row that need no compression."""
+_DTYPES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
 _RAW_KINDS: Final = ("uint32", "uint64")
 """What TensorFlow does not decode from bytes."""
 
@@ -93,18 +98,25 @@ class Feature:
         raw = [np.ascontiguousarray(row).tobytes() for row in little]
         return raw if self.encoding == "bytes" else [zlib.compress(part) for part in raw]
 
-    def rows(self, value: Value | None, count: int) -> np.ndarray:
+    def rows(self, value: Value | None, count: int, room: Room | None = None) -> np.ndarray:
         """The rows [count, ...] that a list of an Example holds.
 
+        Args:
+            value: The list.
+            count: How many rows.
+            room: Memory that is left for them; None for any.
+
         Raises:
-            ValueError: It holds something else.
+            ValueError: It holds something else, or more than there is memory for.
         """
         shape = tuple(-1 if size is None else size for size in self.shape)
+        room = room or Room(self.name, 1 << 62)
+        room.take(count * self._row_bytes)
         try:
             if self.encoding == "text":
                 return np.array([part.decode() for part in _bytes(value)], np.str_)
             if self.encoding == "png":
-                pictures = decoded_rows(_bytes(value), None if -1 in shape else shape)
+                pictures = decoded_rows(_bytes(value), None if -1 in shape else shape, room=room)
                 return pictures.astype(self.dtype, copy=False)
             if self.encoding == "none":
                 flat = np.zeros(0) if value is None or isinstance(value, list) else value
@@ -112,7 +124,7 @@ class Feature:
                     flat = flat.astype(np.int64).view(np.uint64)
                 return flat.astype(self.dtype).reshape(count, *shape)
             parts = _bytes(value)
-            raw = parts if self.encoding == "bytes" else [zlib.decompress(part) for part in parts]
+            raw = parts if self.encoding == "bytes" else [self._inflated(p, room) for p in parts]
             little = np.dtype(self.dtype).newbyteorder("<")
             return np.frombuffer(b"".join(raw), little).astype(self.dtype).reshape(count, *shape)
         except (ValueError, zlib.error) as error:
@@ -120,6 +132,28 @@ class Feature:
                 f"feature {self.name!r}: expected {count:,} values of {self.dtype} {self.shape}, "
                 f"got others ({error})"
             ) from error
+
+    @property
+    def _row_bytes(self) -> int:
+        """Bytes of a value; 0 where its size is not told."""
+        if self.encoding == "text" or None in self.shape:
+            return 0
+        return math.prod(size or 0 for size in self.shape) * np.dtype(self.dtype).itemsize
+
+    def _inflated(self, part: bytes, room: Room) -> bytes:
+        """A compressed value, which is no longer than its feature says.
+
+        Raises:
+            ValueError: It is.
+        """
+        size = room.left if None in self.shape else self._row_bytes
+        unpacker = zlib.decompressobj()
+        found = unpacker.decompress(part, size + 1)
+        if len(found) > size or not unpacker.eof:
+            raise ValueError(f"a compressed value is not whole, or has more than {size:,} bytes")
+        if None in self.shape:
+            room.take(len(found))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """What ``features.json`` says of it."""
@@ -193,7 +227,8 @@ def _read(
         sizes = [int(size) for size in facts.get("shape", {}).get("dimensions", [])]
         encoding: Any = "png" if kind == "image" else facts.get("encoding") or "none"
         dtype = facts.get("dtype") or "uint8"
-        if encoding not in ("none", "bytes", "zlib", "png") or dtype == "string":
+        is_known = dtype in _DTYPES and len(sizes) <= 32 and all(-1 <= n < 2**40 for n in sizes)
+        if encoding not in ("none", "bytes", "zlib", "png") or not is_known:
             unknown.append(name)
             return
         shape = tuple(None if size < 0 else size for size in sizes)

@@ -22,6 +22,7 @@ from stepwell.buffers.bridges.formats.rlds.reader import (
 from stepwell.buffers.bridges.formats.rlds.records import write_record
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["RldsExport", "RldsFormat", "RldsImport"]
 
@@ -64,13 +65,13 @@ class RldsFormat(Format):
         """Get ready to write."""
         return _Writer(source, options)
 
-    def reader(self, path: Path, options: RldsImport) -> Reader:
+    def reader(self, files: GivenFiles, options: RldsImport) -> Reader:
         """Open a folder of Stepwell's, or of anybody's."""
-        info = dataset_info(path)
-        beside = Beside.found(path)
+        info = dataset_info(files)
+        beside = Beside.found(files)
         if beside is not None:
-            return OwnRlds(path, info, beside)
-        return ForeignRlds(path, info, options)
+            return OwnRlds(files, info, beside)
+        return ForeignRlds(files, info, options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it."""

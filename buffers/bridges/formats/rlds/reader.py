@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,12 @@ from stepwell.buffers.bridges.formats.rlds.records import read_records
 from stepwell.buffers.bridges.formats.step_columns import frames_of, joined
 from stepwell.buffers.bridges.rlds_steps import step_arrays
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles, Room, parse_object
 from stepwell.buffers.spec import Spec
 
 __all__ = ["EpisodeFeatures", "ForeignRlds", "OwnRlds", "RldsImport", "dataset_info"]
 
+_NAME: Final = re.compile(r"[\w.-]+")
 _STEPS: Final = "steps/"
 _ABOUT: Final = "episode_metadata/"
 _FLAGS: Final = ("is_first", "is_last", "is_terminal")
@@ -97,20 +100,26 @@ class EpisodeFeatures:
             **{f.name: f.encoded(np.array([about[name]])) for name, f in self.about.items()},
         }
 
-    def episode(self, number: int, values: Mapping[str, Value]) -> Episode:
+    def episode(self, number: int, values: Mapping[str, Value], room: Room) -> Episode:
         """The episode that it was.
 
         Raises:
             ValueError: The lists were changed since.
         """
-        about = {name: f.rows(values.get(f.name), 1)[0] for name, f in self.about.items()}
-        count = len(values[f"{_STEPS}is_last"])
+        told = {name: f.rows(values.get(f.name), 1, room) for name, f in self.about.items()}
+        if any(len(rows) != 1 for rows in told.values()):
+            raise ValueError(
+                f"episode {number}: expected one value of each of {', '.join(told)}, got others; "
+                f"the data set was changed since it was exported"
+            )
+        about = {name: rows[0] for name, rows in told.items()}
+        count = len(values.get(f"{_STEPS}is_last", ()))
         facts = {name: int(about[name]) for name in ("stream", "first_row", "end")}
         columns: dict[str, np.ndarray] = {}
         edges: dict[str, np.ndarray] = {}
         for field in self._spec.fields:
             feature = self.steps[field.name]
-            rows = feature.rows(values.get(feature.name), count)
+            rows = feature.rows(values.get(feature.name), count, room)
             if self._is_stack(field.stack):
                 rows = frames_of(rows, field)
             first = field.name.split("/")[0]
@@ -119,28 +128,36 @@ class EpisodeFeatures:
             columns[field.name] = rows
         columns["reward"] = columns["reward"][:-1]
         edges["reward"] = np.array([about["first_reward"]])
-        told = {**facts, "rows": count, "metadata": json.loads(str(about["metadata"]))}
-        return rebuilt(self._spec, number, joined(self._spec, columns, edges), told)
+        known = {
+            **facts,
+            "rows": count,
+            "metadata": parse_object(str(about["metadata"]), f"episode {number}"),
+        }
+        return rebuilt(self._spec, number, joined(self._spec, columns, edges), known)
 
     def _is_stack(self, stack: int) -> bool:
         return self._stack and stack > 1
 
 
-def dataset_info(path: Path) -> dict[str, Any]:
+def dataset_info(given: GivenFiles) -> dict[str, Any]:
     """What ``dataset_info.json`` says, and ``features.json`` under "features".
 
     Raises:
         FileNotFoundError: There is no folder.
         ValueError: It is no data set of TFDS in TFRecord files.
     """
+    path = given.path
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: expected a folder of a TFDS data set, got none")
     try:
-        info: dict[str, Any] = json.loads((path / "dataset_info.json").read_text("utf-8"))
-        info["features"] = json.loads((path / "features.json").read_text("utf-8"))
+        info = given.read_json(path / "dataset_info.json")
+        info["features"] = given.read_json(path / "features.json")
         file_format = info.get("fileFormat") or "tfrecord"
-        _ = info["name"], info["splits"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not _NAME.fullmatch(info["name"]):
+            raise ValueError(f"the name {info['name'][:80]!r}")
+        for split in info["splits"]:
+            _ = str(split["name"]), [int(length) for length in split.get("shardLengths", [])]
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path}: expected a TFDS data set with dataset_info.json and features.json, got "
             f"something else ({error}); give the folder that holds them, such as "
@@ -158,29 +175,33 @@ class OwnRlds:
     """Reads a data set that Stepwell wrote.
 
     Args:
-        path: The folder.
+        given: The folder.
         info: What `dataset_info` found.
         beside: Stepwell's record.
     """
 
-    def __init__(self, path: Path, info: Mapping[str, Any], beside: Beside) -> None:
+    def __init__(self, given: GivenFiles, info: Mapping[str, Any], beside: Beside) -> None:
+        self._given = given
         record = beside.record()
         self.spec = record.spec
         self.sessions: Sequence[Mapping[str, object]] = record.sessions
         self.notes: Sequence[str] = ()
-        self._files, self.episodes = _files(path, info, "train")
+        self._files, self.episodes = _files(given, info, "train")
         self.steps: int | None = record.steps
         plain = EpisodeFeatures(record.spec, stack=False)
         features, _ = read_features(info["features"])
         is_stack = any(
-            f.stack > 1 and features[_STEPS + f.name].shape != f.shape for f in record.spec.fields
+            f.stack > 1
+            and _STEPS + f.name in features
+            and features[_STEPS + f.name].shape != f.shape
+            for f in record.spec.fields
         )
         self._features = EpisodeFeatures(record.spec, stack=True) if is_stack else plain
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order in which they were written."""
-        for number, values in _examples(self._files, self.episodes):
-            yield self._features.episode(number, values)
+        for number, values, room in _examples(self._given, self._files, self.episodes):
+            yield self._features.episode(number, values, room)
 
     def close(self) -> None:
         """Nothing is open between two episodes but what the iterator holds."""
@@ -190,7 +211,7 @@ class ForeignRlds:
     """Reads a data set that somebody else wrote.
 
     Args:
-        path: The folder.
+        given: The folder.
         info: What `dataset_info` found.
         options: How to read it.
 
@@ -198,9 +219,10 @@ class ForeignRlds:
         ValueError: It lacks steps with observations, actions, rewards and flags.
     """
 
-    def __init__(self, path: Path, info: Mapping[str, Any], options: RldsImport) -> None:
-        self._path = path
-        self._files, self.episodes = _files(path, info, options.split)
+    def __init__(self, given: GivenFiles, info: Mapping[str, Any], options: RldsImport) -> None:
+        self._given = given
+        self._path = path = given.path
+        self._files, self.episodes = _files(given, info, options.split)
         found, unknown = read_features(info["features"])
         self._features = {
             name.removeprefix(_STEPS): feature
@@ -220,7 +242,7 @@ class ForeignRlds:
                 f"or pictures; this is no RLDS data set"
             )
         self._lost = 0
-        first = next(iter(_examples(self._files, self.episodes)), None)
+        first = next(iter(_examples(given, self._files, self.episodes)), None)
         if first is None:
             raise ValueError(f"{path}: expected at least one episode, got none")
         self.spec = self._episode(*first).spec
@@ -247,8 +269,8 @@ class ForeignRlds:
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the files."""
-        for number, values in _examples(self._files, self.episodes):
-            episode = self._episode(number, values)
+        for number, values, room in _examples(self._given, self._files, self.episodes):
+            episode = self._episode(number, values, room)
             if episode.spec != self.spec:
                 raise ValueError(
                     f"{self._path}: expected episodes of the same shapes, got another in episode "
@@ -259,11 +281,11 @@ class ForeignRlds:
     def close(self) -> None:
         """Nothing is open between two episodes but what the iterator holds."""
 
-    def _episode(self, number: int, values: Mapping[str, Value]) -> Episode:
+    def _episode(self, number: int, values: Mapping[str, Value], room: Room) -> Episode:
         count = len(values.get(f"{_STEPS}is_last", ()))
         if not count:
             raise ValueError(f"{self._path}: expected steps in episode {number}, got none")
-        rows = {name: f.rows(values.get(f.name), count) for name, f in self._features.items()}
+        rows = {name: f.rows(values.get(f.name), count, room) for name, f in self._features.items()}
         flags = {
             name: rows.pop(name, np.zeros(count, np.bool_)).astype(np.bool_) for name in _FLAGS
         }
@@ -287,12 +309,13 @@ class ForeignRlds:
         return Episode(spec, number, 0, 0, end, joined(spec, columns, {}), {})
 
 
-def _files(path: Path, info: Mapping[str, Any], split: str) -> tuple[list[Path], int | None]:
+def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list[Path], int]:
     """The files of a split, and its episodes.
 
     Raises:
         ValueError: There is no such split, or files are missing.
     """
+    path = given.path
     splits = {str(each["name"]): each for each in info["splits"]}
     if split not in splits:
         raise ValueError(
@@ -300,7 +323,8 @@ def _files(path: Path, info: Mapping[str, Any], split: str) -> tuple[list[Path],
             f"the option split"
         )
     lengths = [int(length) for length in splits[split].get("shardLengths", [])]
-    files = sorted(path.glob(f"{info['name']}-{split}.tfrecord*"))
+    prefix = f"{info['name']}-{split}.tfrecord"  # the split is the user's, and may be a pattern
+    files = sorted(file for file in path.iterdir() if file.name.startswith(prefix))
     if len(files) != len(lengths) or not files:
         raise ValueError(
             f"{path}: expected {len(lengths)} files named {info['name']}-{split}.tfrecord-*, got "
@@ -310,17 +334,19 @@ def _files(path: Path, info: Mapping[str, Any], split: str) -> tuple[list[Path],
 
 
 def _examples(
-    files: Sequence[Path], expected: int | None
-) -> Iterator[tuple[int, dict[str, Value]]]:
-    """Each episode's number and lists.
+    given: GivenFiles, files: Sequence[Path], expected: int | None
+) -> Iterator[tuple[int, dict[str, Value], Room]]:
+    """Each episode's number and lists, and the memory that is left for what is in them.
 
     Raises:
         ValueError: There are others than expected.
     """
     number = 0
     for file in files:
-        for record in read_records(file):
-            yield number, decoded(record)
+        for record in read_records(given.file(file)):
+            room = given.room(f"{file}: episode {number}")
+            room.take(len(record))
+            yield number, decoded(record, room), room
             number += 1
     if number != expected:
         raise ValueError(

@@ -72,11 +72,12 @@ def read_records(path: Path) -> Iterator[bytes]:
         ValueError: It is no TFRecord file, or damaged.
     """
     with path.open("rb") as file:
+        size = path.stat().st_size
         while head := file.read(_HEAD.size):
             if len(head) < _HEAD.size:
                 raise _damaged(path)
             length, crc = _HEAD.unpack(head)
-            if masked_crc32c(head[:8]) != crc:
+            if masked_crc32c(head[:8]) != crc or length > size - file.tell():
                 raise _damaged(path)
             record, foot = file.read(length), file.read(_FOOT.size)
             if len(record) < length or len(foot) < _FOOT.size:

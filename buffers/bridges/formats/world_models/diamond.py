@@ -22,12 +22,15 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     arrays_of,
     check_gapless,
     ended_by,
+    is_number,
     load_tensors,
+    save_tensors,
     torch_for,
 )
 from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["DiamondExport", "DiamondFormat"]
 
@@ -80,15 +83,15 @@ class DiamondFormat(Format):
             source, "DIAMOND", options.observation, options.channels, _USUAL, _Sink(options)
         )
 
-    def reader(self, path: Path, options: PixelImport) -> Reader:
+    def reader(self, given: GivenFiles, options: PixelImport) -> Reader:
         """Open a folder that has ``info.pt`` in it."""
-        if not path.is_dir():
-            raise FileNotFoundError(f"{path}: expected a folder of DIAMOND's, got no folder")
-        files = _Files(path)
-        beside = Beside.found(path)
+        if not given.path.is_dir():
+            raise FileNotFoundError(f"{given.path}: expected a folder of DIAMOND's, got no folder")
+        files = _Files(given)
+        beside = Beside.found(given)
         if beside is not None:
             count = len(files.numbers)
-            return ExportedPixels(beside, "DIAMOND", count, lambda n: files.load(n)[0])
+            return ExportedPixels(given, beside, "DIAMOND", count, lambda n: files.load(n)[0])
         return _Foreign(files, options)
 
     def loading(self, path: Path, out: str) -> str:
@@ -147,7 +150,7 @@ class _Sink:
         file.parent.mkdir(parents=True, exist_ok=True)
         arrays = (steps.observations, steps.actions, steps.rewards, *flags)
         tensors = {name: tensor(array) for name, array in zip(_DTYPES, arrays, strict=True)}
-        self._torch.save({**tensors, "info": info}, file)
+        save_tensors(self._torch, {**tensors, "info": info}, file)
         self._lengths.append(count)
         self._rewards.update(np.sign(steps.rewards).tolist())
         self._ends.update(flags[0].tolist())
@@ -166,16 +169,17 @@ class _Sink:
             "counter_rew": self._rewards,
             "counter_end": self._ends,
         }
-        self._torch.save(counts, self._path / _INFO)
+        save_tensors(self._torch, counts, self._path / _INFO)
 
 
 class _Files:
     """The files of a data set, by their numbers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, given: GivenFiles) -> None:
         self._torch: Any = torch_for("DIAMOND")
-        self.folder = folder
-        files = [file for file in folder.glob("*/*/*/*.pt") if file.stem.isdecimal()]
+        self._given = given
+        self.folder = folder = given.path
+        files = [file for file in folder.glob("*/*/*/*.pt") if is_number(file.stem)]
         self.numbers = sorted(int(file.stem) for file in files)
         check_gapless(self.numbers, folder, first=0)
         for file in files:
@@ -192,10 +196,11 @@ class _Files:
             ValueError: It is none.
         """
         file = self.folder / _INFO
-        if not file.is_file():
+        if not file.exists():
             return None
+        self._given.file(file)
         try:
-            found = load_tensors(self._torch, file)
+            found = load_tensors(self._torch, self._given, file)
         except ValueError:
             return None
         count = found.get("num_episodes")
@@ -208,7 +213,7 @@ class _Files:
             ValueError: It is no episode of DIAMOND's.
         """
         file = episode_file(self.folder, number)
-        found = load_tensors(self._torch, file)
+        found = load_tensors(self._torch, self._given, file)
         arrays = arrays_of(self._torch, found, _DTYPES, file)
         end = End.NONE
         for name, flag in (("end", End.TERMINATED), ("trunc", End.TRUNCATED)):

@@ -20,6 +20,7 @@ from stepwell.buffers.bridges.formats.world_models.dreamer_v3_reading import (
 from stepwell.buffers.bridges.formats.world_models.pixel_episodes import Channels
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import"]
 
@@ -70,12 +71,16 @@ class DreamerV3Format(Format):
         """Get ready to write."""
         return _Writer(source, options)
 
-    def reader(self, path: Path, options: DreamerV3Import) -> Reader:
+    def reader(self, files: GivenFiles, options: DreamerV3Import) -> Reader:
         """Open a folder of chunks."""
-        if not path.is_dir():
-            raise FileNotFoundError(f"{path}: expected a folder of DreamerV3's, got no folder")
-        beside = Beside.found(path)
-        return ForeignChunks(path, options.actions) if beside is None else ExportedChunks(beside)
+        if not files.path.is_dir():
+            raise FileNotFoundError(
+                f"{files.path}: expected a folder of DreamerV3's, got no folder"
+            )
+        beside = Beside.found(files)
+        if beside is None:
+            return ForeignChunks(files, options.actions)
+        return ExportedChunks(files, beside)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among DreamerV3's sources."""

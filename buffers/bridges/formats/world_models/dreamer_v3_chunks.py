@@ -7,13 +7,14 @@ import hashlib
 import re
 import string
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = [
     "NO_CHUNK",
@@ -176,25 +177,21 @@ def write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
-def read_chunk(chunk: Chunk) -> dict[str, np.ndarray]:
+def read_chunk(given: GivenFiles, chunk: Chunk) -> dict[str, np.ndarray]:
     """All arrays of a chunk, without ``stepid``.
 
     Raises:
         ValueError: It is damaged, or not as its name tells.
     """
     file = chunk.file
-    try:
-        # numpy leaves a damaged file open that it has opened itself
-        with file.open("rb") as opened, np.lib.npyio.NpzFile(opened, allow_pickle=False) as found:
-            arrays: dict[str, np.ndarray] = {name: found[name] for name in found.files}
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise ValueError(
-            f"{file}: expected an npz file of plain arrays, got another or a damaged one "
-            f"({error}); put it back from a copy"
-        ) from error
+    arrays = given.read_arrays(file)
     ids = arrays.pop("stepid", None)
-    expected = _step_ids(chunk.uuid, chunk.rows)
-    if ids is None or ids.shape != expected.shape or not np.array_equal(ids, expected):
+    # its length first: a name may tell any number of rows
+    if (
+        ids is None
+        or ids.shape != (chunk.rows, 20)
+        or not np.array_equal(ids, _step_ids(chunk.uuid, chunk.rows))
+    ):
         raise ValueError(
             f"{file}: expected 'stepid' to tell the chunk and the rows 0 to {chunk.rows - 1:,}, as "
             f"the name does, got other ones; the file was renamed or changed: restore it"

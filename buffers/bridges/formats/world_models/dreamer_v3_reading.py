@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,6 +17,7 @@ from stepwell.buffers.bridges.formats.world_models.dreamer_v3_chunks import (
 )
 from stepwell.buffers.bridges.formats.world_models.dreamer_v3_keys import FLAGS, Keys
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec
 
 __all__ = ["KEYS_FILE", "ExportedChunks", "ForeignChunks"]
@@ -33,26 +32,27 @@ class ExportedChunks:
     """Reads what Stepwell wrote.
 
     Args:
+        given: The data set.
         beside: What was kept beside.
 
     Raises:
         ValueError: It is damaged, or chunks are missing.
     """
 
-    def __init__(self, beside: Beside) -> None:
+    def __init__(self, given: GivenFiles, beside: Beside) -> None:
+        self._given = given
         self._beside = beside
         self._folder = beside.folder.parent
         record = beside.record()
-        file = beside.folder / KEYS_FILE
-        try:
-            told = json.loads(file.read_bytes())
-            options = told["observation"], told["channels"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        told = beside.told(KEYS_FILE)
+        observation, channels = told.get("observation"), told.get("channels")
+        is_name = observation is None or isinstance(observation, str)
+        if not is_name or channels not in (None, "first", "last"):
             raise ValueError(
-                f"{file}: expected what Stepwell noted about the keys, got none ({error}): remove "
-                f"{beside.folder} to read what is there"
-            ) from error
-        self._keys = Keys(record.spec, *options)
+                f"{beside.folder / KEYS_FILE}: expected what Stepwell noted about the keys, got "
+                f"{str(told)[:200]}: remove {beside.folder} to read what is there"
+            )
+        self._keys = Keys(record.spec, observation, channels)
         self._chains = chains_of(self._folder)
         for chain in self._chains:
             if chain[-1].follows != NO_CHUNK:
@@ -68,10 +68,12 @@ class ExportedChunks:
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order in which they were written."""
-        waiting = [_ChainRows(chain) for chain in self._chains]
+        waiting = [_ChainRows(self._given, chain) for chain in self._chains]
         by_stream: dict[int, _ChainRows] = {}
         for number in range(self.episodes or 0):
-            facts, beside = self._beside.take(number)
+            room = self._given.room(f"{self._folder}: episode {number}")
+            facts, beside = self._beside.take(number, room)
+            room.take(facts["rows"] * self.spec.row_bytes)
             stream = facts["stream"]
             if stream not in by_stream:
                 if not waiting:
@@ -99,19 +101,20 @@ class ForeignChunks:
     """Reads what DreamerV3 wrote.
 
     Args:
-        folder: Where the chunks are.
+        given: Where the chunks are.
         actions: Names of the arrays that are actions, with commas between them.
 
     Raises:
         ValueError: There are none, or arrays are missing.
     """
 
-    def __init__(self, folder: Path, actions: str) -> None:
-        self._chains = chains_of(folder)
+    def __init__(self, given: GivenFiles, actions: str) -> None:
+        self._given = given
+        self._chains = chains_of(given.path)
         self._actions = [name.strip() for name in actions.split(",")]
         self._terminal = 0
         first = self._chains[0][0]
-        arrays = read_chunk(first)
+        arrays = read_chunk(given, first)
         _check_keys(arrays, [*FLAGS, "reward", *self._actions], first)
         self._names = self._field_names(list(arrays))
         self._shapes = {name: _what(array) for name, array in arrays.items()}
@@ -149,8 +152,9 @@ class ForeignChunks:
             ValueError: A chunk is missing, or has other arrays than the first one.
         """
         blocks: list[_Rows] = []
+        room = self._given.room(chain[0].file)
         for chunk in chain:
-            arrays = read_chunk(chunk)
+            arrays = read_chunk(self._given, chunk)
             shapes = {name: _what(array) for name, array in arrays.items()}
             if shapes != self._shapes:
                 name = next(
@@ -171,10 +175,12 @@ class ForeignChunks:
             for start, stop in zip([0, *resets], [*resets, chunk.rows], strict=True):
                 if start in resets and blocks:
                     yield _concatenated(blocks)
-                    blocks = []
+                    blocks, room = [], self._given.room(chunk.file)
                 if stop > start:
                     blocks.append({name: array[start:stop] for name, array in arrays.items()})
-        yield _concatenated(blocks)
+                    room.take(sum(array.nbytes for array in blocks[-1].values()))
+        if blocks:
+            yield _concatenated(blocks)
 
     def _episode(self, number: int, stream: int, rows: _Rows) -> Episode:
         """An episode of rows.
@@ -217,7 +223,8 @@ class ForeignChunks:
 class _ChainRows:
     """Takes rows from a chain of chunks, one chunk in memory at a time."""
 
-    def __init__(self, chain: Sequence[Chunk]) -> None:
+    def __init__(self, given: GivenFiles, chain: Sequence[Chunk]) -> None:
+        self._given = given
         self._chunks = list(chain)
         self._arrays: _Rows = {}
         self._at = self._rows = 0
@@ -235,7 +242,7 @@ class _ChainRows:
                 if not self._chunks:
                     return None
                 chunk = self._chunks.pop(0)
-                self._arrays, self._at, self._rows = read_chunk(chunk), 0, chunk.rows
+                self._arrays, self._at, self._rows = read_chunk(self._given, chunk), 0, chunk.rows
             stop = min(self._rows, self._at + count)
             blocks.append({name: array[self._at : stop] for name, array in self._arrays.items()})
             count -= stop - self._at

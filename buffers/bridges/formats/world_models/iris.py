@@ -22,12 +22,15 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     arrays_of,
     check_gapless,
     ended_by,
+    is_number,
     load_tensors,
+    save_tensors,
     torch_for,
 )
 from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
 from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["IrisExport", "IrisFormat"]
 
@@ -79,17 +82,20 @@ class IrisFormat(Format):
             source, "IRIS", options.observation, options.channels, _USUAL, _Sink(options)
         )
 
-    def reader(self, path: Path, options: PixelImport) -> Reader:
+    def reader(self, given: GivenFiles, options: PixelImport) -> Reader:
         """Open a folder that has ``dataset`` in it, or that folder itself."""
+        path = given.path
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of IRIS's, got no folder")
-        beside = Beside.found(path)
+        beside = Beside.found(given)
         if beside is not None:
-            files = _Files(path / _FOLDER)
+            files = _Files(given, path / _FOLDER)
             check_gapless(files.numbers, files.folder, first=0)
-            return ExportedPixels(beside, "IRIS", len(files.numbers), lambda n: files.load(n)[0])
+            return ExportedPixels(
+                given, beside, "IRIS", len(files.numbers), lambda n: files.load(n)[0]
+            )
         folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
-        return _Foreign(_Files(folder), options)
+        return _Foreign(_Files(given, folder), options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among IRIS's sources."""
@@ -137,7 +143,7 @@ class _Sink:
         }
         # a tensor that shares memory with a longer array would be saved with all of it
         tensors = {name: self._torch.tensor(array) for name, array in arrays.items()}
-        self._torch.save(tensors, self._folder / f"{number}.pt")
+        save_tensors(self._torch, tensors, self._folder / f"{number}.pt")
 
     def finish(self) -> None:
         pass
@@ -146,10 +152,11 @@ class _Sink:
 class _Files:
     """The files of a folder, by their numbers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, given: GivenFiles, folder: Path) -> None:
         self.torch: ModuleType = torch_for("IRIS")
+        self._given = given
         self.folder = folder
-        files = [file for file in folder.glob("*.pt") if file.stem.isdecimal()]
+        files = [file for file in folder.glob("*.pt") if is_number(file.stem)]
         self.numbers = sorted(int(file.stem) for file in files)
 
     def load(self, number: int) -> tuple[PixelSteps, np.ndarray, Path]:
@@ -159,7 +166,7 @@ class _Files:
             ValueError: It is no episode of IRIS's.
         """
         file = self.folder / f"{number}.pt"
-        arrays = arrays_of(self.torch, load_tensors(self.torch, file), _DTYPES, file)
+        arrays = arrays_of(self.torch, load_tensors(self.torch, self._given, file), _DTYPES, file)
         if not arrays["mask_padding"].all():
             raise ValueError(
                 f"{file}: expected steps that were played, got padding too (mask_padding is False);"

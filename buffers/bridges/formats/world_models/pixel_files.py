@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = [
     "arrays_of",
     "check_gapless",
     "ended_by",
+    "is_number",
     "load_tensors",
+    "save_tensors",
     "torch_for",
 ]
+
+_PICKLE_BYTES: Final = 64 << 20
 
 
 def torch_for(whose: str) -> ModuleType:
@@ -29,21 +37,20 @@ def torch_for(whose: str) -> ModuleType:
     return load_library("torch", f"{whose}'s format", install="'stepwell[torch]'")
 
 
-def load_tensors(torch: Any, file: Path) -> dict[Any, Any]:
+def load_tensors(torch: Any, given: GivenFiles, file: Path) -> dict[Any, Any]:
     """A dict that ``torch.save`` wrote; nothing but tensors and plain values is unpickled.
 
     Args:
         torch: The library.
+        given: The data set.
         file: The file.
 
     Raises:
-        ValueError: It holds something else, or is damaged.
-        OSError: It cannot be read.
+        ValueError: It holds something else, is damaged, or too large.
     """
+    _check_archive(given, file)
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
     except Exception as error:  # pickle's, zipfile's, torch's: they have no closer class in common
         raise ValueError(
             f"{file}: expected a dict of tensors as torch.save writes it, got another file, one "
@@ -52,6 +59,45 @@ def load_tensors(torch: Any, file: Path) -> dict[Any, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{file}: expected a dict of tensors, got a {type(found).__name__}")
     return found
+
+
+def save_tensors(torch: Any, value: Mapping[str, Any], file: Path) -> None:
+    """Write what `load_tensors` reads.
+
+    PyTorch's own writer says nothing of a full disk but that a place in the file is wrong.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    with file.open("xb") as opened:
+        opened.write(buffer.getbuffer())
+
+
+def _check_archive(given: GivenFiles, file: Path) -> None:
+    """Refuse what is no archive of records, as ``torch.save`` has written since PyTorch 1.6.
+
+    Before, a file was pickles one after the other, which tell how much memory to take.
+
+    Raises:
+        ValueError: It is something else, or unpacks to too much.
+    """
+    try:
+        with zipfile.ZipFile(given.file(file)) as archive:
+            records = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error) as error:
+        raise ValueError(
+            f"{file}: expected a dict of tensors as torch.save writes it, got another file, or a "
+            f"damaged one ({error}); mend or remove it"
+        ) from error
+    given.room(file).take(sum(record.file_size for record in records))
+    pickles = [r for r in records if r.filename.endswith("data.pkl")]
+    if any(record.file_size > _PICKLE_BYTES for record in pickles):
+        raise ValueError(
+            f"{file}: expected tensors, got {pickles[0].file_size >> 20:,} MiB of plain values; "
+            f"mend or remove it"
+        )
 
 
 def arrays_of(
@@ -78,13 +124,19 @@ def arrays_of(
             raise ValueError(f"{file}: expected a tensor {name!r}, got {got}; mend or remove it")
         shape, kind = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         is_good = len(shape) == 4 if not arrays else shape == (steps,)
+        is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+        if not is_plain or tensor.nbytes > tensor.untyped_storage().nbytes():  # one for many
+            raise ValueError(
+                f"{file}: expected {name!r} with all its numbers, got a tensor that has fewer; "
+                f"mend or remove it"
+            )
         if not is_good or kind != dtype:
             expected = "[T, C, H, W]" if not arrays else f"({steps},)"
             raise ValueError(
                 f"{file}: expected {name!r} as {dtype} {expected}, got {kind} {shape}; mend or "
                 f"remove it"
             )
-        arrays[name] = tensor.numpy()
+        arrays[name] = tensor.detach().numpy()
         steps = shape[0]
     if not steps:
         raise ValueError(f"{file}: expected one step or more, got none; remove it")
@@ -103,6 +155,16 @@ def ended_by(flags: np.ndarray, name: str, file: Path) -> bool:
             f"{flags.argmax()} of {len(flags)}; write each episode to a file of its own"
         )
     return bool(flags[-1])
+
+
+def is_number(text: str) -> bool:
+    """Whether a file is called by the number of an episode, as these formats write it.
+
+    Example:
+        >>> is_number("17"), is_number("017"), is_number("\u0663")
+        (True, False, False)
+    """
+    return text.isascii() and text.isdecimal() and text == str(int(text))
 
 
 def check_gapless(numbers: Sequence[int], where: Path, *, first: int) -> None:

@@ -15,6 +15,7 @@ from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
     PixelSteps,
 )
 from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["ExportedPixels", "PixelSink", "PixelWriter"]
 
@@ -117,6 +118,7 @@ class ExportedPixels:
     """Reads what a `PixelWriter` wrote.
 
     Args:
+        given: The data set.
         beside: What was kept beside.
         whose: Whose format it is.
         files: How many episodes are in its files.
@@ -127,21 +129,25 @@ class ExportedPixels:
     """
 
     def __init__(
-        self, beside: Beside, whose: str, files: int, load: Callable[[int], PixelSteps]
+        self,
+        given: GivenFiles,
+        beside: Beside,
+        whose: str,
+        files: int,
+        load: Callable[[int], PixelSteps],
     ) -> None:
+        self._given = given
         self._beside = beside
         self._files = files
         self._load = load
         record = beside.record()
-        picture = beside.folder / _PICTURE
-        try:
-            told = json.loads(picture.read_bytes())
-            observation, channels = told["observation"], told["channels"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        told = beside.told(_PICTURE)
+        observation, channels = told.get("observation"), told.get("channels")
+        if not isinstance(observation, str) or channels not in (None, "first", "last"):
             raise ValueError(
-                f"{picture}: expected what Stepwell noted about the pictures, got none ({error}): "
-                f"remove {beside.folder} to read what is there"
-            ) from error
+                f"{beside.folder / _PICTURE}: expected what Stepwell noted about the pictures, got "
+                f"{str(told)[:200]}: remove {beside.folder} to read what is there"
+            )
         self._columns = PixelColumns(record.spec, whose, observation, channels)
         self.spec = record.spec
         self.sessions = record.sessions
@@ -153,7 +159,8 @@ class ExportedPixels:
         """The episodes, in their order."""
         written = 0
         for number in range(self.episodes or 0):
-            facts, arrays = self._beside.take(number)
+            room = self._given.room(f"{self._beside.folder.parent}: episode {number}")
+            facts, arrays = self._beside.take(number, room)
             steps = None
             if facts["rows"] > 1:
                 if written == self._files:

@@ -164,7 +164,7 @@ def test_nested_lists_and_tensors_are_arrays(tmp_path: Path) -> None:
     [
         ({"observation": [[1.0], [1.0, 2.0]] * 3}, "expected rows of one shape, got lists of 1"),
         ({"observation": ["a"] * 6}, "expected numbers, lists of numbers or pictures, got string"),
-        ({"observation": [b"ab"] * 6}, "picture 0: expected a PNG file, got 2 bytes"),
+        ({"observation": [b"ab"] * 6}, "picture 0: expected a PNG or JPEG file, got 2"),
         ({"action": [1, 2, None, 4, 5, 6]}, "expected a value in each row, got none in 1 of 6"),
         ({"reward": [2**60] * 6}, "got integers beyond 2\\*\\*53"),
         ({"terminated": [0, 2, 0, 0, 0, 0]}, "expected column 'terminated' to hold true and false"),

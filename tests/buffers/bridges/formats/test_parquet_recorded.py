@@ -23,6 +23,7 @@ from stepwell.buffers.bridges.formats.rlds.features import read_features
 from stepwell.buffers.bridges.formats.rlds.reader import dataset_info
 from stepwell.buffers.bridges.formats.rlds.records import read_records
 from stepwell.buffers.bridges.rlds_steps import rlds_episodes
+from stepwell.buffers.given_files import GivenFiles
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
@@ -159,7 +160,7 @@ def test_rlds_files_tell_what_the_envs_did(
 ) -> None:
     replay, listed, stack, newest = case
     round_trip(replay, "rlds", tmp_path / "out", {"stack": stack})
-    features, unknown = read_features(dataset_info(tmp_path / "out")["features"])
+    features, unknown = read_features(dataset_info(GivenFiles(tmp_path / "out"))["features"])
     assert unknown == ["episode_metadata/metadata"]
     (file,) = (tmp_path / "out").glob("*.tfrecord*")
     for record, expected in zip(read_records(file), listed, strict=True):

@@ -1,0 +1,283 @@
+"""Files of a data set that somebody else made: what may be opened, and what memory it may take."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+import numpy as np
+
+from stepwell.buffers.memory_storage import free_memory
+
+__all__ = ["GivenFiles", "Room", "parse_object"]
+
+_TEXT_BYTES: Final = 64 << 20
+"""Of a JSON file: its values take many times as much."""
+_DEPTH: Final = 100
+"""Of lists in lists: what is noted with a store must be written, and read again, by recursion."""
+_HEADERS: Final = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+class Room:
+    """The memory that an episode may take: asked for before it is taken.
+
+    Args:
+        what: Whose memory, for the sentence of an error: ``"data/3.npz"``.
+        most: Bytes.
+
+    Example:
+        >>> room = Room("3.npz", 1 << 30)
+        >>> room.take(1 << 29)
+        >>> room.take(1 << 32)
+        Traceback (most recent call last):
+        ...
+        ValueError: 3.npz: expected at most 1,024 MiB of memory for an episode, got 4,608 MiB or \
+more; if that is right, import it where more memory is free, or allow more by max_bytes
+    """
+
+    def __init__(self, what: object, most: int) -> None:
+        self._what = what
+        self._most = most
+        self._taken = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count what is to be read next.
+
+        Raises:
+            ValueError: It is too much.
+        """
+        self._taken += nbytes
+        if self._taken > self._most:
+            raise ValueError(
+                f"{self._what}: expected at most {self._most >> 20:,} MiB of memory for an "
+                f"episode, got {self._taken >> 20:,} MiB or more; if that is right, import it "
+                f"where more memory is free, or allow more by max_bytes"
+            )
+
+    @property
+    def left(self) -> int:
+        """Bytes that can still be taken."""
+        return self._most - self._taken
+
+
+class GivenFiles:
+    """Opens nothing but regular files at, or below, the path that the user named.
+
+    The path itself may be a link, and so may what is in it, if it leads to something in it. A FIFO
+    or a device, whose opening may never return, is refused.
+
+    Args:
+        path: A folder or a file.
+        max_bytes: Memory that one episode may take; None for half of what is free now: an import
+            holds an episode about twice.
+    """
+
+    def __init__(self, path: Path, max_bytes: int | None = None) -> None:
+        self.path = path
+        self._root = Path(os.path.realpath(path))  # which lets links in a circle be
+        self._most = free_memory() // 2 if max_bytes is None else max_bytes
+
+    def at(self, path: Path) -> GivenFiles:
+        """The same for another path: the folder, say, that the data set's own one lies in."""
+        return GivenFiles(path, self._most)
+
+    def room(self, what: object) -> Room:
+        """The memory of one episode, or of what is read at once instead.
+
+        Args:
+            what: Whose, for the sentence of an error.
+        """
+        return Room(what, self._most)
+
+    def file(self, path: Path) -> Path:
+        """The path, if it may be opened.
+
+        Raises:
+            FileNotFoundError: Nothing is there.
+            ValueError: It is no regular file, or leads out of the data set.
+        """
+        try:
+            found = path.resolve(strict=True)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"{path}: expected a file of the data set, got none; fetch the data set again"
+            ) from None
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, odd names
+            raise ValueError(
+                f"{path}: expected a file of the data set, got a name that leads nowhere "
+                f"({error}); remove it"
+            ) from error
+        if not found.is_relative_to(self._root):
+            raise ValueError(
+                f"{path}: expected a file in {self.path}, got a link to {found}, which lies "
+                f"outside; if you know what it is, copy the data set with its links followed "
+                f"(cp -rL)"
+            )
+        if not stat.S_ISREG(found.stat().st_mode):
+            raise ValueError(
+                f"{path}: expected a regular file, got a folder, a pipe or a device; remove it"
+            )
+        return path
+
+    def read_bytes(self, path: Path, most: int = _TEXT_BYTES) -> bytes:
+        """All of a file.
+
+        Raises:
+            ValueError: It is no file that may be opened, or longer than ``most``.
+        """
+        with self.file(path).open("rb") as file:
+            found = file.read(most + 1)
+        if len(found) > most:
+            raise ValueError(
+                f"{path}: expected at most {most >> 20:,} MiB, got more; it is no such file"
+            )
+        return found
+
+    def read_json(self, path: Path) -> dict[str, Any]:
+        """The object that a JSON file holds.
+
+        Raises:
+            ValueError: It holds something else.
+        """
+        return parse_object(self.read_bytes(path), path)
+
+    def read_arrays(self, path: Path, room: Room | None = None) -> dict[str, np.ndarray]:
+        """All arrays of an npz file, whose names may be any.
+
+        How large an array is stands in the archive and in its own head; both must agree, and the
+        episode must have room for all of them, before memory is taken.
+
+        Args:
+            path: The file.
+            room: Memory that is left for them; by default that of an episode.
+
+        Raises:
+            ValueError: It is something else, damaged, holds objects, or is too large.
+        """
+        with self.file(path).open("rb") as file:
+            heads = _heads_of(file, path)
+            (room or self.room(path)).take(sum(size for _, size in heads.values()))
+            try:
+                with zipfile.ZipFile(file) as archive:
+                    return {name: _array_of(archive, info) for name, (info, _) in heads.items()}
+            except Exception as error:  # zlib's, zipfile's, numpy's: they have no class in common
+                raise _no_npz(path, str(error)) from error
+
+
+def parse_object(text: str | bytes, where: object) -> dict[str, Any]:
+    """A JSON object, no deeper than what can be written again.
+
+    Args:
+        text: JSON.
+        where: Where it was found, for the sentence of an error.
+
+    Raises:
+        ValueError: It is something else.
+
+    Example:
+        >>> parse_object("[1]", "facts.json")
+        Traceback (most recent call last):
+        ...
+        ValueError: facts.json: expected a JSON object, got a list; fetch the data set again
+    """
+    try:
+        found = json.loads(text)
+        is_deep = _is_deep(found)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{where}: expected a JSON object, got something else ({str(error)[:200]}); fetch the "
+            f"data set again"
+        ) from error
+    if not isinstance(found, dict) or is_deep:
+        got = f"lists more than {_DEPTH} deep" if is_deep else f"a {type(found).__name__}"
+        raise ValueError(f"{where}: expected a JSON object, got {got}; fetch the data set again")
+    return cast("dict[str, Any]", found)
+
+
+def _heads_of(file: IO[bytes], path: Path) -> dict[str, tuple[zipfile.ZipInfo, int]]:
+    """For each array of an npz file where it stands, and how many bytes it takes.
+
+    Raises:
+        ValueError: It is no npz file of plain arrays.
+    """
+    found: dict[str, tuple[zipfile.ZipInfo, int]] = {}
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name in found:
+                    raise ValueError(f"{name!r} stands twice")
+                if info.flag_bits & 1 or info.compress_type not in (
+                    zipfile.ZIP_STORED,
+                    zipfile.ZIP_DEFLATED,
+                ):
+                    raise ValueError(f"{name!r} is encrypted, or not compressed by deflate")
+                found[name] = info, _array_bytes(archive, info)
+    except Exception as error:  # zlib's, zipfile's, numpy's: they have no class in common
+        raise _no_npz(path, str(error)) from error
+    return found
+
+
+def _array_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
+    """Bytes of an array's elements, by its head.
+
+    Raises:
+        ValueError: It is no array of numbers, or the archive tells another length.
+    """
+    with archive.open(info) as entry:
+        # The head is short, and numpy asks for many bytes only if its first two tell so.
+        head = io.BytesIO(entry.read(1 << 16))
+    read = _HEADERS.get(np.lib.format.read_magic(head))
+    if read is None:
+        raise ValueError(f"{info.filename!r} is of a version that no array of numbers needs")
+    shape, _, dtype = read(head)
+    if dtype.hasobject:
+        raise ValueError(f"{info.filename!r} holds objects, which only pickle could read")
+    if dtype.kind == "V" or any(size < 0 for size in shape):
+        raise ValueError(f"{info.filename!r} is {dtype} {shape}, no plain array")
+    nbytes = dtype.itemsize
+    for size in shape:
+        nbytes *= size
+    if head.tell() + nbytes != info.file_size:
+        raise ValueError(
+            f"{info.filename!r} is {dtype} {shape}, but has {info.file_size - head.tell():,} bytes"
+        )
+    return nbytes
+
+
+def _array_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(info) as entry:
+        array: np.ndarray = np.lib.format.read_array(cast("Any", entry), allow_pickle=False)
+    return array
+
+
+def _no_npz(path: Path, why: str) -> ValueError:
+    return ValueError(
+        f"{path}: expected an npz file of plain arrays, got another or a damaged one "
+        f"({' '.join(why.split())[:200]}); put it back from a copy, or remove it"
+    )
+
+
+def _is_deep(value: object) -> bool:
+    """Whether lists and objects lie in each other more than `_DEPTH` times."""
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, Mapping) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,83 @@
+"""Data sets that somebody forged: an import ends with a whole store, or with one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from forged_data_sets import ForgedImports, formats_here
+from hostile_runner import Fault, Limits, Runner, Verdict, fast_folder
+from stepwell.collectors.cli.exchange import ImportJob
+
+CASES = 60
+"""Of each format."""
+FULL_CASES = 2000
+LIMITS = Limits(memory_bytes=1 << 30)
+
+
+def run(formats: list[str], numbers: range) -> list[Verdict]:
+    """Cases of formats, each in a folder of its child's."""
+    with fast_folder() as folder:
+        found: list[Verdict] = []
+        children = 0
+        runner: Runner | None = None
+        try:
+            for number in numbers:
+                if runner is None:
+                    here = folder / str(children)
+                    here.mkdir()
+                    runner = Runner(partial(ForgedImports, here, formats), folder, LIMITS)
+                    children += 1
+                found.append(runner.run(number))
+                if found[-1].signature:  # the child may be gone, and its folder is as it left it
+                    runner.close()
+                    runner = None
+        finally:
+            if runner is not None:
+                runner.close()
+    return found
+
+
+def assert_judged(found: list[Verdict], formats: list[str]) -> None:
+    faults = [verdict for verdict in found if verdict.signature]
+    signatures = Counter(verdict.signature for verdict in faults)
+    assert not faults, f"{signatures}\n{faults[0].fault}"
+    for name in formats:
+        ends = Counter(v.told["import"] for v in found if v.told["format"] == name)
+        # Else it is a test of nothing: of a good data set, or of one that nobody takes for one.
+        assert min(ends["done"], ends["ValueError"]) > 0, (name, ends)
+
+
+def test_a_forged_data_set_becomes_a_whole_store_or_one_sentence() -> None:
+    formats = formats_here()
+    assert_judged(run(formats, range(CASES * len(formats))), formats)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", formats_here())
+def test_many_forged_data_sets_of_a_format(name: str) -> None:
+    assert_judged(run([name], range(10**6, 10**6 + FULL_CASES)), [name])
+
+
+def test_the_judge_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(job: ImportJob) -> None:
+        assert job.out is not None
+        job.out.mkdir()
+        raise FileNotFoundError(2, "gone", "x")
+
+    def touch(job: ImportJob) -> None:
+        (tmp_path / "secret" / "data.npz").write_bytes(b"changed")
+        raise FileNotFoundError(2, "gone", "x")
+
+    forged = ForgedImports(tmp_path, ["npz"])
+    for import_, fault in ((leave, "store"), (touch, "data.npz was changed")):
+        monkeypatch.setattr("forged_data_sets.import_data", import_)
+        with pytest.raises(Fault, match=fault):
+            forged(0)
+    monkeypatch.undo()
+    monkeypatch.setattr("stepwell.collectors.cli.exchange.LiveLine", None)
+    with pytest.raises(Fault, match="not callable"):  # an error that is no sentence
+        forged(0)

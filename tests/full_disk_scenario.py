@@ -1,0 +1,81 @@
+"""Exports to a disk that gets full: each format, at many places. Run as a program of its own.
+
+Argument: a folder. Prints a line for each export: format, limit of a file's length, what came of it
+as a user would read it, and what is left. That the process ends in peace is part of it: HDF5 used
+to end it by a signal.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import export_episodes
+from stepwell.collectors.cli.errors import sentence_of
+
+FORMATS = {
+    "npz": {},
+    "d3rlpy": {},
+    "minari": {},
+    "minari arrow": {"data_format": "arrow"},
+    "iris": {},
+    "diamond": {},
+    "dreamerv3": {},
+    "parquet": {},
+    "lerobot": {},
+    "rlds": {},
+}
+
+
+def noisy_store() -> SequenceReplayBuffer:
+    """Frames that no format makes small."""
+    fields = (
+        Field("observation", "uint8", (32, 32, 3), "zstd"),
+        Field("action", "int64", (), "narrow"),
+        Field("reward", "float64", (), "narrow"),
+    )
+    replay = SequenceReplayBuffer()
+    replay.bind(Spec(fields, "observation", "action"), {"recipe": {"id": "Noise-v0"}})
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        rows = {
+            "observation": rng.integers(0, 256, (9, 32, 32, 3)).astype(np.uint8),
+            "action": np.zeros(9, np.int64),
+            "reward": np.zeros(9),
+        }
+        replay.add([Piece(number, 0, 0, End.TERMINATED, rows, {})])
+    return replay
+
+
+def tried(replay: SequenceReplayBuffer, name: str, folder: Path, limit: int) -> str:
+    """What a user would read of an export whose files may be so long at most."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    out = folder / "out-v0"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        export_episodes(replay, name.split()[0], out, options=FORMATS[name])
+    except Exception as error:
+        return sentence_of(error) or f"TRACEBACK {error!r}"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    return "done"
+
+
+def main(folder: Path, formats: list[str], limits: list[int]) -> None:
+    """All formats, with all limits."""
+    replay = noisy_store()
+    for name in formats:
+        for limit in limits:
+            here = folder / f"{name}-{limit}".replace(" ", "-")
+            here.mkdir()
+            said = tried(replay, name, here, limit)
+            left = sorted(path.name for path in here.iterdir())
+            print(name, limit, said, left, sep="|", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2].split(","), [int(text) for text in sys.argv[3].split(",")])
