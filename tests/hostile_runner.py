@@ -107,7 +107,8 @@ def attempt(
         accepted: Beside Stepwell's own errors: what a ``raise`` of Stepwell's own may refuse with.
 
     Returns:
-        ``"done"``, or the name of the error that refused it.
+        ``"done"``, or the name of the error that refused it and what it said, as in
+        ``"StoreCorrupt: ..."``.
 
     Raises:
         Fault: It was not refused in a sentence.
@@ -117,7 +118,7 @@ def attempt(
     except (StepwellError, OSError) as error:
         if isinstance(error, OSError) and not _names_a_file(error):
             raise _fault_of(what, error) from error
-        return type(error).__name__
+        return f"{type(error).__name__}: {error}"
     except Fault:
         raise
     except Exception as error:
@@ -126,7 +127,7 @@ def attempt(
         is_meant = _OWN.search(innermost.filename) and (innermost.line or "").startswith("raise ")
         if not (isinstance(error, accepted) and is_meant):
             raise _fault_of(what, error) from error
-        return type(error).__name__
+        return f"{type(error).__name__}: {error}"
     return "done"
 
 
@@ -275,8 +276,9 @@ def _serve(pipe: Connection, make: Callable[[], Work], limits: Limits, log: Path
             try:
                 verdict = Verdict(number, work(number))
             except Fault as error:
-                told = "".join(traceback.format_exception(error.__cause__ or error, limit=-12))
-                verdict = Verdict(number, {}, error.signature, f"{error}\n{told}")
+                cause = error.__cause__
+                trace = traceback.format_exception(cause, limit=-12) if cause else []
+                verdict = Verdict(number, {}, error.signature, "\n".join([str(error), *trace]))
             except Exception as error:
                 verdict = Verdict(number, {}, f"the test itself: {error!r}", traceback.format_exc())
             pipe.send(verdict)
