@@ -7,6 +7,7 @@ did, in words, or an empty text where the store has no such thing.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import numpy as np
 import zstandard
 
 from forged_folders import (
@@ -674,49 +676,43 @@ def _piece_rows(store: Store, rng: random.Random) -> str:
 
 @forgery("piece: a bomb that fits its head", 3)
 def _piece_bomb(store: Store, rng: random.Random) -> str:
-    """Everything agrees, but the rows take very much more memory than the file."""
+    """Rows that take very much more memory than the file; all agrees where all is compressed."""
     name, segment, slot, piece = _piece(store, rng)
     found = _compressed(segment, slot, piece)
     if piece is None or segment is None or found is None:
         return ""
     segment.pack()
-    fields = store.body["spec"]["fields"]
-    shape = fields[found[0][0]]["shape"]
-    row_bytes = 1
-    for size in shape:
-        row_bytes *= size
-    block_rows = rng.choice((1 << 14, 1 << 20))
-    blocks = rng.choice((1, 40, 4_000))
-    rows = blocks * block_rows
-    frame = _repeated(block_rows * row_bytes)
-    count = HEAD.unpack_from(piece)[0]
-    head_bytes = HEAD.size + count * ENTRY.size
-    for place in range(count):
-        values = [2, b"|u1", block_rows, 0, 0]
-        if fields[place]["codec"] != "zstd" or place != found[0][0]:
-            values = [*ENTRY.unpack_from(piece, HEAD.size + place * ENTRY.size)]
-        else:
-            ends = [len(frame) * (each + 1) for each in range(blocks)]
-            data = struct.pack(f"<{blocks}I", *ends) + frame * blocks
-            values[3], values[4] = len(piece), len(data)
-            piece += data + bytes(-len(data) % 8)
-        ENTRY.pack_into(piece, HEAD.size + place * ENTRY.size, *values)
-    del head_bytes
-    segment.put(slot, "rows", rows)
-    return f"{name}: piece {slot}: {rows} rows of {row_bytes} bytes in {len(piece)}"
+    row_bytes = dict[int, int]()
+    for place, *_ in found:
+        _, dtype, *_ = ENTRY.unpack_from(piece, HEAD.size + place * ENTRY.size)
+        shape = store.body["spec"]["fields"][place]["shape"]
+        row_bytes[place] = math.prod(shape) * np.dtype(dtype.rstrip(b"\0").decode()).itemsize
+    largest = max(row_bytes.values())
+    block_rows = max(1, rng.choice((1 << 20, 1 << 24)) // largest)
+    blocks = max(1, rng.choice((1, 4, _BOMB_BYTES // len(_zeros(block_rows * largest)))))
+    for place, nbytes in row_bytes.items():
+        where, frame = HEAD.size + place * ENTRY.size, _zeros(block_rows * nbytes)
+        ends = [len(frame) * (each + 1) for each in range(blocks)]
+        data = struct.pack(f"<{blocks}I", *ends) + frame * blocks
+        tag, dtype, *_ = ENTRY.unpack_from(piece, where)
+        ENTRY.pack_into(piece, where, tag, dtype, block_rows, len(piece), len(data))
+        piece += data + bytes(-len(data) % 8)
+    segment.put(slot, "rows", blocks * block_rows)
+    return f"{name}: piece {slot}: {blocks * block_rows} rows of {largest} bytes in {len(piece)}"
 
 
-_REPEATED: dict[int, bytes] = {}
+_BOMB_BYTES = 1 << 17
+_ZEROS: dict[int, bytes] = {}
 
 
-def _repeated(nbytes: int) -> bytes:
-    if nbytes not in _REPEATED:
+def _zeros(nbytes: int) -> bytes:
+    if nbytes not in _ZEROS:
         packer = zstandard.ZstdCompressor().compressobj(size=nbytes)
         parts = [
             packer.compress(bytes(min(1 << 20, nbytes - at_))) for at_ in range(0, nbytes, 1 << 20)
         ]
-        _REPEATED[nbytes] = b"".join([*parts, packer.flush()])
-    return _REPEATED[nbytes]
+        _ZEROS[nbytes] = b"".join([*parts, packer.flush()])
+    return _ZEROS[nbytes]
 
 
 @forgery("piece: bytes of its rows", 3)
@@ -799,6 +795,11 @@ def _compressed(
     return found or None
 
 
+def _is_plain(path: Path) -> bool:
+    """It is there, and another forgery has put nothing else in its place."""
+    return path.is_file() and not path.is_symlink()
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -809,6 +810,8 @@ def _file_length(store: Store, rng: random.Random) -> str:
     is_cut = rng.random() < 0.6
 
     def act(path: Path) -> None:
+        if not _is_plain(path / name):
+            return
         length = (path / name).stat().st_size
         os.truncate(path / name, int(length * share) if is_cut else length + more)
 
@@ -830,6 +833,8 @@ def _file_other(store: Store, rng: random.Random) -> str:
     kind = rng.choice(("changed", "copied", "gone"))
 
     def act(path: Path) -> None:
+        if not _is_plain(path / one) or not _is_plain(path / other):
+            return
         data = (path / one).read_bytes(), (path / other).read_bytes()
         if kind == "gone":
             (path / one).unlink()
@@ -874,6 +879,8 @@ def _file_strange(store: Store, rng: random.Random) -> str:
     source = rng.choice((*sources, None))
 
     def act(path: Path) -> None:
+        if source is not None and not _is_plain(path / source):
+            return
         data = b"" if source is None else (path / source).read_bytes()
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_bytes(data)
@@ -918,13 +925,15 @@ def _file_node(store: Store, rng: random.Random) -> str:
 
 def _replace_by_node(path: Path, kind: str, target: str) -> None:
     """Put something else in place of a file; a copy of it is outside of the folder."""
+    if path.parent.is_symlink() or (path.parent.exists() and not path.parent.is_dir()):
+        return
     path.parent.mkdir(exist_ok=True)
     beside = path.parent
     while not (beside / "beside").is_dir():
         beside = beside.parent
     copied = beside / "beside" / "copy.bin"
-    copied.write_bytes(path.read_bytes() if path.is_file() else b"nothing")
-    if path.is_dir():
+    copied.write_bytes(path.read_bytes() if _is_plain(path) else b"nothing")
+    if path.is_dir() and not path.is_symlink():
         path.rename(path.with_name("moved"))
     path.unlink(missing_ok=True)
     if kind == "link":
