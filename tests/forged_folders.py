@@ -272,8 +272,9 @@ class Store:
 
     def _note_length(self, name: str, nbytes: int) -> None:
         """Let the manifest say how long a sealed segment is."""
-        for entry in self.body["sealed"] if isinstance(self.body, dict) else ():
-            if entry[0] == int(name[8:16]):
+        sealed = self.body.get("sealed") if isinstance(self.body, dict) else None
+        for entry in sealed if isinstance(sealed, list) else ():
+            if isinstance(entry, list) and len(entry) > 1 and entry[0] == int(name[8:16]):
                 entry[1] = nbytes
 
 

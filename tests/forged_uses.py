@@ -3,6 +3,8 @@
 A forged store either reads as something consistent, or is refused in a sentence, always in the same
 way: `verify` and the reader agree. Nothing outside of the folder is touched, and who only reads
 does not touch the folder either.
+
+One case, alone and without limits: ``python tests/forged_uses.py NUMBER``.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import contextlib
 import io
 import random
 import shutil
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,7 +42,7 @@ from stepwell.buffers import (
 from stepwell.buffers.bridges import export_episodes
 from stepwell.collectors.cli import app as command_line
 
-__all__ = ["ForgedCases", "forged_case"]
+__all__ = ["READING", "WRITING", "ForgedCases"]
 
 DONE = "done"
 # Words of the refusals of bytes that are not what was written: a forgery did not get past them.
@@ -69,15 +73,6 @@ class ForgedCases:
         if self.plant is not None:
             self.plant()
         return lambda number: _Case(self.folder / "case", stores, number).run()
-
-
-def forged_case(number: int, folder: Path) -> str:
-    """Write the folder of a case, to be looked at, and say what was forged in it."""
-    (folder / "good").mkdir(parents=True)
-    stores = {kind: make_store(kind, folder / "good") for kind in KINDS}
-    case = _Case(folder / "case", stores, number)
-    case.write()
-    return case.what
 
 
 class _Case:
@@ -142,15 +137,15 @@ class _Case:
                 f"verify and the reader disagree: {_first_word(verified)}, {_first_word(read)}",
                 f"verify: {verified}\nthe reader: {read}",
             )
-        for name in self._rng.sample(sorted(_READING), self._rng.choice((1, 1, 2))):
-            use = _READING[name]
+        for name in self._rng.sample(sorted(READING), self._rng.choice((1, 1, 2))):
+            use = READING[name]
             ending = attempt(name, lambda use=use: use(self.path, self._rng), use_accepts(name))
             all_of_it.check(name)
             self._told[name] = _first_word(ending)
             shutil.rmtree(self.base / "out", ignore_errors=True)
         beside = Canaries(self.base, frozenset({"out", "store"}))
-        name = self._rng.choice(sorted(_WRITING))
-        ending = attempt(name, lambda: _WRITING[name](self.path, self._rng))
+        name = self._rng.choice(sorted(WRITING))
+        ending = attempt(name, lambda: WRITING[name](self.path, self._rng))
         beside.check(name)
         self._told[name] = _first_word(ending)
         if ending == DONE:
@@ -283,7 +278,7 @@ def _command(*words: str) -> Use:
 
 
 _NEW = ("--out", "{base}/out/new", "--quiet")
-_READING: dict[str, Use] = {
+READING: dict[str, Use] = {
     "sample": _sample,
     "skip": _skip,
     "checkpoint": _checkpoint,
@@ -331,7 +326,7 @@ def _require_done(is_done: bool) -> None:
         raise Damaged("--yes is needed")
 
 
-_WRITING: dict[str, Use] = {
+WRITING: dict[str, Use] = {
     "write": _write,
     "add": _add,
     "repair": _repair_dry,
@@ -341,3 +336,9 @@ _WRITING: dict[str, Use] = {
 
 def _first_word(ending: str) -> str:
     return ending.partition(":")[0]
+
+
+if __name__ == "__main__":
+    here = Path(tempfile.mkdtemp(prefix="forged-"))
+    print(f"in {here / 'case'}", flush=True)
+    print(ForgedCases(here)(int(sys.argv[1])))
