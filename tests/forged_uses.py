@@ -46,7 +46,7 @@ __all__ = ["READING", "WRITING", "ForgedCases"]
 
 DONE = "done"
 # Words of the refusals of bytes that are not what was written: a forgery did not get past them.
-_CHECKSUM = ("checksum", "header is damaged", "are not what was written", "copies of slot")
+_CHECKSUM = ("wrong checksum", "header is damaged", "are not what was written;")
 
 Use = Callable[[Path, random.Random], object]
 
@@ -137,6 +137,9 @@ class _Case:
                 f"verify and the reader disagree: {_first_word(verified)}, {_first_word(read)}",
                 f"verify: {verified}\nthe reader: {read}",
             )
+        has_cure = "; " in read or not read.startswith(("StoreCorrupt", "Damaged"))
+        if read != DONE and not (str(self.path) in read and has_cure):
+            raise Fault("refused without the place, or without a cure", read)
         for name in self._rng.sample(sorted(READING), self._rng.choice((1, 1, 2))):
             use = READING[name]
             ending = attempt(name, lambda use=use: use(self.path, self._rng), use_accepts(name))
@@ -156,10 +159,10 @@ class _Case:
         after: list[str] = []
         again = attempt(f"verify after {name}", lambda: _verified(self.path), ())
         again += attempt(f"reading after {name}", lambda: after.append(_read(self.path)), ())
-        if again != DONE + DONE:
+        # A writer reads no rows, so that it need not find what is wrong with them.
+        must_read = name.startswith("repair") or read == DONE
+        if must_read and again != DONE + DONE:
             raise Fault(f"{name} left something that does not read", f"{name}: {again}")
-        if name == "write" and read != DONE:
-            raise Fault("a writer opened what no reader does", read)
         if name in ("write", "repair") and before and after != before:
             raise Fault(f"{name} changed the rows", f"{before} -> {after}")
 
@@ -177,13 +180,13 @@ def _verified(path: Path) -> None:
 def _read(path: Path) -> str:
     """Read every row and all metadata."""
     with SequenceReplayBuffer.open(path, read_only=True, threads=1) as replay:
-        storage, total = replay.storage, 0
+        digest, storage = replay.digest(), replay.storage
         table = storage.table
         for position in range(table.base, table.base + len(table)):
             if not table.record(position).end & End.LOST:
                 storage.payload(position)
-                total += len(storage.metadata(position))
-        return replay.digest()
+                assert len(storage.metadata(position)) >= 0
+        return digest
 
 
 def use_accepts(name: str) -> tuple[type[Exception], ...]:

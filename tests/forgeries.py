@@ -688,20 +688,24 @@ def _piece_bomb(store: Store, rng: random.Random) -> str:
         shape = store.body["spec"]["fields"][place]["shape"]
         row_bytes[place] = math.prod(shape) * np.dtype(dtype.rstrip(b"\0").decode()).itemsize
     largest = max(row_bytes.values())
-    block_rows = max(1, rng.choice((1 << 20, 1 << 24)) // largest)
-    blocks = max(1, rng.choice((1, 4, _BOMB_BYTES // len(_zeros(block_rows * largest)))))
+    is_as_written = rng.random() < 0.8  # with the number of rows in a block that a writer takes
+    rows = max(16, rng.choice((1 << 20, 1 << 25, 1 << 28, 1 << 31)) // largest)
     for place, nbytes in row_bytes.items():
-        where, frame = HEAD.size + place * ENTRY.size, _zeros(block_rows * nbytes)
-        ends = [len(frame) * (each + 1) for each in range(blocks)]
-        data = struct.pack(f"<{blocks}I", *ends) + frame * blocks
+        where = HEAD.size + place * ENTRY.size
+        block_rows = max(16, (1 << 16) // max(1, nbytes)) if is_as_written else min(rows, 1 << 16)
+        frame = _zeros(block_rows * nbytes)
+        frames = [frame] * (rows // block_rows)
+        if rows % block_rows:
+            frames.append(_zeros(rows % block_rows * nbytes))
+        ends = np.cumsum([len(each) for each in frames], dtype="<u4")
+        data = ends.tobytes() + b"".join(frames)
         tag, dtype, *_ = ENTRY.unpack_from(piece, where)
         ENTRY.pack_into(piece, where, tag, dtype, block_rows, len(piece), len(data))
         piece += data + bytes(-len(data) % 8)
-    segment.put(slot, "rows", blocks * block_rows)
-    return f"{name}: piece {slot}: {blocks * block_rows} rows of {largest} bytes in {len(piece)}"
+    segment.put(slot, "rows", rows)
+    return f"{name}: piece {slot}: {rows} rows of {largest} bytes in {len(piece)}"
 
 
-_BOMB_BYTES = 1 << 17
 _ZEROS: dict[int, bytes] = {}
 
 

@@ -125,7 +125,8 @@ def attempt(
         # A ValueError that numpy raises in one of Stepwell's lines is no sentence for a user.
         innermost = traceback.extract_tb(error.__traceback__)[-1]
         is_meant = _OWN.search(innermost.filename) and (innermost.line or "").startswith("raise ")
-        if not (isinstance(error, accepted) and is_meant):
+        # That something would take too much memory may be said in a sentence, too.
+        if not (isinstance(error, (*accepted, MemoryError)) and is_meant):
             raise _fault_of(what, error) from error
         return f"{type(error).__name__}: {error}"
     return "done"
