@@ -320,7 +320,7 @@ def _spec_layout(store: Store, rng: random.Random) -> str:
     spec = store.body["spec"]
     fields = spec["fields"]
     deep: Any = "observation"
-    for _ in range(rng.choice((5, 500))):
+    for _ in range(rng.choice((5, 150))):
         deep = rng.choice(([deep], {"a": deep}))
     layouts = (
         *("reward", "action", "nothing", "", 0, None, [], {}, [[]], deep, ["observation"] * 9),
