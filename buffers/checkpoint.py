@@ -14,6 +14,8 @@ All numbers are little-endian; offsets count from the end of the JSON, rounded u
 from __future__ import annotations
 
 import json
+import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -22,12 +24,15 @@ from zlib import crc32
 import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.json_values import check_extent, items, parse, whole
+from stepwell.buffers.json_values import text as checked_text
 
 __all__ = ["pack", "unpack"]
 
 _MAGIC = b"\x93SWCHK\r\n"
 _HEAD = struct.Struct("<8sII")
 _ARRAY = "$array"
+_DTYPE_NAME = re.compile(r"[<|][A-Za-z][0-9]{0,9}(\[[0-9]{0,9}[A-Za-z]{1,2}\])?")
 
 
 def pack(state: Mapping[str, object]) -> bytes:
@@ -45,7 +50,8 @@ def pack(state: Mapping[str, object]) -> bytes:
     tree = _without_arrays(state, arrays)
     try:
         text = json.dumps(tree, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+        check_extent(text, tree)
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"a checkpoint holds plain JSON values and numpy arrays, got something else: {error}; "
             f"convert it first"
@@ -59,7 +65,7 @@ def unpack(data: bytes, where: str) -> dict[str, Any]:
     """The state in the bytes of a file; its arrays own their memory.
 
     Raises:
-        StoreCorrupt: The bytes are not what was written.
+        StoreCorrupt: The bytes are not what was written, or not what `pack` makes.
     """
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
         raise StoreCorrupt(f"{where} is no checkpoint of a replay; remove it, or restore it")
@@ -67,8 +73,15 @@ def unpack(data: bytes, where: str) -> dict[str, Any]:
     if crc32(data[12:]) != crc:
         raise StoreCorrupt(f"{where} is damaged: wrong checksum; restore it from a copy")
     start = _HEAD.size + length
-    arrays = memoryview(data)[start + len(_padding(start)) :]
-    return cast("dict[str, Any]", _with_arrays(json.loads(data[_HEAD.size : start]), arrays))
+    arrays = _Arrays(memoryview(data)[start + len(_padding(start)) :])
+    try:
+        if start > len(data):
+            raise ValueError(f"expected {length} bytes of JSON, got {len(data) - _HEAD.size}")
+        return cast("dict[str, Any]", _with_arrays(parse(data[_HEAD.size : start]), arrays))
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"{where} is not what Stepwell writes: {error}; remove it, or restore it from a copy"
+        ) from error
 
 
 def _without_arrays(value: object, arrays: list[bytes]) -> object:
@@ -97,16 +110,62 @@ def _put(array: np.ndarray, arrays: list[bytes]) -> list[object]:
     return [little.dtype.str, list(array.shape), offset, len(data)]
 
 
-def _with_arrays(value: Any, arrays: memoryview) -> Any:
+def _with_arrays(value: Any, arrays: _Arrays) -> Any:
     if isinstance(value, dict):
         if _ARRAY in value:
-            dtype, shape, offset, nbytes = value[_ARRAY]
-            part = arrays[offset : offset + nbytes]
-            return np.frombuffer(part, np.dtype(dtype)).reshape(shape).copy()
+            return arrays.take(value[_ARRAY])
         return {key: _with_arrays(part, arrays) for key, part in value.items()}
     if isinstance(value, list):
         return [_with_arrays(part, arrays) for part in value]
     return value
+
+
+class _Arrays:
+    """The arrays of a file, one after the other, as `_without_arrays` found them.
+
+    Args:
+        memory: Their bytes.
+    """
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._taken = 0
+
+    def take(self, entry: object) -> np.ndarray:
+        """A copy of the next array.
+
+        Raises:
+            ValueError: The entry tells of something else, or of another place.
+        """
+        name, lengths, offset, nbytes = items(entry, _ARRAY, 4)
+        dtype = _plain_dtype(checked_text(name, "dtype of an array"))
+        shape = tuple(
+            whole(length, "shape of an array") for length in items(lengths, "shape of an array")
+        )
+        # No two arrays share bytes: else a small file could ask for a lot of memory.
+        whole(offset, "offset of an array", self._taken, self._taken)
+        size = whole(nbytes, "bytes of an array", 0, len(self._memory) - self._taken)
+        expected = math.prod(shape) * dtype.itemsize
+        if size != expected or len(shape) > 32:
+            raise ValueError(
+                f"array: expected {expected} bytes for {dtype} of {len(shape)} axes, got {size}"
+            )
+        part = self._memory[self._taken : self._taken + size]
+        self._taken += size + len(_padding(size))
+        return np.frombuffer(part, dtype).reshape(shape).copy()
+
+
+def _plain_dtype(name: str) -> np.dtype[Any]:
+    """A dtype as `pack` writes it: plain values, no objects and nothing made of parts."""
+    if not _DTYPE_NAME.fullmatch(name):
+        raise ValueError(f"dtype of an array: expected a plain one, got {name[:60]!r}")
+    try:
+        dtype = np.dtype(name)
+    except TypeError as error:
+        raise ValueError(f"dtype of an array: {error}") from error
+    if dtype.hasobject or not dtype.itemsize:
+        raise ValueError(f"dtype of an array: expected a plain one, got {name!r}")
+    return dtype
 
 
 def _padding(nbytes: int) -> bytes:

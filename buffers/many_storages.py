@@ -177,7 +177,7 @@ class ManyStorages:
         """Leave out a piece whose bytes are damaged."""
         storage, place = self._find(position)
         storage.lose(place)
-        self._table.lose(position)
+        self._table.lose([position])
 
     def refresh(self) -> bool:
         """Take up what was stored since, by this process or by others.

@@ -15,12 +15,13 @@ from stepwell.buffers.piece_format import Buffer, Part, PieceReader, PieceWriter
 from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.spec import Spec
 
-__all__ = ["MemoryStorage"]
+__all__ = ["MemoryStorage", "check_free_memory"]
 
 # Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
 _SLABS = 16
 _SLAB_BYTES = 8 << 20
 _MOST_SLABS, _MOST_SLAB_BYTES = 128, 1 << 30
+_MUCH_BYTES = 1 << 30  # less is not worth the asking
 
 
 class MemoryStorage:
@@ -141,7 +142,7 @@ class MemoryStorage:
 
     def lose(self, position: int) -> None:
         """Leave out a piece."""
-        self._table.lose(position)
+        self._table.lose([position])
 
     def refresh(self) -> bool:
         """Nobody else stores here."""
@@ -226,6 +227,23 @@ def _check_free_memory(spec: Spec, capacity: int | None) -> None:
             f"capacity={capacity} steps takes {planned / 1e9:.1f} GB uncompressed, expected at "
             f"most the {free / 1e9:.1f} GB of free memory: lower capacity, or use codec zstd or a "
             f"folder"
+        )
+
+
+def check_free_memory(nbytes: int, what: str) -> None:
+    """Refuse to take much memory where there is less, before any is taken.
+
+    Args:
+        nbytes: How much is needed, as a file tells.
+        what: What needs it.
+
+    Raises:
+        MemoryError: There is less.
+    """
+    if nbytes > _MUCH_BYTES and nbytes > (free := _free_memory()):
+        raise MemoryError(
+            f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
+            f"{free / 1e9:.1f} GB that are free: read it on a larger machine"
         )
 
 

@@ -20,15 +20,16 @@ import math
 import struct
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import zstandard
 
+from stepwell.buffers import json_values
 from stepwell.buffers.episode import Piece
-from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.spec import Codec, Field, Spec
+from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
+from stepwell.buffers.spec import Field, Spec
 
 __all__ = ["Buffer", "Coding", "Part", "PieceReader", "PieceWriter", "Place"]
 
@@ -39,13 +40,15 @@ _HEADER = struct.Struct("<II")
 _FIELD = struct.Struct("<B4s3xI4xQQ")
 _END = struct.Struct("<I")
 _DTYPE_CHARS = 4
-_TAGS: dict[Codec, int] = {"raw": 0, "narrow": 1, "zstd": 2}
+_TAGS: dict[str, int] = {"raw": 0, "narrow": 1, "zstd": 2}
 _RAW, _NARROW, _ZSTD = 0, 1, 2
 
 # 16 frames of 84x84 a block: measured best between ratio and rows decoded for nothing.
 _BLOCK_ROWS, _BLOCK_BYTES = 16, 1 << 16
 _ZSTD_LEVEL = 3
 _MAX_BLOCKS_BYTES = 2**32 - 1  # what the ends of blocks can count
+# A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
+_FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
 
 _NARROWER = {
     "i": ("<i1", "<u1", "<i2", "<u2", "<i4", "<u4"),
@@ -63,9 +66,6 @@ class PieceWriter:
     """
 
     def __init__(self, spec: Spec) -> None:
-        for field in spec.fields:
-            if len(field.numpy_dtype.str) > _DTYPE_CHARS:
-                raise TypeError(f"field {field.name!r}: dtype {field.dtype} cannot be stored")
         self._spec = spec
         self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
 
@@ -94,7 +94,7 @@ class PieceWriter:
             rows = _narrowed(rows)
         if field.codec != "zstd":
             return rows.dtype.str, 0, [_as_bytes(rows)]
-        block_rows = max(_BLOCK_ROWS, _BLOCK_BYTES // max(1, field.row_bytes))
+        block_rows = _block_rows(field)
         return rows.dtype.str, block_rows, self._compress(rows, block_rows)
 
     def _compress(self, rows: np.ndarray, block_rows: int) -> list[Part]:
@@ -132,21 +132,115 @@ class Place(NamedTuple):
 class PieceReader:
     """Reads rows out of the bytes that `PieceWriter` made. Safe to share between threads.
 
+    Bytes that come from elsewhere than this process' memory go through `check` first.
+
     Args:
         spec: The fields that the pieces were written with.
     """
 
     def __init__(self, spec: Spec) -> None:
-        self._items = [math.prod(field.shape) for field in spec.fields]
-        self._entries = struct.Struct("<" + _FIELD.format.removeprefix("<") * len(spec.fields))
+        self._fields = spec.fields
+        self._head = struct.Struct(
+            _HEADER.format + _FIELD.format.removeprefix("<") * len(spec.fields)
+        )
+        # By codec, stored dtype and rows a block, as they stand in an entry.
+        self._codings = [dict(_codings(field)) for field in spec.fields]
         self._local = threading.local()
 
+    def least_bytes(self, rows: np.ndarray) -> np.ndarray:
+        """Bytes [n] that pieces of so many rows [n] take at the very least, as float64."""
+        many = rows.astype(np.float64)  # the product may be more than 64 bits hold
+        least = np.full(len(rows), float(self._head.size))
+        for field, codings in zip(self._fields, self._codings, strict=True):
+            if field.codec == "zstd":
+                least += np.ceil(many / _block_rows(field)) * _END.size
+            else:
+                stored = [coding for tag, coding in codings.items() if tag[0] == _TAGS[field.codec]]
+                least += many * min(coding.row_bytes for coding in stored)
+        return least
+
+    def check_head(self, buffer: Buffer, origin: int, nbytes: int) -> None:
+        """Refuse a head of another length than its slot says, or of another number of fields.
+
+        Raises:
+            StoreCorrupt: No `PieceWriter` made this.
+        """
+        fields, metadata = _HEADER.unpack_from(cast("bytes", buffer), origin)
+        if fields != len(self._fields) or self._head.size + metadata != nbytes:
+            raise StoreCorrupt(
+                f"its head tells of {fields} fields and {metadata} bytes of metadata, expected "
+                f"{len(self._fields)} and {nbytes - self._head.size}"
+            )
+
+    def check(self, buffer: Buffer, origin: int, nbytes: int, rows: int) -> None:
+        """Refuse a piece whose fields do not lie in its bytes as its rows ask for.
+
+        Every size and offset is looked at, and no row decoded.
+
+        Args:
+            buffer: Memory that holds the piece.
+            origin: Where the piece begins in it.
+            nbytes: How long it is.
+            rows: Rows that were written into it.
+
+        Raises:
+            StoreCorrupt: No `PieceWriter` made this.
+        """
+        _, metadata, *values = self._head.unpack_from(cast("bytes", buffer), origin)
+        least = self._head.size + metadata
+        for field, codings, tag, name, block_rows, offset, size in zip(
+            *(self._fields, self._codings, values[::5], values[1::5], values[2::5]),
+            *(values[3::5], values[4::5]),
+            strict=True,
+        ):
+            coding = codings.get((tag, name, block_rows))
+            if coding is None:
+                raise StoreCorrupt(
+                    f"field {field.name!r} is kept as codec {tag}, dtype {name!r}, {block_rows} "
+                    f"rows a block, expected what {field.dtype} can be kept as"
+                )
+            if offset < least or offset + size > nbytes:
+                raise StoreCorrupt(
+                    f"field {field.name!r} lies at {offset} to {offset + size}, expected a place "
+                    f"from {least} to {nbytes}"
+                )
+            if coding.block_rows:
+                _check_blocks(field, buffer, origin + offset, size, rows, coding)
+            elif size != rows * coding.row_bytes:
+                raise StoreCorrupt(
+                    f"field {field.name!r} takes {size} bytes, expected {rows * coding.row_bytes} "
+                    f"for {rows} rows"
+                )
+            least = offset + size
+
+    def check_rows(self, buffer: Buffer, origin: int, rows: int) -> None:
+        """Decode every row of a piece, which `check` has let through.
+
+        Raises:
+            StoreCorrupt: A compressed block does not hold its rows.
+        """
+        source = memoryview(cast("bytes", buffer))
+        for coding, offset, _ in self.places(buffer, origin, rows):
+            if not coding.block_rows:
+                continue
+            for start in range(0, rows, coding.block_rows):
+                count = min(coding.block_rows, rows - start)
+                target = memoryview(bytearray(count * coding.row_bytes))
+                self.decode_rows(source, coding, offset, rows, start, count, target)
+
     def metadata(self, buffer: Buffer, origin: int) -> Mapping[str, object]:
-        """The metadata of the piece that begins at ``origin``."""
-        number_of_fields, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
-        start = origin + _HEADER.size + _FIELD.size * number_of_fields
+        """The metadata of the piece that begins at ``origin``.
+
+        Raises:
+            StoreCorrupt: It is no JSON object.
+        """
+        _, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
+        start = origin + self._head.size
         text = bytes(memoryview(cast("bytes", buffer))[start : start + nbytes])
-        return cast("dict[str, object]", json.loads(text)) if text else {}
+        try:
+            return json_values.parse(text, is_finite=False) if text else {}
+        except ValueError as error:
+            raise StoreCorrupt(f"its metadata: {error}") from error
 
     def places(self, buffer: Buffer, origin: int, rows: int) -> list[Place]:
         """Where the fields' rows lie, in the order of the Spec.
@@ -156,16 +250,16 @@ class PieceReader:
             origin: Where the piece begins in it.
             rows: Rows that were written into the piece.
         """
-        values = self._entries.unpack_from(cast("bytes", buffer), origin + _HEADER.size)
-        found: list[Place] = []
-        for items, tag, name, block_rows, offset in zip(
-            self._items, values[::5], values[1::5], values[2::5], values[3::5], strict=True
-        ):
-            dtype = _DTYPES.get(name) or _dtype_of(name)
-            block_rows = block_rows if tag == _ZSTD else 0
-            coding = Coding(dtype, items * dtype.itemsize, block_rows)
-            found.append(Place(coding, origin + offset, rows))
-        return found
+        values = self._head.unpack_from(cast("bytes", buffer), origin)
+        return [
+            Place(codings[coding_of], origin + offset, rows)
+            for codings, coding_of, offset in zip(
+                self._codings,
+                zip(values[2::5], values[3::5], values[4::5], strict=True),
+                values[5::5],
+                strict=True,
+            )
+        ]
 
     def copy(self, buffer: Buffer, place: Place, start: int, out: np.ndarray) -> None:
         """Copy rows ``start .. start + len(out)`` of one field into ``out``.
@@ -250,9 +344,16 @@ class PieceReader:
         # Stops as soon as the wanted rows are there; into re-used memory where some come before.
         want = skip + len(target)
         into = target if skip == 0 else self._scratch(want)
-        got = self._decompressor.stream_reader(packed).readinto(into)
-        if got != want:
-            raise ValueError(f"a compressed block holds {got} bytes, expected {want}")
+        try:
+            holds = zstandard.frame_content_size(packed)
+            got = self._decompressor.stream_reader(packed).readinto(into) if holds == size else 0
+        except zstandard.ZstdError as error:
+            raise StoreCorrupt(f"a compressed block cannot be decoded ({error})") from error
+        if holds != size or got != want:
+            raise StoreCorrupt(
+                f"a compressed block tells of {holds} bytes and gave {got} of {want}, expected "
+                f"{size} in all"
+            )
         if skip:
             target[:] = into[skip:]
 
@@ -273,7 +374,9 @@ class PieceReader:
 def _metadata_text(piece: Piece) -> bytes:
     if not piece.metadata:
         return b""
-    return json.dumps(dict(piece.metadata), separators=(",", ":")).encode()
+    text = json.dumps(dict(piece.metadata), separators=(",", ":")).encode()
+    json_values.check_extent(text, piece.metadata)
+    return text
 
 
 def _rows_of(piece: Piece, field: Field) -> np.ndarray:
@@ -304,11 +407,71 @@ def _narrowed(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-_DTYPES: dict[bytes, np.dtype[np.generic]] = {}
+def _block_rows(field: Field) -> int:
+    """Rows of a compressed block."""
+    return max(_BLOCK_ROWS, _BLOCK_BYTES // max(1, field.row_bytes))
 
 
-def _dtype_of(name: bytes) -> np.dtype[np.generic]:
-    return _DTYPES.setdefault(name, np.dtype(name.rstrip(b"\0").decode()))
+def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
+    """All ways in which `PieceWriter` may keep a field: codec, dtype and rows a block.
+
+    The store that a piece comes from may keep the field otherwise than the Spec says, where several
+    stores are read as one: so all codecs are here.
+    """
+    own = field.numpy_dtype.newbyteorder("<")
+    narrower = (np.dtype(name) for name in _NARROWER.get(own.kind, ()))
+    smaller = [dtype for dtype in narrower if dtype.itemsize < own.itemsize]
+    items = math.prod(field.shape)
+    for codec, dtypes in (("raw", [own]), ("narrow", [*smaller, own]), ("zstd", [own])):
+        block_rows = _block_rows(field) if codec == "zstd" else 0
+        for dtype in dtypes:
+            name = dtype.str.encode().ljust(_DTYPE_CHARS, b"\0")
+            coding = Coding(dtype, items * dtype.itemsize, block_rows)
+            yield (_TAGS[codec], name, block_rows), coding
+
+
+def _check_blocks(
+    field: Field, buffer: Buffer, offset: int, size: int, rows: int, coding: Coding
+) -> None:
+    """Refuse compressed rows whose blocks do not fill their place, or are too small for them.
+
+    Args:
+        field: What they are.
+        buffer: Memory that holds the piece.
+        offset: Where the ends of the blocks stand in it.
+        size: Length of ends and blocks.
+        rows: How many rows there are.
+        coding: How they are kept.
+    """
+    blocks = -(-rows // coding.block_rows)
+    room = size - _END.size * blocks
+    if room < 0:
+        raise StoreCorrupt(
+            f"field {field.name!r} takes {size} bytes, expected {_END.size * blocks} or more for "
+            f"the ends of {blocks} blocks"
+        )
+    ends = np.ndarray(blocks, "<u4", buffer, offset).astype(np.int64)
+    lengths = ends.copy()
+    lengths[1:] -= ends[:-1]
+    full = coding.block_rows * coding.row_bytes
+    last = (rows - (blocks - 1) * coding.block_rows) * coding.row_bytes
+    # The last block may have fewer rows: it is compared with what those take.
+    is_right = (
+        int(ends[-1]) == room
+        and _least_block(last) <= lengths[-1] <= last
+        and (blocks == 1 or _least_block(full) <= lengths[:-1].min())
+        and (blocks == 1 or lengths[:-1].max() <= full)
+    )
+    if not is_right:
+        raise StoreCorrupt(
+            f"the {blocks} compressed blocks of field {field.name!r} take {room} bytes in parts "
+            f"that cannot hold {rows} rows of {coding.row_bytes} bytes"
+        )
+
+
+def _least_block(nbytes: int) -> int:
+    """Bytes that a block of so many bytes takes at least when it is compressed."""
+    return min(nbytes, _FRAME_BYTES + _PART_BYTES * -(-nbytes // _PART_HOLDS))
 
 
 def _as_bytes(rows: np.ndarray) -> memoryview:

@@ -23,10 +23,18 @@ class DamagedPiece(StoreCorrupt):
     Args:
         position: Its position.
         error: What the storage said.
+        record: Its record, where the error does not tell which piece it is.
     """
 
-    def __init__(self, position: int, error: StoreCorrupt) -> None:
-        super().__init__(str(error))
+    def __init__(self, position: int, error: StoreCorrupt, record: Record | None = None) -> None:
+        what = str(error)
+        if record is not None:
+            last_row = record.first_row + record.stored_rows - 1
+            what = (
+                f"rows {record.first_row} to {last_row} of episode {record.episode} cannot be "
+                f"read: {what}; run stepwell verify to learn in which file they are"
+            )
+        super().__init__(what)
         self.position = position
 
 
@@ -43,6 +51,7 @@ class PiecePlaces:
         self._storage = storage
         self.reader = PieceReader(storage.spec)
         self.codings: list[Coding] = []
+        self._numbers: dict[Coding, int] = {}
         self.generation = self.base = 0
         self.is_known: np.ndarray
         self.offsets: np.ndarray
@@ -119,9 +128,10 @@ class PiecePlaces:
 
     def _kind(self, coding: Coding) -> int:
         """The number of a coding; two threads may give it two, which does no harm."""
-        if coding not in self.codings:
+        if coding not in self._numbers:
             self.codings.append(coding)
-        return self.codings.index(coding)
+            self._numbers[coding] = self.codings.index(coding)
+        return self._numbers[coding]
 
     def _forget(self) -> None:
         self.generation, self.base = self._storage.generation, self._storage.table.base

@@ -6,7 +6,7 @@ pieces, whatever the number of stored rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -197,14 +197,15 @@ class PieceTable:
         self._counts.clear()
         return segment
 
-    def lose(self, position: int) -> None:
-        """Mark a piece whose bytes are damaged: its rows do not count any more.
+    def lose(self, positions: Iterable[int]) -> None:
+        """Mark pieces whose bytes are damaged: their rows do not count any more.
 
-        What comes before it in its episode is ended by a cut; what comes after it stays, as the
+        What comes before one in its episode is ended by a cut; what comes after it stays, as the
         rows of an episode of which the first ones are gone.
         """
         records = self._records[: self._length]
-        records["end"][position - self._base] |= End.LOST
+        for position in positions:
+            records["end"][position - self._base] |= End.LOST
         link(records, self._base)
         self._find_newest()
         self._count()

@@ -86,6 +86,9 @@ class RowCopier:
         buffer, offsets, kinds = self._places.find(position, record)
         for place, out in targets:
             coding = self._places.codings[kinds[place]]
-            self._places.reader.copy_rows(
-                buffer, coding, offsets[place], record.stored_rows, start, out[rows]
-            )
+            try:
+                self._places.reader.copy_rows(
+                    buffer, coding, offsets[place], record.stored_rows, start, out[rows]
+                )
+            except StoreCorrupt as error:
+                raise DamagedPiece(position, error, record) from error

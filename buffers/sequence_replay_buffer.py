@@ -14,7 +14,7 @@ from stepwell.buffers.disk.options import OnCorrupt
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import Episode, Piece
 from stepwell.buffers.episode_filter import Where
-from stepwell.buffers.errors import NotEnoughData, SpecMismatch
+from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreCorrupt
 from stepwell.buffers.many_storages import open_many
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity
 from stepwell.buffers.replay_state import difference_of, restore, state_of
@@ -726,8 +726,14 @@ class SequenceReplayBuffer:
             StoreCorrupt: Its bytes are not what was written.
         """
         state = self._disk().load_checkpoint(name)
-        self.load_state_dict(state["replay"])
-        learner: dict[str, Any] = state["learner"]
+        try:
+            self.load_state_dict(state["replay"])
+            learner: dict[str, Any] = state["learner"]
+        except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            raise StoreCorrupt(
+                f"checkpoint {name!r} of {self.path} holds no state of a replay ({error!r}); "
+                f"remove it, or restore it from a copy"
+            ) from error
         return learner
 
     def digest(self) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from gymnasium import spaces
+
+from stepwell.buffers import json_values
 
 __all__ = ["Codec", "Field", "Layout", "Spec", "Tree"]
 
@@ -23,6 +27,11 @@ Tree: TypeAlias = "np.ndarray | Mapping[str, Tree] | tuple[Tree, ...]"
 """A nested value: an array, or arrays under the keys of a Dict or the places of a Tuple space."""
 
 _CODECS: tuple[Codec, ...] = ("zstd", "narrow", "raw")
+_PADDINGS: tuple[Literal["zero", "repeat"], ...] = ("zero", "repeat")
+_PLAIN_KINDS = "biufc"  # numbers alone: never bytes that numpy takes for something else
+_DTYPE_NAME = re.compile(r"[<>=|]?[A-Za-z?]{1,12}[0-9]{0,3}")
+# What no row needs: where a file says more, it is not asked for memory.
+_MOST_ROW_BYTES, _MOST_AXES, _MOST_FIELDS = 1 << 32, 32, 4096
 _IMAGE_BYTES = 64  # from here on a row of bytes is worth compressing
 
 
@@ -55,8 +64,25 @@ class Field:
                 f"codec of field {self.name!r}: expected one of {', '.join(_CODECS)}, "
                 f"got {self.codec!r}"
             )
-        if np.dtype(self.dtype).hasobject:
+        if np.dtype(self.dtype).kind not in _PLAIN_KINDS:
             raise TypeError(f"field {self.name!r}: expected a plain dtype, got {self.dtype}")
+        if self.stack_padding not in _PADDINGS:
+            raise ValueError(
+                f"stack_padding of field {self.name!r}: expected one of {', '.join(_PADDINGS)}, "
+                f"got {self.stack_padding!r}"
+            )
+        if self.stack < 1 or min(self.shape, default=0) < 0 or len(self.shape) > _MOST_AXES:
+            raise ValueError(
+                f"field {self.name!r}: expected a stack >= 1 and at most {_MOST_AXES} axes of "
+                f"lengths >= 0, got a stack of {self.stack} and the shape {self.shape}"
+            )
+        # An empty axis hides no long one: numpy refuses such arrays, too.
+        lengths = math.prod(max(1, length) for length in self.shape)
+        if lengths * self.stack * self.numpy_dtype.itemsize > _MOST_ROW_BYTES:
+            raise ValueError(
+                f"field {self.name!r}: expected at most {_MOST_ROW_BYTES} bytes a row, got the "
+                f"shape {self.source_shape} of {self.dtype}"
+            )
 
     @property
     def numpy_dtype(self) -> np.dtype[np.generic]:
@@ -104,8 +130,10 @@ class Spec:
     action: Layout
 
     def __post_init__(self) -> None:
-        names = [field.name for field in self.fields]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        if len(self.fields) > _MOST_FIELDS:
+            raise ValueError(f"expected at most {_MOST_FIELDS} fields, got {len(self.fields)}")
+        counts = Counter(field.name for field in self.fields)
+        twice = sorted(name for name, count in counts.items() if count > 1)
         if twice:
             raise ValueError(f"field names must be unique, {twice[0]!r} stands twice: rename a key")
 
@@ -228,7 +256,10 @@ class Spec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> Spec:
-        """The Spec that `to_json` described.
+        """The Spec that `to_json` described; the data may come from anywhere.
+
+        Raises:
+            ValueError: It describes none.
 
         Example:
             >>> import gymnasium as gym
@@ -237,18 +268,14 @@ class Spec:
             >>> Spec.from_json(spec.to_json()) == spec
             True
         """
-        fields = tuple(
-            Field(
-                name=str(entry["name"]),
-                dtype=str(entry["dtype"]),
-                shape=tuple(cast("list[int]", entry["shape"])),
-                codec=cast("Codec", entry["codec"]),
-                stack=cast("int", entry["stack"]),
-                stack_padding=cast("Literal['zero', 'repeat']", entry["stack_padding"]),
-            )
-            for entry in cast("list[dict[str, object]]", data["fields"])
+        entries = json_values.items(json_values.member(data, "fields"), "fields")
+        fields = tuple(_field_from_json(json_values.mapping(each, "field")) for each in entries)
+        names = {field.name for field in fields}
+        observation, action = (
+            _checked_layout(json_values.member(data, part), part, names)
+            for part in ("observation", "action")
         )
-        return cls(fields, cast("Layout", data["observation"]), cast("Layout", data["action"]))
+        return cls(fields, observation, action)
 
 
 def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
@@ -325,6 +352,48 @@ def _unstack(fields: list[Field], k: int, padding: Literal["zero", "repeat"]) ->
     shape = stacked.shape[1:]
     codec = default_codec(stacked.numpy_dtype, shape)
     return replace(stacked, shape=shape, codec=codec, stack=k, stack_padding=padding)
+
+
+def _field_from_json(data: Mapping[str, object]) -> Field:
+    """The field that `Spec.to_json` described."""
+    name = json_values.text(json_values.member(data, "name"), "name of a field")
+    where = f"of field {name[:200]!r}"
+    values = {key: json_values.member(data, key) for key in ("dtype", "codec", "stack_padding")}
+    dtype, codec, padding = (
+        json_values.text(value, f"{key} {where}") for key, value in values.items()
+    )
+    shape = json_values.items(json_values.member(data, "shape"), f"shape {where}")
+    lengths = (json_values.whole(length, f"shape {where}", 0, _MOST_ROW_BYTES) for length in shape)
+    stack = json_values.member(data, "stack")
+    if not _DTYPE_NAME.fullmatch(dtype):
+        raise ValueError(f"dtype {where}: expected the name of a dtype, got {dtype[:60]!r}")
+    try:
+        return Field(
+            name=name,
+            dtype=dtype,
+            shape=tuple(lengths),
+            codec=cast("Codec", codec),
+            stack=json_values.whole(stack, f"stack {where}", 1, _MOST_ROW_BYTES),
+            stack_padding=cast("Literal['zero', 'repeat']", padding),
+        )
+    except TypeError as error:  # numpy knows no such dtype, or it is not plain
+        raise ValueError(f"dtype {where}: {error}") from error
+
+
+def _checked_layout(layout: object, where: str, names: set[str]) -> Layout:
+    """A layout whose leaves are names of fields.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if isinstance(layout, dict):
+        parts = cast("dict[str, object]", layout)
+        return {key: _checked_layout(part, where, names) for key, part in parts.items()}
+    if isinstance(layout, list):
+        return [_checked_layout(part, where, names) for part in cast("list[object]", layout)]
+    if not isinstance(layout, str) or layout not in names:
+        raise ValueError(f"{where}: expected names of fields, got {str(layout)[:60]!r}")
+    return layout
 
 
 def _prefixes(name: str) -> list[str]:

@@ -45,6 +45,9 @@ class SteeredFiles(NoSyncFiles):
     def open_to_write(self, path: Path) -> io.FileIO:
         return self.steer("open_to_write", lambda: super(SteeredFiles, self).open_to_write(path))
 
+    def create(self, path: Path) -> io.FileIO:
+        return self.steer("create", lambda: super(SteeredFiles, self).create(path))
+
     def pwrite(self, file: io.FileIO, data: memoryview, offset: int) -> int:
         return self.write(file, data, offset)
 
@@ -111,7 +114,7 @@ class FaultyFiles(SteeredFiles):
         return super().write(file, data, offset)
 
     def steer(self, name: str, call: Callable[[], Result]) -> Result:
-        self.calls.append("open" if name == "open_to_write" else name)
+        self.calls.append("open" if name in ("open_to_write", "create") else name)
         if self.is_dead:
             self._fail()
         return call()

@@ -233,6 +233,13 @@ class MediumFiles(SteeredFiles):
         self._inodes[os.fstat(file.fileno()).st_ino] = self._medium.make_file(path)
         return file
 
+    def create(self, path: Path) -> io.FileIO:
+        file = super().create(path)
+        self._opened.append(file)
+        inode = self._inodes[os.fstat(file.fileno()).st_ino] = _File()
+        self._medium.folder(path.parent).change((path.name, inode))
+        return file
+
     def allocate(self, file: io.FileIO, nbytes: int) -> None:
         super().allocate(file, nbytes)
         inode = self._inode(file)

@@ -46,7 +46,7 @@ class Appender:
         self._pid = os.getpid()
         self._failure: str | None = None
         self._writer: SegmentWriter | None = None
-        manifest = folder.read_manifest()
+        manifest = folder.read_newest_manifest()
         loaded = load_all(folder, manifest)
         self.view = View(manifest, loaded)
         self._recover(loaded)

@@ -8,6 +8,7 @@ import io
 import mmap
 import os
 import shutil
+import stat
 import sys
 import weakref
 from pathlib import Path
@@ -16,7 +17,17 @@ from typing import cast
 
 import numpy as np
 
-__all__ = ["Files", "as_bytes", "check_platform", "replace_file", "write_at"]
+from stepwell.buffers.errors import StoreCorrupt
+
+__all__ = [
+    "Files",
+    "as_bytes",
+    "check_platform",
+    "kind_of",
+    "no_file",
+    "replace_file",
+    "write_at",
+]
 
 # A parent that is killed must not leave its lock to the workers that it forked.
 _LOCKS: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
@@ -25,16 +36,38 @@ _LOCKS: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 class Files:
     """The system calls that a disk store makes, one method each.
 
-    Only `pwrite` may do less than asked, as the system call may; all others raise OSError.
+    Only `pwrite` may do less than asked, as the system call may; all others raise OSError. A folder
+    may come from anywhere: no link in it is followed, and nothing but a file is opened.
     """
 
     def open(self, path: Path) -> io.FileIO:
-        """Open an existing file for reading."""
-        return io.FileIO(path, "rb")
+        """Open an existing file for reading.
+
+        Raises:
+            StoreCorrupt: It is a link, a folder, or anything else that is no file.
+        """
+        return _opened(path, "rb", 0)
 
     def open_to_write(self, path: Path) -> io.FileIO:
-        """Open a file for reading and writing; an empty one is made where there is none."""
-        return io.FileIO(path, "rb+", opener=_create)
+        """Open a file for reading and writing; an empty one is made where there is none.
+
+        Raises:
+            StoreCorrupt: It is a link, a folder, or anything else that is no file.
+        """
+        return _opened(path, "rb+", os.O_CREAT)
+
+    def create(self, path: Path) -> io.FileIO:
+        """Open a new, empty file for reading and writing, in place of what has its name.
+
+        Raises:
+            StoreCorrupt: A folder has its name.
+        """
+        try:
+            return _opened(path, "rb+", os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            # Never the same file emptied: it might have a second name elsewhere.
+            _remove_name(path)
+            return _opened(path, "rb+", os.O_CREAT | os.O_EXCL)
 
     def pread(self, file: io.FileIO, nbytes: int, offset: int) -> bytes:
         """Read up to ``nbytes`` bytes; fewer only at the end of the file."""
@@ -105,11 +138,19 @@ class Files:
 
     def link(self, old: Path, new: Path) -> None:
         """Give a file a second name."""
-        os.link(old, new)
+        os.link(old, new, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; its bytes stay for those who have it mapped."""
-        path.unlink()
+        """Remove a file; its bytes stay for those who have it mapped.
+
+        Raises:
+            StoreCorrupt: It is a folder.
+        """
+        _remove_name(path)
+
+    def has_other_name(self, file: io.FileIO) -> bool:
+        """The file has a second name, perhaps in a folder that is none of ours."""
+        return os.fstat(file.fileno()).st_nlink > 1
 
     def map(self, file: io.FileIO) -> np.ndarray:
         """A file that is not empty as memory that cannot be written; freed with the last view."""
@@ -156,8 +197,7 @@ def write_at(files: Files, file: io.FileIO, data: bytes | memoryview, offset: in
 def replace_file(files: Files, path: Path, data: bytes) -> None:
     """Give a file new contents, so that after a crash it holds either the old or the new."""
     temporary = path.with_name(path.name + ".tmp")
-    with files.open_to_write(temporary) as file:
-        files.truncate(file, 0)
+    with files.create(temporary) as file:
         write_at(files, file, data, 0)
         files.fsync(file)
     files.rename(temporary, path)
@@ -178,8 +218,66 @@ def check_platform() -> None:
         )
 
 
-def _create(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o666)
+def kind_of(path: Path) -> str | None:
+    """What has a name, in a word, links being such: "file" for a regular one, None for nothing."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
+    for is_kind, word in _KINDS:
+        if is_kind(mode):
+            return word
+    return "device"
+
+
+def no_file(path: Path, kind: str) -> StoreCorrupt:
+    """The error for what is no file where one is expected."""
+    return StoreCorrupt(
+        f"{path} is a {kind}, expected a file: links are not followed; remove it, or restore the "
+        f"file from a copy"
+    )
+
+
+def _remove_name(path: Path) -> None:
+    """Remove a name, whatever it stands for, but for a folder.
+
+    Raises:
+        StoreCorrupt: It is a folder.
+    """
+    if kind_of(path) == "folder":
+        raise no_file(path, "folder")
+    path.unlink()
+
+
+_KINDS = (
+    (stat.S_ISREG, "file"),
+    (stat.S_ISLNK, "symbolic link"),
+    (stat.S_ISDIR, "folder"),
+    (stat.S_ISFIFO, "named pipe"),
+    (stat.S_ISSOCK, "socket"),
+)
+
+
+def _opened(path: Path, mode: str, flags: int) -> io.FileIO:
+    """Open a file, and nothing else; without waiting, as opening a pipe would."""
+
+    def opener(name: str, mode_flags: int) -> int:
+        return os.open(name, mode_flags | flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+    try:
+        file = io.FileIO(path, mode, opener=opener)
+    except OSError as error:
+        # A link is ELOOP, a folder EISDIR, a pipe that nobody reads and a socket are ENXIO.
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+        kind = kind_of(path)
+        if kind is None or kind == "file":
+            raise
+        raise no_file(path, kind) from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise no_file(path, kind_of(path) or "device")
+    return file
 
 
 def _fcntl() -> ModuleType:

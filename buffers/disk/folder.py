@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import fnmatch
 import os
 import re
 import socket
@@ -12,14 +13,24 @@ import time
 from io import FileIO
 from pathlib import Path
 
-from stepwell.buffers.disk.files import Files, check_platform, replace_file, write_at
-from stepwell.buffers.disk.format import Copy, Header, Manifest
+from stepwell.buffers.disk.files import (
+    Files,
+    check_platform,
+    kind_of,
+    no_file,
+    replace_file,
+    write_at,
+)
+from stepwell.buffers.disk.format import MOST_FACTS_BYTES, Copy, Manifest, cure
+from stepwell.buffers.disk.segment import read_header
 from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from stepwell.buffers.memory_storage import check_free_memory
 
 __all__ = ["StoreFolder"]
 
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
+_SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
 _TEMPORARY = ("segment-*.bin.tmp", "checkpoint-*.bin.tmp", f"{_MANIFEST}.tmp")
 _LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.005
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -73,7 +84,7 @@ class StoreFolder:
     @property
     def is_store(self) -> bool:
         """There is a manifest."""
-        return (self.path / _MANIFEST).exists()
+        return os.path.lexists(self.path / _MANIFEST)
 
     def check(self) -> None:
         """Refuse a folder without a store.
@@ -138,8 +149,42 @@ class StoreFolder:
         """
         self.check()
         with self.files.open(self.path / _MANIFEST) as file:
-            data = self.files.pread(file, self.files.size(file), 0)
+            size = self.files.size(file)
+            if size > MOST_FACTS_BYTES:
+                path = self.path / _MANIFEST
+                raise StoreCorrupt(
+                    f"{path} has {size} bytes, expected at most {MOST_FACTS_BYTES}; {cure(path)}"
+                )
+            data = self.files.pread(file, size, 0)
         return Manifest.unpack(data, str(self.path / _MANIFEST))
+
+    def segments(self) -> dict[int, Path]:
+        """What is called as a segment is, listed or not, by its number and in order."""
+        names = map(_SEGMENT.fullmatch, sorted(os.listdir(self.path)))
+        return {int(name[1]): self.path / name[0] for name in names if name is not None}
+
+    def read_newest_manifest(self) -> Manifest:
+        """The manifest, which is refused where segments beside it are newer.
+
+        A writer may open a segment after the manifest was read, and before its folder was: so only
+        what is found twice is an error.
+
+        Raises:
+            StoreNotFound: There is none.
+            StoreCorrupt: It is damaged, or older than a segment that holds pieces.
+            StoreTooNew: A later version wrote it.
+        """
+        seen = ""
+        while True:
+            manifest = self.read_manifest()
+            try:
+                self._check_strays(manifest)
+            except StoreCorrupt as error:
+                if str(error) == seen:
+                    raise
+                seen = str(error)
+            else:
+                return manifest
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest; when it returns the new one is durable."""
@@ -158,7 +203,9 @@ class StoreFolder:
         path = self._checkpoint(name)
         try:
             with self.files.open(path) as file:
-                return self.files.pread(file, self.files.size(file), 0)
+                size = self.files.size(file)
+                check_free_memory(size, str(path))
+                return self.files.pread(file, size, 0)
         except FileNotFoundError as error:
             there = [each.name[11:-4] for each in sorted(self.path.glob("checkpoint-*.bin"))]
             raise StoreNotFound(
@@ -173,45 +220,58 @@ class StoreFolder:
             )
         return self.path / f"checkpoint-{name}.bin"
 
+    def _check_strays(self, manifest: Manifest) -> None:
+        """Refuse a manifest that does not list a segment with pieces."""
+        live = set(manifest.numbers)
+        for number, path in self.segments().items():
+            # An evicted segment may be there, and one that was never used; any other one is data.
+            if number >= manifest.next.segment and number not in live:
+                self._check_stray(path)
+
     def sweep(self, manifest: Manifest) -> None:
         """Remove what a crash left: temporary files, and segments that the manifest does not list.
 
         Raises:
-            StoreCorrupt: The manifest is older than a segment.
+            StoreCorrupt: A folder has the name of a file.
         """
-        live = {f"segment-{number:08}.bin" for number in manifest.numbers}
-        for path in sorted(self.path.iterdir()):
-            is_segment = path.match("segment-????????.bin") and path.name not in live
-            if is_segment:
-                self._check_stray(path, manifest)
-            if is_segment or any(path.match(pattern) for pattern in _TEMPORARY):
-                self.files.unlink(path)
+        live = set(manifest.numbers)
+        gone = [path for number, path in self.segments().items() if number not in live]
+        names = os.listdir(self.path)
+        gone += [self.path / name for each in _TEMPORARY for name in fnmatch.filter(names, each)]
+        for path in gone:
+            if kind_of(path) == "folder":
+                raise no_file(path, "folder")
+        for path in sorted(gone):
+            self.files.unlink(path)
 
-    def _check_stray(self, path: Path, manifest: Manifest) -> None:
-        """An evicted segment may go, and one that was never used; any other one is data."""
-        if int(path.stem.partition("-")[2]) < manifest.next.segment:
+    def _check_stray(self, path: Path) -> None:
+        """Refuse a segment that the manifest does not list, if there is a piece in it."""
+        try:
+            with self.files.open(path) as file:
+                header = read_header(self.files, file, path)
+                tables = [
+                    Copy.parse(self.files.pread(file, header.table_bytes, offset), header)
+                    for offset in header.table_offsets
+                ]
+        except FileNotFoundError:  # evicted since it was listed
             return
-        with self.files.open(path) as file:
-            start = self.files.pread(file, 4096, 0)
-            length = Header.length(start, str(path))
-            header = Header.unpack(self.files.pread(file, length, 0), str(path))
-            tables = [
-                Copy.parse(self.files.pread(file, header.table_bytes, offset), header)
-                for offset in header.table_offsets
-            ]
         if any(table.is_valid.any() for table in tables):
             raise StoreCorrupt(
                 f"{path} holds pieces, but {_MANIFEST} does not list it, expected a manifest as "
-                f"new as the segment: restore both from one copy"
+                f"new as the segment: restore both from one copy, or run: stepwell repair "
+                f"{self.path}"
             )
 
     def _take(self, file: FileIO) -> None:
         if not self._lock_patiently(file):
-            holder = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
+            text = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
+            holder = "".join(letter if letter.isprintable() else "?" for letter in text)
             raise StoreLocked(
                 f"{self.path} is written by {holder or 'another process'}, expected no other "
                 f"writer: wait for its end, or open the store with read_only=True"
             )
+        if self.files.has_other_name(file):
+            return  # what is written here would be written there, too
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.files.truncate(file, 0)
         text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n"

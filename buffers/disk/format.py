@@ -5,21 +5,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import json
+import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt, StoreTooNew
+from stepwell.buffers.json_values import (
+    check_extent,
+    items,
+    mapping,
+    member,
+    parse,
+    text,
+    whole,
+)
+from stepwell.buffers.piece_format import PieceReader
 from stepwell.buffers.piece_table import Counters
 from stepwell.buffers.spec import Spec
 
 __all__ = [
     "FORMAT",
+    "MOST_FACTS_BYTES",
+    "MOST_SLOTS",
     "SLOT",
     "Copy",
     "Header",
@@ -36,6 +52,13 @@ __all__ = [
 FORMAT = 1
 """The version that is written, and the newest that is read."""
 
+MOST_SLOTS = 1 << 22
+"""Slots of a segment at most."""
+
+MOST_FACTS_BYTES = (64 << 20) + 4096
+"""Length of a manifest, and of a segment's header, at most."""
+
+_MOST_SEGMENTS, _MOST_DATA_BYTES = 10**8, 1 << 48
 _ALIGNMENT = 4096
 _MAGIC = b"\x93SWELL\r\n"
 _HEADER = struct.Struct("<8sHHIIIQ16sqqqqI")
@@ -101,7 +124,12 @@ class Header:
     @property
     def facts(self) -> StoreFacts:
         """What the manifest said of the store when the segment was opened."""
-        return StoreFacts.from_json(cast("dict[str, object]", json.loads(self.facts_text)))
+        return _facts_in(self.facts_text)
+
+    @property
+    def pieces(self) -> PieceReader:
+        """Reads the pieces of the segment."""
+        return _reader_of(self.facts_text)
 
     @property
     def header_bytes(self) -> int:
@@ -155,14 +183,15 @@ class Header:
         _, _, least_reader, header_bytes, *_ = _HEADER.unpack_from(start)
         if least_reader > FORMAT:
             raise too_new(where, least_reader)
-        return int(header_bytes)
+        with _reading(where):
+            return whole(header_bytes, "length of the header", _ALIGNMENT, MOST_FACTS_BYTES)
 
     @classmethod
     def unpack(cls, data: bytes, where: str) -> Header:
         """The header in ``data``, which is as long as `length` says.
 
         Raises:
-            StoreCorrupt: The checksum is wrong.
+            StoreCorrupt: The checksum is wrong, or no writer has made this.
         """
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         if len(data) < _HEADER.size + _CRC.size or crc != _CRC.pack(crc32(body)):
@@ -171,7 +200,41 @@ class Header:
         position, next_row_id, next_episode, total_steps, facts_bytes = rest
         facts_text = body[_HEADER.size : _HEADER.size + facts_bytes]
         counters = Counters(next_row_id, next_episode, total_steps)
-        return cls(store, number, slots, data_bytes, position, counters, facts_text)
+        header = cls(store, number, slots, data_bytes, position, counters, facts_text)
+        with _reading(where):
+            whole(number, "number of the segment", 0, _MOST_SEGMENTS - 1)
+            whole(slots, "slots", 1, MOST_SLOTS)
+            whole(data_bytes, "length of the data", 0, _MOST_DATA_BYTES)
+            for value in (position, *counters):
+                whole(value, "counters")
+            if header.header_bytes != len(data) or data_bytes % _ALIGNMENT:
+                raise ValueError(
+                    f"header of {len(data)} bytes and data of {data_bytes}, expected "
+                    f"{header.header_bytes} and a multiple of {_ALIGNMENT}"
+                )
+            header.facts  # noqa: B018  # all of it is read
+        return header
+
+
+@functools.lru_cache(8)  # the segments of a store differ little in it
+def _facts_in(facts_text: bytes) -> StoreFacts:
+    return StoreFacts.from_json(parse(facts_text))
+
+
+@functools.lru_cache(8)
+def _reader_of(facts_text: bytes) -> PieceReader:
+    return PieceReader(_facts_in(facts_text).spec)
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Generator[None]:
+    """Name the file in which something stands that no writer has written."""
+    try:
+        yield
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"{where} is not what a writer has made: {error}; {cure(where)}"
+        ) from error
 
 
 def cure(where: object) -> str:
@@ -271,14 +334,19 @@ class StoreFacts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> StoreFacts:
-        """The facts that `to_json` described."""
+        """The facts that `to_json` described.
+
+        Raises:
+            ValueError: It described none.
+        """
+        sessions = items(member(data, "sessions"), "sessions")
         return cls(
-            spec=Spec.from_json(cast("dict[str, object]", data["spec"])),
-            capacity=cast("int | None", data["capacity"]),
-            capacity_bytes=cast("int | None", data["capacity_bytes"]),
-            segment_bytes=cast("int", data["segment_bytes"]),
-            provenance=cast("dict[str, object]", data["provenance"]),
-            sessions=tuple(cast("list[dict[str, object]]", data["sessions"])),
+            spec=Spec.from_json(mapping(member(data, "spec"), "spec")),
+            capacity=_capacity(data, "capacity"),
+            capacity_bytes=_capacity(data, "capacity_bytes"),
+            segment_bytes=whole(member(data, "segment_bytes"), "segment_bytes"),
+            provenance=mapping(member(data, "provenance"), "provenance"),
+            sessions=tuple(mapping(session, "session") for session in sessions),
         )
 
     @property
@@ -338,32 +406,70 @@ class Manifest:
         """The manifest in a file.
 
         Raises:
-            StoreCorrupt: The checksum is wrong.
+            StoreCorrupt: The checksum is wrong, or no writer has made this.
             StoreTooNew: A later version wrote it.
         """
-        text = data[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
-        if data != b'{"body":%b,"crc":"%08x"}\n' % (text, crc32(text)):
+        facts = data[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
+        if data != b'{"body":%b,"crc":"%08x"}\n' % (facts, crc32(facts)):
             raise StoreCorrupt(f"{where} is damaged: wrong checksum; {cure(where)}")
-        body = cast("dict[str, object]", json.loads(text))
-        least_reader = cast("int", body["least_reader"])
-        if least_reader > FORMAT:
-            raise too_new(where.rpartition("/")[0], least_reader)
-        return cls(
-            store=bytes.fromhex(cast("str", body["store"])),
-            facts=StoreFacts.from_json(body),
-            sealed=tuple(Sealed(*entry) for entry in cast("list[list[int]]", body["sealed"])),
-            open=cast("int | None", body["open"]),
-            next=Next(*cast("list[int]", body["next"])),
-        )
+        with _reading(where):
+            body = parse(facts)
+            least_reader = whole(member(body, "least_reader"), "least_reader")
+            if least_reader > FORMAT:
+                raise too_new(where.rpartition("/")[0], least_reader)
+            name = text(member(body, "store"), "store")
+            if not re.fullmatch("[0-9a-f]{32}", name):
+                raise ValueError(f"store: expected 32 hexadecimal digits, got {name[:60]!r}")
+            entries = items(member(body, "sealed"), "sealed")
+            sealed = tuple(_sealed(entry) for entry in entries)
+            newest = member(body, "open")
+            if newest is not None:
+                newest = whole(newest, "open", 0, _MOST_SEGMENTS - 1)
+            following = (whole(value, "next") for value in items(member(body, "next"), "next", 5))
+            found = cls(
+                store=bytes.fromhex(name),
+                facts=StoreFacts.from_json(body),
+                sealed=sealed,
+                open=newest,
+                next=Next(*following),
+            )
+            numbers = found.numbers
+            if any(after <= before for before, after in itertools.pairwise(numbers)):
+                raise ValueError("segments: expected rising numbers, got others")
+        return found
 
 
-def json_text(value: object) -> bytes:
+def json_text(value: object, most_depth: int = 100) -> bytes:
     """Compact JSON.
 
+    Args:
+        value: What it is to hold.
+        most_depth: How deeply lists and objects may be nested: as far as it can be read again.
+
     Raises:
-        TypeError: The value is not made of dicts, lists, strings, numbers, booleans and None.
+        TypeError: The value is not made of dicts, lists, strings, numbers, booleans and None, or
+            there is too much of it.
     """
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+        data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+        check_extent(data, value, most_depth)
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"expected plain JSON values: {error}; convert them first") from error
+    return data
+
+
+def _capacity(data: Mapping[str, object], key: str) -> int | None:
+    """A capacity, which may have been given, and so written, as 1e6."""
+    value = member(data, key)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return None if value is None else whole(value, key, 1)
+
+
+def _sealed(entry: object) -> Sealed:
+    number, nbytes, slots = items(entry, "sealed", 3)
+    return Sealed(
+        whole(number, "number of a segment", 0, _MOST_SEGMENTS - 1),
+        whole(nbytes, "length of a segment"),
+        whole(slots, "slots of a segment", 0, MOST_SLOTS),
+    )

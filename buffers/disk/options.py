@@ -17,6 +17,7 @@ OnCorrupt = Literal["raise", "skip"]
 """What to do about damaged pieces of a store that is opened to read."""
 
 _MIN_CAPACITY_BYTES = 1 << 20
+_MOST_DEPTH = 90  # the manifest, which it will be a part of, may have a few levels more
 
 
 def check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
@@ -31,7 +32,7 @@ def check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
 
 def plain_json(value: Mapping[str, object]) -> dict[str, object]:
     """The value as it comes back from a file."""
-    return cast("dict[str, object]", json.loads(json_text(dict(value))))
+    return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH)))
 
 
 def check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:

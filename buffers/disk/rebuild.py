@@ -7,8 +7,18 @@ from itertools import pairwise
 
 import numpy as np
 
+from stepwell.buffers.disk.files import kind_of
 from stepwell.buffers.disk.folder import StoreFolder
-from stepwell.buffers.disk.format import SLOT, Copy, Header, Manifest, Next, Sealed, align
+from stepwell.buffers.disk.format import (
+    MOST_SLOTS,
+    SLOT,
+    Copy,
+    Header,
+    Manifest,
+    Next,
+    Sealed,
+    align,
+)
 from stepwell.buffers.disk.segment import Loaded, load, open_segment, read_header, segment_path
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.piece_table import Counters
@@ -55,13 +65,14 @@ def rebuild_header(
         before: The segment before it, if it is there.
     """
     path = segment_path(folder.path, number)
-    if not path.exists():
+    if kind_of(path) != "file":
         return None
     guess = _guess(manifest, number, before)
     with open_segment(folder.files, path) as file:
         nbytes = folder.files.size(file)
         header_bytes = guess.header_bytes
-        for begin in range(header_bytes + 4096, nbytes - SLOT.itemsize, 4096):
+        last = min(nbytes, header_bytes + MOST_SLOTS * SLOT.itemsize) - SLOT.itemsize
+        for begin in range(header_bytes + 4096, last, 4096):
             slot = folder.files.pread(file, SLOT.itemsize, begin)
             if Copy.parse(slot, guess).is_valid.all():
                 return _fitted(guess, begin - header_bytes, nbytes, slot)
@@ -71,8 +82,9 @@ def rebuild_header(
 def _read_headers(folder: StoreFolder) -> dict[int, Header | None]:
     """The headers of all segments in the folder, in order; None where one is damaged."""
     found: dict[int, Header | None] = {}
-    for path in sorted(folder.path.glob("segment-????????.bin")):
-        number = int(path.stem.partition("-")[2])
+    for number, path in folder.segments().items():
+        if kind_of(path) != "file":
+            continue
         try:
             with open_segment(folder.files, path) as file:
                 found[number] = read_header(folder.files, file, path)
@@ -94,7 +106,8 @@ def _sealed(
     if header is None:
         return Sealed(number, nbytes, 0)
     if following is not None and following.number == number + 1:
-        return Sealed(number, nbytes, following.position - header.position)
+        slots = following.position - header.position
+        return Sealed(number, nbytes, slots if 0 <= slots <= header.slots else 0)
     alone = Manifest(header.store, header.facts, (), number)  # the one that follows is lost
     try:
         slots = len(load(folder.files, folder.path, alone, number, keep_rest=True).records)

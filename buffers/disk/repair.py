@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.buffers.disk.files import Files, write_at
+from stepwell.buffers.disk.files import Files, kind_of, write_at
 from stepwell.buffers.disk.folder import StoreFolder
 from stepwell.buffers.disk.format import Header, Manifest, Sealed, pack_slots
 from stepwell.buffers.disk.rebuild import rebuild_header
@@ -109,6 +109,12 @@ class _Repair:
 
     def run(self) -> list[Path]:
         """Do it, and return where the damaged files are now."""
+        folder = self._folder.path / _KEPT
+        if kind_of(folder) not in (None, "folder"):
+            raise StoreCorrupt(
+                f"{folder} is a {kind_of(folder)}, expected a folder for damaged files, or none: "
+                f"links are not followed; move it away"
+            )
         with contextlib.suppress(StoreNotFound):
             self._keep_manifest()
         before: Loaded | None = None
@@ -158,33 +164,35 @@ class _Repair:
         self._rewrite(loaded.segment.path, header, packed, *header.table_offsets)
 
     def _keep_manifest(self) -> None:
-        """Keep a manifest that is damaged."""
+        """Keep a manifest that is damaged, or older than the segments."""
         try:
-            self._folder.read_manifest()
+            self._folder.read_newest_manifest()
         except StoreCorrupt:
             self._keep(self._folder.path / "manifest.json")
 
     def _keep(self, path: Path) -> None:
         """Give a damaged file a second name, in the folder for such files."""
-        if not path.exists():
+        kind = kind_of(path)
+        if kind is None:
             return
         folder = self._folder.path / _KEPT
-        if not folder.is_dir():
+        if kind_of(folder) is None:
             self._files.make_folder(folder)
             self._files.fsync_folder(self._folder.path)
         number = 0
-        while (target := folder / f"{path.name}.{number}").exists():
+        while kind_of(target := folder / f"{path.name}.{number}") is not None:
             number += 1
-        self._files.link(path, target)
+        # What is no file is lost to the store already, and a folder cannot have a second name.
+        (self._files.link if kind == "file" else self._files.rename)(path, target)
         self._files.fsync_folder(folder)
         self._kept.append(target)
 
     def _rewrite(self, path: Path, header: Header, data: bytes, *offsets: int) -> None:
         """Replace a segment by a copy that has other bytes at some offsets, and its full length."""
         temporary = path.with_name(path.name + ".tmp")
-        length = max(header.file_bytes, path.stat().st_size)
-        with self._files.open(path) as old, self._files.open_to_write(temporary) as new:
-            self._files.truncate(new, 0)
+        with self._files.open(path) as old, self._files.create(temporary) as new:
+            # Not the length that the header tells of: it may be anything.
+            length = min(self._files.size(old), header.file_bytes)
             self._files.allocate(new, length)
             for offset in range(0, length, _RUN_BYTES):
                 run = self._read(old, min(_RUN_BYTES, length - offset), offset)

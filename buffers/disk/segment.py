@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from array import array
+from collections.abc import Generator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +15,12 @@ import numpy as np
 
 from stepwell.buffers.disk.files import Files, as_bytes
 from stepwell.buffers.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
-from stepwell.buffers.disk.recovery import Verdict, judge_open, judge_sealed
+from stepwell.buffers.disk.recovery import Verdict, check_slots, judge_open, judge_sealed
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.piece_records import PIECE, Record
 from stepwell.buffers.piece_table import Counters
+
+_RUN_BYTES = 8 << 20
 
 __all__ = [
     "Loaded",
@@ -71,32 +75,67 @@ class Segment:
         self._is_proved.extend(bytes(len(slots)))
 
     def prove(self, memory: np.ndarray, position: int, record: Record) -> None:
-        """Check a piece's bytes at their first touch.
+        """Check a piece's bytes at their first touch, and that its fields lie in them.
 
         Raises:
             StoreCorrupt: They are not what was written.
         """
         number = position - self.header.position
         if self._is_proved[number]:
+            self._check_length(memory, record, record.nbytes)
             return
         self._compare(memory, record, record.nbytes, self._crcs[number])
+        with self._telling_place(record):
+            self._check_fields(memory, number, record)
         self._is_proved[number] = True
 
-    def prove_head(self, memory: np.ndarray, position: int, record: Record) -> None:
-        """Check a piece's metadata, and where its fields lie, without its rows.
+    def metadata(self, memory: np.ndarray, position: int, record: Record) -> Mapping[str, object]:
+        """The metadata of a piece, whose head is checked for it, without its rows.
 
         Raises:
-            StoreCorrupt: They are not what was written.
+            StoreCorrupt: The bytes are not what was written.
         """
         number = position - self.header.position
         self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
+        with self._telling_place(record):
+            self.header.pieces.check_head(memory, record.offset, self._head_bytes[number])
+            return self.header.pieces.metadata(memory, record.offset)
+
+    def check_all(self, memory: np.ndarray, position: int, record: Record) -> None:
+        """Check all of a piece whose bytes have the right checksum: decode its rows, too.
+
+        Raises:
+            StoreCorrupt: No writer has made it.
+        """
+        self.metadata(memory, position, record)
+        with self._telling_place(record):
+            self._check_fields(memory, position - self.header.position, record)
+            self.header.pieces.check_rows(memory, record.offset, record.stored_rows)
+
+    @contextlib.contextmanager
+    def _telling_place(self, record: Record) -> Generator[None]:
+        try:
+            yield
+        except StoreCorrupt as error:
+            raise StoreCorrupt(damage(self.path, record, str(error))) from error
+
+    def _check_fields(self, memory: np.ndarray, number: int, record: Record) -> None:
+        """Refuse a piece whose fields do not lie in its bytes."""
+        pieces, place = self.header.pieces, (record.offset, record.nbytes, record.stored_rows)
+        pieces.check_head(memory, record.offset, self._head_bytes[number])
+        pieces.check(memory, *place)
 
     def _compare(self, memory: np.ndarray, record: Record, nbytes: int, crc: int) -> None:
+        end = self._check_length(memory, record, nbytes)
+        if crc32(as_bytes(memory[record.offset : end])) != crc:
+            raise StoreCorrupt(damage(self.path, record))
+
+    def _check_length(self, memory: np.ndarray, record: Record, nbytes: int) -> int:
+        """Refuse memory that ends before a piece does; it may have been mapped anew."""
         end = record.offset + nbytes
         if len(memory) < end:
             raise StoreCorrupt(wrong_size(self.path, len(memory), str(max(self.nbytes, end))))
-        if crc32(as_bytes(memory[record.offset : end])) != crc:
-            raise StoreCorrupt(damage(self.path, record))
+        return end
 
 
 class Loaded(NamedTuple):
@@ -134,7 +173,8 @@ def load(
         keep_rest: Give out what is whole in a file of another length, or one with lost slots.
 
     Raises:
-        StoreCorrupt: The file is missing, too short or too long, another one, or damaged.
+        StoreCorrupt: The file is missing, too short or too long, another one, damaged, or tells of
+            what no writer has written.
     """
     sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
     path = segment_path(folder, number)
@@ -144,9 +184,15 @@ def load(
         _check_identity(header, manifest, number, path)
         if not keep_rest:
             check_size(header, sealed, nbytes, path)
-        verdict = _judge(files, file, header, sealed, str(path))
+        elif nbytes < header.data_offset:
+            raise StoreCorrupt(wrong_size(path, nbytes, f"{header.data_offset} or more"))
+        verdict = _judge(files, file, header, sealed, path)
     if len(verdict.lost) and not keep_rest:
         raise StoreCorrupt(lost_slot(path, int(verdict.lost[0])))
+    data_end = header.file_bytes
+    if sealed is not None and not keep_rest:
+        data_end = min(sealed.nbytes, data_end)
+    check_slots(verdict, header, data_end, str(path))
     segment = Segment(path, header, nbytes)
     segment.extend(verdict.slots)
     entry = sealed or Sealed(number, align(segment.used_bytes), len(verdict.slots))
@@ -235,9 +281,13 @@ def read_header(files: Files, file: FileIO, path: Path) -> Header:
 
 
 def _judge(
-    files: Files, file: FileIO, header: Header, sealed: Sealed | None, where: str
+    files: Files, file: FileIO, header: Header, sealed: Sealed | None, path: Path
 ) -> Verdict:
     slots = header.slots if sealed is None else sealed.slots
+    if slots > header.slots:
+        raise StoreCorrupt(
+            f"{path} has {header.slots} slots, but the manifest counts {slots}; {cure(path)}"
+        )
     # B first: a flush that goes on meanwhile is then seen in A at least as far as in B.
     nbytes = slots * SLOT.itemsize
     b, a = (
@@ -248,10 +298,18 @@ def _judge(
         return judge_sealed(a, b)
 
     def is_data_right(slot: np.ndarray) -> bool:
-        data = files.pread(file, int(slot["nbytes"]), int(slot["offset"]))
-        return crc32(data) == int(slot["data_crc"])
+        begin, count = int(slot["offset"]), int(slot["nbytes"])
+        if not header.data_offset <= begin <= begin + count <= header.file_bytes:
+            raise StoreCorrupt(
+                f"{path}: slot {slot['number']} tells of {count} bytes at {begin}, expected a "
+                f"place from {header.data_offset} to {header.file_bytes}; {cure(path)}"
+            )
+        crc = 0
+        for offset in range(begin, begin + count, _RUN_BYTES):
+            crc = crc32(files.pread(file, min(_RUN_BYTES, begin + count - offset), offset), crc)
+        return crc == int(slot["data_crc"])
 
-    return judge_open(a, b, where, is_data_right)
+    return judge_open(a, b, str(path), is_data_right)
 
 
 def _check_identity(header: Header, manifest: Manifest, number: int, path: Path) -> None:
@@ -285,12 +343,13 @@ def lost_slot(path: Path, number: int) -> str:
     return f"{path}: {what}; {cure(path)}"
 
 
-def damage(path: Path, record: Record) -> str:
+def damage(path: Path, record: Record, why: str = "") -> str:
     """What to say of a piece whose bytes are not what was written."""
     last_row = record.first_row + record.stored_rows - 1
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
-        f"{last_row} of episode {record.episode}, are not what was written; {cure(path)}"
+        f"{last_row} of episode {record.episode}, are not what was written"
+        f"{why and f' ({why})'}; {cure(path)}"
     )
 
 
@@ -298,10 +357,11 @@ def _counters(header: Header, slots: np.ndarray) -> Counters:
     """The table's counters after the given slots of a segment."""
     if not len(slots):
         return header.counters
+    # A slot of which nothing is left, as a repair writes it, may tell of less than the header.
     return Counters(
-        int(slots["row_id"][-1] + slots["rows"][-1]),
+        max(header.counters.next_row_id, int(slots["row_id"][-1] + slots["rows"][-1])),
         max(header.counters.next_episode, int(slots["episode"].max()) + 1),
-        int(slots["total_steps"][-1]),
+        max(header.counters.total_steps, int(slots["total_steps"][-1])),
     )
 
 

@@ -27,7 +27,7 @@ from stepwell.buffers.disk.segment import Loaded, Maps, Segment
 from stepwell.buffers.disk.view import Recovery, View, look
 from stepwell.buffers.episode import Piece
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.piece_format import Buffer, PieceReader, PieceWriter
+from stepwell.buffers.piece_format import Buffer
 from stepwell.buffers.piece_records import Record
 from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.spec import Spec
@@ -70,7 +70,6 @@ class DiskStorage:
         self._lock = RLock()
         self._appender = None if lock is None else Appender(folder, lock, self._maps, self._lock)
         self._view = self._look() if self._appender is None else self._appender.view
-        self._pieces = PieceReader(self.spec)
 
     @classmethod
     def create(
@@ -107,7 +106,6 @@ class DiskStorage:
         facts = StoreFacts(
             *(spec, capacity, capacity_bytes, segment_bytes), plain_json(provenance or {})
         )
-        PieceWriter(spec)  # refuses fields that cannot be stored
         folder = StoreFolder(path, files or Files())
         folder.make()
         lock = folder.lock()
@@ -277,8 +275,7 @@ class DiskStorage:
             StoreCorrupt: The bytes are not what was written.
         """
         memory, segment, record = self._find(position)
-        segment.prove_head(memory, position, record)
-        return self._pieces.metadata(memory, record.offset)
+        return segment.metadata(memory, position, record)
 
     def drop_before(self, row_id: int) -> None:
         """Forget sealed segments all of whose rows are older than the one with this id, for good.
@@ -292,7 +289,7 @@ class DiskStorage:
     def lose(self, position: int) -> None:
         """Leave out a piece whose bytes are damaged, as long as the store is open here."""
         self._lost.add(position)
-        self.table.lose(position)
+        self.table.lose([position])
 
     @property
     def store(self) -> str:
@@ -380,9 +377,8 @@ class DiskStorage:
                 seen = str(error)
             else:
                 break
-        for position in self._lost:
-            if position >= view.table.base:
-                view.table.lose(position)
+        if self._lost:
+            view.table.lose(lost for lost in self._lost if lost >= view.table.base)
         return view
 
     def _hold(self, view: View) -> None:

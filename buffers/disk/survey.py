@@ -1,4 +1,4 @@
-"""Every checksum of a store: what `verify` reports and `repair` works on."""
+"""Every checksum of a store, and every row decoded: what `verify` reports and `repair` works on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
+
+import numpy as np
 
 from stepwell.buffers.disk.files import Files
 from stepwell.buffers.disk.folder import StoreFolder
@@ -109,13 +111,15 @@ def _wrong_length(manifest: Manifest, loaded: Loaded) -> list[Damage]:
 def _damaged_pieces(
     files: Files, loaded: Loaded, on_bytes: Callable[[int], None]
 ) -> tuple[list[Damage], int]:
-    """The pieces whose bytes have another checksum, and the number of bytes compared.
+    """The pieces that are not what was written, and the number of bytes compared.
 
-    They are read, not mapped: a sector that cannot be read is then an error, not the end.
+    They are read, before they are looked at where they are mapped: a sector that cannot be read is
+    then an error, not the end.
     """
     path, header = loaded.segment.path, loaded.segment.header
     found = list[Damage]()
     nbytes = header.header_bytes + 2 * SLOT.itemsize * len(loaded.records)
+    memory: np.ndarray | None = None
     with open_segment(files, path) as file:
         for number, slot in enumerate(loaded.verdict.slots):
             if int(slot["end"]) & End.LOST:
@@ -130,7 +134,10 @@ def _damaged_pieces(
                     on_bytes(len(data))
                 is_right = crc == int(slot["data_crc"])
                 what = damage(path, record)
-            except OSError as error:
+                if is_right:
+                    memory = files.map(file) if memory is None else memory
+                    loaded.segment.check_all(memory, header.position + number, record)
+            except (StoreCorrupt, OSError) as error:
                 is_right, what = False, _sentence(path, error)
             nbytes += record.nbytes
             if not is_right:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepwell.buffers.disk.files import Files
@@ -56,9 +57,10 @@ def verify(
     on_bytes: Callable[[int], None] | None = None,
     files: Files | None = None,
 ) -> VerifyReport:
-    """Compare every checksum of the store in a folder. Nothing is changed, no lock is taken.
+    """Compare every checksum of the store in a folder, and decode every row.
 
-    While another process writes, what it had stored at the beginning is verified.
+    What is whole here can be read, all of it. Nothing is changed, no lock is taken. While another
+    process writes, what it had stored at the beginning is verified.
 
     Args:
         path: The folder.
@@ -98,11 +100,15 @@ def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
     """
     path = folder.path / "manifest.json"
     try:
-        return folder.read_manifest(), []
+        return folder.read_newest_manifest(), []
     except (StoreNotFound, StoreCorrupt) as error:
         rebuilt = rebuild_manifest(folder)
         if rebuilt is None:
             raise
+        with contextlib.suppress(StoreNotFound, StoreCorrupt):
+            old = folder.read_manifest()  # where it is too old it still knows of all runs before
+            if old.store == rebuilt.store:
+                rebuilt = replace(rebuilt, facts=old.facts)
         is_missing = isinstance(error, StoreNotFound)
         what = f"{path} is missing; {cure(path)}" if is_missing else str(error)
     return rebuilt, [Damage(path, what, is_harmless=True)]
@@ -120,10 +126,12 @@ def _report(
         view = View(manifest, [])
     taken_out = view.lost_pieces - sum(len(each.verdict.lost) for each in loaded)
     table = view.table
-    for each in found:
-        for slot in each.lost:
-            if each.loaded is not None:
-                table.lose(each.loaded.segment.header.position + slot)
+    table.lose(
+        each.loaded.segment.header.position + slot
+        for each in found
+        if each.loaded is not None and each.loaded.entry.number in view.segments
+        for slot in each.lost
+    )
     whole = table.records[table.records["rows"] > 0]
     return VerifyReport(
         path=folder.path,

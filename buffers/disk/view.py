@@ -18,6 +18,11 @@ from stepwell.buffers.piece_table import Counters, PieceTable
 __all__ = ["Recovery", "View", "load_all", "look"]
 
 
+# A lost segment leaves a gap of as many records as it had pieces: at most a few times as many as
+# are there, or as a small store has. Where a file says more, no memory is taken for it.
+_LOST_PIECES, _LOST_SHARE = 1 << 20, 4
+
+
 class Recovery(NamedTuple):
     """What opening a store found amiss.
 
@@ -117,13 +122,15 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
         skip: Leave out what is damaged.
 
     Raises:
-        StoreCorrupt: Something in the store is not what was written.
+        StoreCorrupt: Something in the store is not what was written, or its manifest is older than
+            its segments.
     """
     seen = ""
     while True:
-        manifest = folder.read_manifest()
+        manifest = folder.read_newest_manifest()
         try:
             loaded = load_all(folder, manifest, known)
+            view = View(manifest, loaded)
         except StoreCorrupt as error:
             if str(error) != seen:
                 seen = str(error)
@@ -131,6 +138,7 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
             if not skip:
                 raise
             loaded = load_all(folder, manifest, known, faults=[])
+            view = View(manifest, loaded)
         known.clear()
         numbers = {entry.number for entry in manifest.sealed}
         known.update(
@@ -138,7 +146,7 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
             for each in loaded
             if each.entry.number in numbers
         )
-        return View(manifest, loaded)
+        return view
 
 
 def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> PieceTable:
@@ -147,24 +155,41 @@ def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> PieceTable:
         counters = Counters(*manifest.next[2:])
         return PieceTable.restore(np.empty(0, PIECE), counters, manifest.next.position)
     base = position = loaded[0].segment.header.position
+    most_lost = _LOST_PIECES + _LOST_SHARE * sum(len(each.records) for each in loaded)
     parts: list[np.ndarray] = []
+    before = Counters()
     for each in loaded:
         begin = each.segment.header.position
-        parts += [_gap(position, begin, each.entry.number), each.records]
-        position = begin + len(each.records)
-    parts.append(_gap(position, max(position, manifest.next.position), loaded[-1].entry.number))
+        gap = _gap(position, begin, each.entry.number, most_lost)
+        _check_follows(before, each)
+        parts += [gap, each.records]
+        position, before = begin + len(each.records), each.counters
+    last = loaded[-1].entry.number
+    parts.append(_gap(position, max(position, manifest.next.position), last, most_lost))
     counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
     return PieceTable.restore(np.concatenate(parts), counters, base)
 
 
-def _gap(begin: int, end: int, segment: int) -> np.ndarray:
+def _gap(begin: int, end: int, segment: int, most: int) -> np.ndarray:
     """Records of pieces whose segment is gone, noted under one that is there."""
-    if end < begin:
+    if not begin <= end <= begin + most:
         raise StoreCorrupt(
-            f"segment {segment} begins with piece {end}, expected {begin} or later: its store was "
-            f"put together from two copies; restore all of it from one"
+            f"segment {segment} begins with piece {end}, expected {begin} or at most {most} more: "
+            f"its store was put together from two copies; restore all of it from one"
         )
     records = np.zeros(end - begin, PIECE)
     records["end"], records["segment"] = int(End.LOST), segment
     records["episode"] = records["stream"] = -1
     return records
+
+
+def _check_follows(before: Counters, each: Loaded) -> None:
+    """Refuse a segment that gives out again what the one before it has used."""
+    for name, used, first in zip(
+        Counters._fields, before, each.segment.header.counters, strict=True
+    ):
+        if first < used:
+            raise StoreCorrupt(
+                f"segment {each.entry.number} begins with {name} {first}, expected {used} or "
+                f"more: its store was put together from two copies; restore all of it from one"
+            )

@@ -142,8 +142,9 @@ class SegmentWriter:
 
     def give_back(self, sealed: Sealed) -> None:
         """Return the room behind the last piece to the disk, once the manifest says so."""
-        self._files.truncate(self._file, sealed.nbytes)
-        self.segment.nbytes = sealed.nbytes
+        if not self._files.has_other_name(self._file):  # as a copy by hard links gives it one
+            self._files.truncate(self._file, sealed.nbytes)
+            self.segment.nbytes = sealed.nbytes
         self.close()
 
     def close(self) -> None:
@@ -228,6 +229,8 @@ def give_back(files: Files, loaded: Loaded) -> None:
     """Return the room behind a sealed segment's last piece to the disk."""
     if loaded.segment.nbytes > loaded.entry.nbytes:
         with files.open_to_write(loaded.segment.path) as file:
+            if files.has_other_name(file):
+                return
             files.truncate(file, loaded.entry.nbytes)
         loaded.segment.nbytes = loaded.entry.nbytes
 
@@ -236,9 +239,8 @@ def _create(files: Files, folder: Path, header: Header) -> FileIO:
     """A new segment's file, with its room taken and its name on the medium."""
     path = segment_path(folder, header.number)
     temporary = path.with_name(path.name + ".tmp")
-    file = files.open_to_write(temporary)
+    file = files.create(temporary)
     try:
-        files.truncate(file, 0)
         _allocate(files, folder, file, header.file_bytes)
         write_at(files, file, header.pack(), 0)
         files.fsync(file)

@@ -10,7 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.piece_format import Coding, PieceReader
+from stepwell.buffers.piece_places import DamagedPiece
 from stepwell.buffers.sampling.thread_share import ThreadShare
 from stepwell.buffers.spec import Field
 
@@ -86,6 +88,8 @@ class CodedCopies(NamedTuple):
         codings: [S] how they are stored.
         places: [S] offset of the piece's rows in the memory, number of its rows, first row wanted,
             rows wanted, first row of the output.
+        pieces: [S] index of the piece that each lies in.
+        base: Position of the first piece.
         columns: As in `PlainCopies`.
     """
 
@@ -94,6 +98,8 @@ class CodedCopies(NamedTuple):
     sources: list[memoryview]
     codings: list[Coding]
     places: list[tuple[int, int, int, int, int]]
+    pieces: np.ndarray
+    base: int
     columns: int = 0
 
     def make(self, out: np.ndarray, share: ThreadShare) -> None:
@@ -132,9 +138,16 @@ class CodedCopies(NamedTuple):
         offset, stored, start, rows, _ = self.places[k]
         if coding.block_rows:
             part = memoryview(out.reshape(-1).view(np.uint8).data)
-            self.reader.decode_rows(source, coding, offset, stored, start, rows, part)
+            try:
+                self.reader.decode_rows(source, coding, offset, stored, start, rows, part)
+            except StoreCorrupt as error:
+                raise self._damaged(k, error) from error
         else:
             self.reader.copy_rows(source, coding, offset, stored, start, out)
+
+    def _damaged(self, k: int, error: StoreCorrupt) -> DamagedPiece:
+        what = f"a piece of field {self.field.name!r} cannot be read: {error}; run stepwell verify"
+        return DamagedPiece(self.base + int(self.pieces[k]), StoreCorrupt(what))
 
 
 Copies: TypeAlias = PlainCopies | CodedCopies

@@ -9,6 +9,7 @@ import numpy as np
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.episode_filter import EpisodeFilter
 from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.memory_storage import check_free_memory
 from stepwell.buffers.piece_places import DamagedPiece
 from stepwell.buffers.row_copier import RowCopier
 from stepwell.buffers.storage import Storage
@@ -46,7 +47,8 @@ class EpisodeReader:
         if not self._storage.skips_corrupt:
             raise damaged
         with self._storage.lock:
-            self._storage.lose(damaged.position)
+            if damaged.position >= self._storage.table.base:  # else it is evicted by now
+                self._storage.lose(damaged.position)
 
     def _whole(self, position: int, generation: int) -> Iterator[Episode]:
         """The episode whose last piece stands at a position; its parts where a piece is damaged."""
@@ -74,6 +76,7 @@ class EpisodeReader:
         record = table.record(position)
         begin, stop = record.head, record.first_row + record.rows
         spec = self._spec
+        check_free_memory((stop - begin) * spec.row_bytes, f"episode {record.episode}")
         fields = {f.name: np.empty((stop - begin, *f.shape), f.numpy_dtype) for f in spec.fields}
         targets = list(enumerate(fields.values()))
         first, _ = self.copier.copy(position, record, begin, stop, targets)

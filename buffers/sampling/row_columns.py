@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepwell.buffers.piece_places import PiecePlaces
+from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.piece_places import DamagedPiece, PiecePlaces
 from stepwell.buffers.piece_records import Record
 from stepwell.buffers.spec import Field
 from stepwell.buffers.storage import Storage
@@ -101,9 +102,12 @@ class RowColumns:
                 coding = self._places.codings[kinds[place]]
                 column = self._column(field, coding.dtype)
                 rows = column[begin : begin + record.stored_rows]
-                self._places.reader.copy_rows(
-                    buffer, coding, offsets[place], record.stored_rows, 0, rows
-                )
+                try:
+                    self._places.reader.copy_rows(
+                        buffer, coding, offsets[place], record.stored_rows, 0, rows
+                    )
+                except StoreCorrupt as error:
+                    raise DamagedPiece(index + self._base, error, record) from error
         self._is_known[index] = True
 
     def slots(self, indices: np.ndarray, rows: np.ndarray) -> np.ndarray:

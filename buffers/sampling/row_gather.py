@@ -187,7 +187,8 @@ class RowGather:
         found = (offsets, records["stored_rows"][piece], start, rows, target)
         codings = [places.codings[kind] for kind in kinds.tolist()]
         where = list(zip(*(values.tolist() for values in found), strict=True))
-        return CodedCopies(field, places.reader, sources, codings, where, columns)
+        base = self._storage.table.base
+        return CodedCopies(field, places.reader, sources, codings, where, piece, base, columns)
 
     def copy(self, copies: Sequence[tuple[Copies, np.ndarray]]) -> None:
         """Make copies, without the storage's lock.

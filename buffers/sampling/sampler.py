@@ -118,10 +118,7 @@ class Sampler:
                 self._newest.advance(table, kinds.newest, newest)
             return found, weights
 
-        found, weights = self._locked(plan)
-        # Without the lock: what is evicted meanwhile stays in memory until it is copied.
-        self._gather.copy(found.copies)
-        return cast("BatchT", maker.finish(found, weights))
+        return cast("BatchT", self._made(maker, plan))
 
     def count(self, asked: Asks[BatchT]) -> int:
         """See `SequenceReplayBuffer.count`."""
@@ -167,13 +164,12 @@ class Sampler:
         maker = self._maker(request)
         memory = maker.memory(len(numbers), None)
 
-        def plan() -> _Plan:
+        def plan() -> tuple[_Plan, np.ndarray]:
             chosen = self._still_there(request, contents, numbers)
-            return maker.plan(self._gather, self._storage.table, chosen, memory)
+            found = maker.plan(self._gather, self._storage.table, chosen, memory)
+            return found, np.ones(len(numbers), np.float32)
 
-        found = self._locked(plan)
-        self._gather.copy(found.copies)
-        return cast("BatchT", maker.finish(found, np.ones(len(numbers), np.float32)))
+        return cast("BatchT", self._made(maker, plan))
 
     def at(self, asked: Asks[BatchT], ids: np.ndarray) -> BatchT:
         """See `SequenceReplayBuffer.take`."""
@@ -181,14 +177,13 @@ class Sampler:
         maker, rows = self._maker(request), checked_ids(ids)
         memory, are_whole = maker.memory(len(rows), None), isinstance(request, Episodes)
 
-        def plan() -> _Plan:
+        def plan() -> tuple[_Plan, np.ndarray]:
             table = self._storage.table
             chosen = items_at(table, maker.kinds(), rows, are_whole=are_whole)
-            return maker.plan(self._gather, table, chosen, memory)
+            found = maker.plan(self._gather, table, chosen, memory)
+            return found, np.ones(len(rows), np.float32)
 
-        found = self._locked(plan)
-        self._gather.copy(found.copies)
-        return cast("BatchT", maker.finish(found, np.ones(len(rows), np.float32)))
+        return cast("BatchT", self._made(maker, plan))
 
     def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
         """See `SequenceReplayBuffer.field_rows`."""
@@ -230,6 +225,18 @@ class Sampler:
     def close(self) -> None:
         """End the threads."""
         self._gather.close()
+
+    def _made(self, maker: _Maker, plan: Callable[[], tuple[_Plan, np.ndarray]]) -> object:
+        """The batch of a plan, which is made anew where a piece turns out to be damaged."""
+        while True:
+            found, weights = self._locked(plan)
+            try:
+                # Without the lock: what is evicted meanwhile stays in memory until it is copied.
+                self._gather.copy(found.copies)
+            except DamagedPiece as damaged:
+                self._reader.leave_out(damaged)
+            else:
+                return maker.finish(found, weights)
 
     def _locked(self, find: Callable[[], ResultT]) -> ResultT:
         """Look something up while nothing changes, without what turns out to be damaged."""

@@ -99,7 +99,7 @@ class Model:
     def lose(self, number: int) -> None:
         if self.kept:
             place = number % len(self.kept)
-            self.table.lose(self.table.base + place)
+            self.table.lose([self.table.base + place])
             self.kept[place].is_lost = True
 
     def evict(self) -> None:
@@ -160,7 +160,7 @@ def test_a_table_made_at_once_leaves_out_the_same(
 def test_an_episode_goes_on_behind_a_lost_piece() -> None:
     table = PieceTable()
     table.append(piece_of(0, 0, 5), 0, 0, 8)
-    table.lose(0)
+    table.lose([0])
     table.check([piece_of(0, 5, 5)])
     table.append(piece_of(0, 5, 5, End.TERMINATED), 0, 8, 8)
     assert table.record(1).head == 5
@@ -172,7 +172,7 @@ def test_evicting_the_beginning_moves_the_head_of_its_own_run_alone() -> None:
     table = PieceTable()
     for number in range(4):  # of one episode, the first piece in a segment of its own
         table.append(piece_of(0, 5 * number, 5), number > 0, 8 * number, 8)
-    table.lose(2)
+    table.lose([2])
     assert table.records["head"].tolist() == [0, 0, 10, 15]
     table.drop_segment()
     assert table.records["head"].tolist()[::2] == [5, 15]

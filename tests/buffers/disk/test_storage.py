@@ -28,10 +28,8 @@ from piece_model import SPEC, Recording, assert_holds, piece_of, read_metadata, 
 from stepwell.buffers import (
     DiskStorage,
     End,
-    Field,
     MemoryStorage,
     Piece,
-    Spec,
 )
 from stepwell.buffers.disk.format import Manifest
 from storage_contract import play
@@ -282,13 +280,6 @@ def test_windows_is_refused_in_one_sentence(
         create(tmp_path / "a")
     with pytest.raises(OSError, match=message):
         reopen(tmp_path / "a")
-
-
-def test_a_dtype_without_a_place_in_the_format_is_refused(tmp_path: Path) -> None:
-    spec = Spec((Field("observation", "datetime64[ns]", (), "raw"),), "observation", "observation")
-    with pytest.raises(TypeError, match=r"field 'observation': dtype datetime64\[ns\] cannot be s"):
-        DiskStorage.create(tmp_path / "a", spec)
-    assert not (tmp_path / "a").exists()
 
 
 def test_a_budget_too_small_for_files_is_refused(tmp_path: Path) -> None:

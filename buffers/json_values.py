@@ -1,0 +1,159 @@
+"""JSON that comes from a file, read within limits and taken apart with its types checked.
+
+Whoever made the file may have written anything, and checksums can be made again: so nothing of it
+is used that did not go through here. Every fault is a ValueError that names the part.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import NoReturn, cast
+
+__all__ = ["MOST", "check_extent", "items", "mapping", "member", "parse", "text", "whole"]
+
+MOST = 1 << 62
+"""No count, id or offset is larger: so the sum of two fits 64 bits."""
+
+_MOST_BYTES = 64 << 20
+_MOST_DEPTH = 100
+
+
+def check_extent(data: bytes, value: object, most_depth: int = _MOST_DEPTH) -> None:
+    """Refuse JSON that is too long, or nested too deeply, to be read again.
+
+    Args:
+        data: The JSON.
+        value: What it holds.
+        most_depth: How deeply lists and objects may be nested.
+
+    Raises:
+        ValueError: It is more than 64 MiB, or nested more deeply.
+    """
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"expected at most {_MOST_BYTES} bytes of JSON, got {len(data)}")
+    if data.count(b"[") + data.count(b"{") <= most_depth:
+        return  # mostly
+    level = [value]
+    for _ in range(most_depth + 1):
+        level = [part for each in level for part in _parts(each)]
+        if not level:
+            return
+    raise ValueError(f"expected JSON of at most {most_depth} levels, got more")
+
+
+def parse(data: bytes, *, is_finite: bool = True) -> dict[str, object]:
+    """The JSON object in some bytes.
+
+    Args:
+        data: The JSON.
+        is_finite: Refuse numbers that are infinite or not a number.
+
+    Raises:
+        ValueError: It is no JSON, no object, longer than 64 MiB or nested more than 100 levels.
+    """
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"expected at most {_MOST_BYTES} bytes of JSON, got {len(data)}")
+    try:
+        if is_finite:
+            value = json.loads(data, parse_constant=_refuse, parse_float=_finite)
+        else:
+            value = json.loads(data)
+    except RecursionError:
+        raise ValueError(f"expected JSON of at most {_MOST_DEPTH} levels, got more") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"expected JSON in UTF-8, got other bytes at {error.start}") from None
+    except ValueError as error:
+        raise ValueError(f"expected JSON, got something else: {error}") from None
+    check_extent(data, value)
+    return mapping(value, "JSON")
+
+
+def member(data: Mapping[str, object], key: str) -> object:
+    """A part of an object that must be there.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if key not in data:
+        raise ValueError(f"{key}: expected a value, got none")
+    return data[key]
+
+
+def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:
+    """A whole number in a range.
+
+    Raises:
+        ValueError: The value is something else.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(
+            f"{name}: expected a whole number from {least} to {most}, got {_short(value)}"
+        )
+    return value
+
+
+def text(value: object, name: str) -> str:
+    """A text.
+
+    Raises:
+        ValueError: The value is something else.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: expected a text, got {_short(value)}")
+    return value
+
+
+def mapping(value: object, name: str) -> dict[str, object]:
+    """An object; its keys are texts in all JSON.
+
+    Raises:
+        ValueError: The value is something else.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: expected an object, got {_short(value)}")
+    return cast("dict[str, object]", value)
+
+
+def items(value: object, name: str, count: int | None = None) -> list[object]:
+    """A list, of so many values where a count is given.
+
+    Raises:
+        ValueError: The value is something else.
+    """
+    found = cast("list[object]", value) if isinstance(value, list) else None
+    if found is None or count not in (None, len(found)):
+        expected = "a list" if count is None else f"a list of {count} values"
+        raise ValueError(f"{name}: expected {expected}, got {_short(value)}")
+    return found
+
+
+def _parts(value: object) -> list[object]:
+    """The lists and objects in a list or an object."""
+    if isinstance(value, dict):
+        inner = list(cast("dict[str, object]", value).values())
+    else:
+        inner = list(cast("list[object]", value)) if isinstance(value, list | tuple) else []
+    return [part for part in inner if isinstance(part, dict | list | tuple)]
+
+
+def _short(value: object) -> str:
+    """A value in a message, whatever its size."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MOST:
+        return f"a number of {value.bit_length()} bits"
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        _refuse(digits)
+    return number
+
+
+def _refuse(number: str) -> NoReturn:
+    raise ValueError(f"the number {number[:20]}, which is not finite")
