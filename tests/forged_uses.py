@@ -139,7 +139,10 @@ class _Case:
             )
         if read != DONE and str(self.path) not in read and "stepwell verify" not in read:
             raise Fault("refused without the place", read)
-        for name in self._rng.sample(sorted(READING), self._rng.choice((1, 1, 2))):
+        names = self._rng.sample(sorted(READING), self._rng.choice((1, 1, 2)))
+        if "checkpoint" in self.what and "checkpoint" not in names:
+            names.append("checkpoint")
+        for name in names:
             use = READING[name]
             ending = attempt(name, lambda use=use: use(self.path, self._rng), use_accepts(name))
             all_of_it.check(name)
