@@ -1,0 +1,120 @@
+"""What judges hostile input can fail: each way to end badly is told from a good end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hostile_runner import Canaries, Fault, Limits, Runner, attempt, fast_folder
+from stepwell.buffers import DiskStorage, Spec, StoreCorrupt, StoreNotFound
+
+LIMITS = Limits(cpu_seconds=1, idle_looks=3, memory_bytes=1 << 28, file_bytes=1 << 20)
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def work_for_good() -> None:
+    while True:
+        pass
+
+
+def sleep_for_good() -> None:
+    os.mkfifo("pipe")
+    Path("pipe").read_bytes()
+
+
+def take_memory() -> None:
+    np.zeros(1 << 29, np.uint8)
+
+
+def fill_the_disk() -> None:
+    with Path("large").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 21)
+
+
+ENDS: dict[Callable[[], None], str] = {
+    crash: "SIGSEGV",
+    work_for_good: "too much processor time",
+    sleep_for_good: "asleep for good",
+    take_memory: "MemoryError",
+    fill_the_disk: "OSError",
+}
+
+
+def make(folder: Path) -> Callable[[int], Mapping[str, str]]:
+    """Every second case ends badly."""
+    os.chdir(folder)
+    ends = [*ENDS]
+
+    def work(number: int) -> Mapping[str, str]:
+        end = ends[number // 2] if number % 2 else lambda: None
+        return {"ending": attempt("it", end)}
+
+    return work
+
+
+def test_a_bad_end_is_told_and_the_next_case_runs() -> None:
+    with fast_folder() as folder, Runner(partial(make, folder), folder, LIMITS) as runner:
+        for number, (end, signature) in enumerate(ENDS.items()):
+            good, bad = runner.run(2 * number), runner.run(2 * number + 1)
+            assert (good.number, good.told, good.fault) == (2 * number, {"ending": "done"}, "")
+            assert (bad.number, bad.told) == (2 * number + 1, {})
+            assert signature in bad.signature
+            assert end.__name__ in bad.fault
+
+
+def test_the_place_of_a_fault_is_the_innermost_line_of_ours() -> None:
+    with pytest.raises(Fault) as found:
+        attempt("a spec", lambda: Spec.from_json({"fields": [3]}))
+    assert "buffers/spec.py:" in found.value.signature
+
+
+def test_a_sentence_is_no_fault(tmp_path: Path) -> None:
+    def corrupt() -> None:
+        raise StoreCorrupt("here")
+
+    assert attempt("it", corrupt) == "StoreCorrupt: here"
+    missing = attempt("it", lambda: DiskStorage.open(tmp_path / "none"), ())
+    assert missing.startswith(StoreNotFound.__name__)
+    with pytest.raises(Fault, match="numpy's"):
+        attempt("numpy's ValueError", lambda: np.zeros(3).reshape(2, 2))
+    with pytest.raises(Fault, match="names no file"):
+        attempt("an OSError that names no file", lambda: os.read(10_000, 1))
+
+
+@pytest.mark.parametrize("what", ["content", "time", "name", "gone", "other file"])
+def test_a_touch_is_seen(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "beside"
+    folder.mkdir()
+    file = folder / "precious.bin"
+    file.write_bytes(b"precious")
+    before = file.stat()
+    (tmp_path / "free").mkdir()
+    canaries = Canaries(tmp_path, frozenset({"free"}))
+    (tmp_path / "free" / "new").touch()
+    canaries.check("nothing")
+    if what == "content":
+        file.write_bytes(b"PRECIOUS")
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif what == "time":
+        os.utime(file, ns=(0, time.time_ns()))
+    elif what == "name":
+        (folder / "new").touch()
+    elif what == "gone":
+        file.unlink()
+    else:
+        file.rename(folder / "away")
+        file.write_bytes(b"precious")
+        (folder / "away").unlink()
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(Fault, match=r"precious|new"):
+        canaries.check("a touch")
