@@ -109,13 +109,13 @@ def _fits(value: Any, column: Column) -> bool:
     """Whether a number, or an array, surely has its place in a column."""
     kind = type(value)
     if kind is np.ndarray:
-        return value.dtype == column.dtype and value.shape == column.shape[1:]
+        return bool(value.dtype == column.dtype and value.shape == column.shape[1:])
     if column.ndim > 1:
         return False
     dtype = column.dtype
     if kind is int:
         if dtype == _INT:
-            return -(2**63) <= value < 2**63
+            return bool(-(2**63) <= value < 2**63)
         return dtype == _FLOAT and -_EXACT_IN_FLOAT64 <= value <= _EXACT_IN_FLOAT64
     if kind is float:
         return dtype == _FLOAT
