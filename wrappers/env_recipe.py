@@ -161,14 +161,17 @@ def stack_of_vector(envs: gym.vector.VectorEnv[Any, Any, Any]) -> tuple[int, str
 
 def _stacks_in_workers(envs: Any) -> list[tuple[int, str | None] | None]:
     """One for each env; none at all where asking is impossible or might harm a worker."""
-    is_gymnasiums = isinstance(envs, gym.vector.AsyncVectorEnv) and envs.worker is None
-    if not is_gymnasiums and not isinstance(envs, WorkerVectorEnv):
+    is_async = isinstance(envs, gym.vector.AsyncVectorEnv) and envs.worker is None
+    if not is_async and not isinstance(envs, WorkerVectorEnv):
         return []
     try:
-        # An attribute that is not there would end a worker of gymnasium's, so names come first.
-        if not all(map(_shows_a_stack, envs.call("__str__"))):
-            return []
-        if not all(envs.call("has_wrapper_attr", "padding_type")):
+        stacks = {_stack_in(chain) for chain in envs.call("__str__")}
+        # An attribute that is not there would end a worker of gymnasium's.
+        if stacks == {FrameStack.__name__} and all(envs.call("has_wrapper_attr", "padding")):
+            size = envs.single_observation_space.shape[0]
+            return [(size, padding) for padding in envs.call("padding")]
+        is_gymnasiums = stacks == {wrappers.FrameStackObservation.__name__}
+        if not is_gymnasiums or not all(envs.call("has_wrapper_attr", "padding_type")):
             return []
         sizes, paddings = envs.call("stack_size"), envs.call("padding_type")
         values = envs.call("padding_value")
@@ -180,15 +183,16 @@ def _stacks_in_workers(envs: Any) -> list[tuple[int, str | None] | None]:
     ]
 
 
-def _shows_a_stack(chain: str) -> bool:
-    """Read "<TimeLimit<FrameStackObservation<...>>>", as gymnasium names an env's wrappers."""
-    for name in re.findall(r"<(\w+)", chain):
-        if name == wrappers.FrameStackObservation.__name__:
-            return True
+def _stack_in(chain: str) -> str | None:
+    """Find a stack in "<TimeLimit<FrameStack<...>>>", as gymnasium names an env's wrappers."""
+    names: list[str] = re.findall(r"<(\w+)", chain)
+    for name in names:
+        if name in (FrameStack.__name__, wrappers.FrameStackObservation.__name__):
+            return name
         kind = getattr(wrappers, name, None)
         if not isinstance(kind, type) or not issubclass(kind, SHOW_AS_IT_IS):
-            return False
-    return False
+            return None
+    return None
 
 
 def _can_stack(space: gym.Space[Any]) -> bool:

@@ -166,6 +166,29 @@ def test_8_gymnasiums_own_stack_is_stored_once_without_being_asked(asked: int | 
     assert (field.shape, field.stack, field.stack_padding) == ((4, 4), 3, "zero")
 
 
+def test_8_a_stack_of_one_live_frame_is_refused_before_a_row_is_stored() -> None:
+    """Gymnasium stacks k times the newest frame then, and the policy sees no other."""
+
+    class Live(FrameEnv):
+        def frame(self) -> Any:
+            self.live = getattr(self, "live", np.zeros((4, 4), np.uint8))
+            self.live[...] = super().frame()
+            return self.live
+
+    make = lambda: FrameStackObservation(Live(), 3)  # noqa: E731
+    replay = sw.SequenceReplayBuffer()
+    with (
+        sw.Collector(vector([make]), sw.RandomPolicy(), replay, seed=0) as collector,
+        pytest.raises(SpecMismatch, match=r"3 frames.*frame_stack=1"),
+    ):
+        collector.collect(steps=20)
+    assert replay.steps == 0
+    with sw.Collector(
+        vector([make]), sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0, frame_stack=1
+    ) as whole:
+        assert whole.collect(steps=20).steps == 20
+
+
 def test_8_a_replay_that_holds_whole_stacks_goes_on_with_them() -> None:
     make = lambda: FrameStackObservation(FrameEnv(), 3, padding_type="zero")  # noqa: E731
     replay = sw.SequenceReplayBuffer()

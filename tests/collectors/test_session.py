@@ -19,7 +19,7 @@ from gymnasium.wrappers.vector import TransformObservation as VectorTransformObs
 from fakes import CounterEnv
 from stepwell.collectors import RandomPolicy
 from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of, recipe_of
-from stepwell.wrappers import vectorize
+from stepwell.wrappers import FrameStack, vectorize
 
 
 def test_all_seeds_follow_from_one() -> None:
@@ -96,6 +96,7 @@ def test_gymnasiums_own_stack_tells_its_size_and_padding(kind: Any) -> None:
     assert seen(stacked) == (3, "zero")
     assert seen(partial(stacked, "reset", TimeLimit, max_episode_steps=9)) == (3, "repeat")
     assert seen(partial(stacked, np.zeros(4, np.float32))) == (3, "zero")
+    assert seen(lambda: FrameStack(gym.make("CartPole-v1"), 3, padding="repeat")) == (3, "repeat")
     # Stored as they are: their first frames are of the user's, or they are changed further out.
     assert seen(partial(stacked, np.full(4, 0.1, np.float32)))[0] == 1
     assert seen(partial(stacked, "zero", changed_outside))[0] == 1
