@@ -13,9 +13,9 @@ from stepwell.buffers.spec import flatten, unflatten
 from stepwell.collectors.policies.actions import split_extras, split_state
 from stepwell.collectors.policies.policy import (
     AnyPolicy,
-    check_policy,
     RandomPolicy,
     SeededPolicy,
+    check_policy,
     recurrent,
     took_of,
     value_of,
