@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        show_error(f"{_one_line(message())} See: {_help_of(error)}")
+        text = _one_line(message())
+        show_error(f"{text}{'' if text.endswith(('.', '?')) else '.'} See: {_help_of(error)}")
         return BAD_INPUT
     return code if isinstance(code, int) else 0
 

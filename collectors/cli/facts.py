@@ -160,11 +160,14 @@ def size_in_words(disk_bytes: int, raw_bytes: int, stored_bytes: int | None = No
         parts.append(f"rows {format_bytes(stored_bytes)} of it")
     parts.append(f"raw {format_bytes(raw_bytes)}")
     if 0 < raw_bytes < disk_bytes:
-        larger = disk_bytes / raw_bytes
-        parts.append(f"{larger:,.3g}x larger: files take room in advance")
+        parts.append(f"{_times(disk_bytes / raw_bytes)} larger: files take room in advance")
     elif disk_bytes and raw_bytes / disk_bytes >= 1.05:
-        parts.append(f"{raw_bytes / disk_bytes:,.3g}x smaller")
+        parts.append(f"{_times(raw_bytes / disk_bytes)} smaller")
     return parts
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
 
 
 def digest_of(path: Path) -> str:

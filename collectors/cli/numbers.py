@@ -10,6 +10,7 @@ __all__ = ["info_field", "number_of_bytes", "screen_size", "whole_number"]
 _NUMBER = re.compile(
     r"([+-]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([a-z]*)", re.IGNORECASE
 )
+_TOO_MANY = 2**63  # for the 64-bit counters of a store
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _BYTES = {
     **{unit: 1000**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))},
@@ -27,13 +28,13 @@ def whole_number(option: str, text: str, least: int = 1) -> int:
         least: The smallest number that makes sense.
 
     Raises:
-        ValueError: It is no whole number, or too small.
+        ValueError: It is no whole number, or too small or large.
 
     Example:
         >>> [whole_number("--steps", text) for text in ("100_000", "1e5", "100k", "0.1M")]
         [100000, 100000, 100000, 100000]
     """
-    number = _read(text, _COUNTS)
+    number = _read(option, text, _COUNTS)
     if number is None or number < least:
         raise ValueError(
             f"{option}: expected a whole number >= {least}, such as 100_000, 1e5 or 100k, "
@@ -52,7 +53,7 @@ def number_of_bytes(option: str, text: str) -> int:
         >>> number_of_bytes("--capacity-bytes", "2GB"), number_of_bytes("--capacity-bytes", "1 MiB")
         (2000000000, 1048576)
     """
-    number = _read(text, _BYTES)
+    number = _read(option, text, _BYTES)
     if number is None or number < 1:
         raise ValueError(f"{option}: expected bytes such as 500MB or 2GiB, got {text!r}")
     return number
@@ -105,9 +106,13 @@ def info_field(option: str, text: str) -> tuple[str, int | float | bool | None]:
     )
 
 
-def _read(text: str, units: dict[str, int]) -> int | None:
+def _read(option: str, text: str, units: dict[str, int]) -> int | None:
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
         return None
     number = Decimal(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()]
+    if number >= _TOO_MANY:
+        raise ValueError(
+            f"{option}: expected a number below 2**63, got {text!r}; give a smaller one"
+        )
     return int(number) if number == number.to_integral_value() else None

@@ -31,6 +31,16 @@ def test_what_is_no_count_is_refused_by_name(text: str) -> None:
     assert repr(text) in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["1e40", str(2**63)])
+def test_a_number_that_no_counter_holds_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--steps.*2\*\*63") as caught:
+        whole_number("--steps", text)
+    assert repr(text) in str(caught.value)
+    with pytest.raises(ValueError, match=r"--capacity-bytes.*2\*\*63"):
+        number_of_bytes("--capacity-bytes", text)
+    assert whole_number("--steps", str(2**63 - 1)) == 2**63 - 1
+
+
 def test_the_least_count_is_the_callers() -> None:
     assert whole_number("--seed", "0", 0) == 0
     with pytest.raises(ValueError, match=">= 0"):

@@ -14,7 +14,7 @@ import stepwell as sw
 from command_line import CommandLine
 from stepwell.buffers import End, Piece
 from stepwell.collectors.cli.catalogue import catalogue, nearest
-from stepwell.collectors.cli.facts import facts_of
+from stepwell.collectors.cli.facts import facts_of, size_in_words
 from stepwell.collectors.cli.info import histogram
 from stepwell.collectors.report import format_bytes
 
@@ -82,6 +82,13 @@ def test_the_size_of_a_store_is_that_of_its_files(stepwell: CommandLine) -> None
     on_disk, _, _, ratio = size_line(stepwell("info a").out)
     assert on_disk == f"{format_bytes(disk)} on disk"
     assert ratio.startswith(f"{disk / told['raw_bytes']:.3g}x larger")
+
+
+def test_a_ratio_is_written_without_an_exponent() -> None:
+    assert size_in_words(75_400, 32)[-1].startswith("2,356x larger")
+    assert size_in_words(10_000_000, 12_345_678_901)[-1] == "1,235x smaller"
+    assert size_in_words(1000, 1000) == ["1.0 kB on disk", "raw 1.0 kB"]
+    assert size_in_words(1000, 0) == ["1.0 kB on disk", "raw 0 B"]
 
 
 def test_a_store_that_is_smaller_than_its_rows_says_by_how_much(stepwell: CommandLine) -> None:
