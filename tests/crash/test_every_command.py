@@ -116,7 +116,7 @@ def test_a_planted_bug_is_found(commands: Commands, tmp_path: Path, name: str) -
 def test_calls_elsewhere_are_not_counted(commands: Commands, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     done = commands.run(
-        "collect CartPole-v1 --workers 0 --steps 9 --out ../there --quiet".split(),
+        f"collect CartPole-v1 --workers 0 --steps 9 --out {tmp_path}/there --quiet".split(),
         tmp_path / "here",
     )
     assert (done.code, done.calls) == (0, ())
