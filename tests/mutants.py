@@ -190,7 +190,10 @@ def _(patch: Patch) -> None:
 
 @mutant("a manifest is written over what a crash left of one", "kills", 3)
 def _(patch: Patch) -> None:
-    with_calls(patch, StoreFolder, "write_manifest", "files", {"truncate": nothing})
+    def write_over(self: Files, path: Path) -> FileIO:
+        return self.open_to_write(path)
+
+    with_calls(patch, StoreFolder, "write_manifest", "files", {"create": write_over})
 
 
 @mutant("a segment is removed before the manifest leaves it out", "kills")
