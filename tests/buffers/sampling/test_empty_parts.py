@@ -77,7 +77,7 @@ def filled(
 ) -> SequenceReplayBuffer:
     """A replay of labelled rows, each episode in two pieces; observations and actions alike."""
     spec = Spec.from_spaces(space, space)
-    codecs = {} if codec is None else {field.name: codec for field in spec.fields}
+    codecs: dict[str, Codec] = {} if codec is None else {field.name: codec for field in spec.fields}
     replay = SequenceReplayBuffer(path, codecs=codecs, seed=0)
     replay.bind(spec, {"num_envs": 1})
     for episode in range(EPISODES):
