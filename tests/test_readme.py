@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,12 @@ def test_a_document_runs_as_written(document: Path, tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@each_document
+def test_no_figure_was_left_to_be_filled_in(document: Path) -> None:
+    found = re.findall(r"\b(?:TODO|TBD|FIXME|XXX|SEEDS|FIGURES?|NUMBERS?)\b", document.read_text())
+    assert not found
 
 
 def test_the_readme_marks_the_commands_that_ci_takes_from_it() -> None:

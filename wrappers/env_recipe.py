@@ -168,8 +168,8 @@ def _stacks_in_workers(envs: Any) -> list[tuple[int, str | None] | None]:
         stacks = {_stack_in(chain) for chain in envs.call("__str__")}
         # An attribute that is not there would end a worker of gymnasium's.
         if stacks == {FrameStack.__name__} and all(envs.call("has_wrapper_attr", "padding")):
-            size = envs.single_observation_space.shape[0]
-            return [(size, padding) for padding in envs.call("padding")]
+            shape = cast("tuple[int, ...]", envs.single_observation_space.shape)
+            return [(shape[0], padding) for padding in envs.call("padding")]
         is_gymnasiums = stacks == {wrappers.FrameStackObservation.__name__}
         if not is_gymnasiums or not all(envs.call("has_wrapper_attr", "padding_type")):
             return []
