@@ -131,7 +131,7 @@ def _(patch: Patch) -> None:
     with_calls(patch, StoreFolder, "make", "files", {"fsync_folder": nothing})
 
 
-@mutant("a writer that opens trusts a manifest that may not be durable", "power loss")
+@mutant("a writer that opens trusts a manifest that may not be durable", "power loss", 23)
 def _(patch: Patch) -> None:
     recover = Appender._recover
 
@@ -347,7 +347,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Header, "unpack", unpack)
 
 
-@mutant("the manifest is not checked", "flips")
+@mutant("the manifest is not checked", "flips", 10)
 def _(patch: Patch) -> None:
     original = Manifest.unpack
 
