@@ -145,18 +145,21 @@ class PieceReader:
         )
         # By codec, stored dtype and rows a block, as they stand in an entry.
         self._codings = [dict(_codings(field)) for field in spec.fields]
+        stored = [
+            [coding for (tag, *_), coding in codings.items() if tag == _TAGS[field.codec]]
+            for field, codings in zip(self._fields, self._codings, strict=True)
+        ]
+        self._least_row = float(
+            sum(min(c.row_bytes for c in each) for each in stored if not each[0].block_rows)
+        )
+        self._least_blocks = [each[0].block_rows for each in stored if each[0].block_rows]
         self._local = threading.local()
 
     def least_bytes(self, rows: np.ndarray) -> np.ndarray:
         """Bytes [n] that pieces of so many rows [n] take at the very least, as float64."""
-        many = rows.astype(np.float64)  # the product may be more than 64 bits hold
-        least = np.full(len(rows), float(self._head.size))
-        for field, codings in zip(self._fields, self._codings, strict=True):
-            if field.codec == "zstd":
-                least += np.ceil(many / _block_rows(field)) * _END.size
-            else:
-                stored = [coding for tag, coding in codings.items() if tag[0] == _TAGS[field.codec]]
-                least += many * min(coding.row_bytes for coding in stored)
+        least = rows * self._least_row + self._head.size  # more, perhaps, than 64 bits hold
+        for block_rows in self._least_blocks:
+            least += np.ceil(rows / block_rows) * _END.size
         return least
 
     def check_head(self, buffer: Buffer, origin: int, nbytes: int) -> None:
@@ -223,10 +226,11 @@ class PieceReader:
         for coding, offset, _ in self.places(buffer, origin, rows):
             if not coding.block_rows:
                 continue
+            target = self._scratch(min(coding.block_rows, rows) * coding.row_bytes)
             for start in range(0, rows, coding.block_rows):
                 count = min(coding.block_rows, rows - start)
-                target = memoryview(bytearray(count * coding.row_bytes))
-                self.decode_rows(source, coding, offset, rows, start, count, target)
+                part = target[: count * coding.row_bytes]
+                self.decode_rows(source, coding, offset, rows, start, count, part)
 
     def metadata(self, buffer: Buffer, origin: int) -> Mapping[str, object]:
         """The metadata of the piece that begins at ``origin``.

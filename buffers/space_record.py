@@ -9,7 +9,15 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
+from stepwell.buffers.json_values import MOST, items, mapping, member, text, whole
+
 __all__ = ["space_from_json", "space_to_json"]
+
+_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+_MOST_NUMBERS = 1 << 26
 
 
 def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -61,30 +69,65 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
-    """The space that `space_to_json` told of.
+    """The space that `space_to_json` told of; the data may come from anywhere.
 
     Raises:
-        ValueError: It tells of another kind of space.
+        ValueError: It tells of none, or of one that is too large.
     """
-    kind = data["type"]
+    kind = member(data, "type")
     if kind == "Box":
-        dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
-        low, high = (_bounds(data[name], dtype, shape) for name in ("low", "high"))
+        dtype, shape = _dtype(data), _shape(member(data, "shape"))
+        low, high = (_bounds(member(data, name), dtype, shape) for name in ("low", "high"))
         return spaces.Box(low, high, shape, cast("Any", dtype.type))
     if kind == "Discrete":
-        dtype = np.dtype(data["dtype"])
-        return spaces.Discrete(data["n"], start=data["start"], dtype=cast("Any", dtype.type))
+        n = whole(member(data, "n"), "n", 1)
+        first = whole(member(data, "start"), "start", -MOST)
+        return spaces.Discrete(n, start=first, dtype=cast("Any", _dtype(data).type))
     if kind == "MultiDiscrete":
-        dtype = np.dtype(data["dtype"])
-        nvec, start = (np.array(data[name], dtype) for name in ("nvec", "start"))
+        dtype = _dtype(data)
+        nvec, start = (_numbers(member(data, name), dtype) for name in ("nvec", "start"))
+        if nvec.shape != start.shape or (nvec.size and nvec.min() < 1):
+            raise ValueError("space: expected numbers >= 1 of actions, each with its first one")
         return spaces.MultiDiscrete(nvec, dtype=cast("Any", dtype.type), start=start)
     if kind == "MultiBinary":
-        return spaces.MultiBinary(data["n"])
+        lengths = member(data, "n")
+        return spaces.MultiBinary(
+            _shape(lengths) if isinstance(lengths, list) else _shape([lengths])[0]
+        )
     if kind == "Dict":
-        return spaces.Dict({key: space_from_json(part) for key, part in data["spaces"].items()})
+        named = mapping(member(data, "spaces"), "spaces")
+        return spaces.Dict({key: _part(part) for key, part in named.items()})
     if kind == "Tuple":
-        return spaces.Tuple([space_from_json(part) for part in data["spaces"]])
+        return spaces.Tuple([_part(part) for part in items(member(data, "spaces"), "spaces")])
     raise ValueError(f"space: expected a kind that Stepwell writes, got {kind!r}")
+
+
+def _part(data: object) -> spaces.Space[Any]:
+    return space_from_json(mapping(data, "space"))
+
+
+def _dtype(data: Mapping[str, Any]) -> np.dtype[Any]:
+    """The dtype of a space."""
+    name = text(member(data, "dtype"), "dtype")
+    if name not in _DTYPES:
+        raise ValueError(f"dtype: expected one of {', '.join(_DTYPES)}, got {name[:60]!r}")
+    return np.dtype(name)
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    """A shape whose bounds need not much memory."""
+    lengths = tuple(whole(length, "shape", 0, _MOST_NUMBERS) for length in items(value, "shape"))
+    if len(lengths) > 32 or math.prod(max(1, length) for length in lengths) > _MOST_NUMBERS:
+        raise ValueError(f"shape: expected at most {_MOST_NUMBERS} numbers, got {lengths[:32]}")
+    return lengths
+
+
+def _numbers(value: object, dtype: np.dtype[Any]) -> np.ndarray:
+    """Nested lists of numbers as an array."""
+    try:
+        return np.array(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"space: expected lists of {dtype} numbers, got others: {error}") from None
 
 
 def _bound(bound: np.ndarray) -> Any:
@@ -102,7 +145,10 @@ def _plain(value: Any) -> Any:
 
 def _bounds(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
     """The bound of each element."""
-    if isinstance(value, list):
-        bounds = np.array(value).reshape(shape)
-        return bounds.astype(dtype)
-    return np.full(shape, np.dtype(dtype).type(value))
+    try:
+        if isinstance(value, list):
+            bounds = np.array(value).reshape(shape)
+            return bounds.astype(dtype)
+        return np.full(shape, np.dtype(dtype).type(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"space: expected bounds of {dtype}, got others: {error}") from None

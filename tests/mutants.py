@@ -131,7 +131,7 @@ def _(patch: Patch) -> None:
     with_calls(patch, StoreFolder, "make", "files", {"fsync_folder": nothing})
 
 
-@mutant("a writer that opens trusts a manifest that may not be durable", "power loss")
+@mutant("a writer that opens trusts a manifest that may not be durable", "power loss", 23)
 def _(patch: Patch) -> None:
     recover = Appender._recover
 
@@ -190,7 +190,10 @@ def _(patch: Patch) -> None:
 
 @mutant("a manifest is written over what a crash left of one", "kills", 3)
 def _(patch: Patch) -> None:
-    with_calls(patch, StoreFolder, "write_manifest", "files", {"truncate": nothing})
+    def write_over(self: Files, path: Path) -> FileIO:
+        return self.open_to_write(path)
+
+    with_calls(patch, StoreFolder, "write_manifest", "files", {"create": write_over})
 
 
 @mutant("a segment is removed before the manifest leaves it out", "kills")
@@ -344,7 +347,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Header, "unpack", unpack)
 
 
-@mutant("the manifest is not checked", "flips")
+@mutant("the manifest is not checked", "flips", 10)
 def _(patch: Patch) -> None:
     original = Manifest.unpack
 

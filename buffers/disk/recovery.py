@@ -28,6 +28,7 @@ _NUMBERS = (
 )
 _FIRST_NUMBER = 4  # the position stands at byte 32 of a slot, and the others follow it
 _MOST_STREAM, _MOST_END = 1 << 32, sum(End)
+_LOST = int(End.LOST)
 
 
 class Verdict(NamedTuple):
@@ -101,24 +102,26 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
     if not len(slots):
         return
     # One block of numbers: numpy is many times as fast with it as with the fields one by one.
-    numbers = slots.view("<i8").reshape(len(slots), -1)[:, _FIRST_NUMBER:][:, : len(_NUMBERS)]
-    position, episode, stream, _, rows, row_id, total_steps, offset, nbytes = numbers.T
-    is_lost = slots["end"] & End.LOST != 0
+    numbers = _numbers_of(slots)
+    if not len(verdict.lost) and _are_in_order(numbers, slots, header, data_end):
+        return  # mostly
+    position, episode, stream, _, rows, row_id, total_steps, offset, nbytes = numbers
+    is_lost = slots["end"] & _LOST != 0
     is_unknown = episode == -1  # lost, with all that was known of it
     is_out = (numbers < 0) | (numbers > MOST)
-    is_out[:, 2] = np.abs(stream) > _MOST_STREAM
-    is_out[is_unknown, 1] = False
+    is_out[_NUMBERS.index("stream")] = (stream < -_MOST_STREAM) | (stream > _MOST_STREAM)
+    is_out[_NUMBERS.index("episode"), is_unknown] = False
 
     def refuse(is_wrong: Any, what: str) -> None:
         if is_wrong.any():
             number = int(is_wrong.argmax())
-            told = dict(zip(_NUMBERS, numbers[number].tolist(), strict=True))
+            told = dict(zip(_NUMBERS, numbers[:, number].tolist(), strict=True))
             raise StoreCorrupt(
                 f"{where}: slot {number} is not what a writer has made: {what} "
                 f"({told}); {cure(where)}"
             )
 
-    refuse(is_out.any(1), "a number out of range")
+    refuse(is_out.any(0), "a number out of range")
     refuse(slots["end"] > _MOST_END, "an unknown end")
     refuse(is_unknown & (~is_lost | (rows != 0) | (nbytes != 0)), "no episode, but rows")
     refuse(~is_unknown & (rows == 0), "no rows")
@@ -152,8 +155,41 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
     refuse(steps, "fewer steps than the slot before")
 
 
+def _numbers_of(slots: np.ndarray) -> np.ndarray:
+    """The 64-bit numbers of slots, [numbers, n], in the order of `_NUMBERS`; a copy."""
+    words = slots.view("<i8").reshape(len(slots), -1)
+    return np.ascontiguousarray(words[:, _FIRST_NUMBER : _FIRST_NUMBER + len(_NUMBERS)].T)
+
+
+def _are_in_order(numbers: np.ndarray, slots: np.ndarray, header: Header, data_end: int) -> bool:
+    """Nothing is lost, and every number is what a writer gives: all of `check_slots` in short."""
+    position, _, stream, _, rows, row_id, total_steps, offset, nbytes = numbers
+    stop, next_row_id = offset + nbytes, row_id + rows
+    return bool(
+        # A stream may be below zero.
+        numbers.max() <= MOST
+        and min(numbers[:2].min(), numbers[3:].min()) >= 0
+        and -_MOST_STREAM <= stream.min() <= stream.max() <= _MOST_STREAM
+        and slots["end"].max() < _LOST
+        and rows.min() > 0
+        and (position - position[0] == np.arange(len(slots))).all()
+        and position[0] == header.position
+        and offset[0] == header.data_offset
+        and (offset[1:] == stop[:-1]).all()
+        and stop[-1] <= data_end
+        and row_id[0] >= header.counters.next_row_id
+        and (row_id[1:] == next_row_id[:-1]).all()
+        and total_steps[0] >= header.counters.total_steps
+        and (total_steps[1:] >= total_steps[:-1]).all()
+        and (slots["head_bytes"] <= nbytes).all()
+        and (nbytes >= header.pieces.least_bytes(rows)).all()
+    )
+
+
 def _best(a: Copy, b: Copy) -> np.ndarray:
     """Of each slot the copy that is whole."""
+    if a is b:
+        return a.slots.copy()
     return np.where(b.is_valid, _raw(b), _raw(a)).view(SLOT)
 
 
@@ -164,8 +200,9 @@ def _raw(copy: Copy) -> np.ndarray:
 
 def _committed(a: Copy, b: Copy, count: int, torn: int) -> Verdict:
     valid_a, valid_b = a.is_valid[:count], b.is_valid[:count]
-    differs = (_raw(a) != _raw(b))[:count] & valid_a & valid_b
-    is_lost = ~(valid_a | valid_b) | differs
+    is_lost = ~(valid_a | valid_b)
+    if a is not b:
+        is_lost |= (_raw(a) != _raw(b))[:count] & valid_a & valid_b
     slots = _best(a, b)[:count]
     for number in np.flatnonzero(is_lost).tolist():
         slots[number] = _placeholder(slots[number - 1] if number else None)

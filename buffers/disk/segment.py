@@ -290,10 +290,12 @@ def _judge(
         )
     # B first: a flush that goes on meanwhile is then seen in A at least as far as in B.
     nbytes = slots * SLOT.itemsize
-    b, a = (
-        Copy.parse(files.pread(file, nbytes, offset).ljust(nbytes, b"\0"), header)
+    in_b, in_a = (
+        files.pread(file, nbytes, offset).ljust(nbytes, b"\0")
         for offset in reversed(header.table_offsets)
     )
+    b = Copy.parse(in_b, header)
+    a = b if in_a == in_b else Copy.parse(in_a, header)  # mostly they are the same
     if sealed is not None:
         return judge_sealed(a, b)
 

@@ -134,15 +134,20 @@ def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str
 
 def _env(facts: StoreFacts) -> str:
     recipe = facts.sessions[0].get("recipe") if facts.sessions else None
-    return recipe_in_words(cast("Mapping[str, object]", recipe or {}))
+    return recipe_in_words(_mapping(recipe))
 
 
 def _versions(facts: StoreFacts) -> str:
     """What the newest run was made with, rather than the newest copy of it."""
     played = [one for one in facts.sessions if "copied_from" not in one]
     newest = (played or facts.sessions or [{}])[-1]
-    versions = cast("Mapping[str, object]", newest.get("versions") or {})
+    versions = _mapping(newest.get("versions"))
     return ", ".join(f"{name} {number}" for name, number in versions.items()) or "unknown"
+
+
+def _mapping(fact: object) -> Mapping[str, object]:
+    """A fact about a run that is a mapping; what a store tells may be anything."""
+    return cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
 
 
 def _limit(facts: StoreFacts) -> str:
@@ -188,7 +193,8 @@ def _maker(session: Mapping[str, object]) -> str:
     """The policy that played, or the stores that were copied."""
     if "copied_from" not in session:
         return str(session.get("policy", "")).removeprefix("stepwell.collectors.policies.policy.")
-    sources = cast("list[dict[str, object]]", session["copied_from"])
+    copied = session["copied_from"]
+    sources = map(_mapping, cast("list[object]", copied) if isinstance(copied, list) else [])
     names = ", ".join(Path(str(source.get("path", "RAM"))).name for source in sources)
     return f"{session.get('command', 'copy')} of {names}"
 

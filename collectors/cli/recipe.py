@@ -36,8 +36,10 @@ def _names(recipe: Mapping[str, object]) -> list[str]:
 
 def _cartridge(recipe: Mapping[str, object]) -> str:
     """The game, and the file that it came from."""
-    cartridge = cast("Mapping[str, object]", recipe["cartridge"])
-    game = cast("Mapping[str, object]", recipe.get("game") or {})
+    cartridge, game = (
+        cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
+        for fact in (recipe["cartridge"], recipe.get("game"))
+    )
     file = f"{cartridge.get('name')}, sha256 {_short_hash(cartridge.get('sha256'))}"
     return file if game.get("name", "unknown") == "unknown" else f"{game['name']} ({file})"
 

@@ -5,9 +5,9 @@ Each fault is refused by a reader, and told by `verify`, in a sentence that name
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import resource
 import shutil
 import socket
 import struct
@@ -39,11 +39,13 @@ from stepwell.buffers import (
     SequenceReplayBuffer,
     StoreCorrupt,
     StoreLocked,
+    memory_storage,
     repair,
     verify,
 )
 from stepwell.buffers.checkpoint import pack
 from stepwell.buffers.disk.segment import segment_path
+from stepwell.collectors.cli.info import show_store
 from storage_contract import play
 
 Forge = Callable[[Path], object]
@@ -488,10 +490,37 @@ def test_objects_in_a_file_are_never_taken_for_pointers(two_blocks: Path, tmp_pa
     assert "StoreCorrupt" in run.stderr
 
 
+HUNGRY: dict[str, Forge] = {
+    "slots": lambda path: forge_header(path, HEADERS["many slots"][0]),
+    "rows": lambda path: forge_slot(path, 1, rows=1 << 30),
+    "a gap": lambda path: forge_manifest(path, put("next", 1, value=1 << 40)),
+    "a shape": lambda path: forge_manifest(path, put(*FIELD, "shape", value=[1 << 40])),
+    "a manifest": lambda path: os.truncate(path / "manifest.json", 1 << 40),
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_no_memory_is_taken_for_what_a_file_only_tells_of(store: Path) -> None:
-    """Every forged number of this module was read with a gigabyte at most."""
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert kilobytes < 2 << 20
+    """In a process that may not have more than it needs to load its libraries, and a bit."""
+    paths = [Path(shutil.copytree(store, store.parent / name)) for name in HUNGRY]
+    for path, forge in zip(paths, HUNGRY.values(), strict=True):
+        forge(path)
+    code = (
+        "import resource, sys, stepwell as sw\n"
+        "from pathlib import Path\n"
+        "taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (taken + (512 << 20),) * 2)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n"
+        "        with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:\n"
+        "            list(replay.iter_episodes())\n"
+        "    except sw.buffers.StoreCorrupt:\n"
+        "        print('refused')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    assert run.stdout.split() == ["refused"] * len(paths), run.stderr
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -783,3 +812,72 @@ def test_a_segment_that_was_never_used_makes_no_manifest_old(store: Path) -> Non
     forge_manifest(other, lambda body: body["sealed"].__delitem__(slice(number, None)))
     read_to_the_end(other)
     assert verify(other).is_whole
+
+
+# --- facts about runs -----------------------------------------------------------------------------
+
+FACTS: dict[str, Json] = {
+    "a recipe that is text": {"recipe": "x", "versions": 5},
+    "versions that are a list": {"recipe": [], "versions": [1]},
+    "a copy of numbers": {"copied_from": [1, 2]},
+    "a copy of a number": {"copied_from": 3},
+    "a cartridge that is text": {"recipe": {"cartridge": "x", "game": 7}},
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_facts_of_any_kind_are_shown(
+    store: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge_manifest(store, put("sessions", value=[FACTS[name]]))
+    show_store(store, with_digest=False, as_json=False)
+    assert str(store.name) in capsys.readouterr().out
+
+
+# --- what is not hostile, but large, or only changing ---------------------------------------------
+
+
+class WritingMeanwhile(NoSyncFiles):
+    """Does something else each time after a manifest was read."""
+
+    def __init__(self, act: Callable[[], object], times: int) -> None:
+        self._act, self._times = act, times
+
+    def pread(self, file: io.FileIO, nbytes: int, offset: int) -> bytes:
+        data = super().pread(file, nbytes, offset)
+        if str(file.name).endswith("manifest.json") and self._times:
+            self._times -= 1
+            self._act()
+        return data
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_segment_that_a_writer_begins_meanwhile_makes_no_manifest_old(
+    tmp_path: Path, times: int
+) -> None:
+    path = tmp_path / "a"
+    with create(path) as writer:
+        writer.add([piece_of(0)])
+
+        def begin_another() -> None:
+            number = manifest_of(path).open
+            while manifest_of(path).open == number:
+                writer.add([piece_of(writer.table.next_episode, 0, 40, End.TERMINATED)])
+
+        files = WritingMeanwhile(begin_another, times)
+        with DiskStorage.open(path, read_only=True, files=files) as reader:
+            assert len(reader.table) == len(writer.table)
+        files = WritingMeanwhile(begin_another, times)
+        assert verify(path, files=files).is_whole
+
+
+def test_an_episode_that_memory_does_not_hold_is_refused_before_any_is_taken(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_storage, "_MUCH_BYTES", 0)
+    monkeypatch.setattr(memory_storage, "_free_memory", lambda: 100)
+    with (
+        SequenceReplayBuffer.open(store, read_only=True) as replay,
+        pytest.raises(MemoryError, match=r"episode 0 takes .* expected at most"),
+    ):
+        list(replay.iter_episodes())
