@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from stepwell.buffers import json_values
 from stepwell.buffers.episode import End
 from stepwell.buffers.episode_filter import EpisodeFilter
 
@@ -61,6 +62,27 @@ class Spans(NamedTuple):
     stride: int = 1
     is_across: bool = False
     is_settled: bool = False
+
+    @classmethod
+    def from_json(cls, data: object) -> Spans:
+        """The spans that `to_json` described; the data may come from anywhere.
+
+        Raises:
+            ValueError: It describes none.
+        """
+        length, context, stride, *flags = json_values.items(data, "a kind of item", 5)
+        if not all(isinstance(flag, bool) for flag in flags):
+            raise ValueError(f"a kind of item: expected True or False twice, got {flags}")
+        least = {"length": 1, "context": 0, "stride": 1}
+        numbers = (
+            json_values.whole(value, f"{name} of a kind of item", least[name])
+            for name, value in zip(least, (length, context, stride), strict=True)
+        )
+        return cls(*numbers, *map(bool, flags))
+
+    def to_json(self) -> list[object]:
+        """Plain data; `from_json` reads it."""
+        return [*map(int, self[:3]), *map(bool, self[3:])]
 
     def counts(self, records: np.ndarray) -> np.ndarray:
         """How many spans end in each of some records."""

@@ -248,7 +248,26 @@ def check_free_memory(nbytes: int, what: str) -> None:
 
 
 def free_memory() -> int:
-    """Bytes of memory that can still be taken."""
+    """Bytes of memory that this process can still take."""
+    return min(_free_of_machine(), _free_of_process())
+
+
+def _free_of_process() -> int:
+    """What its own limits (``ulimit -v``, ``ulimit -d``) leave it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 1 << 62
+    status, free = Path("/proc/self/status"), 1 << 62
+    for limit, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY and status.exists():
+            taken = status.read_text().partition(name)[2].split()[0]
+            free = min(free, max(0, most - int(taken) * 1024))
+    return free
+
+
+def _free_of_machine() -> int:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():

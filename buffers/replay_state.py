@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepwell.buffers import json_values
 from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.many_storages import ManyStorages
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage import Storage
 
-__all__ = ["difference_of", "restore", "state_of"]
+__all__ = ["checked", "difference_of", "parts_of_checkpoint", "state_of"]
 
 
 def state_of(storage: Storage | None, rng: np.random.Generator) -> dict[str, Any]:
@@ -24,23 +26,48 @@ def state_of(storage: Storage | None, rng: np.random.Generator) -> dict[str, Any
     }
 
 
-def restore(state: Mapping[str, Any], storage: Storage | None, rng: np.random.Generator) -> None:
-    """Bring a generator to the state that was taken by `state_of`.
+def checked(
+    state: Mapping[str, object], storage: Storage | None, rng: np.random.Generator
+) -> dict[str, Any]:
+    """A state that `state_of` may have given of a replay; the sampler checks its own part.
+
+    Args:
+        state: It may come from anywhere.
+        storage: The replay's storage.
+        rng: The replay's generator.
 
     Raises:
-        ValueError: The state is that of another store, or of a later state of this one.
+        ValueError: The state is that of another store, of a later state of this one, or none.
     """
-    if state["store"] != _store(storage):
+    known = _checked_form(dict(state), rng)
+    if known["store"] != _store(storage):
         raise ValueError(
-            f"the state is that of store {state['store']}, expected {_store(storage)}: "
+            f"the state is that of store {str(known['store'])[:100]}, expected {_store(storage)}: "
             f"load it into the replay that it was taken from"
         )
-    if state["pieces"] > _pieces(storage):
+    if known["pieces"] > _pieces(storage):
         raise ValueError(
-            f"the state was taken when {state['pieces']} pieces had been stored, this store has "
+            f"the state was taken when {known['pieces']} pieces had been stored, this store has "
             f"had {_pieces(storage)}: restore both from one copy"
         )
-    rng.bit_generator.state = state["generator"]
+    return known
+
+
+def parts_of_checkpoint(
+    state: Mapping[str, object], rng: np.random.Generator, where: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The replay's state and the learner's in what a checkpoint's file holds.
+
+    Raises:
+        StoreCorrupt: It holds something else.
+    """
+    try:
+        replay = _checked_form(json_values.member(state, "replay"), rng)
+        return replay, json_values.mapping(json_values.member(state, "learner"), "learner")
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"{where} holds no state of a replay: {error}; remove it, or restore it from a copy"
+        ) from error
 
 
 def difference_of(
@@ -77,6 +104,23 @@ def _difference_within(path: str, before: object, now: object) -> str | None:
         for key in keys
     )
     return next(filter(None, found), None)
+
+
+def _checked_form(state: object, rng: np.random.Generator) -> dict[str, Any]:
+    known = json_values.mapping(state, "state of a replay")
+    json_values.member(known, "store")
+    json_values.whole(json_values.member(known, "pieces"), "pieces")
+    generator: Any = json_values.member(known, "generator")
+    kind = type(rng.bit_generator)
+    try:
+        kind(0).state = generator
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"generator: expected the state of a {kind.__name__}, got another: {error}"
+        ) from None
+    if known.get("sampler") is not None:  # none in a state of version 0.1
+        json_values.mapping(known["sampler"], "sampler")
+    return known
 
 
 def _store(storage: Storage | None) -> object:

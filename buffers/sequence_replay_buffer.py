@@ -18,10 +18,10 @@ from stepwell.buffers.disk.options import OnCorrupt
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import Episode, Piece
 from stepwell.buffers.episode_filter import Where
-from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked
+from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreLocked
 from stepwell.buffers.many_storages import open_many
 from stepwell.buffers.memory_storage import MemoryStorage, check_capacity
-from stepwell.buffers.replay_state import difference_of, restore, state_of
+from stepwell.buffers.replay_state import checked, difference_of, parts_of_checkpoint, state_of
 from stepwell.buffers.sampling.requests import (
     Align,
     Asks,
@@ -725,11 +725,13 @@ class SequenceReplayBuffer:
         What was stored since stays, so the same batches follow if nothing was.
 
         Raises:
-            ValueError: The state is that of another store, or of a later state of this one.
+            ValueError: The state is that of another store, or of a later state of this one, or none
+                at all; nothing has changed.
         """
-        restore(state, self._storage, self._rng)
-        if state.get("sampler") is not None:  # none in a state of version 0.1
-            self._sampler_in_force().restore(state["sampler"])
+        known = checked(state, self._storage, self._rng)
+        if known.get("sampler") is not None:
+            self._sampler_in_force().restore(known["sampler"])
+        self._rng.bit_generator.state = known["generator"]
 
     def save_checkpoint(
         self, learner: Mapping[str, object] | None = None, *, name: str = "latest"
@@ -766,16 +768,12 @@ class SequenceReplayBuffer:
         Raises:
             StoreNotFound: There is no checkpoint of that name.
             StoreCorrupt: Its bytes are not what was written.
+            ValueError: It is that of another store, or of a later state of this one.
         """
         state = self._disk().load_checkpoint(name)
-        try:
-            self.load_state_dict(state["replay"])
-            learner: dict[str, Any] = state["learner"]
-        except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-            raise StoreCorrupt(
-                f"checkpoint {name!r} of {self.path} holds no state of a replay ({error!r}); "
-                f"remove it, or restore it from a copy"
-            ) from error
+        where = f"checkpoint {name!r} of {self.path}"
+        replay, learner = parts_of_checkpoint(state, self._rng, where)
+        self.load_state_dict(replay)
         return learner
 
     def digest(self) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End, Piece
 from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.memory_storage import check_free_memory
 from stepwell.buffers.piece_records import Record
 from stepwell.buffers.row_copier import RowCopier
 from stepwell.buffers.storage import Storage
@@ -111,8 +112,10 @@ class StoredEpisode:
         chain = self._chain()
         first_rows = [record.first_row for _, record in chain]
         stop = self.first_row + self.rows
+        row_bytes = sum(spec[name].row_bytes for name in names)
         for begin in range(self.first_row, stop, max_rows):
             end = min(begin + max_rows, stop)
+            check_free_memory((end - begin) * row_bytes, f"episode {self.id}")
             rows = {
                 name: np.empty((end - begin, *spec[name].shape), spec[name].numpy_dtype)
                 for name in names

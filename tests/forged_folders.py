@@ -331,12 +331,11 @@ def _ring_of_bytes(path: Path) -> list[bytes]:
 
 @_kind
 def _nested(path: Path) -> list[bytes]:
-    """Dict and Tuple spaces, infos and extras, no rows in a leaf, episodes without their begin."""
+    """Dict and Tuple spaces, infos and extras, an episode without its begin."""
     fields = (
         Field("observation/image", "uint8", (8, 8), "zstd"),
         Field("observation/pair/0", "float16", (2,), "raw"),
         Field("observation/pair/1", "bool", (3,), "narrow"),
-        Field("observation/none", "float32", (0,), "raw"),
         Field("action/0", "int64", (), "narrow"),
         Field("action/1", "float32", (2,), "raw"),
         Field("reward", "float64", (), "narrow"),
@@ -347,7 +346,6 @@ def _nested(path: Path) -> list[bytes]:
     observation = {
         "image": "observation/image",
         "pair": ["observation/pair/0", "observation/pair/1"],
-        "none": "observation/none",
         "empty": {},
     }
     spec = Spec(fields, observation, ["action/0", "action/1"])

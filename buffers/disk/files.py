@@ -91,8 +91,12 @@ class Files:
         os.ftruncate(file.fileno(), nbytes)
 
     def truncate(self, file: io.FileIO, nbytes: int) -> None:
-        """Cut a file off."""
-        os.ftruncate(file.fileno(), nbytes)
+        """Give a file another length."""
+        try:
+            os.ftruncate(file.fileno(), nbytes)
+        except OSError as error:
+            error.filename = file.name
+            raise
 
     def size(self, file: io.FileIO) -> int:
         """Length of a file."""

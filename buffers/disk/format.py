@@ -312,6 +312,9 @@ class StoreFacts:
         segment_bytes: Largest file, unless a single piece needs more.
         provenance: JSON-able facts about the data.
         sessions: JSON-able facts about each run that wrote, the oldest first.
+
+    Raises:
+        ValueError: The rows have no reward.
     """
 
     spec: Spec
@@ -320,6 +323,14 @@ class StoreFacts:
     segment_bytes: int
     provenance: Mapping[str, object]
     sessions: Sequence[Mapping[str, object]] = ()
+
+    def __post_init__(self) -> None:
+        rewards = [field for field in self.spec.fields if field.name == "reward"]
+        if [(field.dtype, field.source_shape) for field in rewards] != [("float64", ())]:
+            raise ValueError(
+                f"fields of a store: expected a reward of float64 (), got "
+                f"{', '.join(map(str, rewards)) or 'none'}; make the Spec by Spec.from_spaces"
+            )
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a JSON file; `from_json` reads it."""

@@ -160,25 +160,25 @@ def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> PieceTable:
     before = Counters()
     for each in loaded:
         begin = each.segment.header.position
-        gap = _gap(position, begin, each.entry.number, most_lost)
+        gap = _gap(position, begin, each.segment, most_lost)
         _check_follows(before, each)
         parts += [gap, each.records]
         position, before = begin + len(each.records), each.counters
-    last = loaded[-1].entry.number
+    last = loaded[-1].segment
     parts.append(_gap(position, max(position, manifest.next.position), last, most_lost))
     counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
     return PieceTable.restore(np.concatenate(parts), counters, base)
 
 
-def _gap(begin: int, end: int, segment: int, most: int) -> np.ndarray:
+def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:
     """Records of pieces whose segment is gone, noted under one that is there."""
     if not begin <= end <= begin + most:
         raise StoreCorrupt(
-            f"segment {segment} begins with piece {end}, expected {begin} or at most {most} more: "
+            f"{segment.path} begins with piece {end}, expected {begin} or at most {most} more: "
             f"its store was put together from two copies; restore all of it from one"
         )
     records = np.zeros(end - begin, PIECE)
-    records["end"], records["segment"] = int(End.LOST), segment
+    records["end"], records["segment"] = int(End.LOST), segment.header.number
     records["episode"] = records["stream"] = -1
     return records
 
@@ -190,6 +190,6 @@ def _check_follows(before: Counters, each: Loaded) -> None:
     ):
         if first < used:
             raise StoreCorrupt(
-                f"segment {each.entry.number} begins with {name} {first}, expected {used} or "
-                f"more: its store was put together from two copies; restore all of it from one"
+                f"{each.segment.path} begins with {name} {first}, expected {used} or more: its "
+                f"store was put together from two copies; restore all of it from one"
             )

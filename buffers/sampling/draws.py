@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from stepwell.buffers import json_values
 from stepwell.buffers.episode_filter import EpisodeFilter
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.item_counts import Family, ItemCounts, LastStarts, Shares, Spans, Wholes
@@ -71,13 +71,23 @@ class NewestQueue:
 
     def state(self) -> list[list[object]]:
         """JSON-able: for each kind of item how far it was handed out."""
-        return [[list(family), *cursor] for family, cursor in self._cursors.items()]
+        return [[family.to_json(), *cursor] for family, cursor in self._cursors.items()]
 
-    def restore(self, state: Sequence[Sequence[object]]) -> None:
-        """Go on as the queue of `state` would have."""
+    def restore(self, state: object) -> None:
+        """Go on as the queue of `state` would have; nothing changes where it is refused.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        entries = [
+            json_values.items(entry, "newest", 3) for entry in json_values.items(state, "newest")
+        ]
         self._cursors = {
-            Spans(*family): (int(row_id), int(row))  # type: ignore[misc, call-overload]
-            for family, row_id, row in state
+            Spans.from_json(family): (
+                json_values.whole(row_id, "newest: row id"),
+                json_values.whole(row, "newest: row"),
+            )
+            for family, row_id, row in entries
         }
 
 

@@ -14,10 +14,11 @@ import numpy as np
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.sampling.sum_tree import SumTree
 
-__all__ = ["Priorities"]
+__all__ = ["LARGEST_MASS", "Priorities"]
 
 _EPSILON = 1e-6  # added to each value, so that everything is drawn sometimes
-_LARGEST_MASS = 1e280  # far enough from infinity for any sum
+LARGEST_MASS = 1e280
+"""Far enough from infinity for any sum."""
 _LARGEST_ALPHA = 20.0  # _EPSILON to this power is far enough from 0
 _SCANNED = 4_096  # leaves that are looked through at once for a live one
 
@@ -53,7 +54,7 @@ class Priorities:
                 f"0 draws uniformly, 1 in proportion to the priorities"
             )
         self._alpha = float(alpha)
-        self._limit = _LARGEST_MASS ** (1 / max(1.0, alpha))
+        self._limit = LARGEST_MASS ** (1 / max(1.0, alpha))
         self._steps: np.ndarray | None = None
         self._largest = 1.0  # mass of a new item
         self._gone = 0  # ids below never come back

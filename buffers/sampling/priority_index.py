@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
+from stepwell.buffers import json_values
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.item_counts import Spans, first_start
 from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.draws import Chosen, Kinds
-from stepwell.buffers.sampling.priorities import Priorities
+from stepwell.buffers.sampling.priorities import LARGEST_MASS, Priorities
 
 __all__ = ["PriorityIndex"]
 
@@ -92,7 +93,7 @@ class PriorityIndex:
         self._follow(table, generation)
         ids, masses, largest = self._held()
         return {
-            "family": list(self._family),
+            "family": self._family.to_json(),
             "alpha": self.alpha,
             "largest": largest,
             "ids": ids,
@@ -102,19 +103,33 @@ class PriorityIndex:
     def restore(self, table: PieceTable, generation: int, state: Mapping[str, Any] | None) -> None:
         """Go on with the priorities of `state`; what was stored since has the largest one.
 
+        Nothing changes where the state is refused.
+
         Raises:
-            ValueError: They were kept with another alpha.
+            ValueError: They were kept with another alpha, or it is no such state.
         """
-        if state is not None and state["alpha"] != self.alpha:
+        if state is None:
+            self._family = None
+            self._forget(table, generation)
+            return
+        family = Spans.from_json(json_values.member(state, "family"))
+        alpha, largest = (_positive(json_values.member(state, n), n) for n in ("alpha", "largest"))
+        ids, masses = (json_values.member(state, name) for name in ("ids", "masses"))
+        if not _is_column(ids, np.int64) or not _is_column(masses, np.float64, len(ids)):
             raise ValueError(
-                f"priority_alpha: expected {state['alpha']:g}, with which the priorities were "
-                f"kept, got {self.alpha:g}; make the replay with that"
+                "priorities: expected int64 ids [n] and float64 masses [n], got others"
             )
-        self._family = None if state is None else Spans(*state["family"])
+        if len(masses) and not 0 < masses.min() <= masses.max() <= LARGEST_MASS:
+            raise ValueError(f"priorities: expected masses from 0 to {LARGEST_MASS}, got others")
+        if alpha != self.alpha:
+            raise ValueError(
+                f"priority_alpha: expected {alpha:g}, with which the priorities were kept, got "
+                f"{self.alpha:g}; make the replay with that"
+            )
+        self._family = family
         self._forget(table, generation)
-        if state is not None:
-            self._take_up(table)
-            self._put(state["ids"], state["masses"], state["largest"])
+        self._take_up(table)
+        self._put(ids, masses, largest)
 
     def _held(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Ids and masses of all items, and the largest mass ever given."""
@@ -249,6 +264,24 @@ class PriorityIndex:
         self._generation, self._losses = generation, table.losses
         self._base, self._next_number, self._gap = table.base, 0, None
         self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
+
+
+def _positive(value: object, name: str) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= LARGEST_MASS
+    ):
+        raise ValueError(f"{name} of the priorities: expected a number >= 0, got {value!r}")
+    return float(value)
+
+
+def _is_column(
+    value: object, dtype: type[np.generic], length: int | None = None
+) -> TypeGuard[np.ndarray]:
+    """It is an array of one axis."""
+    is_column = isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == 1
+    return is_column and length in (None, len(value))
 
 
 def _checked_ids(ids: np.ndarray) -> np.ndarray:

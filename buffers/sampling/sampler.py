@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.random import Generator
 
+from stepwell.buffers import json_values
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.episode_filter import Where
 from stepwell.buffers.errors import NotEnoughData
@@ -216,11 +217,19 @@ class Sampler:
             return {"newest": self._newest.state(), "priorities": priorities}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on as the sampler of `state` would have."""
-        storage = self._storage
+        """Go on as the sampler of `state` would have; nothing changes where it is refused.
+
+        Raises:
+            ValueError: The priorities were kept with another alpha, or it is no such state.
+        """
+        storage, newest = self._storage, NewestQueue()
+        newest.restore(json_values.member(state, "newest"))
+        priorities = json_values.member(state, "priorities")
+        if priorities is not None:
+            priorities = json_values.mapping(priorities, "priorities")
         with storage.lock:
-            self._priorities.restore(storage.table, storage.generation, state["priorities"])
-            self._newest.restore(state["newest"])
+            self._priorities.restore(storage.table, storage.generation, priorities)
+            self._newest = newest
 
     def close(self) -> None:
         """End the threads."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepwell.buffers.item_counts import Spans, Wholes
+from stepwell.buffers.memory_storage import check_free_memory
 from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.batch_fields import longest_stack
@@ -84,9 +85,12 @@ class EpisodeSampler:
 
         Raises:
             DamagedPiece: Stored bytes are not what was written.
+            MemoryError: The batch would not fit in the memory that is free.
         """
         records = table.at(chosen.piece)
         rows = records["first_row"] + records["rows"] - chosen.start
+        most = int(rows.max()) * len(rows) * self._spec.row_bytes
+        check_free_memory(most, f"a batch of {len(rows)} episodes")
         sampler = self._of_length(int(rows.max()) - self._shift)
         memory = sampler.memory(len(chosen.start), None)
         return EpisodePlan(sampler, sampler.plan(gather, table, chosen, memory))

@@ -263,7 +263,7 @@ def test_a_gap_that_no_lost_segment_leaves_is_refused(store: Path, more: int) ->
 
 def test_a_segment_that_gives_out_row_ids_again_is_refused(store: Path) -> None:
     forge_header(store, {56: struct.pack("<q", 0)}, 1)
-    assert_refused(store, place="segment 1 begins with next_row_id 0")
+    assert_refused(store, place="segment-00000001.bin begins with next_row_id 0")
 
 
 # --- slots ----------------------------------------------------------------------------------------
