@@ -344,10 +344,10 @@ def _npz(file: Path, rng: random.Random, secret: Path) -> str:
         for entry, data in (*entries.items(), *more):
             archive.writestr(entry, data)
     if kind == "head" and rng.random() < 0.5:
-        data = bytearray(file.read_bytes())
-        place = data.rfind(b"PK\x01\x02")
-        struct.pack_into("<I", data, place + 24, rng.choice([0, 1, 2**31, 2**32 - 2]))
-        file.write_bytes(data)
+        whole = bytearray(file.read_bytes())
+        place = whole.rfind(b"PK\x01\x02")
+        struct.pack_into("<I", whole, place + 24, rng.choice([0, 1, 2**31, 2**32 - 2]))
+        file.write_bytes(whole)
     return f"npz {kind}"
 
 
