@@ -41,7 +41,8 @@ class Room:
         Traceback (most recent call last):
         ...
         ValueError: 3.npz: expected at most 1,024 MiB of memory for an episode, got 4,608 MiB or \
-more; if that is right, import it where more memory is free, or allow more by max_bytes (--max-bytes)
+more; if that is right, import it where more memory is free, or allow more by max_bytes \
+(--max-bytes)
     """
 
     def __init__(self, what: object, most: int) -> None:
