@@ -41,7 +41,8 @@ class Room:
         Traceback (most recent call last):
         ...
         ValueError: 3.npz: expected at most 1,024 MiB of memory for an episode, got 4,608 MiB or \
-more; if that is right, import it where more memory is free, or allow more by max_bytes
+more; if that is right, import it where more memory is free, or allow more by max_bytes \
+(--max-bytes)
     """
 
     def __init__(self, what: object, most: int) -> None:
@@ -60,7 +61,7 @@ more; if that is right, import it where more memory is free, or allow more by ma
             raise ValueError(
                 f"{self._what}: expected at most {self._most >> 20:,} MiB of memory for an "
                 f"episode, got {self._taken >> 20:,} MiB or more; if that is right, import it "
-                f"where more memory is free, or allow more by max_bytes"
+                f"where more memory is free, or allow more by max_bytes (--max-bytes)"
             )
 
     @property

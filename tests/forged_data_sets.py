@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import pickle
 import random
 import shutil
 import struct
@@ -20,11 +21,14 @@ import numpy as np
 
 from exchanged_stores import tagged_store
 from hostile_runner import Canaries, Fault, Told
+from original_memmap import OriginalWriter, tagged
 from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.bridges.formats.rlds.example import decoded, encoded
 from stepwell.buffers.bridges.formats.rlds.records import read_records, write_record
 from stepwell.buffers.disk.verify import verify
+from stepwell.buffers.dropin.memmap.conversion import convert
+from stepwell.buffers.dropin.memmap.original import OriginalFolder
 from stepwell.collectors.cli.errors import sentence_of
 from stepwell.collectors.cli.exchange import ImportJob, import_data
 
@@ -42,7 +46,7 @@ NEEDS = {
 }
 NAMES = (
     *("npz", "d3rlpy", "minari", "minari-arrow", "iris", "diamond", "dreamerv3", "parquet"),
-    *("lerobot", "rlds"),
+    *("lerobot", "rlds", "memmap"),
 )
 NUMBERS = (-1, 0, 1, 2, 7, 255, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 10**30)
 ODD: tuple[Any, ...] = (
@@ -91,7 +95,7 @@ class ForgedImports:
 
     def _imported(self, name: str, given: Path, out: Path, what: str) -> str:
         job = ImportJob(
-            source=str(given.parent if name == "minari-data" else given),
+            source=str(given),
             from_=name.partition("-")[0],
             out=out,
             options={},
@@ -100,8 +104,13 @@ class ForgedImports:
             is_quiet=True,
             as_json=False,
         )
+        store = out
         try:
-            import_data(job)
+            if name == "memmap":  # what `stepwell convert` does
+                original = OriginalFolder(given, max_bytes=MAX_BYTES)
+                store = convert(original, out).store
+            else:
+                import_data(job)
         except Exception as error:
             said = sentence_of(error)
             if said is None or isinstance(error, MemoryError):
@@ -109,8 +118,8 @@ class ForgedImports:
             left = [path.name for path in (out, out.with_name("store.part")) if path.exists()]
             if left:
                 raise Fault("something is left", f"{what}: {left} after {said}") from error
-            return type(error).__name__
-        report = verify(out)
+            return "refused"
+        report = verify(store)
         if not report.is_whole:
             raise Fault("not whole", f"{what}: {report}")
         return "done"
@@ -130,6 +139,12 @@ def _template(folder: Path, name: str) -> Path:
     here = folder / name
     here.mkdir(parents=True)
     out = here / "given-v0"
+    if name == "memmap":
+        writer = OriginalWriter(out)
+        for number in range(3):
+            writer.store(*tagged(number, number + 2))
+        writer.close()
+        return out
     image = Field("observation", "uint8", (16, 16, 3), "zstd")
     action = Field("action", "int64", (), "narrow")
     replay: SequenceReplayBuffer = tagged_store(image, action=action, episodes=4)
@@ -283,6 +298,22 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(value)
 
 
+def _npy_file(file: Path, rng: random.Random, secret: Path) -> str:
+    if rng.random() < 0.5:
+        np.save(file, _array(np.load(file), rng))
+        return "npy array"
+    with file.open("r+b") as opened:  # a file with a hole in it
+        opened.truncate(rng.choice([200, 2**27]))
+    return "npy length"
+
+
+def _pickle(file: Path, rng: random.Random, secret: Path) -> str:
+    config = pickle.loads(file.read_bytes())
+    plain = _changed(json.loads(json.dumps(config)), rng)
+    file.write_bytes(pickle.dumps(plain if rng.random() < 0.8 else Path("x")))
+    return "pickle"
+
+
 def _array(array: np.ndarray, rng: random.Random) -> np.ndarray:
     """Another array in an array's place."""
     kind = rng.randrange(9)
@@ -344,10 +375,10 @@ def _npz(file: Path, rng: random.Random, secret: Path) -> str:
         for entry, data in (*entries.items(), *more):
             archive.writestr(entry, data)
     if kind == "head" and rng.random() < 0.5:
-        data = bytearray(file.read_bytes())
-        place = data.rfind(b"PK\x01\x02")
-        struct.pack_into("<I", data, place + 24, rng.choice([0, 1, 2**31, 2**32 - 2]))
-        file.write_bytes(data)
+        whole = bytearray(file.read_bytes())
+        place = whole.rfind(b"PK\x01\x02")
+        struct.pack_into("<I", whole, place + 24, rng.choice([0, 1, 2**31, 2**32 - 2]))
+        file.write_bytes(whole)
     return f"npz {kind}"
 
 
@@ -596,5 +627,7 @@ _BY_SUFFIX: dict[str, tuple[_Change, ...]] = {
     ".parquet": (_parquet,),
     ".arrow": (_arrow,),
     ".pt": (_torch,),
+    ".npy": (_npy_file,),
+    ".pkl": (_pickle,),
     "": (_hdf5,),  # d3rlpy's file has no ending here
 }

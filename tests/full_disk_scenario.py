@@ -42,7 +42,7 @@ def noisy_store() -> SequenceReplayBuffer:
     replay.bind(Spec(fields, "observation", "action"), {"recipe": {"id": "Noise-v0"}})
     rng = np.random.default_rng(0)
     for number in range(4):
-        rows = {
+        rows: dict[str, np.ndarray] = {
             "observation": rng.integers(0, 256, (9, 32, 32, 3)).astype(np.uint8),
             "action": np.zeros(9, np.int64),
             "reward": np.zeros(9),

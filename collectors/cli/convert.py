@@ -14,6 +14,7 @@ import typer
 
 from stepwell import __version__
 from stepwell.collectors.cli.errors import reported
+from stepwell.collectors.cli.numbers import number_of_bytes
 from stepwell.collectors.cli.options import Debug, Json, Quiet
 from stepwell.collectors.cli.progress import LiveLine, Part, packed
 from stepwell.collectors.interrupt import InterruptGuard
@@ -37,6 +38,7 @@ class _Job:
     source: Path
     target: Path
     names: RowNames | None
+    max_bytes: int | None
     is_quiet: bool
     as_json: bool
 
@@ -85,6 +87,13 @@ def convert_folder(
             rich_help_panel=_ROWS,
         ),
     ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Memory that an episode may take, such as 8GiB; half of what is free.",
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -107,7 +116,17 @@ def convert_folder(
     """
     with reported(debug, "begin anew"):
         names = _row_names(observation, action, reward, terminated, truncated)
-        _convert(_Job(source=old, target=new, names=names, is_quiet=quiet, as_json=as_json))
+        most = None if max_bytes is None else number_of_bytes("--max-bytes", max_bytes)
+        _convert(
+            _Job(
+                source=old,
+                target=new,
+                names=names,
+                max_bytes=most,
+                is_quiet=quiet,
+                as_json=as_json,
+            )
+        )
 
 
 def _row_names(
@@ -151,7 +170,7 @@ def _convert(job: _Job) -> None:
     screen = _Console(stderr=True, quiet=job.is_quiet or job.as_json)
     with LiveLine(screen) as line:
         line.say(f"looking at {job.source} ...")
-        original = OriginalFolder(job.source)
+        original = OriginalFolder(job.source, max_bytes=job.max_bytes)
         with InterruptGuard() as guard:
 
             def progress(report: ConversionReport) -> None:

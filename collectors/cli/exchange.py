@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ import rich.console
 from stepwell import __version__
 from stepwell.buffers import Codec, SequenceReplayBuffer
 from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.memory_storage import free_memory
 from stepwell.buffers.stored_episode import StoredEpisode
 from stepwell.collectors.cli.progress import LiveLine, Part, packed
 from stepwell.collectors.interrupt import InterruptGuard
@@ -163,7 +166,11 @@ def import_data(job: ImportJob) -> None:
             f"--out {job.out} holds a store already: expected a new or empty folder; choose "
             f"another folder"
         )
-    with LiveLine(_screen(job)) as line, InterruptGuard() as guard:
+    with (
+        LiveLine(_screen(job)) as line,
+        InterruptGuard() as guard,
+        contextlib.ExitStack() as stack,
+    ):
         line.say(f"looking at {job.source} ...")
 
         def progress(report: ImportReport) -> None:
@@ -184,6 +191,7 @@ def import_data(job: ImportJob) -> None:
                 progress=progress,
             )
 
+        stack.enter_context(_memory_bounded())
         if job.is_dry or job.out is None:
             report = read(SequenceReplayBuffer())
         else:
@@ -195,6 +203,31 @@ def import_data(job: ImportJob) -> None:
         _say_json({**report.to_json(), **out})
     elif not job.is_quiet:
         _tell(*_of_import(job, report))
+
+
+@contextlib.contextmanager
+def _memory_bounded() -> Generator[None]:
+    """Let this process take the memory that is free, and no more.
+
+    Most files tell what they unpack to before they are unpacked. Where one lies, and a library
+    believes it, the library is told that there is no memory, before others are. Linux alone knows
+    such a bound.
+    """
+    status = Path("/proc/self/status")
+    found = re.search(r"VmData:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    if found is None:
+        yield
+        return
+    import resource  # not on every system
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = int(found[1]) * 1024 + free_memory()
+    bounds = [bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *bounds]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _screen(job: ExportJob | ImportJob) -> _Console:

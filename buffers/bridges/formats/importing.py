@@ -110,8 +110,7 @@ def import_episodes(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-    from typing import Final
-        >>> import numpy as np
+            >>> import numpy as np
         >>> import stepwell as sw
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     np.savez(

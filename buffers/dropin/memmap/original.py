@@ -24,10 +24,12 @@ from stepwell.buffers.dropin.memmap.original_config import (
 )
 from stepwell.buffers.dropin.memmap.plain_pickle import MOST_BYTES, read_plain_pickle
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
+from stepwell.buffers.given_files import GivenFiles
 
 __all__ = ["OriginalEpisode", "OriginalFolder"]
 
 _CONFIG: Final = "metadata.pkl"
+_SLOT_BYTES: Final = 64
 _H5: Final = "data.h5"
 _INTERNAL: Final = ("episode_lens", "_initted")
 _Counter = Literal["num_episodes", "episode_index", "timestep_index"]
@@ -64,6 +66,7 @@ class OriginalFolder:
         folder: The folder.
         config: What stands in ``metadata.pkl``, where that cannot be read: the arguments
             ``max_episodes, max_timesteps, fields, meta_fields, circular`` that it was made with.
+        max_bytes: Memory that one episode may take; None for half of what is free.
 
     Raises:
         StoreNotFound: It is no folder, or none of this kind.
@@ -80,10 +83,15 @@ ReplayBuffer was given
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, config: Mapping[str, object] | None = None
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        config: Mapping[str, object] | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self._folder = Path(folder)
-        self._config = _config_of(self._folder, config)
+        self._files = GivenFiles(self._folder, max_bytes)
+        self._config = _config_of(self._files, config)
         shape = self._config.max_episodes, self._config.max_timesteps
         self._data = {
             field.name: self._array(f"{field.name}.data.npy", field, shape)
@@ -93,6 +101,8 @@ ReplayBuffer was given
             field.name: self._array(f"{field.name}.data.meta.npy", field, shape[:1])
             for field in self._config.meta_fields
         }
+        # A file may have holes: of the slots more is kept in memory than of anything else.
+        self._files.room(self._folder).take(_SLOT_BYTES * self._config.max_episodes)
         internal = [self._array(f"{f.name}.data.meta.npy", f, shape[:1]) for f in _INTERNAL_FIELDS]
         self._lens, self._is_begun = (np.array(array) for array in internal)
         self._counters: dict[str, int] = {
@@ -124,12 +134,12 @@ ReplayBuffer was given
     @property
     def nbytes(self) -> int:
         """Bytes of its files, as a copy of them would take."""
-        return sum(file.stat().st_size for file in self._files())
+        return sum(file.stat().st_size for file in self._all_files())
 
     @property
     def disk_bytes(self) -> int:
         """Bytes of the disk that its files take: less, where they were never written to."""
-        return sum(getattr(file.stat(), "st_blocks", 0) * 512 for file in self._files())
+        return sum(getattr(file.stat(), "st_blocks", 0) * 512 for file in self._all_files())
 
     def __len__(self) -> int:
         """Number of episodes that are given."""
@@ -139,25 +149,30 @@ ReplayBuffer was given
         """The episodes, the oldest first, read one at a time."""
         for slot in self._slots.tolist():
             steps = int(self._lens[slot])
+            room = self._files.room(f"{self._folder}: slot {slot}")
+            room.take(sum(array[slot, :steps].nbytes for array in self._data.values()))
+            room.take(sum(array[slot].nbytes for array in self._metadata.values()))
             yield OriginalEpisode(
                 slot,
                 {name: np.array(array[slot, :steps]) for name, array in self._data.items()},
                 {name: np.array(array[slot]) for name, array in self._metadata.items()},
             )
 
-    def _files(self) -> list[Path]:
+    def _all_files(self) -> list[Path]:
         return [file for file in self._folder.iterdir() if file.is_file()]
 
     def _array(self, file: str, field: OriginalField, leading: tuple[int, ...]) -> np.ndarray:
         """A file as an array that is read when it is asked for."""
         path = self._folder / file
         try:
-            array = open_memmap(path, mode="r")
+            self._files.file(path)
         except FileNotFoundError:
             raise StoreCorrupt(
                 f"{path} is missing: expected a file for each field of {_CONFIG}; copy the folder "
                 f"again from where it was written"
             ) from None
+        try:
+            array = open_memmap(path, mode="r")
         except OSError:
             raise
         except Exception as error:  # a damaged head lets numpy stumble in many ways
@@ -271,7 +286,8 @@ def _limits(config: OriginalConfig) -> dict[_Counter, int]:
     }
 
 
-def _config_of(folder: Path, config: Mapping[str, object] | None) -> OriginalConfig:
+def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> OriginalConfig:
+    folder = files.path
     path = folder / _CONFIG
     if not folder.is_dir():
         got = "a file" if folder.exists() else "no folder"
@@ -291,7 +307,7 @@ def _config_of(folder: Path, config: Mapping[str, object] | None) -> OriginalCon
             f"{folder}: expected a folder of memmap-replay-buffer, which has a {_CONFIG}, got one "
             f"without; name the folder that its ReplayBuffer was given"
         )
-    with path.open("rb") as file:
+    with files.file(path).open("rb") as file:
         data = file.read(MOST_BYTES + 1)
     try:
         plain = read_plain_pickle(str(path), data)

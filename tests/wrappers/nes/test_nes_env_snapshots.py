@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,12 @@ def test_a_file_that_is_no_snapshot_is_refused(tmp_path: Path, demo: tuple[Path,
         assert "\n" not in str(error.value)
     with pytest.raises(FileNotFoundError, match="snapshot"):
         Snapshot.load(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileNotFoundError, match="is no file"):
+        Snapshot.load(tmp_path / "pipe")
+    np.savez_compressed(tmp_path / "bomb.npz", state=np.zeros(100 << 20, np.uint8))
+    with pytest.raises(ValueError, match="unpacks to 104,857"):
+        Snapshot.load(tmp_path / "bomb.npz")
 
 
 def changed(snapshot: Snapshot, **facts: Any) -> Snapshot:

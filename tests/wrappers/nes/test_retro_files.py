@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -222,4 +223,24 @@ def test_a_file_that_is_no_json_table_is_refused(folder: Path, text: bytes) -> N
 def test_a_type_that_stable_retro_would_skip_is_refused(folder: Path) -> None:
     write(folder, {"info": {"x": {"address": 1, "type": "u1"}}}, {})
     with pytest.raises(ValueError, match=r"Small-Nes-v0, \[vars\], x, type: expected"):
+        Game.load(folder)
+
+
+def test_files_nested_without_end_and_pipes_are_told(folder: Path) -> None:
+    (folder / "scenario.json").write_text("{}")
+    for depth in (60, 100_000):
+        (folder / "data.json").write_text(json.dumps({"info": INFO}))
+        node = '{"nodes": {"a": ' * depth + "{}" + "}}" * depth
+        (folder / "scenario.json").write_text(f'{{"done": {node}}}')
+        with pytest.raises(ValueError, match=r"at most 50 levels|expected JSON"):
+            Game.load(folder)
+    (folder / "map.toml").write_text("x = " + "[" * 10_000 + "]" * 10_000)
+    with pytest.raises(ValueError, match=r"map\.toml: expected TOML"):
+        Game.load(folder / "map.toml")
+    (folder / "map.toml").write_text("#" * (2 << 20))
+    with pytest.raises(ValueError, match="at most 1,048,576 bytes"):
+        Game.load(folder / "map.toml")
+    (folder / "data.json").unlink()
+    os.mkfifo(folder / "data.json")
+    with pytest.raises(ValueError, match="expected a regular file"):
         Game.load(folder)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
-__all__ = ["MapTable", "nearest"]
+__all__ = ["MOST_DEPTH", "MapTable", "map_text", "nearest"]
+
+MOST_BYTES = 1 << 20
+MOST_DEPTH = 50
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -112,3 +116,19 @@ class MapTable:
         if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found):
             return float(found)
         raise self.error(key, f"expected a finite number, got {found!r:.60}; write it as in 0.5")
+
+
+def map_text(path: Path) -> str:
+    """The text of a file with a map in it.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is no regular file, whose opening may never return, too long, or no UTF-8.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path.name}: expected a regular file, got a folder or a pipe")
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path.name}: expected at most {MOST_BYTES:,} bytes, got more")
+    return data.decode()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from stepwell.wrappers.nes.ram_map.map_table import MapTable, nearest
+from stepwell.wrappers.nes.ram_map.map_table import MOST_DEPTH, MapTable, map_text, nearest
 from stepwell.wrappers.nes.ram_map.measured import COMPARING
 from stepwell.wrappers.nes.ram_map.toml_map import RamMap, read_map
 
@@ -96,13 +96,13 @@ def read_retro(folder: Path) -> RamMap:
 def _read_json(path: Path) -> MapTable:
     where = f"{path.parent.name}/{path.name}"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(map_text(path))
     except FileNotFoundError:
         raise FileNotFoundError(
             f"game: expected data.json and scenario.json in the folder {str(path.parent)!r}, got "
             f"no {path.name}; give the folder of one of stable-retro's integrations"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, or nested without end
         raise ValueError(
             f"{where}: expected JSON, got something else: {error}; mend that place"
         ) from None
@@ -153,7 +153,7 @@ def _measuring(entry: MapTable) -> dict[str, object]:
     return found
 
 
-def _condition(table: MapTable) -> dict[str, object]:
+def _condition(table: MapTable, depth: int = 0) -> dict[str, object]:
     """A node of a scenario's "done", and those below it, as a RAM map has them."""
     found: dict[str, object] = {}
     for name, entry in table.table("variables").tables().items():
@@ -161,8 +161,10 @@ def _condition(table: MapTable) -> dict[str, object]:
         key = f"variable {name}" if name in ("condition", "nodes") else name
         found[key] = {"var": name, **_measuring(entry)}
     nodes = table.table("nodes").tables()
+    if depth > MOST_DEPTH:
+        raise table.error("nodes", f"expected at most {MOST_DEPTH} levels, got more; join some")
     if nodes:
-        found["nodes"] = {name: _condition(node) for name, node in nodes.items()}
+        found["nodes"] = {name: _condition(node, depth + 1) for name, node in nodes.items()}
     if table.entries.get("condition") == "all":
         found["condition"] = "all"
     return found
@@ -234,4 +236,4 @@ def _behind(start: int, length: int, whole: int) -> int:
 def _digests(path: Path) -> dict[str, object]:
     if not path.exists():
         return {}
-    return {"sha1": path.read_text(encoding="utf-8").split()}
+    return {"sha1": map_text(path).split()}

@@ -11,7 +11,7 @@ from typing import Literal, TypedDict, cast, get_args
 from stepwell.wrappers.nes.boot import parse_boot
 from stepwell.wrappers.nes.buttons import parse_buttons
 from stepwell.wrappers.nes.ram_map.condition import Condition
-from stepwell.wrappers.nes.ram_map.map_table import MapTable, nearest
+from stepwell.wrappers.nes.ram_map.map_table import MOST_DEPTH, MapTable, map_text, nearest
 from stepwell.wrappers.nes.ram_map.measured import COMPARING, OPERATIONS, Measured, Measurement
 from stepwell.wrappers.nes.ram_map.reward_term import RewardTerm
 from stepwell.wrappers.nes.ram_map.variable import LARGEST, Variable
@@ -74,12 +74,12 @@ def read_toml(path: Path) -> RamMap:
         ValueError: The file is no TOML, or something in it is wrong.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(map_text(path))
     except FileNotFoundError:
         raise FileNotFoundError(
             f"RAM map: expected a file, got {str(path)!r}, which does not exist; check the path"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, or nested without end
         raise ValueError(
             f"{path.name}: expected TOML in UTF-8, got something else: {error}; mend that place"
         ) from None
@@ -215,7 +215,9 @@ def _terminated(top: MapTable, variables: Mapping[str, Variable]) -> Condition |
     return _condition(top.table("terminated", "[terminated]"), variables)
 
 
-def _condition(table: MapTable, variables: Mapping[str, Variable]) -> Condition:
+def _condition(table: MapTable, variables: Mapping[str, Variable], depth: int = 0) -> Condition:
+    if depth > MOST_DEPTH:
+        raise table.error("nodes", f"expected at most {MOST_DEPTH} levels, got more; join some")
     combine = table.choice("condition", ("any", "all")) or "any"
     entries = table.tables(besides=("condition", "nodes"))
     for entry in entries.values():
@@ -232,7 +234,7 @@ def _condition(table: MapTable, variables: Mapping[str, Variable]) -> Condition:
     return Condition(
         cast("Literal['any', 'all']", combine),
         tuple(tests),
-        tuple((name, _condition(node, variables)) for name, node in nodes.items()),
+        tuple((name, _condition(node, variables, depth + 1)) for name, node in nodes.items()),
     )
 
 

@@ -117,17 +117,21 @@ class ColumnWriter:
         try:
             self.flush()
             self._writer.close()
-        finally:
-            self._file.close()
-            self._file, self._writer = None, None
+        except BaseException:
+            self.abandon()
+            raise
+        file, self._file, self._writer = self._file, None, None
+        file.close()
 
     def abandon(self) -> None:
         """Let the open file go, after an error. Twice does no harm."""
-        self._waiting = []
-        if self._file is not None:
-            with contextlib.suppress(OSError), self._file:
-                self._writer.close()  # else it would write when it is forgotten
-        self._file, self._writer = None, None
+        file, writer = self._file, self._writer
+        self._waiting, self._file, self._writer = [], None, None
+        if file is not None:
+            with contextlib.suppress(Exception):  # another one was raised already
+                writer.close()  # else it would write when it is forgotten
+            with contextlib.suppress(Exception):
+                file.close()
 
 
 class ColumnReader:

@@ -153,7 +153,7 @@ def picture_bytes(file: bytes) -> int:
     """
     if file[:8] == _PNG and len(file) >= 26:
         width, height, depth, color = struct.unpack_from(">IIBB", file, 16)
-        return int(width * height * (depth + 7) // 8 * _CHANNELS.get(color, 4))
+        return int(width * height * ((depth + 7) // 8) * _CHANNELS.get(color, 4))
     if is_lossy(file):
         height, width = _jpeg_size(file)
         return height * width * 3

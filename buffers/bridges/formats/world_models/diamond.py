@@ -83,16 +83,16 @@ class DiamondFormat(Format):
             source, "DIAMOND", options.observation, options.channels, _USUAL, _Sink(options)
         )
 
-    def reader(self, given: GivenFiles, options: PixelImport) -> Reader:
+    def reader(self, files: GivenFiles, options: PixelImport) -> Reader:
         """Open a folder that has ``info.pt`` in it."""
-        if not given.path.is_dir():
-            raise FileNotFoundError(f"{given.path}: expected a folder of DIAMOND's, got no folder")
-        files = _Files(given)
-        beside = Beside.found(given)
+        if not files.path.is_dir():
+            raise FileNotFoundError(f"{files.path}: expected a folder of DIAMOND's, got no folder")
+        episodes = _Files(files)
+        beside = Beside.found(files)
         if beside is not None:
-            count = len(files.numbers)
-            return ExportedPixels(given, beside, "DIAMOND", count, lambda n: files.load(n)[0])
-        return _Foreign(files, options)
+            count = len(episodes.numbers)
+            return ExportedPixels(files, beside, "DIAMOND", count, lambda n: episodes.load(n)[0])
+        return _Foreign(episodes, options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among DIAMOND's sources."""

@@ -82,20 +82,20 @@ class IrisFormat(Format):
             source, "IRIS", options.observation, options.channels, _USUAL, _Sink(options)
         )
 
-    def reader(self, given: GivenFiles, options: PixelImport) -> Reader:
+    def reader(self, files: GivenFiles, options: PixelImport) -> Reader:
         """Open a folder that has ``dataset`` in it, or that folder itself."""
-        path = given.path
+        path = files.path
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of IRIS's, got no folder")
-        beside = Beside.found(given)
+        beside = Beside.found(files)
         if beside is not None:
-            files = _Files(given, path / _FOLDER)
-            check_gapless(files.numbers, files.folder, first=0)
+            episodes = _Files(files, path / _FOLDER)
+            check_gapless(episodes.numbers, episodes.folder, first=0)
             return ExportedPixels(
-                given, beside, "IRIS", len(files.numbers), lambda n: files.load(n)[0]
+                files, beside, "IRIS", len(episodes.numbers), lambda n: episodes.load(n)[0]
             )
         folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
-        return _Foreign(_Files(given, folder), options)
+        return _Foreign(_Files(files, folder), options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among IRIS's sources."""

@@ -24,6 +24,7 @@ from original_memmap import FIELDS, META, OriginalWriter, tagged
 from stepwell.buffers import StoreCorrupt, StoreNotFound
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.dropin.memmap.original_config import checked_config
+from stepwell.buffers.given_files import GivenFiles
 
 CONFIG = {
     "max_episodes": 4,
@@ -373,10 +374,34 @@ def test_a_folder_with_changed_bytes_is_read_or_refused_with_one_sentence(
         assert sentence == "read" or sentence.startswith(str(path))
 
 
-def test_a_file_that_is_a_folder_is_an_error_of_the_systems(writer: OriginalWriter) -> None:
+def test_a_file_that_is_a_folder_or_a_pipe_is_not_opened(writer: OriginalWriter) -> None:
     del writer
     as_folder(DATA)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(ValueError, match="expected a regular file"):
+        OriginalFolder("old")
+    Path("old", DATA).rmdir()
+    os.mkfifo(Path("old", DATA))
+    with pytest.raises(ValueError, match="expected a regular file"):
+        OriginalFolder("old")
+
+
+def test_a_folder_with_holes_takes_no_more_memory_than_there_is(writer: OriginalWriter) -> None:
+    writer.store(*tagged(3, 5))
+    writer.close()
+    assert len(list(OriginalFolder("old", max_bytes=1000))) == len(OriginalFolder("old"))
+    with pytest.raises(ValueError, match=r"old/?: expected at most 0 MiB of memory"):
+        OriginalFolder("old", max_bytes=100)
+    original = OriginalFolder("old")
+    original._files = GivenFiles(original.path, 50)
+    with pytest.raises(ValueError, match="slot 0: expected at most"):
+        list(original)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(writer: OriginalWriter) -> None:
+    writer.close()
+    Path("old", DATA).rename("mine.npy")
+    Path("old", DATA).symlink_to(Path("mine.npy").resolve())
+    with pytest.raises(ValueError, match="which lies outside"):
         OriginalFolder("old")
 
 

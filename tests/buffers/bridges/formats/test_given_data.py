@@ -1,0 +1,322 @@
+"""What a data set that somebody sends can do to its reader: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exchanged_stores import tagged_store
+from stepwell.buffers import Field, SequenceReplayBuffer
+from stepwell.buffers.bridges import export_episodes, import_episodes
+from stepwell.buffers.given_files import GivenFiles, parse_object
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """Something of the user's that no data set may lead to."""
+    file = tmp_path / "elsewhere" / "data"
+    file.parent.mkdir()
+    file.write_bytes(bytes(range(200)))
+    return file
+
+
+def exported(tmp_path: Path, name: str, **options: object) -> Path:
+    out = tmp_path / "given-v0"
+    image = Field("observation", "uint8", (16, 16, 3), "zstd")
+    export_episodes(tagged_store(image, episodes=2), name, out, options=options)
+    return out
+
+
+def refused(name: str, path: Path, match: str, **more: Any) -> None:
+    with pytest.raises(ValueError, match=match):
+        import_episodes(name, path, SequenceReplayBuffer(), **more)
+
+
+def put_npz(file: Path, **arrays: Any) -> None:
+    usual: dict[str, Any] = {
+        "observations": np.zeros((4, 2), np.float32),
+        "actions": np.zeros(3, np.int64),
+        "rewards": np.ones(3),
+        "terminations": np.zeros(3, bool),
+        "truncations": np.zeros(3, bool),
+    }
+    np.savez_compressed(file, **{**usual, **arrays})
+
+
+# Where files are
+
+
+def test_a_data_set_may_be_a_link_but_none_in_it_leads_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    put_npz(tmp_path / "given" / "0.npz")
+    put_npz(tmp_path / "mine.npz")
+    (tmp_path / "link").symlink_to("given")
+    (tmp_path / "given" / "1.npz").symlink_to("0.npz")
+    replay = SequenceReplayBuffer()
+    assert import_episodes("npz", tmp_path / "link", replay).episodes == 2
+    (tmp_path / "given" / "2.npz").symlink_to(tmp_path / "mine.npz")
+    refused("npz", tmp_path / "given", r"2\.npz: .*mine\.npz, which lies outside; .*cp -rL")
+
+
+def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
+    put_npz(tmp_path / "0.npz")
+    os.mkfifo(tmp_path / "1.npz")
+    refused("npz", tmp_path, r"1\.npz: expected a regular file")
+    (tmp_path / "1.npz").unlink()
+    (tmp_path / "1.npz").mkdir()
+    refused("npz", tmp_path, r"1\.npz: expected a regular file")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("npz", "stepwell/store.json"),
+        ("dreamerv3", "stepwell/keys.json"),
+        ("rlds", "features.json"),
+        ("lerobot", "meta/info.json"),
+        ("parquet", "episodes.parquet"),
+        ("minari", "data/metadata.json"),
+        ("minari", "data/main_data.hdf5"),
+        ("iris", "dataset/0.pt"),
+        ("diamond", "000/00/0/0.pt"),
+    ],
+)
+def test_no_file_of_any_format_is_a_pipe(tmp_path: Path, name: str, file: str) -> None:
+    for library in {"minari": ["minari"], "iris": ["torch"], "diamond": ["torch"]}.get(name, []):
+        pytest.importorskip(library)
+    if name in ("parquet", "lerobot"):
+        pytest.importorskip("pyarrow")
+    out = exported(tmp_path, name)
+    (out / file).unlink()
+    os.mkfifo(out / file)
+    refused(name, out, "expected a regular file|expected no|got something else|regular file")
+
+
+# What they unpack to
+
+
+def test_what_an_episode_unpacks_to_is_bounded_before_it_is_unpacked(tmp_path: Path) -> None:
+    put_npz(tmp_path / "0.npz", observations=np.zeros((4, 3 * MIB), np.float32))
+    assert (tmp_path / "0.npz").stat().st_size < MIB
+    refused("npz", tmp_path, r"0\.npz: expected at most 40 MiB .* got 48 MiB", max_bytes=40 * MIB)
+    import_episodes("npz", tmp_path, SequenceReplayBuffer(), max_bytes=200 * MIB)
+
+
+def forged_entry(file: Path, shape: str, descr: str = "|u1", data: bytes = b"") -> None:
+    """An npz file whose array says another shape than it has."""
+    put_npz(file)
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    entry = b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head.encode() + data
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("extras/x.npy", entry)
+
+
+@pytest.mark.parametrize(
+    ("shape", "descr", "told"),
+    [
+        (f"({2**62},)", "|u1", "has 0 bytes"),
+        ("(-1,)", "|u1", "no plain array"),
+        ("(3,)", "|O", "holds objects"),
+        ("(3,)", "|V8", "no plain array"),
+        ("(" * 50, "|u1", "npz file of plain arrays"),
+    ],
+)
+def test_an_arrays_head_is_compared_with_its_archive(
+    tmp_path: Path, shape: str, descr: str, told: str
+) -> None:
+    forged_entry(tmp_path / "0.npz", shape, descr)
+    refused("npz", tmp_path, told)
+
+
+def test_an_archive_has_each_array_once_and_plainly(tmp_path: Path) -> None:
+    forged_entry(tmp_path / "0.npz", "(3,)", data=b"abc")
+    with zipfile.ZipFile(tmp_path / "0.npz", "a") as archive:
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("extras/x.npy", b"")
+    refused("npz", tmp_path, "'extras/x' stands twice")
+    put_npz(tmp_path / "0.npz")
+    data = bytearray((tmp_path / "0.npz").read_bytes())
+    data[data.rfind(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "0.npz").write_bytes(data)
+    refused("npz", tmp_path, "encrypted")
+
+
+def test_a_few_bytes_of_parquet_cannot_become_gigabytes(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = 4000
+    big = pa.DictionaryArray.from_arrays(
+        pa.array([0] * rows, pa.int32()), pa.array([bytes(4 * MIB)], pa.binary())
+    )
+    flags = pa.array([False] * rows)
+    columns = {"observation": big, "action": flags, "reward": flags, "terminated": flags}
+    pq.write_table(
+        pa.table(columns), tmp_path / "0.parquet", compression="zstd", store_schema=False
+    )
+    assert (tmp_path / "0.parquet").stat().st_size < 100_000
+    refused("parquet", tmp_path, "memory for an episode|PNG or JPEG", max_bytes=64 * MIB)
+    # A list of so many numbers in one row
+    zeros = pa.ListArray.from_arrays([0, 20 * MIB], pa.array(np.zeros(20 * MIB, np.uint8)))
+    table = pa.table({"observation": zeros, "action": [0], "reward": [0], "terminated": [True]})
+    pq.write_table(table, tmp_path / "0.parquet")
+    assert (tmp_path / "0.parquet").stat().st_size < 100_000
+    refused("parquet", tmp_path, "expected at most 64 MiB of memory", max_bytes=64 * MIB)
+
+
+def test_a_picture_is_as_large_as_its_head_says_before_it_is_decoded(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    picture = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + head + bytes(4)
+    jpeg = b"\xff\xd8\xff\xe0\0\4ab\xff\xc0\0\x0b\x08" + struct.pack(">HH", 30_000, 30_000)
+    for file in (picture, jpeg + bytes(9)):
+        table = pa.table(
+            {"observation": [file], "action": [0], "reward": [0], "terminated": [True]}
+        )
+        pq.write_table(table, tmp_path / "0.parquet")
+        refused("parquet", tmp_path, "got 2,574 MiB or more", max_bytes=64 * MIB)
+    bitmap = b"BM" + bytes(100)
+    table = pa.table({"observation": [bitmap], "action": [0], "reward": [0], "terminated": [True]})
+    pq.write_table(table, tmp_path / "0.parquet")
+    refused("parquet", tmp_path, "expected a PNG or JPEG file")
+
+
+def test_a_compressed_value_of_rlds_is_no_longer_than_its_feature(tmp_path: Path) -> None:
+    from forged_data_sets import MAX_BYTES, _bomb
+    from stepwell.buffers.bridges.formats.rlds.features import Feature
+
+    feature = Feature("x", "uint8", (100,), "zlib")
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        feature.rows([_bomb()], 1)
+    assert MAX_BYTES > 100
+
+
+# What they lead to
+
+
+@pytest.mark.parametrize("kind", ["external", "virtual", "soft", "link", "circle"])
+@pytest.mark.parametrize("name", ["d3rlpy", "minari"])
+def test_hdf5_reads_nothing_of_another_file(
+    tmp_path: Path, secret: Path, name: str, kind: str
+) -> None:
+    h5py = pytest.importorskip("h5py")
+    if name == "minari":
+        pytest.importorskip("minari")
+    out = exported(tmp_path, name)
+    file = out if name == "d3rlpy" else out / "data" / "main_data.hdf5"
+    place = "rewards_0" if name == "d3rlpy" else "episode_0/rewards"
+    with h5py.File(file, "r+") as opened:
+        shape = opened[place].shape
+        del opened[place]
+        if kind == "external":
+            opened.create_dataset(place, shape, "u1", external=[(str(secret), 0, 100)])
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout(shape, "u1")
+            layout[:] = h5py.VirtualSource(str(secret), "x", shape)
+            opened.create_virtual_dataset(place, layout)
+        elif kind == "circle":
+            opened[place] = opened["/"]
+        else:
+            link = h5py.SoftLink("/x") if kind == "soft" else h5py.ExternalLink(str(secret), "/")
+            opened[place] = link
+    told = "got rows of another|a link to elsewhere|stands in one place|expected actions|rewards"
+    refused(name, out, told)
+
+
+def test_minari_makes_no_env_that_a_data_set_names(tmp_path: Path) -> None:
+    pytest.importorskip("minari")
+    out = exported(tmp_path, "minari")
+    file = out / "data" / "metadata.json"
+    metadata = json.loads(file.read_text())
+    del metadata["observation_space"]
+    touched = tmp_path / "touched"
+    for told in (
+        {"id": "Any-v0", "entry_point": "pathlib:Path.touch", "kwargs": {"self": str(touched)}},
+        {"id": "CartPole-v1", "entry_point": "subprocess:run", "kwargs": {"args": "touch x"}},
+        {"id": "CartPole-v1", "additional_wrappers": [{"entry_point": "subprocess:run"}]},
+    ):
+        file.write_text(json.dumps({**metadata, "env_spec": json.dumps(told)}))
+        refused("minari", out, "to make that env could run anything")
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize("name", ["iris", "diamond"])
+def test_a_tensor_has_as_many_numbers_as_it_says(tmp_path: Path, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    out = exported(tmp_path, name)
+    file = out / ("dataset/0.pt" if name == "iris" else "000/00/0/0.pt")
+    found = torch.load(file, weights_only=True)
+    first = next(iter(found))
+    found[first] = torch.zeros(1, dtype=torch.uint8).expand(2**40, 3, 64, 64)
+    torch.save(found, file)
+    refused(name, out, "a tensor that has fewer")
+    torch.save(found, file, _use_new_zipfile_serialization=False)
+    refused(name, out, "expected a dict of tensors")
+
+
+def test_facts_are_no_deeper_than_what_can_be_written_again(tmp_path: Path) -> None:
+    for text in (
+        "[" * 100_000,
+        '{"a":' * 200 + "1" + "}" * 200,
+        "[1]",
+        "\xff",
+        '{"a": ' + "9" * 5000,
+    ):
+        with pytest.raises(ValueError, match="here: expected a JSON object"):
+            parse_object(text, "here")
+    assert parse_object('{"a": [[1]]}', "here") == {"a": [[1]]}
+    (tmp_path / "x.json").write_bytes(b" " * 100)
+    with pytest.raises(ValueError, match="expected at most"):
+        GivenFiles(tmp_path).read_bytes(tmp_path / "x.json", most=99)
+
+
+def test_the_command_takes_no_more_memory_than_there_is(tmp_path: Path) -> None:
+    """Where only the library knows what it unpacks to, the system bounds it."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("only Linux bounds the memory of a process")
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("minari")
+    out = exported(tmp_path, "minari", data_format="arrow")
+    file = out / "data" / "0" / "part-0.arrow"
+    with pa.OSFile(str(file)) as raw:
+        batch = pa.ipc.open_file(raw).get_batch(0)
+    zeros = pa.array(np.zeros(len(batch) * 60 * MIB, np.uint8))
+    wide = pa.FixedSizeListArray.from_arrays(zeros, 60 * MIB)
+    batch = batch.set_column(0, "observations", wide)
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(str(file), batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    assert file.stat().st_size < MIB
+    program = (
+        "import sys\n"
+        "from stepwell.collectors.cli import exchange\n"
+        "from stepwell.collectors.cli.app import main\n"
+        "import pyarrow.dataset, minari, stepwell.buffers.bridges\n"
+        f"exchange.free_memory = lambda: {80 * MIB}\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["import", str(out), "--from", "minari", "--dry-run", "--max-bytes", "8GiB"]
+    run = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 2, run.stderr[-2000:]
+    assert "fit into memory" in run.stderr
+
+
+def test_the_command_is_told_how_much_memory(tmp_path: Path) -> None:
+    from stepwell.collectors.cli.app import main
+
+    put_npz(tmp_path / "0.npz", observations=np.zeros((4, MIB), np.float32))
+    words = ["import", str(tmp_path), "--from", "npz", "--dry-run", "--quiet", "--max-bytes"]
+    assert main([*words, "1GiB"]) == 0
+    assert main([*words, "10MiB"]) == 2
+    assert main([*words, "few"]) == 2
