@@ -147,6 +147,7 @@ def run_cases(
     folder: Path,
     *,
     every: int | None = None,
+    first: int = 0,
     faults: Sequence[Fault] = FAULTS,
     until_wrong: bool = False,
     seed: int = 0,
@@ -158,6 +159,7 @@ def run_cases(
         commands: Runs it.
         folder: Where.
         every: Each fault happens at every n-th call; None draws one call for each.
+        first: The first of these calls.
         faults: What happens.
         until_wrong: End with the first case in which something does not hold.
         seed: For what is drawn.
@@ -174,7 +176,7 @@ def run_cases(
     rng, counts, wrong = random.Random(f"{scenario.name} {seed}"), Yield(calls=len(done.calls)), []
     for fault in faults:
         calls = sum(call.takes_room or not fault.needs_room for call in done.calls)
-        numbers: Iterable[int] = range(0, calls, every) if every else [rng.randrange(calls)]
+        numbers: Iterable[int] = range(first, calls, every) if every else [rng.randrange(calls)]
         for number in numbers:
             place = folder / "case"
             shutil.copytree(before, place)
