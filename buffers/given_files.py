@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import stat
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
 import numpy as np
 
+from stepwell.buffers import json_values
 from stepwell.buffers.memory_storage import free_memory
 
 __all__ = ["GivenFiles", "Room", "parse_object"]
 
 _TEXT_BYTES: Final = 64 << 20
 """Of a JSON file: its values take many times as much."""
-_DEPTH: Final = 100
-"""Of lists in lists: what is noted with a store must be written, and read again, by recursion."""
 _HEADERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -188,20 +185,12 @@ def parse_object(text: str | bytes, where: object) -> dict[str, Any]:
         >>> parse_object("[1]", "facts.json")
         Traceback (most recent call last):
         ...
-        ValueError: facts.json: expected a JSON object, got a list; fetch the data set again
+        ValueError: facts.json: JSON: expected an object, got a list of 1; fetch the data set again
     """
     try:
-        found = json.loads(text)
-        is_deep = _is_deep(found)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{where}: expected a JSON object, got something else ({str(error)[:200]}); fetch the "
-            f"data set again"
-        ) from error
-    if not isinstance(found, dict) or is_deep:
-        got = f"lists more than {_DEPTH} deep" if is_deep else f"a {type(found).__name__}"
-        raise ValueError(f"{where}: expected a JSON object, got {got}; fetch the data set again")
-    return cast("dict[str, Any]", found)
+        return json_values.parse(text.encode() if isinstance(text, str) else text, is_finite=False)
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error)[:200]}; fetch the data set again") from error
 
 
 def _heads_of(file: IO[bytes], path: Path) -> dict[str, tuple[zipfile.ZipInfo, int]]:
@@ -266,19 +255,3 @@ def _no_npz(path: Path, why: str) -> ValueError:
         f"{path}: expected an npz file of plain arrays, got another or a damaged one "
         f"({' '.join(why.split())[:200]}); put it back from a copy, or remove it"
     )
-
-
-def _is_deep(value: object) -> bool:
-    """Whether lists and objects lie in each other more than `_DEPTH` times."""
-    level = [value]
-    for _ in range(_DEPTH):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, Mapping) else one)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True

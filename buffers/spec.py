@@ -270,9 +270,12 @@ class Spec:
         """
         entries = json_values.items(json_values.member(data, "fields"), "fields")
         fields = tuple(_field_from_json(json_values.mapping(each, "field")) for each in entries)
-        names = {field.name for field in fields}
         observation, action = (
-            _checked_layout(json_values.member(data, part), part, names)
+            _checked_layout(
+                json_values.member(data, part),
+                part,
+                {field.name for field in fields if field.name.partition("/")[0] == part},
+            )
             for part in ("observation", "action")
         )
         return cls(fields, observation, action)

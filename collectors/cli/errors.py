@@ -32,7 +32,7 @@ import stepwell.buffers
 from stepwell.buffers import StepwellError
 from stepwell.collectors.cli import leave_at_once
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "reported", "sentence_of", "show_error"]
+__all__ = ["BAD_INPUT", "INTERRUPTED", "printable", "reported", "sentence_of", "show_error"]
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -45,6 +45,7 @@ _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<f
 _SERVING = re.compile(r"[/\\](numpy|zstandard|cv2|rich|typer|click)[/\\]")
 _LIBRARIES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _NOTED_LINE = re.compile(r'^  File "(.+)", line ([0-9]+), in .*\n(?:    (.*)\n)?', re.MULTILINE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NOTE_OF_WORKER = "raised in env "
 _NOTE_OF_KEPT = "kept: "
 
@@ -110,24 +111,37 @@ def show_error(sentence: str) -> None:
     """Write a sentence to the terminal's error stream."""
     console = rich.console.Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
     console.print("[bold red]stepwell:[/] ", end="")
-    console.print(sentence, markup=False)
+    console.print(printable(sentence), markup=False)
+
+
+def printable(text: str) -> str:
+    r"""The text with its control characters escaped.
+
+    A terminal obeys them, and a text may come from a store or a data set that somebody else made.
+
+    Example:
+        >>> print(printable("pong \x1b[2J"))
+        pong \x1b[2J
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def sentence_of(error: BaseException) -> str | None:
     """What to tell the user; None when the error is a bug in Stepwell."""
     lines, env = _lines_of(error)
+    innermost = lines[-1] if lines else None
+    is_ours = innermost is not None and innermost.is_own and innermost.code.startswith("raise ")
     if isinstance(error, MemoryError):
-        return "out of memory; use fewer envs (--num-envs)"
+        # Only Stepwell says what needs how much.
+        return _flat(error) if is_ours else "out of memory; use fewer envs (--num-envs)"
     if isinstance(error, OSError) and error.strerror:
         return _of_system(error)
     if isinstance(error, _OF_THE_WORLD):
         return _flat(error)
-    innermost = lines[-1] if lines else None
     if innermost is None:
         return None
     if innermost.is_own:
-        is_meant = isinstance(error, _ON_PURPOSE) and innermost.code.startswith("raise ")
-        return _flat(error) if is_meant else None
+        return _flat(error) if is_ours and isinstance(error, _ON_PURPOSE) else None
     culprit = _first_outside(lines)
     if culprit is None or culprit.is_serving:
         return None

@@ -14,6 +14,7 @@ import rich.table
 import rich.text
 
 from stepwell.buffers.disk.appearing import check_complete
+from stepwell.collectors.cli.errors import printable
 from stepwell.collectors.cli.facts import (
     StoreFacts,
     digest_of,
@@ -108,8 +109,13 @@ def _overview(facts: StoreFacts, digest: str | None) -> rich.table.Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, text in _overview_lines(facts, digest):
-        table.add_row(name, rich.text.Text(text))
+        table.add_row(name, _cell(text))
     return table
+
+
+def _cell(text: object) -> rich.text.Text:
+    """A text of a store, which may be anything: neither markup, nor a command to a terminal."""
+    return rich.text.Text(printable(str(text)))
 
 
 def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str, str]]:
@@ -176,20 +182,17 @@ def _fields(facts: StoreFacts) -> rich.table.Table:
         stack = (
             f"stack of {field.stack}, {field.stack_padding} before it" if field.stack > 1 else ""
         )
-        table.add_row(field.name, field.dtype, str(field.shape), field.codec, stack)
+        cells = (field.name, field.dtype, field.shape, field.codec, stack)
+        table.add_row(*map(_cell, cells))
     return table
 
 
 def _sessions(facts: StoreFacts) -> rich.table.Table:
     table = _table("run", "began", "envs", "seed", "policy")
     for number, session in enumerate(facts.sessions):
-        table.add_row(
-            str(number),
-            str(session.get("began", ""))[:16].replace("T", " "),
-            str(session.get("num_envs", "")),
-            str(session.get("seed", "")),
-            _maker(session),
-        )
+        began = str(session.get("began", ""))[:16].replace("T", " ")
+        cells = (number, began, session.get("num_envs", ""), session.get("seed", ""))
+        table.add_row(*map(_cell, (*cells, _maker(session))))
     return table
 
 

@@ -15,7 +15,7 @@ import typer
 import stepwell.collectors
 from fakes import CrashEnv
 from stepwell.buffers import StoreNotFound
-from stepwell.collectors.cli.errors import reported, sentence_of
+from stepwell.collectors.cli.errors import reported, sentence_of, show_error
 from stepwell.wrappers.make_vec import vectorize
 
 ROOM = Path(stepwell.collectors.__file__).parent
@@ -128,3 +128,18 @@ def test_square_brackets_and_colons_are_shown_as_they_are(
     with pytest.raises(typer.Exit), reported(debug=False):
         raise StoreNotFound("pip install 'gymnasium[box2d]' mine:one:")
     assert "gymnasium[box2d]' mine:one:" in capsys.readouterr().err
+
+
+def test_a_terminal_is_given_no_commands_by_what_a_text_holds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_error("field 'a\x1b[2Jb\x07\x9b' of é [/]")
+    shown = capsys.readouterr().err
+    assert "field 'a\\x1b[2Jb\\x07\\x9b' of é [/]" in shown
+
+
+def test_who_lacks_memory_is_told_for_what_where_stepwell_knows_it() -> None:
+    planted = raised_by(lambda: in_stepwell("raise MemoryError('episode 3 takes 9 GB')"))
+    assert sentence_of(planted) == "episode 3 takes 9 GB"
+    elsewhere = raised_by(lambda: bytearray(1 << 62))
+    assert "--num-envs" in str(sentence_of(elsewhere))
