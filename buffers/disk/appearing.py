@@ -17,7 +17,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -91,9 +91,8 @@ def appearing(
         error.add_note(f"kept: {f'all of it, in {target}' if is_there else 'nothing'}")
         if part is not None:
             part.leave()
-        for folder in () if is_there else reversed(made):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        if not is_there:
+            _remove_empty(made)
         if part is not None and not is_there and isinstance(error, StoreFailed):
             # Its words are of a store that is still there.
             why = error.__cause__ or error
@@ -193,10 +192,14 @@ class _Part:
             if not any(self._take() for _ in range(_RACES)):
                 raise self._in_the_way("what changes all the time")
             self._check_ours()
+        except BaseException:
+            self._close()
+            raise
+        try:
             self._sweep()
             self._sign()
         except BaseException:
-            self._close()
+            self.leave()
             raise
 
     @property
@@ -256,6 +259,8 @@ class _Part:
             return False
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                with contextlib.suppress(OSError):  # nobody's, as long as it is empty
+                    self.path.rmdir()
                 raise
             raise self._in_the_way(f"a folder with another {_LOCK}") from None
         self._check_lock(self._lock)
@@ -311,7 +316,9 @@ class _Part:
         found = os.fstat(lock.fileno())
         is_ours = stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
         if is_ours and found.st_size:
-            is_ours = os.pread(lock.fileno(), len(_LOCK_BEGINS), 0) == _LOCK_BEGINS
+            # Whoever signed it may have been killed, or lost power, while it was written.
+            begins = os.pread(lock.fileno(), len(_LOCK_BEGINS), 0).rstrip(b"\0")
+            is_ours = _LOCK_BEGINS.startswith(begins)
         if not is_ours:
             raise self._in_the_way(f"a folder with another {_LOCK}")
 
@@ -365,17 +372,28 @@ def _make_folders(path: Path) -> list[Path]:
         missing.append(path)
         path = path.parent
     made: list[Path] = []
-    for folder in reversed(missing):
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            if not folder.is_dir():
-                raise
-        else:
-            made.append(folder)
-        with contextlib.suppress(PermissionError):  # to make one there needs no right to read
-            Files().fsync_folder(folder.parent)
+    try:
+        for folder in reversed(missing):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
+            else:
+                made.append(folder)
+            with contextlib.suppress(PermissionError):  # to make one there needs no right to read
+                Files().fsync_folder(folder.parent)
+    except BaseException:
+        _remove_empty(made)
+        raise
     return made
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders that were made one in the other, as far as nothing is in them."""
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _settle(path: Path) -> None:

@@ -113,6 +113,8 @@ DEAD = "pid 1 on host since then\na test\n"
 LEFT: dict[str, list[Callable[[], object]]] = {
     "before the lock": [],
     "before the lock is signed": [text("x.part/UNFINISHED")],
+    "while the lock is signed": [text("x.part/UNFINISHED", DEAD[:2])],
+    "by a loss of power": [text("x.part/UNFINISHED", "\0" * len(DEAD))],
     "before it is begun": [text("x.part/UNFINISHED", DEAD)],
     "a folder": [
         text("x.part/UNFINISHED", DEAD),
@@ -121,6 +123,23 @@ LEFT: dict[str, list[Callable[[], object]]] = {
     ],
     "a file": [text("x.part/UNFINISHED", DEAD), text("x.part/.new", "old")],
 }
+
+
+@pytest.mark.parametrize("call", ["open", "ftruncate", "pwrite", "fsync"])
+def test_where_it_cannot_even_be_begun_nothing_is_there(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    does: Callable[..., Any] = getattr(os, call)
+
+    def fails(first: object, *more: Any, **options: Any) -> Any:
+        if call == "open" and first != "UNFINISHED":
+            return does(first, *more, **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(OSError, match="No space left"):
+        make("new/x")
+    assert tree() == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
