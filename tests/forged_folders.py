@@ -309,6 +309,7 @@ def _append(path: Path) -> list[bytes]:
     for seed in range(2):
         with _opened(path, SPEC, segment_bytes=12_000) as storage:
             _play(storage, seed, 6, older)
+        older.append((path / "manifest.json").read_bytes())  # no segment is open
     return older
 
 
