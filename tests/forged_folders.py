@@ -35,6 +35,7 @@ from stepwell.buffers import (
     Transitions,
     repair,
 )
+from stepwell.buffers.spec import Layout
 
 __all__ = ["KINDS", "Raw", "Segment", "Store", "at", "dumps", "make_store", "paths_of"]
 
@@ -344,7 +345,7 @@ def _nested(path: Path) -> list[bytes]:
         Field("info/seen", "bool", (2,), "narrow"),
         Field("extra/state", "float64", (2, 2), "raw"),
     )
-    observation = {
+    observation: Layout = {
         "image": "observation/image",
         "pair": ["observation/pair/0", "observation/pair/1"],
         "empty": {},

@@ -10,6 +10,7 @@ One case, alone and without limits: ``python tests/forged_uses.py NUMBER``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import random
 import shutil
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import typer.main
@@ -154,8 +156,8 @@ class _Case:
         if "checkpoint" in self.what and "checkpoint" not in names:
             names.append("checkpoint")
         for name in names:
-            use = READING[name]
-            ending = attempt(name, lambda use=use: use(self.path, self._rng), use_accepts(name))
+            use = functools.partial(READING[name], self.path, self._rng)
+            ending = attempt(name, use, use_accepts(name))
             all_of_it.check(name)
             self._told[name] = _first_word(ending)
             shutil.rmtree(self.base / "out", ignore_errors=True)
@@ -219,7 +221,7 @@ def _sample(path: Path, rng: random.Random) -> None:
         length = rng.choice((1, 2, 5))
         is_stacked = any(field.stack > 1 for field in replay.spec.fields)
         stack = is_stacked and rng.random() < 0.5
-        requests = (
+        requests: tuple[Any, ...] = (
             Sequences(4, length, stack=stack),
             Sequences(3, length, borders=rng.choice(("cross", "pad_after", "pad_before"))),
             Sequences(3, length, burn_in=2, draw=rng.choice(("episodes", "ends", "recent"))),
@@ -363,4 +365,4 @@ def _first_word(ending: str) -> str:
 if __name__ == "__main__":
     here = Path(tempfile.mkdtemp(prefix="forged-"))
     print(f"in {here / 'case'}", flush=True)
-    print(ForgedCases(here)(int(sys.argv[1])))
+    print(ForgedCases(here)()(int(sys.argv[1])))

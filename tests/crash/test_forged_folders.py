@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -87,7 +88,7 @@ def as_it_is(value: object, *_: object) -> object:
 
 def opened(path: Path, mode: str, flags: int) -> FileIO:
     """A file as open() opens it: links are followed, and pipes waited for."""
-    return FileIO(path, mode, opener=lambda name, more: files.os.open(name, more | flags, 0o666))
+    return FileIO(path, mode, opener=lambda name, more: os.open(name, more | flags, 0o666))
 
 
 BUGS = {
