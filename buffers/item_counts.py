@@ -73,12 +73,12 @@ class Spans(NamedTuple):
         length, context, stride, *flags = json_values.items(data, "a kind of item", 5)
         if not all(isinstance(flag, bool) for flag in flags):
             raise ValueError(f"a kind of item: expected True or False twice, got {flags}")
-        least = {"length": 1, "context": 0, "stride": 1}
-        numbers = (
-            json_values.whole(value, f"{name} of a kind of item", least[name])
-            for name, value in zip(least, (length, context, stride), strict=True)
+        return cls(
+            json_values.whole(length, "length of a kind of item", 1),
+            json_values.whole(context, "context of a kind of item"),
+            json_values.whole(stride, "stride of a kind of item", 1),
+            *map(bool, flags),
         )
-        return cls(*numbers, *map(bool, flags))
 
     def to_json(self) -> list[object]:
         """Plain data; `from_json` reads it."""

@@ -35,6 +35,7 @@ from stepwell.buffers import (
     Transitions,
     repair,
 )
+from stepwell.buffers.spec import Layout
 
 __all__ = ["KINDS", "Raw", "Segment", "Store", "at", "dumps", "make_store", "paths_of"]
 
@@ -309,6 +310,7 @@ def _append(path: Path) -> list[bytes]:
     for seed in range(2):
         with _opened(path, SPEC, segment_bytes=12_000) as storage:
             _play(storage, seed, 6, older)
+        older.append((path / "manifest.json").read_bytes())  # no segment is open
     return older
 
 
@@ -343,7 +345,7 @@ def _nested(path: Path) -> list[bytes]:
         Field("info/seen", "bool", (2,), "narrow"),
         Field("extra/state", "float64", (2, 2), "raw"),
     )
-    observation = {
+    observation: Layout = {
         "image": "observation/image",
         "pair": ["observation/pair/0", "observation/pair/1"],
         "empty": {},

@@ -6,6 +6,7 @@ did, in words, or an empty text where the store has no such thing.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -322,7 +323,7 @@ def _spec_layout(store: Store, rng: random.Random) -> str:
     deep: Any = "observation"
     for _ in range(rng.choice((5, 150))):
         deep = rng.choice(([deep], {"a": deep}))
-    layouts = (
+    layouts: tuple[Any, ...] = (
         *("reward", "action", "nothing", "", 0, None, [], {}, [[]], deep, ["observation"] * 9),
         *({"": "observation"}, {"a/b": "observation"}, {"a": "observation", "b": "observation"}),
         *(["reward", "nothing"], {"a": 1}, True, "observation/image", DEEP),
@@ -621,7 +622,7 @@ _FRAMES: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "a byte changed": lambda before, rng: _flipped(before, rng),
     "fewer rows": lambda before, rng: _zstd(bytes(5)),
     "more rows": lambda before, rng: _zstd(bytes(1 << 20)),
-    "a gigabyte of zeros": lambda before, rng: _BOMB,
+    "a gigabyte of zeros": lambda before, rng: _bomb(),
     "a length of 2^62": lambda before, rng: (
         b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 62) + b"\x01\0\0"
     ),
@@ -641,12 +642,10 @@ def _flipped(before: bytes, rng: random.Random) -> bytes:
     return before[:place] + bytes([before[place] ^ 1 << rng.randrange(8)]) + before[place + 1 :]
 
 
+@functools.cache
 def _bomb() -> bytes:
     packer = zstandard.ZstdCompressor().compressobj()
     return b"".join(packer.compress(bytes(1 << 20)) for _ in range(1 << 10)) + packer.flush()
-
-
-_BOMB = _bomb()
 
 
 @forgery("piece: rows times k, in slot and head alike", 6)
@@ -975,8 +974,8 @@ def _file_path(store: Store, rng: random.Random) -> str:
         rng.choice(sealed)[0] = value
     else:
         sealed.append([value, 16384, rng.choice((0, 1))])
-    for name in ("segment-", f"segment-{value:>08}".partition("/")[0]):
-        store.acts.append(lambda path, name=name: (path / name).mkdir(exist_ok=True))
+    # So that "segment-" and the path lead to what is beside the folder.
+    store.acts.append(lambda path: (path / "segment-").mkdir(exist_ok=True))
     return f"sealed {_short(sealed)}, open {_short(store.body['open'])}"
 
 

@@ -280,8 +280,9 @@ def _is_column(
     value: object, dtype: type[np.generic], length: int | None = None
 ) -> TypeGuard[np.ndarray]:
     """It is an array of one axis."""
-    is_column = isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == 1
-    return is_column and length in (None, len(value))
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1:
+        return False
+    return length in (None, len(value))
 
 
 def _checked_ids(ids: np.ndarray) -> np.ndarray:

@@ -228,3 +228,28 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_written(
 
 def test_errors_of_checkpoints_are_stepwells_own() -> None:
     assert issubclass(StoreNotFound, StepwellError)
+
+
+def test_a_state_that_is_none_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    """Somebody made the file, with a right checksum."""
+    with filled(tmp_path / "a") as replay:
+        replay.sample_transitions(4, draw="priorities")
+        before, state = replay.state_dict(), replay.state_dict()
+        state["sampler"]["priorities"]["masses"] = np.full(3, np.nan)
+        forged: list[tuple[dict[str, Any], str]] = [
+            ({**state, "generator": {}}, "generator: expected the state of a PCG64"),
+            ({**state, "generator": {**state["generator"], "uinteger": 1 << 99}}, "generator"),
+            ({**state, "pieces": "3"}, "pieces: expected a whole number"),
+            ({**state, "sampler": {"newest": [[1]], "priorities": None}}, "newest"),
+            (state, "priorities: expected int64 ids"),
+            ({}, "store: expected a value"),
+        ]
+        for each, message in forged:
+            with pytest.raises(ValueError, match=message):
+                replay.load_state_dict(each)
+            replay.storage.save_checkpoint("x", {"replay": each, "learner": {}})  # type: ignore[attr-defined]
+            with pytest.raises((StoreCorrupt, ValueError), match=message):
+                replay.load_checkpoint("x")
+            assert replay.state_dict()["generator"] == before["generator"]
+        masses = replay.state_dict()["sampler"]["priorities"]["masses"]
+        assert np.array_equal(masses, before["sampler"]["priorities"]["masses"])

@@ -28,8 +28,10 @@ from piece_model import SPEC, Recording, assert_holds, piece_of, read_metadata, 
 from stepwell.buffers import (
     DiskStorage,
     End,
+    Field,
     MemoryStorage,
     Piece,
+    Spec,
 )
 from stepwell.buffers.disk.format import Manifest
 from storage_contract import play
@@ -309,3 +311,13 @@ def test_metadata_survives(tmp_path: Path) -> None:
             while (record := reader.table.record(position)).previous >= 0:
                 position = record.previous
             assert read_metadata(reader, position) == {"seed": episode}
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_rows_without_a_reward_make_no_store(tmp_path: Path, dtype: str | None) -> None:
+    """Found by forged folders: `stepwell info` looked for the rewards of a store without any."""
+    fields = [field for field in SPEC.fields if field.name != "reward"]
+    fields += [Field("reward", dtype, (), "raw")] if dtype else []
+    with pytest.raises(ValueError, match=r"a reward of float64 \(\), got"):
+        DiskStorage.create(tmp_path / "a", Spec(tuple(fields), "observation", "action"))
+    assert not (tmp_path / "a").exists()
