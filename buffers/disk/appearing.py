@@ -116,14 +116,20 @@ def check_unused(target: Path, kind: Kind = "folder") -> None:
         ValueError: There is something; an empty folder, or a link to one, is fine where a folder
             is to appear.
     """
-    if target.is_dir() and (kind == "folder" or not target.is_symlink()):
+    try:  # asked once: another process may make the target just now
+        found = os.stat(target, follow_symlinks=kind == "folder")
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        if not target.is_symlink():
+            return
+        found = os.lstat(target)
+    if stat.S_ISDIR(found.st_mode):
         if kind == "folder" and not any(target.iterdir()):
             return
         got = "is not empty" if kind == "folder" else "is a folder"
-    elif target.exists() or target.is_symlink():
-        got = "is a file or a link" if kind == "folder" else "is there already"
     else:
-        return
+        got = "is a file or a link" if kind == "folder" else "is there already"
     expected = "a new or an empty folder" if kind == "folder" else "a new file"
     raise ValueError(f"{target} {got}: expected {expected}; choose another {kind}")
 

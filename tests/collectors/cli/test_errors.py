@@ -139,7 +139,7 @@ def test_a_terminal_is_given_no_commands_by_what_a_text_holds(
 
 
 def test_who_lacks_memory_is_told_for_what_where_stepwell_knows_it() -> None:
-    planted = raised_by(lambda: in_stepwell("raise MemoryError('episode 3 takes 9 GB')"))
+    planted = in_stepwell("raise MemoryError('episode 3 takes 9 GB')")
     assert sentence_of(planted) == "episode 3 takes 9 GB"
-    elsewhere = raised_by(lambda: bytearray(1 << 62))
+    elsewhere = raised_by(in_users("raise MemoryError"))
     assert "--num-envs" in str(sentence_of(elsewhere))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium import spaces
 
 import stepwell as sw
 from command_line import CommandLine
+from forged_stores import forge_manifest
 from stepwell.buffers import End, Piece
 from stepwell.collectors.cli.catalogue import catalogue, nearest
 from stepwell.collectors.cli.facts import facts_of, size_in_words
@@ -71,6 +73,20 @@ def size_line(text: str) -> list[str]:
     """The parts of what `info` says about a store's size."""
     (line,) = (line for line in text.splitlines() if line.startswith("size"))
     return [part.strip() for part in line.removeprefix("size").split(",")]
+
+
+def test_info_shows_what_a_store_tells_as_plain_text(stepwell: CommandLine) -> None:
+    stepwell("collect CartPole-v1 --workers 0 --steps 100 --out a --seed 7")
+
+    def forge(body: dict[str, Any]) -> None:
+        body["sessions"][0]["policy"] = "\x1b[2J[/]"
+        body["sessions"][0]["recipe"]["id"] = "[bold]\x9b"
+
+    forge_manifest(Path("a"), forge)
+    text = stepwell("info a").out
+    assert "\\x1b[2J[/]" in text
+    assert "[bold]\\x9b" in text
+    assert not {"\x1b", "\x9b"} & set(text)
 
 
 def test_the_size_of_a_store_is_that_of_its_files(stepwell: CommandLine) -> None:

@@ -271,7 +271,7 @@ def test_facts_are_no_deeper_than_what_can_be_written_again(tmp_path: Path) -> N
         "\xff",
         '{"a": ' + "9" * 5000,
     ):
-        with pytest.raises(ValueError, match="here: expected a JSON object"):
+        with pytest.raises(ValueError, match=r"^here: .*JSON"):
             parse_object(text, "here")
     assert parse_object('{"a": [[1]]}', "here") == {"a": [[1]]}
     (tmp_path / "x.json").write_bytes(b" " * 100)
