@@ -14,10 +14,11 @@ import functools
 import io
 import random
 import shutil
+import struct
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,17 +117,34 @@ class _Case:
     def _forged(self) -> tuple[str, Store, str]:
         weights = [FORGERIES[name].weight for name in self._names]
         while True:
-            kind = self._rng.choice(list(self._stores))
-            store = self._stores[kind].clone()
             chosen = self._rng.choices(self._names, weights, k=self._rng.choice((1, 1, 1, 2)))
+            for kind in self._rng.sample(list(self._stores), len(self._stores)):
+                store = self._stores[kind].clone()
+                told = self._forge(store, chosen)
+                if told is not None:
+                    return chosen[0], store, f"{kind}; {'; '.join(told)}"
+
+    def _forge(self, store: Store, names: Sequence[str]) -> list[str] | None:
+        """What was forged; None where the store has no such thing, or has it no more."""
+        told: list[str] = []
+        for name in names:
             try:
-                told = [f"{name}: {FORGERIES[name].forge(store, self._rng)}" for name in chosen]
-            except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
-                if len(chosen) == 1:
+                what = FORGERIES[name].forge(store, self._rng)
+            except (
+                ArithmeticError,
+                LookupError,
+                RecursionError,
+                TypeError,
+                ValueError,
+                struct.error,
+            ):
+                if not told:
                     raise
-                continue  # the second cannot make sense of what the first has left
-            if not any(each.endswith(": ") for each in told):
-                return chosen[0], store, f"{kind}; {'; '.join(told)}"
+                return None  # it cannot make sense of what the one before it has left
+            if not what:
+                return None
+            told.append(f"{name}: {what}")
+        return told
 
     def _use(self) -> None:
         all_of_it = Canaries(self.base, frozenset({"out"}))
