@@ -688,7 +688,7 @@ def _piece_bomb(store: Store, rng: random.Random) -> str:
         row_bytes[place] = math.prod(shape) * np.dtype(dtype.rstrip(b"\0").decode()).itemsize
     largest = max(row_bytes.values())
     is_as_written = rng.random() < 0.8  # with the number of rows in a block that a writer takes
-    rows = max(16, rng.choice((1 << 20, 1 << 25, 1 << 28, 1 << 31)) // largest)
+    rows = max(16, rng.choice((1 << 20, 1 << 24, 1 << 26, 5 << 28)) // largest)
     for place, nbytes in row_bytes.items():
         where = HEAD.size + place * ENTRY.size
         block_rows = max(16, (1 << 16) // max(1, nbytes)) if is_as_written else min(rows, 1 << 16)
