@@ -615,6 +615,12 @@ def _huge_window(exponent: int) -> bytes:
     return b"\x28\xb5\x2f\xfd\x00" + bytes([exponent << 3]) + b"\x09\x00\x00x"
 
 
+@functools.cache
+def _bomb() -> bytes:
+    packer = zstandard.ZstdCompressor().compressobj()
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(1 << 10)) + packer.flush()
+
+
 _FRAMES: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "nothing": lambda before, rng: b"",
     "noise": lambda before, rng: rng.randbytes(max(1, len(before))),
@@ -640,12 +646,6 @@ def _flipped(before: bytes, rng: random.Random) -> bytes:
         return b"x"
     place = rng.randrange(len(before))
     return before[:place] + bytes([before[place] ^ 1 << rng.randrange(8)]) + before[place + 1 :]
-
-
-@functools.cache
-def _bomb() -> bytes:
-    packer = zstandard.ZstdCompressor().compressobj()
-    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(1 << 10)) + packer.flush()
 
 
 @forgery("piece: rows times k, in slot and head alike", 6)
@@ -688,7 +688,7 @@ def _piece_bomb(store: Store, rng: random.Random) -> str:
         row_bytes[place] = math.prod(shape) * np.dtype(dtype.rstrip(b"\0").decode()).itemsize
     largest = max(row_bytes.values())
     is_as_written = rng.random() < 0.8  # with the number of rows in a block that a writer takes
-    rows = max(16, rng.choice((1 << 20, 1 << 25, 1 << 28, 1 << 31)) // largest)
+    rows = max(16, rng.choice((1 << 20, 1 << 24, 1 << 26, 5 << 28)) // largest)
     for place, nbytes in row_bytes.items():
         where = HEAD.size + place * ENTRY.size
         block_rows = max(16, (1 << 16) // max(1, nbytes)) if is_as_written else min(rows, 1 << 16)

@@ -10,12 +10,13 @@ from io import FileIO
 from threading import RLock
 
 from stepwell.buffers.disk.folder import StoreFolder
-from stepwell.buffers.disk.format import Header, Manifest, StoreFacts, align
+from stepwell.buffers.disk.format import MOST_SEGMENTS, Header, Manifest, StoreFacts, align
 from stepwell.buffers.disk.segment import Loaded, Maps
 from stepwell.buffers.disk.view import View, load_all
 from stepwell.buffers.disk.writer import Encoded, SegmentWriter, Sizes, give_back, heal
 from stepwell.buffers.episode import Piece
-from stepwell.buffers.errors import StoreFailed, StoreLocked
+from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
+from stepwell.buffers.json_values import MOST
 from stepwell.buffers.memory_storage import check_piece_bytes, max_piece_rows
 from stepwell.buffers.piece_format import PieceWriter
 from stepwell.buffers.piece_table import Counters
@@ -26,6 +27,8 @@ SEGMENTS = 16
 # A large store has larger files rather than more: each one that is mapped may hold a descriptor.
 _MOST_SEGMENTS, _MOST_BYTES = 128, 1 << 30
 """Files that a budget in bytes is divided into: a whole one is evicted at a time."""
+
+_SPARE_SEGMENTS = 1 << 20  # that a writer can still begin, at least
 
 
 class Appender:
@@ -49,6 +52,7 @@ class Appender:
         manifest = folder.read_newest_manifest()
         loaded = load_all(folder, manifest)
         self.view = View(manifest, loaded)
+        self._check_room()
         self._recover(loaded)
         self._encoder = PieceWriter(manifest.facts.spec)
         self._sizes = Sizes.first(manifest.facts.segment_bytes)
@@ -122,6 +126,15 @@ class Appender:
             if self._writer is not None:
                 self._writer.close()
             self._lock.close()
+
+    def _check_room(self) -> None:
+        """Refuse a store whose numbers are nearly used up, as no writer leaves one."""
+        segment, *others = self.view.next
+        if segment > MOST_SEGMENTS - _SPARE_SEGMENTS or max(others) > MOST // 2:
+            raise StoreCorrupt(
+                f"{self._folder.path}: expected numbers for new rows, got {self.view.next} as the "
+                f"next ones; copy what is there into a new store, with: stepwell copy"
+            )
 
     def _recover(self, loaded: Sequence[Loaded]) -> None:
         """Bring the folder in order: heal, seal, sweep."""

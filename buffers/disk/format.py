@@ -35,6 +35,7 @@ from stepwell.buffers.spec import Spec
 __all__ = [
     "FORMAT",
     "MOST_FACTS_BYTES",
+    "MOST_SEGMENTS",
     "MOST_SLOTS",
     "SLOT",
     "Copy",
@@ -58,7 +59,10 @@ MOST_SLOTS = 1 << 22
 MOST_FACTS_BYTES = (64 << 20) + 4096
 """Length of a manifest, and of a segment's header, at most."""
 
-_MOST_SEGMENTS, _MOST_DATA_BYTES = 10**8, 1 << 48
+MOST_SEGMENTS = 10**8
+"""Segments that a store can ever have: their names have eight digits."""
+
+_MOST_DATA_BYTES = 1 << 48
 _ALIGNMENT = 4096
 _MAGIC = b"\x93SWELL\r\n"
 _HEADER = struct.Struct("<8sHHIIIQ16sqqqqI")
@@ -202,7 +206,7 @@ class Header:
         counters = Counters(next_row_id, next_episode, total_steps)
         header = cls(store, number, slots, data_bytes, position, counters, facts_text)
         with _reading(where):
-            whole(number, "number of the segment", 0, _MOST_SEGMENTS - 1)
+            whole(number, "number of the segment", 0, MOST_SEGMENTS - 1)
             whole(slots, "slots", 1, MOST_SLOTS)
             whole(data_bytes, "length of the data", 0, _MOST_DATA_BYTES)
             for value in (position, *counters):
@@ -435,7 +439,7 @@ class Manifest:
             sealed = tuple(_sealed(entry) for entry in entries)
             newest = member(body, "open")
             if newest is not None:
-                newest = whole(newest, "open", 0, _MOST_SEGMENTS - 1)
+                newest = whole(newest, "open", 0, MOST_SEGMENTS - 1)
             following = (whole(value, "next") for value in items(member(body, "next"), "next", 5))
             found = cls(
                 store=bytes.fromhex(name),
@@ -444,6 +448,7 @@ class Manifest:
                 open=newest,
                 next=Next(*following),
             )
+            whole(found.next.segment, "next segment", 0, MOST_SEGMENTS)
             numbers = found.numbers
             if any(after <= before for before, after in itertools.pairwise(numbers)):
                 raise ValueError("segments: expected rising numbers, got others")
@@ -480,7 +485,7 @@ def _capacity(data: Mapping[str, object], key: str) -> int | None:
 def _sealed(entry: object) -> Sealed:
     number, nbytes, slots = items(entry, "sealed", 3)
     return Sealed(
-        whole(number, "number of a segment", 0, _MOST_SEGMENTS - 1),
+        whole(number, "number of a segment", 0, MOST_SEGMENTS - 1),
         whole(nbytes, "length of a segment"),
         whole(slots, "slots of a segment", 0, MOST_SLOTS),
     )

@@ -68,7 +68,9 @@ class Segment:
     def extend(self, slots: np.ndarray) -> None:
         """Take up committed slots."""
         if len(slots):
-            self.used_bytes = int((slots["offset"] + slots["nbytes"]).max())
+            # Of a lost slot it may be unknown where its piece was.
+            end = int((slots["offset"] + slots["nbytes"]).max())
+            self.used_bytes = max(self.header.data_offset, end)
         self._crcs.extend(slots["data_crc"].tolist())
         self._head_crcs.extend(slots["head_crc"].tolist())
         self._head_bytes.extend(slots["head_bytes"].tolist())

@@ -6,8 +6,11 @@ import contextlib
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -24,7 +27,8 @@ from stepwell.buffers import (
     repair,
     verify,
 )
-from stepwell.buffers.disk.format import Header
+from stepwell.buffers.disk.folder import StoreFolder
+from stepwell.buffers.disk.format import Header, Next
 from stepwell.buffers.disk.segment import segment_path
 
 Rows = dict[tuple[int, int], bytes]  # (episode, row) -> the row's bytes
@@ -484,3 +488,39 @@ def test_metadata_is_proved_alone_without_the_rows(tmp_path: Path) -> None:
         pytest.raises(StoreCorrupt, match="rows 0 to 5 of episode 0"),
     ):
         storage.metadata(0)
+
+
+def test_an_open_segment_whose_only_slot_is_lost_is_sealed_as_it_is(tmp_path: Path) -> None:
+    """Found by forged folders: it was cut off to nothing, its header too."""
+    storage = DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=20_000)
+    storage.add([piece_of(0)])
+    path = Path(shutil.copytree(tmp_path / "a", tmp_path / "b"))
+    storage.close()
+    file = path / "segment-00000000.bin"
+    data = bytearray(file.read_bytes())
+    header = Header.unpack(bytes(data[: Header.length(bytes(data), "")]), "")
+    slot = header.table_offsets[0]
+    data[slot + 50] ^= 1  # both copies are whole, and differ
+    data[slot + 124 : slot + 128] = struct.pack("<I", crc32(data[slot : slot + 124]))
+    file.write_bytes(data)
+    assert repair(path, yes=True).is_done
+    assert verify(path).is_whole
+    with DiskStorage.open(path) as again:
+        again.add([piece_of(again.table.next_episode)])
+
+
+@pytest.mark.parametrize(("place", "number"), [(0, 10**8 - 5), (2, 1 << 62), (4, 1 << 62)])
+def test_a_writer_refuses_a_store_whose_numbers_are_used_up(
+    tmp_path: Path, place: int, number: int
+) -> None:
+    """Found by forged folders: its rows were stored with numbers that no reader takes."""
+    with DiskStorage.create(tmp_path / "a", SPEC) as storage:
+        storage.add([piece_of(0)])
+    folder = StoreFolder(tmp_path / "a", NoSyncFiles())
+    manifest = folder.read_manifest()
+    numbers = list(manifest.next)
+    numbers[place] = number
+    folder.write_manifest(replace(manifest, next=Next(*numbers)))
+    DiskStorage.open(tmp_path / "a", read_only=True).close()
+    with pytest.raises(StoreCorrupt, match="numbers for new rows"):
+        DiskStorage.open(tmp_path / "a")
