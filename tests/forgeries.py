@@ -153,10 +153,6 @@ def json_value(rng: random.Random, before: Any) -> Any:
     return rng.choice(common if kind < 0.8 else _TEXTS if kind < 0.9 else _RAWS)
 
 
-def _put(tree: Any, path: tuple[Any, ...], value: Any) -> None:
-    at(tree, path[:-1])[path[-1]] = value
-
-
 def _random_path(rng: random.Random, tree: Any) -> tuple[Any, ...]:
     """Each key of the top is as likely as any other, however much is below it."""
     paths = list(paths_of(tree))
@@ -182,7 +178,7 @@ def _change_json(rng: random.Random, tree: Any) -> str:
         text = b",".join(dumps(key) + b":" + dumps(part) for key, part in pairs)
         raw = Raw(b"{" + text + b"}")
         if len(path) > 1:
-            _put(tree, path[:-1], raw)
+            at(tree, path[:-2])[path[-2]] = raw
             return f"{where} stands twice: {_short(value)}"
     value = json_value(rng, before)
     parent[path[-1]] = value

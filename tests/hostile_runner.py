@@ -19,6 +19,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Self, TypeAlias
@@ -190,7 +191,7 @@ class Runner:
         self._make = make
         self._log = folder / "death.log"
         self._limits = limits or Limits()
-        self._process: multiprocessing.process.BaseProcess | None = None
+        self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
 
     def run(self, number: int) -> Verdict:
@@ -227,10 +228,11 @@ class Runner:
         # Not a fork: the parent may hold much memory, and threads.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
+        process = context.Process(
             target=_serve, args=(theirs, self._make, self._limits, self._log), daemon=True
         )
-        self._process.start()
+        process.start()
+        self._process = process
         theirs.close()
         ready: Verdict = self._wait(self._pipe, -1)
         if ready.fault:

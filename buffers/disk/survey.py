@@ -119,12 +119,17 @@ def _damaged_pieces(
     path, header = loaded.segment.path, loaded.segment.header
     found = list[Damage]()
     nbytes = header.header_bytes + 2 * SLOT.itemsize * len(loaded.records)
+    most = min(loaded.entry.nbytes, loaded.segment.nbytes)
     memory: np.ndarray | None = None
     with open_segment(files, path) as file:
         for number, slot in enumerate(loaded.verdict.slots):
             if int(slot["end"]) & End.LOST:
                 continue
             record = Record._make(loaded.records[number].tolist())
+            if record.offset + record.nbytes > most:  # as for a reader
+                what = damage(path, record, f"expected them before {most}, where the data end")
+                found.append(Damage(path, what, number, record.stored_rows))
+                continue
             try:
                 crc = 0
                 for offset in range(0, record.nbytes, _RUN_BYTES):

@@ -20,7 +20,7 @@ __all__ = ["Recovery", "View", "load_all", "look"]
 
 # A lost segment leaves a gap of as many records as it had pieces: at most a few times as many as
 # are there, or as a small store has. Where a file says more, no memory is taken for it.
-_LOST_PIECES, _LOST_SHARE = 1 << 20, 4
+_LOST_PIECES, _LOST_SHARE = 1 << 18, 4
 
 
 class Recovery(NamedTuple):

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from hostile_runner import Canaries, Fault, Limits, Runner, attempt, fast_folder
-from stepwell.buffers import DiskStorage, Spec, StoreCorrupt, StoreNotFound
+from piece_model import SPEC
+from stepwell.buffers import DiskStorage, StoreCorrupt, StoreNotFound
+from stepwell.buffers.piece_format import PieceReader
 
 LIMITS = Limits(cpu_seconds=1, idle_looks=3, memory_bytes=1 << 28, file_bytes=1 << 20)
 
@@ -74,8 +76,8 @@ def test_a_bad_end_is_told_and_the_next_case_runs() -> None:
 
 def test_the_place_of_a_fault_is_the_innermost_line_of_ours() -> None:
     with pytest.raises(Fault) as found:
-        attempt("a spec", lambda: Spec.from_json({"fields": [3]}))
-    assert "buffers/spec.py:" in found.value.signature
+        attempt("no bytes", lambda: PieceReader(SPEC).places(b"", 0, 1))
+    assert found.value.signature == "error in buffers/piece_format.py:places"
 
 
 def test_a_sentence_is_no_fault(tmp_path: Path) -> None:
