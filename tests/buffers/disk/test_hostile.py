@@ -875,7 +875,7 @@ def test_an_episode_that_memory_does_not_hold_is_refused_before_any_is_taken(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_storage, "_MUCH_BYTES", 0)
-    monkeypatch.setattr(memory_storage, "_free_memory", lambda: 100)
+    monkeypatch.setattr(memory_storage, "free_memory", lambda: 100)
     with (
         SequenceReplayBuffer.open(store, read_only=True) as replay,
         pytest.raises(MemoryError, match=r"episode 0 takes .* expected at most"),

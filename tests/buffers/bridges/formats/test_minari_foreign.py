@@ -262,7 +262,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "some" / "data"
     folder.mkdir(parents=True)
     (folder / "metadata.json").write_text("{}")
-    with pytest.raises(ValueError, match="env_spec: expected a JSON object"):
+    with pytest.raises(ValueError, match="env_spec: expected JSON"):
         import_episodes("minari", folder.parent, SequenceReplayBuffer())
 
 
