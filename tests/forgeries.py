@@ -177,8 +177,9 @@ def _change_json(rng: random.Random, tree: Any) -> str:
         pairs = [(path[-1], before), *rest.items(), (path[-1], value)]
         text = b",".join(dumps(key) + b":" + dumps(part) for key, part in pairs)
         raw = Raw(b"{" + text + b"}")
-        if len(path) > 1:
-            at(tree, path[:-2])[path[-2]] = raw
+        if path[:-1]:
+            *above, place = path[:-1]
+            at(tree, above)[place] = raw
             return f"{where} stands twice: {_short(value)}"
     value = json_value(rng, before)
     parent[path[-1]] = value
