@@ -177,9 +177,9 @@ def _change_json(rng: random.Random, tree: Any) -> str:
         pairs = [(path[-1], before), *rest.items(), (path[-1], value)]
         text = b",".join(dumps(key) + b":" + dumps(part) for key, part in pairs)
         raw = Raw(b"{" + text + b"}")
-        above = path[:-1]
-        if above:
-            at(tree, above[:-1])[above[-1]] = raw
+        if path[:-1]:
+            *above, place = path[:-1]
+            at(tree, above)[place] = raw
             return f"{where} stands twice: {_short(value)}"
     value = json_value(rng, before)
     parent[path[-1]] = value

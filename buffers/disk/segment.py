@@ -197,7 +197,10 @@ def load(
     check_slots(verdict, header, data_end, str(path))
     segment = Segment(path, header, nbytes)
     segment.extend(verdict.slots)
-    entry = sealed or Sealed(number, align(segment.used_bytes), len(verdict.slots))
+    entry = sealed
+    # The file is cut off at the length that is told: never within its header and slots.
+    if entry is None or entry.nbytes < header.data_offset:
+        entry = Sealed(number, align(segment.used_bytes), len(verdict.slots))
     records = _records(verdict.slots, number)
     return Loaded(segment, entry, verdict, records, _counters(header, verdict.slots))
 
@@ -332,8 +335,8 @@ def _check_identity(header: Header, manifest: Manifest, number: int, path: Path)
 def check_size(header: Header, sealed: Sealed | None, nbytes: int, path: Path) -> None:
     """Refuse a file of another length; a sealed one may still have that of its writing."""
     expected = header.file_bytes if sealed is None else sealed.nbytes
-    if nbytes not in (expected, header.file_bytes):
-        raise StoreCorrupt(wrong_size(path, nbytes, str(expected)))
+    if nbytes not in (expected, header.file_bytes) or expected < header.data_offset:
+        raise StoreCorrupt(wrong_size(path, nbytes, str(max(expected, header.data_offset))))
 
 
 def wrong_size(path: Path, nbytes: int, expected: str) -> str:

@@ -509,6 +509,23 @@ def test_an_open_segment_whose_only_slot_is_lost_is_sealed_as_it_is(tmp_path: Pa
         again.add([piece_of(again.table.next_episode)])
 
 
+def test_a_length_within_the_header_cuts_nothing_off(tmp_path: Path) -> None:
+    """Found by forged folders: repair cut the segment off there, slots and header too."""
+    with DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=20_000) as storage:
+        storage.add([piece_of(0)])
+    folder = StoreFolder(tmp_path / "a", NoSyncFiles())
+    manifest = folder.read_manifest()
+    folder.write_manifest(replace(manifest, sealed=(manifest.sealed[0]._replace(nbytes=240),)))
+    with pytest.raises(StoreCorrupt, match="bytes, expected"):
+        DiskStorage.open(tmp_path / "a")
+    assert not verify(tmp_path / "a").is_whole
+    assert repair(tmp_path / "a", yes=True).is_done
+    assert verify(tmp_path / "a").is_whole
+    with DiskStorage.open(tmp_path / "a", read_only=True) as reader:
+        assert len(reader.table) == 1
+        assert not reader.lost_pieces
+
+
 @pytest.mark.parametrize(("place", "number"), [(0, 10**8 - 5), (2, 1 << 62), (4, 1 << 62)])
 def test_a_writer_refuses_a_store_whose_numbers_are_used_up(
     tmp_path: Path, place: int, number: int
