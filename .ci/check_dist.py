@@ -11,7 +11,10 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[1]
 ROOMS = ("wrappers", "collectors", "buffers")
 SOURCE_FOLDERS = (*ROOMS, "tests", "examples", "benchmarks", "docs")
-SOURCE_FILES = ("__init__.py", "py.typed", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+SOURCE_FILES = (
+    *("__init__.py", "py.typed", "pyproject.toml"),
+    *("README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"),
+)
 
 
 def files_below(folder: str) -> set[str]:
