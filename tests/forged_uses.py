@@ -93,7 +93,7 @@ class _Case:
     ) -> None:
         self.base = folder / "case"
         self.path, self._good = self.base / "store", folder / "good"
-        self._rng = random.Random(number)
+        self.number, self._rng = number, random.Random(number)
         self._stores = stores
         self._names = [name for name in FORGERIES if name.startswith(only)]
         self.name, self.store, self.what = self._forged()
@@ -178,6 +178,12 @@ class _Case:
             ending = attempt(name, use, use_accepts(name))
             all_of_it.check(name)
             self._told[name] = _first_word(ending)
+            shutil.rmtree(self.base / "out", ignore_errors=True)
+        if random.Random(f"refresh {self.number}").random() < 0.1:
+            good = self._good / self.store.kind
+            ending = attempt("refresh", lambda: _refresh(self.path, good), ())
+            all_of_it.check("refresh")
+            self._told["refresh"] = _first_word(ending)
             shutil.rmtree(self.base / "out", ignore_errors=True)
         beside = Canaries(self.base, frozenset({"out", "store"}))
         name = self._rng.choice(sorted(WRITING))
@@ -278,9 +284,10 @@ def _skip(path: Path, rng: random.Random) -> None:
         assert replay.lost_pieces >= 0
 
 
-def _refresh(path: Path, rng: random.Random) -> None:
+def _refresh(path: Path, good: Path) -> None:
     """What a reader has open is replaced by the forged store."""
-    with DiskStorage.open(path.parent / "out" / "open", read_only=True) as storage:
+    opened = Path(shutil.copytree(good, path.parent / "out" / "open"))
+    with DiskStorage.open(opened, read_only=True) as storage:
         _replace_files(path, storage.path)
         storage.refresh()
         for position in range(storage.table.base, storage.table.base + len(storage.table)):

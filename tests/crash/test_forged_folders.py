@@ -54,7 +54,7 @@ def check_yield(told: Counter[str], cases: int) -> None:
     assert told["checksums: passed"] >= 0.95 * cases
     assert told["read: StoreCorrupt"] >= 0.3 * cases
     assert told["read: done"] >= 0.15 * cases
-    for name in (*READING, *WRITING):
+    for name in (*READING, *WRITING, "refresh"):
         assert told[f"{name}: done"] >= cases / 200, name
 
 
