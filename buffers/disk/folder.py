@@ -160,7 +160,8 @@ class StoreFolder:
 
     def segments(self) -> dict[int, Path]:
         """What is called as a segment is, listed or not, by its number and in order."""
-        names = map(_SEGMENT.fullmatch, sorted(os.listdir(self.path)))
+        there = sorted(os.listdir(self.path)) if self.path.is_dir() else []
+        names = map(_SEGMENT.fullmatch, there)
         return {int(name[1]): self.path / name[0] for name in names if name is not None}
 
     def read_newest_manifest(self) -> Manifest:
