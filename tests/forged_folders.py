@@ -338,6 +338,7 @@ def _nested(path: Path) -> list[bytes]:
         Field("observation/image", "uint8", (8, 8), "zstd"),
         Field("observation/pair/0", "float16", (2,), "raw"),
         Field("observation/pair/1", "bool", (3,), "narrow"),
+        Field("observation/none", "float32", (0,), "raw"),
         Field("action/0", "int64", (), "narrow"),
         Field("action/1", "float32", (2,), "raw"),
         Field("reward", "float64", (), "narrow"),
@@ -349,6 +350,7 @@ def _nested(path: Path) -> list[bytes]:
         "image": "observation/image",
         "pair": ["observation/pair/0", "observation/pair/1"],
         "empty": {},
+        "none": "observation/none",
     }
     spec = Spec(fields, observation, ["action/0", "action/1"])
     return _random_rows(path, spec, 6)

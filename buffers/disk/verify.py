@@ -102,7 +102,7 @@ def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
     try:
         return folder.read_newest_manifest(), []
     except (StoreNotFound, StoreCorrupt) as error:
-        rebuilt = rebuild_manifest(folder) if folder.path.is_dir() else None
+        rebuilt = rebuild_manifest(folder)
         if rebuilt is None:
             raise
         with contextlib.suppress(StoreNotFound, StoreCorrupt):
