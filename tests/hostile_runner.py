@@ -15,6 +15,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -35,6 +36,7 @@ Work: TypeAlias = "Callable[[int], Told]"
 """Runs the case of a number. It may raise; only a `Fault` names its own signature."""
 
 _OWN = re.compile(r"[/\\]((?:wrappers|collectors|buffers)[/\\].*)$")
+_CHECKOUT = str(Path(__file__).resolve().parents[1])
 _LOOK_SECONDS = 0.25
 _DUMPED_LINE = re.compile(r'File "([^"]+)", line (\d+) in (\w+)')
 
@@ -231,7 +233,12 @@ class Runner:
         process = context.Process(
             target=_serve, args=(theirs, self._make, self._limits, self._log), daemon=True
         )
-        process.start()
+        # `make` may be of a test module, which pytest imports without a path to it.
+        sys.path.append(_CHECKOUT)
+        try:
+            process.start()
+        finally:
+            sys.path.remove(_CHECKOUT)
         self._process = process
         theirs.close()
         ready: Verdict = self._wait(self._pipe, -1)
