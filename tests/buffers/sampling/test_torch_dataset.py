@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import itertools
 import pickle
@@ -226,6 +227,7 @@ def test_an_epoch_over_workers_refuses_what_changed_since(on_disk: SequenceRepla
         ValueError, match="expected 44 of 44 steps stored, got 50 of 50; make a new"
     ):
         list(DataLoader(dataset, batch_size=None, num_workers=2))
+    gc.collect()  # the error holds the loader, and it its workers
 
 
 def test_draws_of_workers_take_up_what_is_stored_meanwhile(
