@@ -1,5 +1,8 @@
 """Stepwell: gather experience from Gymnasium environments, keep it, and draw batches from it."""
 
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
@@ -71,49 +74,75 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LATER = {
-    "Batch": "buffers",
-    "CollectReport": "collectors",
-    "Collector": "collectors",
-    "Episode": "buffers",
-    "Episodes": "buffers",
-    "EpsilonGreedy": "collectors",
-    "Evaluation": "collectors",
-    "GaussianNoise": "collectors",
-    "NesEnv": "wrappers",
-    "NotEnoughData": "buffers",
-    "RandomPolicy": "collectors",
-    "ReplayRatio": "buffers",
-    "Rollout": "buffers",
-    "SampleLimiter": "buffers",
-    "SequenceReplayBuffer": "buffers",
-    "Sequences": "buffers",
-    "Spec": "buffers",
-    "StepwellError": "buffers",
-    "TransitionBatch": "buffers",
-    "Transitions": "buffers",
-    "WarmUp": "collectors",
-    "bridges": "buffers",
-    "check_vector_env": "wrappers",
-    "evaluate": "collectors",
-    "from_gym": "wrappers",
-    "make_atari": "wrappers",
-    "make_nes": "wrappers",
-    "make_vec": "wrappers",
-}
+
+def lazy_names(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported when first used.
+
+    The command line and worker processes start before most modules are needed (PEP 562).
+
+    Args:
+        package: Name of the package.
+        modules: The public names of each of its modules; a module's own name stands for itself.
+    """
+    homes = {name: module for module, names in modules.items() for name in names}
+    namespace = vars(sys.modules[package])
+
+    def find(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+        module = importlib.import_module(f"{package}.{homes[name]}")
+        namespace[name] = module if name == homes[name] else getattr(module, name)
+        return namespace[name]
+
+    def names() -> list[str]:
+        special = (name for name in namespace if name.startswith("__"))
+        return sorted({*special, *namespace["__all__"], *homes})
+
+    return find, names
 
 
-def __getattr__(name: str) -> object:
-    import importlib
-
-    if name in ("buffers", "collectors", "wrappers"):
-        return importlib.import_module(f"{__name__}.{name}")
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "buffers", "collectors", "wrappers"})
+if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "buffers": [
+                "Batch",
+                "Episode",
+                "Episodes",
+                "NotEnoughData",
+                "ReplayRatio",
+                "Rollout",
+                "SampleLimiter",
+                "SequenceReplayBuffer",
+                "Sequences",
+                "Spec",
+                "StepwellError",
+                "TransitionBatch",
+                "Transitions",
+                "bridges",
+                "buffers",
+            ],
+            "collectors": [
+                "CollectReport",
+                "Collector",
+                "EpsilonGreedy",
+                "Evaluation",
+                "GaussianNoise",
+                "RandomPolicy",
+                "WarmUp",
+                "collectors",
+                "evaluate",
+            ],
+            "wrappers": [
+                "NesEnv",
+                "check_vector_env",
+                "from_gym",
+                "make_atari",
+                "make_nes",
+                "make_vec",
+                "wrappers",
+            ],
+        },
+    )

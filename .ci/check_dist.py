@@ -10,11 +10,8 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]
 ROOMS = ("wrappers", "collectors", "buffers")
-SOURCE_FOLDERS = (*ROOMS, "tests", "examples", "benchmarks", "docs")
-SOURCE_FILES = (
-    *("__init__.py", "py.typed", "pyproject.toml"),
-    *("README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"),
-)
+SOURCE_FOLDERS = ("tests", "examples", "benchmarks", "docs")
+SOURCE_FILES = ("README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "pyproject.toml")
 
 
 def files_below(folder: str) -> set[str]:
@@ -39,24 +36,32 @@ def difference(what: str, expected: set[str], found: set[str]) -> list[str]:
     return missing + [f"{what}: {name} does not belong there" for name in sorted(found - expected)]
 
 
+def package_files() -> set[str]:
+    """Paths of the package's files, relative to the folder that holds the package."""
+    rooms = {name for room in ROOMS for name in files_below(room)}
+    return {f"stepwell/{name}" for name in rooms | {"__init__.py", "py.typed"}}
+
+
 def wheel_errors(wheel: Path) -> list[str]:
-    """Where the wheel's modules differ from the rooms' modules."""
+    """Differences between the wheel and the package."""
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    rooms = {name for room in ROOMS for name in files_below(room)}
-    expected = {f"stepwell/{name}" for name in rooms | {"__init__.py", "py.typed"}}
-    return difference(wheel.name, expected, found)
+    return difference(wheel.name, package_files(), found)
 
 
 def source_errors(archive_path: Path) -> list[str]:
-    """Where the source archive differs from the checkout's folders."""
+    """Differences between the source archive, whose package is real files, and the checkout."""
     with tarfile.open(archive_path) as archive:
+        links = {member.name for member in archive.getmembers() if member.issym() or member.islnk()}
         members = [member.name for member in archive.getmembers() if member.isfile()]
     found = {name.split("/", 1)[1] for name in members}
     made_by_the_build = {name for name in found if ".egg-info/" in name}
     folders = {name for folder in SOURCE_FOLDERS for name in files_below(folder)}
-    expected = folders | set(SOURCE_FILES) | {"MANIFEST.in", "PKG-INFO", "setup.cfg"}
-    return difference(archive_path.name, expected, found - made_by_the_build)
+    package = {f"src/{name}" for name in package_files()}
+    expected = folders | package | set(SOURCE_FILES) | {"MANIFEST.in", "PKG-INFO", "setup.cfg"}
+    return [f"{archive_path.name}: {name} is a link" for name in sorted(links)] + difference(
+        archive_path.name, expected, found - made_by_the_build
+    )
 
 
 def main() -> None:

@@ -2,6 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+if __name__ != "stepwell.buffers":  # would hold every class a second time
+    raise ImportError(f"import stepwell.buffers, not {__name__}, in a checkout as elsewhere")
+
+from stepwell import lazy_names
 from stepwell.buffers.digest import Digest
 from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import End, Episode, Piece
@@ -85,31 +89,21 @@ __all__ = [
     "verify",
 ]
 
-_LATER = {
-    "Batch": "sampling.batch",
-    "Bootstrap": "on_policy.rollout",
-    "CopyReport": "copying",
-    "EpisodeSelection": "episode_selection",
-    "Epoch": "sampling.epoch",
-    "Loader": "sampling.loader",
-    "Minibatch": "on_policy.minibatches",
-    "RepairReport": "disk.repair",
-    "ReplayRatio": "sampling.replay_ratio",
-    "Rollout": "on_policy.rollout",
-    "SampleLimiter": "sampling.rate_limiter",
-    "TransitionBatch": "sampling.batch",
-    "VerifyReport": "disk.verify",
-    "bridges": "bridges",
-    "copy_episodes": "copying",
-    "repair": "disk.repair",
-    "verify": "disk.verify",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    module: object = importlib.import_module(f"{__name__}.{_LATER[name]}")
-    return module if name == _LATER[name] else getattr(module, name)
+if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "bridges": ["bridges"],
+            "copying": ["CopyReport", "copy_episodes"],
+            "disk.repair": ["RepairReport", "repair"],
+            "disk.verify": ["VerifyReport", "verify"],
+            "episode_selection": ["EpisodeSelection"],
+            "on_policy.minibatches": ["Minibatch"],
+            "on_policy.rollout": ["Bootstrap", "Rollout"],
+            "sampling.batch": ["Batch", "TransitionBatch"],
+            "sampling.epoch": ["Epoch"],
+            "sampling.loader": ["Loader"],
+            "sampling.rate_limiter": ["SampleLimiter"],
+            "sampling.replay_ratio": ["ReplayRatio"],
+        },
+    )

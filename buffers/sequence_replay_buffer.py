@@ -687,8 +687,7 @@ class SequenceReplayBuffer:
         """
         from stepwell.buffers.sampling.torch_dataset import torch_dataset  # few programs need it
 
-        this: Any = self  # pyright sees the class under two names, the checkout being the package
-        return torch_dataset(this, request, seed=seed, epoch=epoch, shard=shard, stride=stride)
+        return torch_dataset(self, request, seed=seed, epoch=epoch, shard=shard, stride=stride)
 
     def iter_episodes(self, *, where: Where | None = None) -> Iterator[Episode]:
         """Stored episodes, the oldest first, decoded one at a time.

@@ -2,6 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+if __name__ != "stepwell.collectors":  # would hold every class a second time
+    raise ImportError(f"import stepwell.collectors, not {__name__}, in a checkout as elsewhere")
+
+from stepwell import lazy_names
+
 if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
     from stepwell.collectors.collector import Collector
     from stepwell.collectors.evaluation.evaluate import evaluate
@@ -40,37 +45,24 @@ __all__ = [
     "evaluate",
 ]
 
-_LATER = {
-    "CollectReport": "report",
-    "Collector": "collector",
-    "EpisodeReport": "report",
-    "EpsilonGreedy": "policies.exploration",
-    "EvaluatedEpisode": "evaluation.result",
-    "Evaluation": "evaluation.result",
-    "GaussianNoise": "policies.exploration",
-    "Policy": "policies.policy",
-    "PolicyResult": "policies.policy",
-    "RandomPolicy": "policies.policy",
-    "RecurrentPolicy": "policies.policy",
-    "RecurrentResult": "policies.policy",
-    "SeededPolicy": "policies.policy",
-    "StepReport": "report",
-    "ValuePolicy": "policies.policy",
-    "Video": "evaluation.video",
-    "WarmUp": "policies.exploration",
-    "evaluate": "evaluation.evaluate",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "collector": ["Collector"],
+            "evaluation.evaluate": ["evaluate"],
+            "evaluation.result": ["EvaluatedEpisode", "Evaluation"],
+            "evaluation.video": ["Video"],
+            "policies.exploration": ["EpsilonGreedy", "GaussianNoise", "WarmUp"],
+            "policies.policy": [
+                "Policy",
+                "PolicyResult",
+                "RandomPolicy",
+                "RecurrentPolicy",
+                "RecurrentResult",
+                "SeededPolicy",
+                "ValuePolicy",
+            ],
+            "report": ["CollectReport", "EpisodeReport", "StepReport"],
+        },
+    )

@@ -20,13 +20,8 @@ def load(room: str) -> ModuleType:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """What a reader of the module's namespace would take for public; some is loaded later."""
-    now = [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and not inspect.ismodule(value) and name != "TYPE_CHECKING"
-    ]
-    return sorted({*now, *vars(module).get("_LATER", ())})
+    """The names that an editor completes; some are imported when they are first used."""
+    return [name for name in dir(module) if not name.startswith("_") and name not in ROOMS]
 
 
 def classes_and_functions(module: ModuleType) -> dict[str, type | FunctionType]:

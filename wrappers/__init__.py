@@ -2,6 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+if __name__ != "stepwell.wrappers":  # would hold every class a second time
+    raise ImportError(f"import stepwell.wrappers, not {__name__}, in a checkout as elsewhere")
+
+from stepwell import lazy_names
 from stepwell.wrappers.ale_frame_skip import AleFrameSkip
 from stepwell.wrappers.atari import make_atari
 from stepwell.wrappers.atari_games import atari_games
@@ -13,7 +17,7 @@ from stepwell.wrappers.fire_reset import FireReset
 from stepwell.wrappers.frame_skip import FrameSkip
 from stepwell.wrappers.frame_stack import FrameStack
 from stepwell.wrappers.grayscale import Grayscale
-from stepwell.wrappers.make_vec import make_vec, vectorize
+from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.noop_start import NoopStart
 from stepwell.wrappers.resize import Resize
 from stepwell.wrappers.sign_reward import SignReward
@@ -50,20 +54,14 @@ __all__ = [
     "vectorize",
 ]
 
-
-_LATER = {
-    "NesEnv": "nes.env",
-    "check_vector_env": "check",
-    "from_gym": "old_gym.env",
-    "make_nes": "nes.vector",
-    "mend_nes_py": "old_gym.nes_py_repair",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    return found
+if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "check": ["check_vector_env"],
+            "nes.env": ["NesEnv"],
+            "nes.vector": ["make_nes"],
+            "old_gym.env": ["from_gym"],
+            "old_gym.nes_py_repair": ["mend_nes_py"],
+        },
+    )

@@ -22,7 +22,7 @@ from stepwell.wrappers.check_watch import (
     rows_equal,
 )
 from stepwell.wrappers.final_observations import HeldFinals, InfoKeeper
-from stepwell.wrappers.make_vec import require_spaces
+from stepwell.wrappers.make_vector_env import require_spaces
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 

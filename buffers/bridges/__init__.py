@@ -5,6 +5,8 @@ What a bridge leads to is imported when it is crossed. ``docs/feeding.md`` shows
 
 from typing import TYPE_CHECKING
 
+from stepwell import lazy_names
+
 if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.buffers.bridges.cleanrl import CleanRLStorage, to_cleanrl
     from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
@@ -54,39 +56,28 @@ __all__ = [
     "torch_policy",
 ]
 
-_LATER = {
-    "CleanRLStorage": "cleanrl",
-    "ExportReport": "formats.exporting",
-    "ImportReport": "formats.importing",
-    "as_sb3_replay": "sb3.replay",
-    "as_sheeprl_replay": "sheeprl_replay",
-    "as_tianshou_replay": "tianshou.replay",
-    "as_torchrl_replay": "tensordicts.replay",
-    "count_sb3_steps": "sb3.progress",
-    "export_episodes": "formats.exporting",
-    "format_names": "formats.registry",
-    "from_d3rlpy": "d3rlpy_episodes",
-    "from_tensordict": "tensordicts.recorded",
-    "from_tianshou": "tianshou.recorded",
-    "import_episodes": "formats.importing",
-    "rlds_episodes": "rlds_steps",
-    "sb3_policy": "sb3.policy",
-    "to_cleanrl": "cleanrl",
-    "to_d3rlpy": "d3rlpy_episodes",
-    "to_jax": "jax_arrays",
-    "to_sb3_rollout": "sb3.rollout",
-    "to_tensordict": "tensordicts.batches",
-    "to_tianshou_batch": "tianshou.batches",
-    "to_tianshou_buffer": "tianshou.batches",
-    "to_torch": "torch_policies",
-    "torch_policy": "torch_policies",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    return found
+if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "cleanrl": ["CleanRLStorage", "to_cleanrl"],
+            "d3rlpy_episodes": ["from_d3rlpy", "to_d3rlpy"],
+            "formats.exporting": ["ExportReport", "export_episodes"],
+            "formats.importing": ["ImportReport", "import_episodes"],
+            "formats.registry": ["format_names"],
+            "jax_arrays": ["to_jax"],
+            "rlds_steps": ["rlds_episodes"],
+            "sb3.policy": ["sb3_policy"],
+            "sb3.progress": ["count_sb3_steps"],
+            "sb3.replay": ["as_sb3_replay"],
+            "sb3.rollout": ["to_sb3_rollout"],
+            "sheeprl_replay": ["as_sheeprl_replay"],
+            "tensordicts.batches": ["to_tensordict"],
+            "tensordicts.recorded": ["from_tensordict"],
+            "tensordicts.replay": ["as_torchrl_replay"],
+            "tianshou.batches": ["to_tianshou_batch", "to_tianshou_buffer"],
+            "tianshou.recorded": ["from_tianshou"],
+            "tianshou.replay": ["as_tianshou_replay"],
+            "torch_policies": ["to_torch", "torch_policy"],
+        },
+    )

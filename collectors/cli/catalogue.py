@@ -115,7 +115,7 @@ def cure(text: str, otherwise: str) -> str:
         >>> cure("Pnog", "look again"), cure("zzzzzz", "look again")
         ('did you mean ALE/Pong-v5?', 'look again')
     """
-    from stepwell.wrappers.make_vec import is_nes_id  # most commands make no envs
+    from stepwell.wrappers.make_vector_env import is_nes_id  # most commands make no envs
 
     if is_nes_id(text):
         return (

@@ -66,7 +66,7 @@ def make_envs(wish: EnvWish) -> Vector:
         return _make_atari(game, wish)
     refuse_knobs(wish.env, wish.knobs, wish.backend)
     # Imported here: a command that makes no envs need not load what makes them.
-    from stepwell.wrappers.make_vec import make_vec
+    from stepwell.wrappers.make_vector_env import make_vec
 
     return make_vec(_source(wish.env), wish.num_envs, num_workers=wish.num_workers)
 

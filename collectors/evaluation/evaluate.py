@@ -172,7 +172,7 @@ def _vector_of(
 ) -> Vector:
     """The envs as a vector; those of an id are made now."""
     # Imported here: who has envs already need not load what makes them.
-    from stepwell.wrappers.make_vec import make_vec
+    from stepwell.wrappers.make_vector_env import make_vec
 
     if isinstance(envs, VectorEnv | gymnasium.Env):
         return as_vector(envs)

@@ -16,7 +16,7 @@ from stepwell.collectors.session import frame_skip, frame_stack_of
 from stepwell.collectors.stepping.arrival import InfoReader
 from stepwell.collectors.stepping.dialect import Vector, is_partial
 from stepwell.collectors.stepping.stepper import Stepper
-from stepwell.wrappers.make_vec import require_spaces
+from stepwell.wrappers.make_vector_env import require_spaces
 
 if TYPE_CHECKING:
     from stepwell.collectors.stepping.stepper_groups import StepperGroups

@@ -16,7 +16,7 @@ from fakes import CounterEnv, DictEnv, FrameEnv, InfoEnv, LiveBufferEnv, Reusing
 from stepwell.wrappers.check import check_vector_env
 from stepwell.wrappers.check_report import VectorEnvReport
 from stepwell.wrappers.frame_stack import FrameStack
-from stepwell.wrappers.make_vec import vectorize
+from stepwell.wrappers.make_vector_env import vectorize
 
 MODES = {
     AutoresetMode.NEXT_STEP: "next_step",

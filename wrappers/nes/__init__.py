@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from stepwell import lazy_names
+
 if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.wrappers.nes.cartridge import Cartridge
     from stepwell.wrappers.nes.consoles.backends import installed_backends
@@ -21,21 +23,16 @@ __all__ = [
     "make_nes",
 ]
 
-_LATER = {
-    "Cartridge": "cartridge",
-    "Game": "ram_map.game",
-    "NesEnv": "env",
-    "Snapshot": "snapshot",
-    "from_retro": "retro_env",
-    "installed_backends": "consoles.backends",
-    "make_nes": "vector",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    found: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    return found
+if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "cartridge": ["Cartridge"],
+            "consoles.backends": ["installed_backends"],
+            "env": ["NesEnv"],
+            "ram_map.game": ["Game"],
+            "retro_env": ["from_retro"],
+            "snapshot": ["Snapshot"],
+            "vector": ["make_nes"],
+        },
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from stepwell.wrappers.make_vec import vectorize
+from stepwell.wrappers.make_vector_env import vectorize
 from stepwell.wrappers.nes.buttons import Actions
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.consoles.backends import NesBackend

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from stepwell.buffers.bridges.formats.format import Format, Source, Writer
 from stepwell.buffers.bridges.formats.options import filled
@@ -218,14 +217,12 @@ def _episodes(
     replay: SequenceReplayBuffer, chosen: frozenset[tuple[int, int]]
 ) -> Iterator[Episode]:
     """The chosen episodes, each read when its turn comes."""
-    # pyright sees the class under two names, as the checkout is the package
-    spec: Any = replay.spec
     for stored in stored_episodes(replay.storage):
         if (stored.id, stored.first_row) not in chosen:
             continue
         (piece,) = stored.pieces(max_rows=stored.rows)
         yield Episode(
-            spec,
+            replay.spec,
             stored.id,
             stored.stream,
             stored.first_row,

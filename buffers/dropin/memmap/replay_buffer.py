@@ -435,7 +435,6 @@ class ReplayBuffer:
 
         if not len(self):
             raise ValueError("the replay buffer is empty, expected an episode: store one first")
-        this: Any = self  # pyright sees the class under two names, the checkout being the package
         if n_steps is not None and timestep_level:
             raise ValueError("n_steps and timestep_level: expected one of the two, got both")
         shared: dict[str, Any] = {
@@ -447,11 +446,11 @@ class ReplayBuffer:
         }
         if n_steps is not None:
             wanted = current_fields, next_fields, sequence_fields
-            return datasets.ReplayDatasetNStep(this, n_steps, *wanted, **shared)
+            return datasets.ReplayDatasetNStep(self, n_steps, *wanted, **shared)
         if timestep_level:
-            return datasets.ReplayDatasetTimestep(this, fields, **shared)
+            return datasets.ReplayDatasetTimestep(self, fields, **shared)
         return datasets.ReplayDatasetTrajectory(
-            this,
+            self,
             fields,
             slice_by_episode_len=slice_by_episode_len,
             return_episode_lens=return_episode_lens,

@@ -16,7 +16,7 @@ import stepwell.collectors
 from fakes import CrashEnv
 from stepwell.buffers import StoreNotFound
 from stepwell.collectors.cli.errors import reported, sentence_of, show_error
-from stepwell.wrappers.make_vec import vectorize
+from stepwell.wrappers.make_vector_env import vectorize
 
 ROOM = Path(stepwell.collectors.__file__).parent
 

@@ -16,7 +16,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from demo_rom import write_demo
-from stepwell.wrappers.make_vec import make_vec
+from stepwell.wrappers.make_vector_env import make_vec
 from stepwell.wrappers.nes import from_retro
 
 stable_retro: Any = pytest.importorskip("stable_retro", reason="needs stable-retro")

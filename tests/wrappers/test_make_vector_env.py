@@ -14,7 +14,7 @@ from numpy.testing import assert_equal
 from fakes import CounterEnv, FrameEnv
 from stepwell.wrappers.env_recipe import jsonable
 from stepwell.wrappers.frame_stack import FrameStack
-from stepwell.wrappers.make_vec import make_vec, vectorize
+from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.worker_checks import available_cores
 from stepwell.wrappers.workers import WorkerVectorEnv
 

@@ -1,0 +1,148 @@
+"""Stepwell: gather experience from Gymnasium environments, keep it, and draw batches from it."""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
+    from stepwell.buffers import (
+        Batch,
+        Episode,
+        Episodes,
+        NotEnoughData,
+        ReplayRatio,
+        Rollout,
+        SampleLimiter,
+        SequenceReplayBuffer,
+        Sequences,
+        Spec,
+        StepwellError,
+        TransitionBatch,
+        Transitions,
+        bridges,
+    )
+    from stepwell.collectors import (
+        Collector,
+        CollectReport,
+        EpsilonGreedy,
+        Evaluation,
+        GaussianNoise,
+        RandomPolicy,
+        WarmUp,
+        evaluate,
+    )
+    from stepwell.wrappers import (
+        NesEnv,
+        check_vector_env,
+        from_gym,
+        make_atari,
+        make_nes,
+        make_vec,
+    )
+
+__all__ = [
+    "Batch",
+    "CollectReport",
+    "Collector",
+    "Episode",
+    "Episodes",
+    "EpsilonGreedy",
+    "Evaluation",
+    "GaussianNoise",
+    "NesEnv",
+    "NotEnoughData",
+    "RandomPolicy",
+    "ReplayRatio",
+    "Rollout",
+    "SampleLimiter",
+    "SequenceReplayBuffer",
+    "Sequences",
+    "Spec",
+    "StepwellError",
+    "TransitionBatch",
+    "Transitions",
+    "WarmUp",
+    "bridges",
+    "check_vector_env",
+    "evaluate",
+    "from_gym",
+    "make_atari",
+    "make_nes",
+    "make_vec",
+]
+
+__version__ = "0.1.0"
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported when first used.
+
+    The command line and worker processes start before most modules are needed (PEP 562).
+
+    Args:
+        package: Name of the package.
+        modules: The public names of each of its modules; a module's own name stands for itself.
+    """
+    homes = {name: module for module, names in modules.items() for name in names}
+    namespace = vars(sys.modules[package])
+
+    def find(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+        module = importlib.import_module(f"{package}.{homes[name]}")
+        namespace[name] = module if name == homes[name] else getattr(module, name)
+        return namespace[name]
+
+    def names() -> list[str]:
+        special = (name for name in namespace if name.startswith("__"))
+        return sorted({*special, *namespace["__all__"], *homes})
+
+    return find, names
+
+
+if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "buffers": [
+                "Batch",
+                "Episode",
+                "Episodes",
+                "NotEnoughData",
+                "ReplayRatio",
+                "Rollout",
+                "SampleLimiter",
+                "SequenceReplayBuffer",
+                "Sequences",
+                "Spec",
+                "StepwellError",
+                "TransitionBatch",
+                "Transitions",
+                "bridges",
+                "buffers",
+            ],
+            "collectors": [
+                "CollectReport",
+                "Collector",
+                "EpsilonGreedy",
+                "Evaluation",
+                "GaussianNoise",
+                "RandomPolicy",
+                "WarmUp",
+                "collectors",
+                "evaluate",
+            ],
+            "wrappers": [
+                "NesEnv",
+                "check_vector_env",
+                "from_gym",
+                "make_atari",
+                "make_nes",
+                "make_vec",
+                "wrappers",
+            ],
+        },
+    )
