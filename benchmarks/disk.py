@@ -23,7 +23,7 @@ from gymnasium import spaces
 import rounds
 import stepwell as sw
 from stepwell.buffers import DiskStorage, End, Field, Piece, Spec
-from stepwell.buffers.piece_format import PieceWriter
+from stepwell.buffers.storage.chunk_codec import PieceWriter
 
 WARM_UP_BYTES = 130 << 20  # from here on a segment has its full size
 WARM_UP_DRAWS = 100

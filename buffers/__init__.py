@@ -7,7 +7,6 @@ if __name__ != "stepwell.buffers":  # would hold every class a second time
 
 from stepwell import lazy_names
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import End, Episode, Piece
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.errors import (
@@ -21,26 +20,27 @@ from stepwell.buffers.errors import (
     StoreNotFound,
     StoreTooNew,
 )
-from stepwell.buffers.many_storages import ManyStorages
-from stepwell.buffers.memory_storage import MemoryStorage
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Episodes, Sequences, Transitions
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
-from stepwell.buffers.storage import Storage
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.joined import ManyStorages
+from stepwell.buffers.storage.memory import MemoryStorage
+from stepwell.buffers.storage.protocol import Storage
 
 if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers import bridges
-    from stepwell.buffers.copying import CopyReport, copy_episodes
-    from stepwell.buffers.disk.repair import RepairReport, repair
-    from stepwell.buffers.disk.verify import VerifyReport, verify
-    from stepwell.buffers.episode_selection import EpisodeSelection
-    from stepwell.buffers.on_policy.minibatches import Minibatch
-    from stepwell.buffers.on_policy.rollout import Bootstrap, Rollout
+    from stepwell.buffers.curation.copy import CopyReport, copy_episodes
+    from stepwell.buffers.curation.selection import EpisodeSelection
+    from stepwell.buffers.rollout.minibatches import Minibatch
+    from stepwell.buffers.rollout.rollout import Bootstrap, Rollout
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader
     from stepwell.buffers.sampling.rate_limiter import SampleLimiter
     from stepwell.buffers.sampling.replay_ratio import ReplayRatio
+    from stepwell.buffers.storage.disk.repair import RepairReport, repair
+    from stepwell.buffers.storage.disk.verify import VerifyReport, verify
 
 __all__ = [
     "Batch",
@@ -94,12 +94,12 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         __name__,
         {
             "bridges": ["bridges"],
-            "copying": ["CopyReport", "copy_episodes"],
-            "disk.repair": ["RepairReport", "repair"],
-            "disk.verify": ["VerifyReport", "verify"],
-            "episode_selection": ["EpisodeSelection"],
-            "on_policy.minibatches": ["Minibatch"],
-            "on_policy.rollout": ["Bootstrap", "Rollout"],
+            "curation.copy": ["CopyReport", "copy_episodes"],
+            "storage.disk.repair": ["RepairReport", "repair"],
+            "storage.disk.verify": ["VerifyReport", "verify"],
+            "curation.selection": ["EpisodeSelection"],
+            "rollout.minibatches": ["Minibatch"],
+            "rollout.rollout": ["Bootstrap", "Rollout"],
             "sampling.batch": ["Batch", "TransitionBatch"],
             "sampling.epoch": ["Epoch"],
             "sampling.loader": ["Loader"],

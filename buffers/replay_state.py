@@ -8,11 +8,11 @@ from typing import Any, cast
 import numpy as np
 
 from stepwell.buffers import json_values
-from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.many_storages import ManyStorages
 from stepwell.buffers.spec import Codec, Spec
-from stepwell.buffers.storage import Storage
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.joined import ManyStorages
+from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["checked", "difference_of", "parts_of_checkpoint", "state_of"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from stepwell.buffers import Layout
-from stepwell.buffers.on_policy.trees import map_tree
+from stepwell.buffers.rollout.trees import map_tree
 from stepwell.buffers.spec import unflatten
+from stepwell.collectors.episode_counter import Tally
 from stepwell.collectors.report import EpisodeReport, StepReport
-from stepwell.collectors.stepping.arrival import Arrival
-from stepwell.collectors.tally import Tally
+from stepwell.collectors.step_result import Arrival
 
 __all__ = ["Callbacks"]
 

@@ -15,19 +15,19 @@ import numpy as np
 from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.spec import Field, default_codec
 from stepwell.collectors.callbacks import Callbacks
-from stepwell.collectors.episode_facts import EpisodeFacts, EpisodeMetadata
+from stepwell.collectors.env_groups import as_groups, stepper_of
+from stepwell.collectors.episode_counter import Tally
+from stepwell.collectors.episode_metadata import EpisodeFacts, EpisodeMetadata
 from stepwell.collectors.goal import check_goal, check_number, seeds_for_all
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.actions import PolicyCaller
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
-from stepwell.collectors.recorder import Recorder
+from stepwell.collectors.replay_writer import Recorder
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of
-from stepwell.collectors.stepping.arrival import InfoReader
-from stepwell.collectors.stepping.dialect import Vector
-from stepwell.collectors.stepping.env_groups import as_groups, stepper_of
-from stepwell.collectors.tally import Tally
-from stepwell.collectors.turns import Turns
+from stepwell.collectors.step_loop import Turns
+from stepwell.collectors.step_result import InfoReader
+from stepwell.collectors.vector_envs import Vector
 
 if TYPE_CHECKING:
     from stepwell.buffers import Rollout

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepwell.collectors.stepping.dialect import Vector, is_partial
+from stepwell.collectors.vector_envs import Vector, is_partial
 
 __all__ = ["check_goal", "check_number", "seeds_for_all"]
 

@@ -11,11 +11,11 @@ from stepwell.buffers import Spec
 from stepwell.buffers.sampling.batch_fields import under
 from stepwell.buffers.spec import unflatten
 from stepwell.collectors.policies.policy_state import PolicyState
-from stepwell.collectors.stepping.arrival import Arrival
+from stepwell.collectors.step_result import Arrival
 
 if TYPE_CHECKING:
     from stepwell.buffers import Rollout
-    from stepwell.buffers.on_policy.rollout import Bootstrap
+    from stepwell.buffers.rollout.rollout import Bootstrap
 
 __all__ = ["RolloutWriter", "Value"]
 
@@ -306,7 +306,7 @@ class RolloutWriter:
             self._arrays[name][:rows] = before[:rows]
 
     def _bootstrap(self, value: Value | None, rows: _Leaves) -> Bootstrap:
-        from stepwell.buffers.on_policy.rollout import Bootstrap
+        from stepwell.buffers.rollout.rollout import Bootstrap
 
         is_open = rows["truncated"] | rows["cut"]
         is_open[-1] = True

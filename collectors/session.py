@@ -10,8 +10,8 @@ from typing import Literal, cast
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from stepwell.buffers.space_record import space_to_json
-from stepwell.collectors.stepping.dialect import Vector
+from stepwell.buffers.space_json import space_to_json
+from stepwell.collectors.vector_envs import Vector
 
 __all__ = ["Seeds", "describe", "frame_skip", "frame_stack_of", "recipe_of"]
 
@@ -126,7 +126,7 @@ def frame_stack_of(envs: Vector, asked: int | None) -> tuple[int, Literal["zero"
 
 def _seen_stack(envs: Vector, asked: int | None) -> tuple[int, str]:
     """What the wrappers of envs that declare nothing say."""
-    from stepwell.wrappers.env_recipe import stack_of_vector  # loads all of gymnasium's wrappers
+    from stepwell.wrappers.recipe import stack_of_vector  # loads all of gymnasium's wrappers
 
     if asked == 1:
         return 1, "repeat"

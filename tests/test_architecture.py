@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from source_tree import PACKAGE, ROOMS, label, library_files, room_of, tree_of
+from support.source_tree import PACKAGE, ROOMS, label, library_files, room_of, tree_of
 
 LINE_LIMIT = 500
 # The room of the key may import the rooms of the value, and nothing else of stepwell.

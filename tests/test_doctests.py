@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo_rom import write_demo
-from source_tree import ROOMS, module_names
+from support.source_tree import ROOMS, module_names
 
 MODULES = ["stepwell", *(name for room in ROOMS for name in module_names(room))]
 NES = "stepwell.wrappers.nes."
@@ -19,10 +19,7 @@ NEEDS = {
     f"{BRIDGES}cleanrl": "torch",
     f"{BRIDGES}torch_policies": "torch",
     **dict.fromkeys(
-        [
-            f"stepwell.buffers.bridges.tensordicts.{name}"
-            for name in ("batches", "recorded", "replay")
-        ],
+        [f"stepwell.buffers.bridges.torchrl.{name}" for name in ("batches", "recorded", "replay")],
         "torchrl",
     ),
     **dict.fromkeys(

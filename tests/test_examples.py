@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from source_tree import CHECKOUT
+from support.source_tree import CHECKOUT
 
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 LINE_LIMIT = 60

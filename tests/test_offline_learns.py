@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from d3rlpy_python import python_with_d3rlpy, run
-from source_tree import CHECKOUT
+from support.libraries.d3rlpy_python import python_with_d3rlpy, run
+from support.source_tree import CHECKOUT
 
 EXAMPLE = str(CHECKOUT / "examples" / "offline_d3rlpy.py")
 

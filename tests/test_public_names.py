@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 import pytest
 
 import stepwell
-from source_tree import ROOMS
+from support.source_tree import ROOMS
 
 each_room = pytest.mark.parametrize("room", [*ROOMS, "buffers.bridges"])
 

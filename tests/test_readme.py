@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import documents
 from demo_rom import write_demo
-from source_tree import CHECKOUT
+from support import documents
+from support.source_tree import CHECKOUT
 
 FOLDERS = [CHECKOUT / "docs", CHECKOUT / "examples"]
 DOCUMENTS = [CHECKOUT / "README.md", *(path for at in FOLDERS for path in sorted(at.rglob("*.md")))]

@@ -21,10 +21,10 @@ from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.noop_start import NoopStart
 from stepwell.wrappers.resize import Resize
 from stepwell.wrappers.sign_reward import SignReward
-from stepwell.wrappers.workers import WorkerVectorEnv
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 if TYPE_CHECKING:  # loaded when it is first asked for
-    from stepwell.wrappers.check import check_vector_env
+    from stepwell.wrappers.check.vector_env import check_vector_env
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
     from stepwell.wrappers.old_gym.nes_py_repair import mend_nes_py
@@ -58,7 +58,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "check": ["check_vector_env"],
+            "check.vector_env": ["check_vector_env"],
             "nes.env": ["NesEnv"],
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from stepwell.wrappers.atari_env import atari_env, check_buildable
 from stepwell.wrappers.atari_games import find_game
 from stepwell.wrappers.atari_settings import AtariSettings, Backend, LifeLoss, Pool
-from stepwell.wrappers.env_recipe import spec_of
 from stepwell.wrappers.make_vector_env import vectorize
+from stepwell.wrappers.recipe import spec_of
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from stepwell.wrappers.owned_copies import owned_value
-from stepwell.wrappers.worker_infos import add_info
+from stepwell.wrappers.workers.infos import add_info
 
 __all__ = ["HeldFinals", "InfoKeeper", "copy_last_observations"]
 

@@ -11,10 +11,10 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from stepwell.wrappers.env_recipe import recipe_of, spec_of
-from stepwell.wrappers.worker_checks import available_cores, checked_start_method
-from stepwell.wrappers.worker_process import EnvFn
-from stepwell.wrappers.workers import WorkerVectorEnv
+from stepwell.wrappers.recipe import recipe_of, spec_of
+from stepwell.wrappers.workers.checks import available_cores, checked_start_method
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from stepwell.wrappers.workers.worker import EnvFn
 
 AnyEnv = gym.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]

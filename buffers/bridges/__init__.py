@@ -20,13 +20,13 @@ if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
     from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
     from stepwell.buffers.bridges.sheeprl_replay import as_sheeprl_replay
-    from stepwell.buffers.bridges.tensordicts.batches import to_tensordict
-    from stepwell.buffers.bridges.tensordicts.recorded import from_tensordict
-    from stepwell.buffers.bridges.tensordicts.replay import as_torchrl_replay
     from stepwell.buffers.bridges.tianshou.batches import to_tianshou_batch, to_tianshou_buffer
     from stepwell.buffers.bridges.tianshou.recorded import from_tianshou
     from stepwell.buffers.bridges.tianshou.replay import as_tianshou_replay
     from stepwell.buffers.bridges.torch_policies import to_torch, torch_policy
+    from stepwell.buffers.bridges.torchrl.batches import to_tensordict
+    from stepwell.buffers.bridges.torchrl.recorded import from_tensordict
+    from stepwell.buffers.bridges.torchrl.replay import as_torchrl_replay
 
 __all__ = [
     "CleanRLStorage",
@@ -72,9 +72,9 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "sb3.replay": ["as_sb3_replay"],
             "sb3.rollout": ["to_sb3_rollout"],
             "sheeprl_replay": ["as_sheeprl_replay"],
-            "tensordicts.batches": ["to_tensordict"],
-            "tensordicts.recorded": ["from_tensordict"],
-            "tensordicts.replay": ["as_torchrl_replay"],
+            "torchrl.batches": ["to_tensordict"],
+            "torchrl.recorded": ["from_tensordict"],
+            "torchrl.replay": ["as_torchrl_replay"],
             "tianshou.batches": ["to_tianshou_batch", "to_tianshou_buffer"],
             "tianshou.recorded": ["from_tianshou"],
             "tianshou.replay": ["as_tianshou_replay"],

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.on_policy.bootstrap import bootstrap_values
-from stepwell.buffers.on_policy.flags import Flags
-from stepwell.buffers.on_policy.numbers import row_numbers
-from stepwell.buffers.on_policy.rollout import Rollout
+from stepwell.buffers.rollout.bootstrap import bootstrap_values
+from stepwell.buffers.rollout.flags import Flags
+from stepwell.buffers.rollout.numbers import row_numbers
+from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.tensors import load_torch
 
 __all__ = ["CleanRLStorage", "to_cleanrl"]

@@ -8,9 +8,9 @@ from typing import Any
 from stepwell.buffers.bridges.formats.d3rlpy.columns import D3rlpyRows
 from stepwell.buffers.bridges.formats.d3rlpy.foreign import ForeignEpisodes
 from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.curation.episode_writer import PieceWriter
 from stepwell.buffers.episode import Episode, Piece
-from stepwell.buffers.piece_writer import PieceWriter
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_d3rlpy", "to_d3rlpy"]
 

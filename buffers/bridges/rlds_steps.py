@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers.bridges.formats.step_columns import stacks_of
 from stepwell.buffers.episode import Episode
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Layout, unflatten
 
 __all__ = ["RldsEpisode", "RldsSteps", "rlds_episodes", "step_arrays"]

@@ -9,11 +9,11 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import numpy as np
 from gymnasium import spaces
 
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import Batch
 from stepwell.buffers.sampling.requests import Draw, Sequences
 from stepwell.buffers.sampling.tensors import ToTensors
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
-from stepwell.buffers.space_record import space_from_json
+from stepwell.buffers.space_json import space_from_json
 
 __all__ = ["SheeprlReplay", "as_sheeprl_replay"]
 

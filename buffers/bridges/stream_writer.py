@@ -11,7 +11,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End, Piece
 from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Layout, Spec, default_codec
 
 __all__ = ["Columns", "StreamWriter", "layout_of", "rows_spec"]

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
-from stepwell.buffers.on_policy.rollout import Rollout
+from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.tensors import ToTensors, load_torch
 
 __all__ = ["TorchPolicy", "to_torch", "torch_policy"]

@@ -21,8 +21,8 @@ from stepwell.buffers.dropin.ring import checked_shape
 from stepwell.buffers.dropin.shortage import shortage
 from stepwell.buffers.dropin.step_memory import MISSING, Episode, Memory
 from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Sequences
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec
 
 __all__ = ["MISSING", "Borders", "Episode", "Memory", "ReplayBuffer"]

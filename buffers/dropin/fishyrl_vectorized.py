@@ -14,8 +14,8 @@ from stepwell.buffers.dropin.ring import check_whole, new_replay
 from stepwell.buffers.dropin.snapshot import pieces_of, snapshot
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Borders, Sequences
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec
 
 __all__ = ["IndependentVectorizedBuffer"]

@@ -18,8 +18,8 @@ from stepwell.buffers.dropin.channel_stacks import ChannelStacks, RecentFrames
 from stepwell.buffers.dropin.ring import check_whole, new_replay, row_field
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
 from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Transitions
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field
 
 __all__ = ["ReplayBuffer", "sample_n_unique"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers.dropin.ring import check_whole, new_replay, row_field
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec
 
 __all__ = ["IMAGE", "VECTOR", "image_ring"]

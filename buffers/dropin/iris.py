@@ -23,8 +23,8 @@ from stepwell.buffers.dropin.observations_by_age import ObservationsByAge
 from stepwell.buffers.dropin.ring import check_whole, checked_shape
 from stepwell.buffers.dropin.shortage import TooFew, shortage
 from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Sequences
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec
 
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
 from stepwell.buffers.episode import End
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["ObservationsByAge"]
 

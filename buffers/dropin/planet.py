@@ -17,8 +17,8 @@ import numpy as np
 from stepwell.buffers.dropin.planet_rows import as_piece, as_steps, check_rows, spec_of
 from stepwell.buffers.dropin.ring import check_whole
 from stepwell.buffers.dropin.shortage import TooFew
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Episodes, Sequences
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec
 
 __all__ = ["Draw", "Episode", "Memory"]

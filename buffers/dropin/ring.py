@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Codec, Field
 
 __all__ = ["check_whole", "checked_shape", "new_replay", "row_field"]

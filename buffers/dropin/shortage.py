@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["TooFew", "shortage"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.episode import End, Piece
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["pieces_of", "snapshot"]
 

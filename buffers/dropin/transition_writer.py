@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers.dropin.declared import as_declared
 from stepwell.buffers.episode import End, Piece
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Spec
 
 __all__ = ["OBSERVED", "TransitionWriter", "spec_of"]

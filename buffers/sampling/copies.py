@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.piece_format import Coding, PieceReader
-from stepwell.buffers.piece_places import DamagedPiece
 from stepwell.buffers.sampling.thread_share import ThreadShare
 from stepwell.buffers.spec import Field
+from stepwell.buffers.storage.chunk_codec import Coding, PieceReader
+from stepwell.buffers.storage.field_locator import DamagedPiece
 
 __all__ = ["CodedCopies", "Copies", "PlainCopies"]
 

@@ -7,10 +7,17 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from stepwell.buffers import json_values
-from stepwell.buffers.episode_filter import EpisodeFilter
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.item_counts import Family, ItemCounts, LastStarts, Shares, Spans, Wholes
-from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.episode_filter import EpisodeFilter
+from stepwell.buffers.storage.item_counts import (
+    Family,
+    ItemCounts,
+    LastStarts,
+    Shares,
+    Spans,
+    Wholes,
+)
 
 __all__ = ["Chosen", "CountedDraw", "Kinds", "NewestQueue", "draw_items"]
 

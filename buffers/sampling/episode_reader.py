@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.episode_filter import EpisodeFilter
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.memory_storage import check_free_memory
-from stepwell.buffers.piece_places import DamagedPiece
-from stepwell.buffers.row_copier import RowCopier
-from stepwell.buffers.storage import Storage
+from stepwell.buffers.storage.episode_filter import EpisodeFilter
+from stepwell.buffers.storage.field_locator import DamagedPiece
+from stepwell.buffers.storage.memory import check_free_memory
+from stepwell.buffers.storage.protocol import Storage
+from stepwell.buffers.storage.row_copier import RowCopier
 
 __all__ = ["EpisodeReader"]
 

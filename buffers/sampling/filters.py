@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stepwell.buffers.episode_filter import EpisodeFilter, Where, check_where
-from stepwell.buffers.storage import Storage
+from stepwell.buffers.storage.episode_filter import EpisodeFilter, Where, check_where
+from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["Filters"]
 

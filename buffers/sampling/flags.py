@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepwell.buffers.episode import End
-from stepwell.buffers.sampling.row_gather import Segments
+from stepwell.buffers.sampling.row_reader import Segments
 
 __all__ = ["FLAGS", "fill_flags", "fill_mask"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.item_counts import first_start
-from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.draws import Chosen, Kinds
-from stepwell.buffers.sampling.spans import piece_of
+from stepwell.buffers.sampling.windows import piece_of
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.item_counts import first_start
 
 __all__ = ["checked_ids", "items_at", "rows_at"]
 

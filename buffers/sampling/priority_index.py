@@ -9,10 +9,10 @@ import numpy as np
 
 from stepwell.buffers import json_values
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.item_counts import Spans, first_start
-from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.draws import Chosen, Kinds
 from stepwell.buffers.sampling.priorities import LARGEST_MASS, Priorities
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.item_counts import Spans, first_start
 
 __all__ = ["PriorityIndex"]
 

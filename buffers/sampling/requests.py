@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, Type
 
 import numpy as np
 
-from stepwell.buffers.episode_filter import Where
+from stepwell.buffers.storage.episode_filter import Where
 
 if TYPE_CHECKING:  # loaded when something is drawn
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch

@@ -10,12 +10,7 @@ from numpy.random import Generator
 
 from stepwell.buffers import json_values
 from stepwell.buffers.episode import Episode
-from stepwell.buffers.episode_filter import Where
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.item_counts import ItemCounts
-from stepwell.buffers.many_storages import ManyStorages
-from stepwell.buffers.piece_places import DamagedPiece
-from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Chosen, Kinds, NewestQueue, draw_items
@@ -32,11 +27,16 @@ from stepwell.buffers.sampling.requests import (
     Sequences,
     Transitions,
 )
-from stepwell.buffers.sampling.row_gather import RowGather
+from stepwell.buffers.sampling.row_reader import RowGather
 from stepwell.buffers.sampling.sequences import SequenceSampler
 from stepwell.buffers.sampling.transitions import TransitionSampler
 from stepwell.buffers.sampling.whole_episodes import EpisodeSampler
-from stepwell.buffers.storage import Storage
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.episode_filter import Where
+from stepwell.buffers.storage.field_locator import DamagedPiece
+from stepwell.buffers.storage.item_counts import ItemCounts
+from stepwell.buffers.storage.joined import ManyStorages
+from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["AnyBatch", "Contents", "Sampler"]
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.batch_fields import (
     BatchFields,
@@ -21,10 +20,11 @@ from stepwell.buffers.sampling.draws import Chosen, Kinds
 from stepwell.buffers.sampling.flags import FLAGS, fill_flags, fill_mask
 from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
 from stepwell.buffers.sampling.requests import Sequences, check_sequences
-from stepwell.buffers.sampling.row_gather import RowGather, Runs, Segments, spread
-from stepwell.buffers.sampling.spans import Window, piece_of
+from stepwell.buffers.sampling.row_reader import RowGather, Runs, Segments, spread
 from stepwell.buffers.sampling.stacks import pad_before, stack_copies, stack_views
+from stepwell.buffers.sampling.windows import Window, piece_of
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.storage.chunk_index import PieceTable
 
 __all__ = ["SequencePlan", "SequenceSampler"]
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.disk.options import OnCorrupt
-from stepwell.buffers.disk.storage import DiskStorage
-from stepwell.buffers.many_storages import ManyStorages
 from stepwell.buffers.sampling.requests import Episodes, Request
 from stepwell.buffers.sampling.tensors import ToTensors, load_torch
-from stepwell.buffers.storage import Storage
+from stepwell.buffers.storage.disk.options import OnCorrupt
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.joined import ManyStorages
+from stepwell.buffers.storage.protocol import Storage
 
 if TYPE_CHECKING:  # which imports this module
-    from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+    from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["torch_dataset"]
 
@@ -107,7 +107,7 @@ class _Stores(NamedTuple):
 
     def open(self) -> SequenceReplayBuffer:
         """Open them to read; one thread, as there are several workers."""
-        from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+        from stepwell.buffers.replay import SequenceReplayBuffer
 
         if len(self.folders) == 1 and self.weights is None:
             return SequenceReplayBuffer.open(

@@ -13,18 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from stepwell.buffers.episode import End
-from stepwell.buffers.item_counts import LastStarts, Spans, Wholes
-from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.batch_fields import BatchFields, longest_stack, pick
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Chosen, Kinds
 from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
 from stepwell.buffers.sampling.requests import Transitions, check_transitions
-from stepwell.buffers.sampling.row_gather import RowGather, Runs, Segments, Spot
-from stepwell.buffers.sampling.spans import piece_of
+from stepwell.buffers.sampling.row_reader import RowGather, Runs, Segments, Spot
 from stepwell.buffers.sampling.stacks import pad_before
+from stepwell.buffers.sampling.windows import piece_of
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.item_counts import LastStarts, Spans, Wholes
 
 __all__ = ["TransitionPlan", "TransitionSampler"]
 

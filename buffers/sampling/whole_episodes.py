@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.item_counts import Spans, Wholes
-from stepwell.buffers.memory_storage import check_free_memory
-from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.batch_fields import longest_stack
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Chosen, Kinds
 from stepwell.buffers.sampling.memory import Memory
 from stepwell.buffers.sampling.requests import Episodes, Sequences, check_episodes
-from stepwell.buffers.sampling.row_gather import RowGather
+from stepwell.buffers.sampling.row_reader import RowGather
 from stepwell.buffers.sampling.sequences import SequencePlan, SequenceSampler
 from stepwell.buffers.spec import Spec
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.item_counts import Spans, Wholes
+from stepwell.buffers.storage.memory import check_free_memory
 
 __all__ = ["EpisodePlan", "EpisodeSampler"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from stepwell.collectors.cli.knobs import NesBackend
+from stepwell.collectors.cli.env_options import NesBackend
 from stepwell.wrappers.atari_games import game_ids
 
 __all__ = ["Catalogue", "Emulators", "catalogue", "cure", "nearest", "unknown_env"]

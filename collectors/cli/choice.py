@@ -13,8 +13,8 @@ import rich.console
 import rich.table
 
 from stepwell.buffers import SequenceReplayBuffer
-from stepwell.buffers.episode_selection import EpisodeSelection
-from stepwell.buffers.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.curation.selection import EpisodeSelection
+from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.collectors.cli.copy import CopyJob, copy_stores
 from stepwell.collectors.cli.facts import spread_of
 from stepwell.collectors.cli.selection import ids_in_words

@@ -13,9 +13,9 @@ from typing import Any, cast
 import rich.console
 
 from stepwell.buffers import SequenceReplayBuffer, StepwellError
-from stepwell.buffers.disk.files import Files
-from stepwell.buffers.disk.folder import StoreFolder
-from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.cli.facts import disk_bytes_of, size_in_words
 from stepwell.collectors.cli.fields import missing_values
 from stepwell.collectors.cli.make import EnvWish, make_envs
@@ -23,7 +23,7 @@ from stepwell.collectors.cli.nes import refuse_endless
 from stepwell.collectors.cli.policy import load_policy
 from stepwell.collectors.cli.progress import Goal, LiveLine, packed, progress_parts, summary
 from stepwell.collectors.collector import Collector
-from stepwell.collectors.recorder import kept_since
+from stepwell.collectors.replay_writer import kept_since
 from stepwell.collectors.report import CollectReport
 
 __all__ = ["DEFAULT_NUM_ENVS", "CollectJob", "collect_into"]

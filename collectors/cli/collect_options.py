@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from stepwell.collectors.cli.collect import DEFAULT_NUM_ENVS
-from stepwell.collectors.cli.knobs import Backend
+from stepwell.collectors.cli.env_options import Backend
 
 _RUN, _STORE = "What to run", "Where to keep it"
 _GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"

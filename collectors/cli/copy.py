@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, cast
 import rich.console
 
 from stepwell.buffers import Codec, SequenceReplayBuffer
-from stepwell.buffers.copying import CopyReport, copy_episodes
-from stepwell.buffers.disk.storage import DiskStorage
-from stepwell.buffers.stored_episode import StoredEpisode
+from stepwell.buffers.curation.copy import CopyReport, copy_episodes
+from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.cli.facts import disk_bytes_of, size_in_words
 from stepwell.collectors.cli.progress import LiveLine, Part, packed
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.report import format_bytes
 
 if TYPE_CHECKING:
-    from stepwell.buffers.repeated_episodes import Duplicates
+    from stepwell.buffers.curation.repeated_episodes import Duplicates
 
 __all__ = ["CopyJob", "codecs_of", "copy_stores"]
 

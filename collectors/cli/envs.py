@@ -11,7 +11,7 @@ import rich.console
 import rich.text
 
 from stepwell.collectors.cli.catalogue import Catalogue, Emulators, catalogue, cure
-from stepwell.collectors.cli.knobs import NesBackend
+from stepwell.collectors.cli.env_options import NesBackend
 
 __all__ = ["show_envs"]
 

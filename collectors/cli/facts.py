@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from stepwell.buffers import Digest, End, Piece, SequenceReplayBuffer, Spec
-from stepwell.buffers.disk.storage import DiskStorage
-from stepwell.buffers.piece_format import PieceReader
+from stepwell.buffers.storage.chunk_codec import PieceReader
+from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.report import format_bytes
 
 __all__ = ["StoreFacts", "digest_of", "disk_bytes_of", "facts_of", "size_in_words"]

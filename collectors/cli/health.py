@@ -12,9 +12,9 @@ import rich.console
 import typer
 
 from stepwell.buffers import RepairReport, VerifyReport, repair, verify
-from stepwell.buffers.disk.appearing import check_complete
-from stepwell.buffers.disk.survey import Damage
-from stepwell.buffers.disk.view import Recovery
+from stepwell.buffers.storage.disk.publish import check_complete
+from stepwell.buffers.storage.disk.survey import Damage
+from stepwell.buffers.storage.disk.view import Recovery
 from stepwell.collectors.cli.errors import reported
 from stepwell.collectors.cli.options import Debug, Json, Quiet
 from stepwell.collectors.cli.progress import LiveLine

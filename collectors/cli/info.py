@@ -13,7 +13,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from stepwell.buffers.disk.appearing import check_complete
+from stepwell.buffers.storage.disk.publish import check_complete
 from stepwell.collectors.cli.errors import printable
 from stepwell.collectors.cli.facts import (
     StoreFacts,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import gymnasium
 
 from stepwell.collectors.cli.catalogue import unknown_env
-from stepwell.collectors.cli.knobs import (
+from stepwell.collectors.cli.env_options import (
     Backend,
     Knobs,
     atari_backend,
@@ -20,7 +20,7 @@ from stepwell.collectors.cli.knobs import (
 )
 from stepwell.collectors.cli.load import load_object, refuse_signature
 from stepwell.collectors.cli.nes import is_cartridge
-from stepwell.collectors.stepping.dialect import Vector
+from stepwell.collectors.vector_envs import Vector
 from stepwell.wrappers.atari_games import atari_name
 
 __all__ = ["EnvWish", "make_envs"]

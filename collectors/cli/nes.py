@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepwell.collectors.cli.knobs import Knobs
+from stepwell.collectors.cli.env_options import Knobs
 
 __all__ = ["action_set", "crop_area", "is_cartridge", "one_or_several", "refuse_endless"]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from stepwell.buffers.episode_selection import EpisodeSelection
+from stepwell.buffers.curation.selection import EpisodeSelection
 from stepwell.collectors.cli.numbers import whole_number
 
 __all__ = ["Conditions", "episode_ids", "ids_in_words", "metadata_condition", "selection_of"]

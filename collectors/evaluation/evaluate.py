@@ -12,17 +12,17 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from stepwell.collectors.collector import Collector
-from stepwell.collectors.evaluation.camera import Camera
+from stepwell.collectors.env_groups import as_vector
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.video import file_names, load_av
+from stepwell.collectors.evaluation.video_recorder import Camera
 from stepwell.collectors.goal import check_number
 from stepwell.collectors.policies.policy import AnyPolicy, check_policy
 from stepwell.collectors.report import CollectReport, EpisodeReport
 from stepwell.collectors.session import recipe_of
-from stepwell.collectors.stepping.dialect import Vector, is_ale
-from stepwell.collectors.stepping.env_groups import as_vector
+from stepwell.collectors.vector_envs import Vector, is_ale
 from stepwell.wrappers.atari_games import atari_name
-from stepwell.wrappers.env_recipe import recipe_of as recipe_of_env
+from stepwell.wrappers.recipe import recipe_of as recipe_of_env
 
 __all__ = ["evaluate"]
 

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from piece_model import Recording, piece_of, same_records
 from stepwell.buffers import End, Piece
-from stepwell.buffers.item_counts import Spans
-from stepwell.buffers.piece_records import PIECE
-from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_info import PIECE
+from stepwell.buffers.storage.item_counts import Spans
+from support.models.chunk_model import Recording, piece_of, same_records
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 PROGRAMS = st.lists(

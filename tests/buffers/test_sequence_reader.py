@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Batch, End, Field, NotEnoughData, Piece, SequenceReplayBuffer, Spec
-from stepwell.buffers.item_counts import Spans
+from stepwell.buffers.storage.item_counts import Spans
 
 SPEC = Spec.from_spaces(
     spaces.Dict({"place": spaces.Box(0, 2**40, (2,), np.int64), "number": spaces.Discrete(10**6)}),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from disk_faults import NoSyncFiles
-from piece_model import SPEC
 from stepwell.buffers import DiskStorage, MemoryStorage, Storage
-from storage_contract import RULES, Make, Rule
+from support.crash.disk_faults import NoSyncFiles
+from support.models.chunk_model import SPEC
+from support.storage_contract import RULES, Make, Rule
 
 
 @pytest.fixture(params=["memory", "disk", "disk in small segments"])

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from fakes import CounterEnv, DictEnv, RestartVectorEnv, TraceEnv
-from model import ModelEpisode, copied, row_of, same
-from rollout_model import RolloutModel, TraceRule, leaves, policy_of
 from stepwell.collectors.report import EpisodeReport, StepReport
 from stepwell.collectors.session import Seeds
+from support.envs.fakes import CounterEnv, DictEnv, RestartVectorEnv, TraceEnv
+from support.models.model import ModelEpisode, copied, row_of, same
+from support.models.rollout_model import RolloutModel, TraceRule, leaves, policy_of
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))

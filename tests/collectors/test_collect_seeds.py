@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from fakes import CounterEnv, DieEnv, RestartVectorEnv, SeededEnv, TraceEnv
-from model import same
 from stepwell.wrappers import WorkerVectorEnv
+from support.envs.fakes import CounterEnv, DieEnv, RestartVectorEnv, SeededEnv, TraceEnv
+from support.models.model import same
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -19,9 +19,9 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.turns import Turns
+from stepwell.collectors.step_loop import Turns
+from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
 
 
 def counters(num_envs: int = 2, length: int = 5, **options: Any) -> SyncVectorEnv:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from fakes import TraceEnv
-from model import Model, assert_stored
 from stepwell.buffers import episode_buffer
 from stepwell.collectors.session import Seeds
+from support.envs.fakes import TraceEnv
+from support.models.model import Model, assert_stored
 
 ENDS = st.sampled_from(["terminated", "truncated", "both"])
 PLANS = st.lists(

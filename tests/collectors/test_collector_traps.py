@@ -15,7 +15,10 @@ from gymnasium.wrappers import FrameStackObservation
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
-from fakes import (
+from stepwell.buffers import Episode, SpecMismatch
+from stepwell.collectors.session import Seeds
+from stepwell.wrappers import WorkerVectorEnv
+from support.envs.fakes import (
     CounterEnv,
     DictEnv,
     DieEnv,
@@ -27,10 +30,7 @@ from fakes import (
     RewardKindEnv,
     SeededEnv,
 )
-from model import Model, assert_stored, copied, row_of, same
-from stepwell.buffers import Episode, SpecMismatch
-from stepwell.collectors.session import Seeds
-from stepwell.wrappers import WorkerVectorEnv
+from support.models.model import Model, assert_stored, copied, row_of, same
 
 NEXT_STEP, SAME_STEP, DISABLED = (
     AutoresetMode.NEXT_STEP,

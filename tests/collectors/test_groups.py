@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from fakes import CounterEnv, CrashEnv, DictEnv, DieEnv, FrameEnv, SeededEnv, TraceEnv
-from model import assert_stored
-from rollout_model import (
+from stepwell.collectors.session import Seeds
+from stepwell.wrappers import WorkerVectorEnv
+from support.envs.fakes import CounterEnv, CrashEnv, DictEnv, DieEnv, FrameEnv, SeededEnv, TraceEnv
+from support.models.model import assert_stored
+from support.models.rollout_model import (
     CountingRule,
     RecurrentPolicy,
     RolloutModel,
@@ -28,8 +30,6 @@ from rollout_model import (
     assert_values,
     policy_of,
 )
-from stepwell.collectors.session import Seeds
-from stepwell.wrappers import WorkerVectorEnv
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from fakes import CounterEnv, RestartVectorEnv
-from model import copied, same
-from rollout_model import leaves, rows_in, stacked
+from support.envs.fakes import CounterEnv, RestartVectorEnv
+from support.models.model import copied, same
+from support.models.rollout_model import leaves, rows_in, stacked
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from fakes import CounterEnv, LiveBufferEnv, Memory, ReusingEnv
 from stepwell.wrappers import WorkerVectorEnv
+from support.envs.fakes import CounterEnv, LiveBufferEnv, Memory, ReusingEnv
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 MISSING = {"prob": -1.0, "where": np.full(2, -1)}

@@ -17,10 +17,10 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from fakes import CounterEnv, CrashEnv, InfoEnv, SeededEnv, TraceEnv
-from model import copied, row_of, same
-from rollout_model import TraceRule, assert_equal_rollouts, policy_of
 from stepwell.buffers import SpecMismatch
+from support.envs.fakes import CounterEnv, CrashEnv, InfoEnv, SeededEnv, TraceEnv
+from support.models.model import copied, row_of, same
+from support.models.rollout_model import TraceRule, assert_equal_rollouts, policy_of
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))

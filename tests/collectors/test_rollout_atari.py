@@ -13,9 +13,9 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
-from model import copied, row_of, same
-from rollout_model import assert_equal_rollouts, assert_same, ends_of, joined
 from stepwell.collectors.session import Seeds
+from support.models.model import copied, row_of, same
+from support.models.rollout_model import assert_equal_rollouts, assert_same, ends_of, joined
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 BOTH_MODES = pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])

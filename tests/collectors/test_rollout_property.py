@@ -14,9 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from fakes import RestartVectorEnv, TraceEnv
-from model import assert_stored
-from rollout_model import (
+from stepwell.buffers import episode_buffer
+from stepwell.collectors.session import Seeds
+from support.envs.fakes import RestartVectorEnv, TraceEnv
+from support.models.model import assert_stored
+from support.models.rollout_model import (
     CountingRule,
     RolloutModel,
     Rule,
@@ -29,8 +31,6 @@ from rollout_model import (
     joined,
     policy_of,
 )
-from stepwell.buffers import episode_buffer
-from stepwell.collectors.session import Seeds
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 ENDS = st.sampled_from(["terminated", "truncated", "both"])

@@ -14,7 +14,10 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
-from fakes import (
+from stepwell.buffers import SpecMismatch
+from stepwell.collectors.session import Seeds
+from stepwell.wrappers import WorkerVectorEnv
+from support.envs.fakes import (
     CounterEnv,
     DictEnv,
     DieEnv,
@@ -27,8 +30,8 @@ from fakes import (
     SeededEnv,
     TraceEnv,
 )
-from model import copied, row_of, same
-from rollout_model import (
+from support.models.model import copied, row_of, same
+from support.models.rollout_model import (
     ModelRollout,
     RolloutModel,
     TraceRule,
@@ -39,9 +42,6 @@ from rollout_model import (
     leaves,
     policy_of,
 )
-from stepwell.buffers import SpecMismatch
-from stepwell.collectors.session import Seeds
-from stepwell.wrappers import WorkerVectorEnv
 
 NEXT_STEP, SAME_STEP, DISABLED = (
     AutoresetMode.NEXT_STEP,

@@ -16,10 +16,10 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObserv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import TransformObservation as VectorTransformObservation
 
-from fakes import CounterEnv
 from stepwell.collectors import RandomPolicy
 from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of, recipe_of
 from stepwell.wrappers import FrameStack, vectorize
+from support.envs.fakes import CounterEnv
 
 
 def test_all_seeds_follow_from_one() -> None:

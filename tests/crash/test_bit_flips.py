@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bit_flip_scenario import flip_bits
+from support.crash.bit_flip_scenario import flip_bits
 
 CI_CHANGES, FULL_CHANGES = 3_000, 10_000
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from call_failure_scenario import FAILURES, fail_every_call
-from crash_truth import APPEND, RING_SMALL, Plan, Truth, require
-from piece_model import piece_of
 from stepwell.buffers import DiskStorage, StoreFailed
-from stepwell.buffers.disk.files import Files
+from stepwell.buffers.storage.disk.files import Files
+from support.crash.call_failure_scenario import FAILURES, fail_every_call
+from support.crash.crash_truth import APPEND, RING_SMALL, Plan, Truth, require
+from support.models.chunk_model import piece_of
 
 SHAPES = {"append-only": APPEND, "ring": RING_SMALL}
 # Every call fails in one way at least; with --full in all of them.

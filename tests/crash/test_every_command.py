@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from command_faults import SCENARIOS, Scenario, run_cases
-from command_mutants import BUGS
-from failing_calls import FAULTS, Commands, Fault, why_not_here
+from support.crash.command_faults import SCENARIOS, Scenario, run_cases
+from support.crash.command_mutants import BUGS
+from support.crash.failing_calls import FAULTS, Commands, Fault, why_not_here
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
 

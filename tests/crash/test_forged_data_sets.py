@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from forged_data_sets import ForgedImports, formats_here
-from hostile_runner import Fault, Limits, Runner, Verdict, fast_folder
 from stepwell.collectors.cli.exchange import ImportJob
+from support.crash.hostile_runner import Fault, Limits, Runner, Verdict, fast_folder
+from support.forged.data_sets import ForgedImports, formats_here
 
 CASES = 60
 """Of each format."""

@@ -13,12 +13,12 @@ from unittest.mock import patch
 
 import pytest
 
-from forged_folders import KINDS
-from forged_uses import READING, WRITING, ForgedCases
-from forgeries import FORGERIES
-from hostile_runner import Limits, Runner, Verdict, fast_folder
-from stepwell.buffers.disk import files, folder, format, segment
-from stepwell.buffers.piece_format import PieceReader
+from stepwell.buffers.storage.chunk_codec import PieceReader
+from stepwell.buffers.storage.disk import files, folder, format, segment
+from support.crash.hostile_runner import Limits, Runner, Verdict, fast_folder
+from support.forged.folders import KINDS
+from support.forged.forgeries import FORGERIES
+from support.forged.uses import READING, WRITING, ForgedCases
 
 CI_CASES, FULL_CASES = 2_000, 20_000
 ENOUGH = 20  # faults, after which no more are looked for
@@ -36,7 +36,7 @@ def test_a_forged_folder_is_read_or_refused_and_nothing_else_is_touched(cases: i
             faults += [verdict] * bool(verdict.signature)
             if len(faults) == ENOUGH:
                 break
-    print(f"cases 0 to {cases - 1}; one alone: python tests/forged_uses.py NUMBER")
+    print(f"cases 0 to {cases - 1}; one alone: python tests/support/forged/uses.py NUMBER")
     print("\n".join(f"{count:6} {what}" for what, count in sorted(told.items())))
     assert not faults, "\n\n".join(
         f"case {each.number}: {each.signature}\n{each.fault}" for each in faults

@@ -13,9 +13,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from hostile_runner import Canaries, Fault, Limits, Runner, attempt, fast_folder
 from stepwell.buffers import DiskStorage, StoreCorrupt, StoreNotFound
 from stepwell.buffers.spec import prefixes
+from support.crash.hostile_runner import Canaries, Fault, Limits, Runner, attempt, fast_folder
 
 LIMITS = Limits(cpu_seconds=1, idle_looks=3, memory_bytes=1 << 28, file_bytes=1 << 20)
 

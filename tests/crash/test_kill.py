@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kill_scenario import kill_writers
+from support.crash.kill_scenario import kill_writers
 
 CI_KILLS, FULL_KILLS = 300, 1_000
 

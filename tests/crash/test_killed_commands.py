@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from killed_calls import killed_at, tree
 from stepwell.buffers import verify
 from stepwell.collectors.cli.app import main
+from support.crash.killed_calls import killed_at, tree
 
 POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --quiet"
 COMMANDS = {
@@ -71,7 +71,7 @@ def test_a_killed_command_leaves_all_or_nothing_and_can_be_run_again(
 ) -> None:
     if "d3rlpy" in COMMANDS[name]:
         pytest.importorskip("h5py")
-    monkeypatch.setattr("stepwell.buffers.piece_writer._PIECE_ROWS", 60)
+    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._PIECE_ROWS", 60)
     for sync in ("fsync", "fdatasync"):  # what is written survives the process without them
         monkeypatch.setattr(os, sync, lambda file: None)
     work = Path("home")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bit_flip_scenario import flip_bits
-from call_failure_scenario import FAILURES, fail_every_call
-from crash_truth import APPEND, RING_SMALL, Wrong
-from kill_scenario import kill_writers
-from mutants import MUTANTS
-from power_loss_scenario import lose_power
+from support.crash.bit_flip_scenario import flip_bits
+from support.crash.call_failure_scenario import FAILURES, fail_every_call
+from support.crash.crash_truth import APPEND, RING_SMALL, Wrong
+from support.crash.kill_scenario import kill_writers
+from support.crash.mutants import MUTANTS
+from support.crash.power_loss_scenario import lose_power
 
 
 def fail_calls(seed: int, folder: Path) -> None:

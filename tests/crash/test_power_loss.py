@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from crash_truth import APPEND
-from disk_faults import Killed
-from medium import Image, Medium, MediumFiles, restore
-from piece_model import piece_of
-from power_loss_scenario import lose_power
 from stepwell.buffers import DiskStorage, StoreFailed
+from support.crash.crash_truth import APPEND
+from support.crash.disk_faults import Killed
+from support.crash.medium import Image, Medium, MediumFiles, restore
+from support.crash.power_loss_scenario import lose_power
+from support.models.chunk_model import piece_of
 
 CI_IMAGES, FULL_IMAGES = 1_500, 6_000
 

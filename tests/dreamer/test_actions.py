@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 import stepwell as sw
-from chi_square import assert_shares
 from dreamer.actions import Actions, Continuous, Discrete, actions_of
-from fakes import DictEnv
+from support.chi_square import assert_shares
+from support.envs.fakes import DictEnv
 
 DRAWS = 20_000
 BOX = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 10], np.float32))

@@ -20,7 +20,7 @@ from dreamer.config import Config
 from dreamer.maths import Scale
 from dreamer.nets import Shapes
 from dreamer.world_model import State, WorldModel
-from tiny_dreamers import changed, no_noise, snapshot, stir, tiny
+from support.libraries.tiny_dreamers import changed, no_noise, snapshot, stir, tiny
 
 FEATURES = 10 + 3 * 4
 SPACES: list[spaces.Space[Any]] = [

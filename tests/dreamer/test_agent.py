@@ -21,12 +21,20 @@ import torch
 from torch import Tensor
 
 import stepwell as sw
-from chi_square import assert_shares
 from dreamer.actor_critic import ActorCritic
 from dreamer.agent import DreamerPolicy, Models, compute_actions, learning_step
 from dreamer.world_model import Rows, State, WorldModel
-from fakes import CounterEnv
-from tiny_dreamers import agent, changed, no_noise, random_rows, snapshot, telling_envs, tiny
+from support.chi_square import assert_shares
+from support.envs.fakes import CounterEnv
+from support.libraries.tiny_dreamers import (
+    agent,
+    changed,
+    no_noise,
+    random_rows,
+    snapshot,
+    telling_envs,
+    tiny,
+)
 
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 NUMBERS = spaces.Box(-np.inf, np.inf, (4,))

@@ -22,8 +22,8 @@ import torch
 
 from dreamer.agent import Models, learning_step
 from dreamer.checkpoint import load_checkpoint, load_models, save_checkpoint, save_models
-from dreamer_agents import TINY, agent
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
+from support.libraries.dreamer_agents import TINY, agent
 
 REQUEST = sw.Sequences(TINY.batch_size, TINY.length, borders="cross")
 

@@ -20,20 +20,20 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from source_tree import CHECKOUT
+from support.source_tree import CHECKOUT
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
 import torch
 
-import documents
 from dreamer import __main__ as command
 from dreamer.agent import Models
 from dreamer.checkpoint import save_models
 from dreamer.config import Config
 from dreamer.progress import Progress
 from dreamer.train import Judges
-from dreamer_agents import COUNTER, TINY, as_assignments
+from support import documents
+from support.libraries.dreamer_agents import COUNTER, TINY, as_assignments
 
 # What is left of the losses after 400 gradient steps, at most.
 FALLS = {"model": 0.5, "reconstruction": 0.2, "reward": 0.25, "continue": 0.75}

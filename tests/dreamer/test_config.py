@@ -13,7 +13,7 @@ from gymnasium import spaces
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
 from dreamer.config import Config, said
-from tiny_dreamers import agent
+from support.libraries.tiny_dreamers import agent
 
 # The defaults of FishyRL's construct_models, learning_step and train_loop, by our names.
 CONTRACT = {

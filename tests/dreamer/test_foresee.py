@@ -20,7 +20,7 @@ from dreamer import foresee as module
 from dreamer.agent import Models
 from dreamer.catch import ID
 from dreamer.foresee import FORESEEN, SEEN, draw_foresight, foresee
-from tiny_dreamers import agent, no_noise
+from support.libraries.tiny_dreamers import agent, no_noise
 
 LENGTH, KNOWN = 9, 4
 

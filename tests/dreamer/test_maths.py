@@ -17,7 +17,6 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]
 import torch
 from torch import Tensor, nn
 
-from chi_square import assert_shares
 from dreamer.maths import (
     Scale,
     TwoHot,
@@ -31,6 +30,7 @@ from dreamer.maths import (
     symexp,
     symlog,
 )
+from support.chi_square import assert_shares
 
 numbers = st.floats(-1e6, 1e6, width=32)
 seeds = st.integers(0, 2**31)

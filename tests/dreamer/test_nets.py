@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dreamer.nets import Decoder, Encoder, Seen, Shapes, mlp, zero_last
-from tiny_dreamers import stir, tiny
+from support.libraries.tiny_dreamers import stir, tiny
 
 SHAPES = [
     Shapes(4, ()),

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from source_tree import CHECKOUT
 from stepwell.collectors import EpisodeReport, EvaluatedEpisode
+from support.source_tree import CHECKOUT
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 

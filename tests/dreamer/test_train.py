@@ -27,7 +27,7 @@ from dreamer.checkpoint import load_checkpoint, load_models, save_checkpoint
 from dreamer.config import Config
 from dreamer.observations import Observations
 from dreamer.progress import Progress
-from dreamer_agents import COUNTER, TINY, agent
+from support.libraries.dreamer_agents import COUNTER, TINY, agent
 
 CATCH = "stepwell/Catch-v0"
 EVALUATED = [40, 60, 92, 120]  # at the end of the prefill, then when each 30 steps have passed

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 from dreamer.config import Config
 from dreamer.nets import Seen, Shapes
 from dreamer.world_model import RSSM, Rows, State, WorldModel
-from tiny_dreamers import changed, no_noise, snapshot, stir, tiny
+from support.libraries.tiny_dreamers import changed, no_noise, snapshot, stir, tiny
 
 EMBEDDED, ACTION = 6, 3
 resets = st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=3)

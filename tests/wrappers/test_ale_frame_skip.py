@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
 
-from atari_reference import Env, Recorder, bare, screen
 from stepwell.wrappers import AleFrameSkip, FrameSkip
+from support.models.atari_reference import Env, Recorder, bare, screen
 
 
 def play(env: Env, steps: int) -> list[tuple[Any, ...]]:

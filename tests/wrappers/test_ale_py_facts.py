@@ -11,9 +11,9 @@ import pytest
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from atari_reference import Image, bare, screen, settings
 from stepwell.wrappers.atari import TESTED_ALE_PY
 from stepwell.wrappers.atari_native import NativeAtari
+from support.models.atari_reference import Image, bare, screen, settings
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from atari_reference import bare
 from stepwell.wrappers import make_atari
 from stepwell.wrappers.atari import TESTED_ALE_PY
+from support.models.atari_reference import bare
 
 DOCS = Path(__file__).parents[2] / "docs" / "atari.md"
 

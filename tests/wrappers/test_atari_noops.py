@@ -10,13 +10,13 @@ import pytest
 from ale_py import roms
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from atari_reference import settings
 from stepwell.wrappers import make_atari
 from stepwell.wrappers.atari_env import atari_env
 from stepwell.wrappers.atari_games import atari_games
 from stepwell.wrappers.atari_native import IDLE_FRAMES, NativeAtari
 from stepwell.wrappers.atari_settings import AtariSettings
 from stepwell.wrappers.emulator import quiet_emulators
+from support.models.atari_reference import settings
 
 SEED = 11
 

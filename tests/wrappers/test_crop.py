@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from atari_reference import bare, screen
 from stepwell.wrappers import Crop
+from support.models.atari_reference import bare, screen
 
 
 def test_pongs_field_is_that_part_of_the_screen() -> None:

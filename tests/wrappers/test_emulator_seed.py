@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from atari_reference import bare, screen
 from stepwell.wrappers import EmulatorSeed
+from support.models.atari_reference import bare, screen
 
 
 def sticky_play(seed: int) -> tuple[int, list[Any]]:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from atari_reference import Script, bare, screen
 from stepwell.wrappers import EpisodicLife, FrameStack
+from support.models.atari_reference import Script, bare, screen
 
 
 def frame_skipped() -> gymnasium.Env[Any, Any]:

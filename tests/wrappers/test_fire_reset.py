@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from atari_reference import bare, screen
 from stepwell.wrappers import FireReset
+from support.models.atari_reference import bare, screen
 
 
 def test_breakout_begins_with_the_frame_on_which_fire_was_pressed() -> None:

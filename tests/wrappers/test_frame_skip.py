@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atari_reference import Recorder, Script, bare, screen
 from stepwell.wrappers import FrameSkip
+from support.models.atari_reference import Recorder, Script, bare, screen
 
 
 def expected_steps(levels: list[int], skip: int, pool: str) -> list[tuple[int, float, bool]]:

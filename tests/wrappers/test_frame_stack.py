@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import FrameStackObservation
 
-from atari_reference import Script, bare, screen
 from stepwell.wrappers import FrameStack
+from support.models.atari_reference import Script, bare, screen
 
 Padding = Literal["zero", "repeat"]
 

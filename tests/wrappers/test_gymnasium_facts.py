@@ -15,8 +15,8 @@ from gymnasium.wrappers import (
     TimeLimit,
 )
 
-from atari_reference import Env, Recorder, Script, bare, screen
 from stepwell.wrappers import AleFrameSkip, FrameSkip, Resize
+from support.models.atari_reference import Env, Recorder, Script, bare, screen
 
 
 def end_of_game(env: Env, seed: int) -> tuple[Any, Any]:

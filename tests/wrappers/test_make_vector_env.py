@@ -11,12 +11,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TransformObservation
 from numpy.testing import assert_equal
 
-from fakes import CounterEnv, FrameEnv
-from stepwell.wrappers.env_recipe import jsonable
 from stepwell.wrappers.frame_stack import FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
-from stepwell.wrappers.worker_checks import available_cores
-from stepwell.wrappers.workers import WorkerVectorEnv
+from stepwell.wrappers.recipe import jsonable
+from stepwell.wrappers.workers.checks import available_cores
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from support.envs.fakes import CounterEnv, FrameEnv
 
 
 def recipe(env: Any, **arguments: Any) -> dict[str, Any]:
@@ -219,8 +219,8 @@ def test_a_known_stack_is_in_the_recipe_and_an_unknown_one_is_not(
 
 def test_two_vector_envs_do_not_share_a_recipe() -> None:
     one, two = recipe(CounterEnv), recipe(partial(CounterEnv, 3))
-    assert one["id"] == "fakes:CounterEnv"
-    assert two["id"] == ["fakes:CounterEnv", [3], {}]
+    assert one["id"] == "support.envs.fakes:CounterEnv"
+    assert two["id"] == ["support.envs.fakes:CounterEnv", [3], {}]
 
 
 def test_no_recipe_holds_an_address() -> None:

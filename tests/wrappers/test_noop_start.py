@@ -5,8 +5,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from atari_reference import Recorder, Script, bare, screen
 from stepwell.wrappers import Crop, NoopStart
+from support.models.atari_reference import Recorder, Script, bare, screen
 
 
 def test_the_first_observation_is_the_screen_after_the_recorded_number_of_noops() -> None:

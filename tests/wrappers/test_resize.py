@@ -12,9 +12,9 @@ from gymnasium.wrappers import ResizeObservation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atari_reference import Image, bare, screen
 from stepwell.wrappers import FrameStack, Resize
 from stepwell.wrappers.band_resize import BandResize
+from support.models.atari_reference import Image, bare, screen
 
 
 def whole(image: Image, size: tuple[int, int]) -> Image:

@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atari_reference import Script, bare
 from stepwell.wrappers import FrameSkip, SignReward
+from support.models.atari_reference import Script, bare
 
 
 class Rewards(Script):

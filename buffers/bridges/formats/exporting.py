@@ -12,11 +12,11 @@ from pathlib import Path
 from stepwell.buffers.bridges.formats.format import Format, Source, Writer
 from stepwell.buffers.bridges.formats.options import filled
 from stepwell.buffers.bridges.formats.registry import format_of
-from stepwell.buffers.disk.appearing import appearing, check_unused, disk_bytes
+from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
-from stepwell.buffers.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.storage.disk.publish import appearing, check_unused, disk_bytes
 
 __all__ = ["ExportReport", "export_episodes"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["Format", "Reader", "Source", "Writer"]
 

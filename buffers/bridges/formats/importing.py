@@ -16,11 +16,11 @@ from stepwell.buffers.bridges.formats.format import Reader
 from stepwell.buffers.bridges.formats.options import filled
 from stepwell.buffers.bridges.formats.record import check_spec
 from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.buffers.curation.episode_writer import PieceWriter, check_new
 from stepwell.buffers.episode import Episode, Piece
 from stepwell.buffers.errors import StepwellError
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.piece_writer import PieceWriter, check_new
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["ImportReport", "import_episodes"]
 

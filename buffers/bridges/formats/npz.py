@@ -20,10 +20,10 @@ from stepwell.buffers.bridges.formats.step_columns import (
     split,
     stacks_of,
 )
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room
 from stepwell.buffers.spec import Spec
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["NpzExport", "NpzFormat"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec, flatten
 
 __all__ = ["TransitionRecorder"]

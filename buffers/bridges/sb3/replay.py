@@ -14,9 +14,9 @@ from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
 from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
 from stepwell.buffers.bridges.sb3.loading import check_off_policy, load_sb3
 from stepwell.buffers.bridges.sb3.recording import TransitionRecorder
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Sequences, Transitions
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec, unflatten
 
 __all__ = ["SB3Replay", "as_sb3_replay"]

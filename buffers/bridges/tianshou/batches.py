@@ -11,11 +11,11 @@ import numpy as np
 from stepwell.buffers.bridges.known_steps import episode_steps, rollout_steps
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.bridges.stream_writer import Columns
-from stepwell.buffers.bridges.tensordicts.nested_keys import leaves_below, nested
+from stepwell.buffers.bridges.torchrl.nested_keys import leaves_below, nested
 from stepwell.buffers.episode import Episode
-from stepwell.buffers.on_policy.rollout import Rollout
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
 __all__ = [
     "as_batch",

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.bridges.stream_writer import Columns, StreamWriter
-from stepwell.buffers.bridges.tensordicts.nested_keys import leaves_below
 from stepwell.buffers.bridges.tianshou.batches import load_tianshou
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.bridges.torchrl.nested_keys import leaves_below
+from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_tianshou"]
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepwell.buffers.bridges.tianshou.batches import drawn_as_batch, load_tianshou
-from stepwell.buffers.on_policy.trees import map_tree
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.rollout.trees import map_tree
 from stepwell.buffers.sampling.requests import Draw, Sequences
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
 __all__ = ["PrioritizedTianshouReplay", "TianshouReplay", "as_tianshou_replay"]
 

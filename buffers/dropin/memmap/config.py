@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from stepwell.buffers.disk.files import Files, replace_file
 from stepwell.buffers.dropin.memmap.declared import DeclaredField
 from stepwell.buffers.errors import StoreCorrupt, StoreTooNew
+from stepwell.buffers.storage.disk.files import Files, replace_file
 
 __all__ = ["Config", "Marker", "is_buffer", "read_marker", "write_marker"]
 

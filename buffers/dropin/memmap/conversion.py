@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from stepwell.buffers.disk.appearing import appearing, disk_bytes
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.dropin.memmap.transition_rows import RowNames, TransitionRows
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.storage.disk.publish import appearing, disk_bytes
 
 __all__ = ["ConversionReport", "convert", "convert_to_rows"]
 

@@ -13,10 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.disk.files import Files
-from stepwell.buffers.disk.folder import StoreFolder
-from stepwell.buffers.disk.options import closing_on_error
-from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.dropin.memmap.config import (
     Config,
     Marker,
@@ -29,8 +25,12 @@ from stepwell.buffers.dropin.memmap.meta_columns import MetaColumns
 from stepwell.buffers.dropin.memmap.updates import Changes, Updates
 from stepwell.buffers.episode import End, Piece
 from stepwell.buffers.errors import StepwellError, StoreNotFound
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Spec, default_codec
+from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.options import closing_on_error
+from stepwell.buffers.storage.disk.storage import DiskStorage
 
 __all__ = ["EpisodeFolder", "NewEpisode"]
 

@@ -24,7 +24,7 @@ from stepwell.buffers.dropin.memmap.opening import asked_for, opened
 from stepwell.buffers.dropin.memmap.recorder import EpisodeRecorder, batch_of
 from stepwell.buffers.dropin.memmap.revision import revise, revise_metas, revise_step
 from stepwell.buffers.dropin.memmap.staging import checked_names, whole_episode
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from stepwell.buffers.replay import SequenceReplayBuffer
 
 if TYPE_CHECKING:
     from stepwell.buffers.dropin.memmap.collector import EpisodeCollector

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers.disk.storage import DiskStorage
 from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Episodes
-from stepwell.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.storage.disk.storage import DiskStorage
 
 __all__ = ["Changes", "Updates"]
 

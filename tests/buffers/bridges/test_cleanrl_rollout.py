@@ -12,8 +12,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from fakes import RestartVectorEnv
-from sb3_envs import TagEnv, makers, reward_of, rows_of, tag_of, vector_env
+from support.envs.fakes import RestartVectorEnv
+from support.libraries.sb3_envs import TagEnv, makers, reward_of, rows_of, tag_of, vector_env
 
 pytest.importorskip("torch", reason="needs torch")
 

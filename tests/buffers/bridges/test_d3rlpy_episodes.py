@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exchanged_stores import IMAGE, REWARD, VECTOR, episodes_of, tagged_store
-from recorded_envs import Listed, recorded, traces
 from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec, SpecMismatch
 from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
+from support.envs.recorded_envs import Listed, recorded, traces
+from support.exchanged_stores import IMAGE, REWARD, VECTOR, episodes_of, tagged_store
 
 HAS_D3RLPY = importlib.util.find_spec("d3rlpy") is not None
 

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from source_tree import CHECKOUT
+from support.source_tree import CHECKOUT
 
 if importlib.util.find_spec("jax") is None:  # not loaded: forks after that are warned of
     pytest.skip("needs jax", allow_module_level=True)
 
-SCENARIO = CHECKOUT / "tests" / "jax_scenario.py"
+SCENARIO = CHECKOUT / "tests" / "support" / "libraries" / "jax_scenario.py"
 CHECKS = [
     node.name
     for node in ast.parse(SCENARIO.read_text(encoding="utf-8")).body

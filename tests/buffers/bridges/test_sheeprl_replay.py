@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from exchanged_stores import DISCRETE, IMAGE, tagged_store
 from stepwell.buffers import End, Field, NotEnoughData, Piece, Spec
 from stepwell.buffers.bridges import as_sheeprl_replay
-from tagged_pixels import PlayedEpisode, play, tag_of
+from support.exchanged_stores import DISCRETE, IMAGE, tagged_store
+from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
 
 VECTOR = Field("observation", "float32", (3,), "raw")
 

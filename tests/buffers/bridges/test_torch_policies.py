@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from logged_envs import Play
+from support.envs.logged_envs import Play
 
 torch = pytest.importorskip("torch", reason="needs torch")
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chi_square import assert_shares
 from stepwell.buffers import NotEnoughData, Sequences, SpecMismatch
 from stepwell.buffers.dropin.dreamer import MISSING, Episode, Memory, ReplayBuffer
 from stepwell.buffers.dropin.iris import IRISReplayBuffer
-from tagged_transitions import OBS_SHAPE, Play, Step, plays
+from support.chi_square import assert_shares
+from support.rows.tagged_transitions import OBS_SHAPE, Play, Step, plays
 
 
 def a_buffer(

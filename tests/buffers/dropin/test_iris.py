@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chi_square import assert_shares
 from stepwell.buffers import NotEnoughData, Sequences, SpecMismatch
 from stepwell.buffers.dropin.iris import IRISOnPolicyBuffer, IRISReplayBuffer
-from tagged_transitions import OBS_SHAPE, Play, Played, Step, image, plays
+from support.chi_square import assert_shares
+from support.rows.tagged_transitions import OBS_SHAPE, Play, Played, Step, image, plays
 
 
 def a_buffer(

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from chi_square import assert_shares
 from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.dropin.planet import Episode, Memory
 from stepwell.buffers.episode import End
+from support.chi_square import assert_shares
 
 SHAPE = (2, 2, 12)
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay_histories import Kind, a_replay, busy_history
-from replay_rows import Played, Step
 from stepwell.buffers import End
-from stepwell.buffers.sampling import row_columns
+from stepwell.buffers.sampling import small_field_cache as row_columns
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
+from support.models.replay_histories import Kind, a_replay, busy_history
+from support.rows.replay_rows import Played, Step
 
 ROW_WISE = ("ids", "weights", "lengths")  # [B], in whatever order the rest is
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay_histories import Kind, a_replay, whole_episodes
-from replay_model import Contents, assert_sequences, by_id, drawn, sequences
-from replay_rows import Played, Step
 from stepwell.buffers import Batch, End, NotEnoughData
 from stepwell.buffers.sampling.requests import Sequences
+from support.models.replay_histories import Kind, a_replay, whole_episodes
+from support.models.replay_model import Contents, assert_sequences, by_id, drawn, sequences
+from support.rows.replay_rows import Played, Step
 
 BOTH = End.TERMINATED | End.TRUNCATED
 WAYS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, BOTH]

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chi_square import assert_shares
-from replay_histories import HISTORIES, KINDS, Kind, a_replay, moments, whole_episodes
-from replay_model import sequences, transitions
-from replay_rows import Step
 from stepwell.buffers import NotEnoughData, SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Borders, Episodes, Sequences, Transitions
+from support.chi_square import assert_shares
+from support.models.replay_histories import (
+    HISTORIES,
+    KINDS,
+    Kind,
+    a_replay,
+    moments,
+    whole_episodes,
+)
+from support.models.replay_model import sequences, transitions
+from support.rows.replay_rows import Step
 
 BORDERS: list[Borders] = ["inside", "cross", "pad_after", "pad_before"]
 

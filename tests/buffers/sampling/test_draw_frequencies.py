@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chi_square import assert_shares, limit, surprise
-from replay_histories import Kind, a_replay, busy_history, whole_episodes
-from replay_model import Item, by_id, drawn, sequences, transitions
-from replay_rows import Played, Step
 from stepwell.buffers import End, NotEnoughData, SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Draw, Sequences, Transitions
+from support.chi_square import assert_shares, limit, surprise
+from support.models.replay_histories import Kind, a_replay, busy_history, whole_episodes
+from support.models.replay_model import Item, by_id, drawn, sequences, transitions
+from support.rows.replay_rows import Played, Step
 
 MODES: list[Draw] = ["steps", "episodes", "ends", "recent"]
 TWO: list[Draw] = ["steps", "episodes"]

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from stepwell.buffers import Codec, End, Piece, SequenceReplayBuffer, Spec, bridges
-from stepwell.buffers.sampling import row_columns
+from stepwell.buffers.sampling import small_field_cache as row_columns
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
 from stepwell.collectors import Collector, RandomPolicy, evaluate
 

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chi_square import assert_shares
-from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
-from replay_model import (
+from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
+from support.chi_square import assert_shares
+from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
+from support.models.replay_model import (
     Contents,
     Item,
     assert_sequences,
@@ -22,10 +25,7 @@ from replay_model import (
     sequences,
     transitions,
 )
-from replay_rows import Played, Row, Step
-from stepwell.buffers import Batch, End, NotEnoughData
-from stepwell.buffers.sampling.batch import TransitionBatch
-from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
+from support.rows.replay_rows import Played, Row, Step
 
 # Whole episodes
 

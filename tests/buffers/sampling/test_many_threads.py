@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay_histories import busy_history
-from replay_model import fields_of, next_fields_of
-from replay_rows import Played, Row, Step, telling, telling_spec
 from stepwell.buffers import Batch, End, SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import TransitionBatch
+from support.models.replay_histories import busy_history
+from support.models.replay_model import fields_of, next_fields_of
+from support.rows.replay_rows import Played, Row, Step, telling, telling_spec
 
 Draw = Callable[[SequenceReplayBuffer, np.random.Generator], Batch | TransitionBatch]
 CHOSEN = ("action", "extra/memory", "extra/code")  # zeros where no action was chosen

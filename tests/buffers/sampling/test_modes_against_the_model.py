@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
-from replay_model import Contents, assert_sequences, by_id, drawn, sequences
-from replay_rows import Played, Step
 from stepwell.buffers import NotEnoughData
 from stepwell.buffers.sampling.requests import Align, Borders, Draw, Sequences
+from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
+from support.models.replay_model import Contents, assert_sequences, by_id, drawn, sequences
+from support.rows.replay_rows import Played, Step
 
 NEVER = ("episodes", "ends")  # with borders="cross"
 

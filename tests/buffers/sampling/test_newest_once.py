@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chi_square import assert_shares
-from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, whole_episodes
-from replay_model import (
+from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers.sampling.requests import Sequences, Transitions
+from support.chi_square import assert_shares
+from support.models.replay_histories import (
+    HISTORIES,
+    KINDS,
+    Kind,
+    a_replay,
+    busy_history,
+    whole_episodes,
+)
+from support.models.replay_model import (
     Contents,
     assert_sequences,
     assert_transitions,
@@ -22,9 +31,7 @@ from replay_model import (
     sequences,
     transitions,
 )
-from replay_rows import ModelEpisode, Played, Row, Step, streams_of
-from stepwell.buffers import Batch, End, NotEnoughData
-from stepwell.buffers.sampling.requests import Sequences, Transitions
+from support.rows.replay_rows import ModelEpisode, Played, Row, Step, streams_of
 
 
 def tiles(episodes: list[ModelEpisode], request: Sequences, stack: int = 1) -> list[int]:

@@ -16,9 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chi_square import assert_shares
-from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history
-from replay_model import (
+from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.requests import Sequences, Transitions
+from support.chi_square import assert_shares
+from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history
+from support.models.replay_model import (
     Contents,
     assert_sequences,
     assert_transitions,
@@ -27,10 +30,7 @@ from replay_model import (
     sequences,
     transitions,
 )
-from replay_rows import Played, Step
-from stepwell.buffers import Batch, End, NotEnoughData
-from stepwell.buffers.sampling.batch import TransitionBatch
-from stepwell.buffers.sampling.requests import Sequences, Transitions
+from support.rows.replay_rows import Played, Step
 
 EPSILON = 1e-6  # added to every priority
 ALPHA = 0.6  # what a replay raises them to

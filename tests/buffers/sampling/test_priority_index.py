@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from piece_model import piece_of
 from stepwell.buffers import End
-from stepwell.buffers.item_counts import Spans
-from stepwell.buffers.piece_table import PieceTable
 from stepwell.buffers.sampling.draws import Kinds
 from stepwell.buffers.sampling.priority_index import PriorityIndex
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.item_counts import Spans
+from support.models.chunk_model import piece_of
 
 GAP = 1 << 32  # what `repair` leaves between the ids
 KINDS = Kinds(2, Spans(2), None, None, None)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers.checkpoint import pack, unpack
 from stepwell.buffers.sampling.replay_ratio import ReplayRatio, simplest_fraction
+from stepwell.buffers.storage.checkpoint import pack, unpack
 
 RATIOS = st.one_of(
     st.fractions(0, 8, max_denominator=1000), st.floats(0, 8), st.sampled_from([0.1, 0.3, 1 / 3])

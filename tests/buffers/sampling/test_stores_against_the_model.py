@@ -11,8 +11,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from replay_histories import busy_history
-from replay_model import (
+from stepwell.buffers import End, SequenceReplayBuffer, Spec
+from stepwell.buffers.sampling.requests import Borders, Sequences, Transitions
+from support.models.replay_histories import busy_history
+from support.models.replay_model import (
     Contents,
     assert_sequences,
     assert_transitions,
@@ -21,9 +23,7 @@ from replay_model import (
     sequences,
     transitions,
 )
-from replay_rows import ModelEpisode, Played, Step, telling_spec
-from stepwell.buffers import End, SequenceReplayBuffer, Spec
-from stepwell.buffers.sampling.requests import Borders, Sequences, Transitions
+from support.rows.replay_rows import ModelEpisode, Played, Step, telling_spec
 
 SPEC = telling_spec(3, "repeat")
 REQUESTS: list[Sequences | Transitions] = [

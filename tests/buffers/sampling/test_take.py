@@ -11,17 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
-from replay_model import (
-    Contents,
-    Item,
-    assert_sequences,
-    assert_transitions,
-    by_id,
-    sequences,
-    transitions,
-)
-from replay_rows import Played, Row, Step, telling
 from stepwell.buffers import NotEnoughData
 from stepwell.buffers.sampling.requests import (
     Align,
@@ -31,6 +20,17 @@ from stepwell.buffers.sampling.requests import (
     Sequences,
     Transitions,
 )
+from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
+from support.models.replay_model import (
+    Contents,
+    Item,
+    assert_sequences,
+    assert_transitions,
+    by_id,
+    sequences,
+    transitions,
+)
+from support.rows.replay_rows import Played, Row, Step, telling
 
 SEQUENCES = st.builds(
     Sequences,

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay_histories import (
+from stepwell.buffers import End, NotEnoughData
+from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers.sampling.requests import Transitions
+from support.models.replay_histories import (
     HISTORIES,
     KINDS,
     Kind,
@@ -16,11 +19,8 @@ from replay_histories import (
     moments,
     whole_episodes,
 )
-from replay_model import Contents, Transition, assert_transitions, transitions
-from replay_rows import Played, Step
-from stepwell.buffers import End, NotEnoughData
-from stepwell.buffers.sampling.batch import TransitionBatch
-from stepwell.buffers.sampling.requests import Transitions
+from support.models.replay_model import Contents, Transition, assert_transitions, transitions
+from support.rows.replay_rows import Played, Step
 
 REQUESTS = st.builds(
     Transitions,

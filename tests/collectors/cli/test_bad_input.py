@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line import CommandLine
-from stepwell.buffers.disk.storage import DiskStorage
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from support.command_line import CommandLine
 
 POLE = "collect CartPole-v1 --workers 0 --steps 9 --out new"
 PONG = "collect Pong --num-envs 1 --steps 9 --out new"

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from command_line import CommandLine
-from fakes import CounterEnv
 from stepwell.buffers import Spec
-from stepwell.buffers.disk.storage import DiskStorage
-from stepwell.buffers.disk.writer import SegmentWriter
-from stepwell.buffers.piece_table import PieceTable
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.disk.writer import SegmentWriter
 from stepwell.collectors.cli.make import make_envs
-from stepwell.collectors.recorder import Recorder
+from stepwell.collectors.replay_writer import Recorder
+from support.command_line import CommandLine
+from support.envs.fakes import CounterEnv
 
 CARTPOLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 200"
 

@@ -21,16 +21,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from command_line import CommandLine, Result
-from original_memmap import FIELDS, META, OriginalWriter, tagged
 from stepwell.buffers import End, Episode, SequenceReplayBuffer, Spec
-from stepwell.buffers.disk.files import Files
 from stepwell.buffers.dropin.memmap.conversion import convert, convert_to_rows
 from stepwell.buffers.dropin.memmap.original import OriginalFolder
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.dropin.memmap.transition_rows import RowNames
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.buffers.storage.disk.files import Files
 from stepwell.collectors.interrupt import InterruptGuard
+from support.command_line import CommandLine, Result
+from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 
 ROWS = "--observation state --action action --reward reward"
 NAMES = RowNames(observation="state", action="action", reward="reward", terminated="done")

@@ -16,8 +16,6 @@ from typing import Any, cast
 import pytest
 
 import stepwell as sw
-from command_line import CommandLine, Result
-from labelled_rows import SPEC, told, whole
 from stepwell.buffers import (
     Codec,
     Digest,
@@ -30,6 +28,8 @@ from stepwell.buffers import (
 from stepwell.collectors.cli.app import main
 from stepwell.collectors.cli.facts import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
+from support.command_line import CommandLine, Result
+from support.rows.labelled_rows import SPEC, told, whole
 
 POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 300"
 
@@ -339,7 +339,7 @@ def test_ctrl_c_leaves_nothing(
         if len(calls) == when:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("stepwell.buffers.piece_writer._PIECE_ROWS", 50)
+    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._PIECE_ROWS", 50)
     monkeypatch.setattr(InterruptGuard, "check", check)
     result = pole(f"{command} --out {was_there or 'deep/new'}")
     assert (result.code, result.out) == (130, "")
@@ -368,7 +368,7 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_leaves_nothing(
         rmtree(*arguments, **options)
 
     monkeypatch.setattr(DiskStorage, "add", added)
-    monkeypatch.setattr("stepwell.buffers.disk.appearing.shutil.rmtree", removed)
+    monkeypatch.setattr("stepwell.buffers.storage.disk.publish.shutil.rmtree", removed)
     result = pole(f"{command} --out new")
     assert (result.code, result.out) == (130, "")
     assert result.err == "stepwell: interrupted; nothing kept\n"

@@ -13,10 +13,10 @@ import pytest
 import typer
 
 import stepwell.collectors
-from fakes import CrashEnv
 from stepwell.buffers import StoreNotFound
 from stepwell.collectors.cli.errors import reported, sentence_of, show_error
 from stepwell.wrappers.make_vector_env import vectorize
+from support.envs.fakes import CrashEnv
 
 ROOM = Path(stepwell.collectors.__file__).parent
 

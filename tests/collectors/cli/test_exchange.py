@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from command_line import CommandLine, Result
 from stepwell.buffers.bridges import format_names
 from stepwell.collectors.cli.app import main
 from stepwell.collectors.cli.facts import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
+from support.command_line import CommandLine, Result
 
 POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 300 --seed 1 --quiet --out"
 

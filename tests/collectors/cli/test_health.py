@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import stepwell as sw
-from command_line import CommandLine
 from stepwell.collectors.cli import health
 from stepwell.collectors.cli.progress import LiveLine
+from support.command_line import CommandLine
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from source_tree import CHECKOUT
+from support.source_tree import CHECKOUT
 
 SENTENCE = "stepwell: interrupted; nothing kept\n"
 

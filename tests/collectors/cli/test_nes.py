@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 import stepwell as sw
-from command_line import CommandLine
 from demo_rom import write_demo
 from stepwell.wrappers.nes import installed_backends
 from stepwell.wrappers.nes.consoles.backends import NesBackend
+from support.command_line import CommandLine
 
 PLAY = "collect game.nes --game game.toml --actions game --num-envs 2"
 

@@ -11,9 +11,8 @@ from typing import Any, get_args
 import gymnasium
 import pytest
 
-from command_line import CommandLine
 from demo_rom import write_demo
-from stepwell.collectors.cli import knobs
+from stepwell.collectors.cli import env_options as knobs
 from stepwell.collectors.cli.app import main
 from stepwell.collectors.cli.catalogue import Catalogue, Emulators
 from stepwell.collectors.cli.envs import matching
@@ -22,6 +21,7 @@ from stepwell.collectors.cli.recipe import recipe_in_words
 from stepwell.wrappers import atari_settings, make_atari
 from stepwell.wrappers.nes import installed_backends, make_nes, vector
 from stepwell.wrappers.nes.consoles import backends
+from support.command_line import CommandLine
 
 PLAY = "collect game.nes --num-envs 1 --workers 0 --steps 8 --out new"
 # What the command line has other words for, or leaves out.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers.episode_selection import EpisodeSelection
+from stepwell.buffers.curation.selection import EpisodeSelection
 from stepwell.collectors.cli.selection import (
     Conditions,
     episode_ids,

@@ -12,13 +12,13 @@ import pytest
 from gymnasium import spaces
 
 import stepwell as sw
-from command_line import CommandLine
-from forged_stores import forge_manifest
 from stepwell.buffers import End, Piece
 from stepwell.collectors.cli.catalogue import catalogue, nearest
 from stepwell.collectors.cli.facts import facts_of, size_in_words
 from stepwell.collectors.cli.info import histogram
 from stepwell.collectors.report import format_bytes
+from support.command_line import CommandLine
+from support.forged.stores import forge_manifest
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_what_is_called_ready_can_be_made() -> None:
 
 def test_of_several_versions_the_newest_is_suggested() -> None:
     for version in (9, 10):
-        gymnasium.register(f"Quagmire-v{version}", entry_point="fakes:CounterEnv")
+        gymnasium.register(f"Quagmire-v{version}", entry_point="support.envs.fakes:CounterEnv")
     try:
         assert nearest("quagmyre") == ["Quagmire-v10"]
     finally:

@@ -25,12 +25,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from chi_square import assert_shares
-from fakes import CounterEnv, RewardKindEnv, SeededEnv, TraceEnv
-from mp4_files import needs_av, read
-from screen_env import ScreenEnv
 from stepwell.collectors import CollectReport
 from stepwell.wrappers import EpisodicLife, SignReward
+from support.chi_square import assert_shares
+from support.envs.fakes import CounterEnv, RewardKindEnv, SeededEnv, TraceEnv
+from support.envs.screen_env import ScreenEnv
+from support.mp4_files import needs_av, read
 
 gym.register_envs(ale_py)
 

@@ -9,9 +9,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from chi_square import assert_shares
 from stepwell.collectors import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.result import student_quantile
+from support.chi_square import assert_shares
 
 
 def evaluation_of(returns: list[float], seeds: bool = False) -> Evaluation:

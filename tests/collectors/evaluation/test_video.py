@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mp4_files import needs_av, read
 from stepwell import RandomPolicy, evaluate
 from stepwell.collectors.evaluation.video import FrameKeeper, Mp4Writer, file_names, load_av
+from support.mp4_files import needs_av, read
 
 
 def scene(count: int, height: int, width: int) -> np.ndarray:

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import stepwell as sw
-from fakes import CounterEnv
 from stepwell.buffers import Spec
 from stepwell.collectors.policies.actions import PolicyCaller
+from support.envs.fakes import CounterEnv
 
 OBSERVATION = spaces.Box(0, 1, (2,))
 FIRST = np.array([True, False, False])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from fakes import CounterEnv
+from support.envs.fakes import CounterEnv
 
 
 class Untouched(CounterEnv):

@@ -15,8 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chi_square import assert_shares
-from fakes import CounterEnv, DictEnv
 from stepwell import (
     Collector,
     EpsilonGreedy,
@@ -27,6 +25,8 @@ from stepwell import (
 )
 from stepwell.collectors import SeededPolicy
 from stepwell.collectors.policies.policy import recurrent, value_of
+from support.chi_square import assert_shares
+from support.envs.fakes import CounterEnv, DictEnv
 
 FOUR = spaces.Discrete(4, start=3)
 STICK = spaces.Box(np.array([-1, -5], np.float32), np.array([1, 5], np.float32))

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demo_rom import build_rom
-from nes_backends import BOOT, RIGHT, console_of, each_backend, play
 from stepwell.wrappers.nes.cartridge import LARGEST, Cartridge
 from stepwell.wrappers.nes.consoles.backends import NesBackend
+from support.envs.nes_backends import BOOT, RIGHT, console_of, each_backend, play
 
 ROM = build_rom()
 BANKS = ROM[16:]

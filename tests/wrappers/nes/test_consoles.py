@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from demo_rom import RAM, STATE, build_rom
-from nes_backends import (
+from stepwell.wrappers.nes.buttons import Button
+from stepwell.wrappers.nes.cartridge import Cartridge
+from stepwell.wrappers.nes.consoles.backends import (
+    BACKENDS,
+    NesBackend,
+    installed_backends,
+    open_console,
+)
+from support.envs.nes_backends import (
     BOOT,
     INSTALLED,
     NOOP,
@@ -29,14 +37,6 @@ from nes_backends import (
     play,
     random_frames,
     trajectory,
-)
-from stepwell.wrappers.nes.buttons import Button
-from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.consoles.backends import (
-    BACKENDS,
-    NesBackend,
-    installed_backends,
-    open_console,
 )
 
 ROM = build_rom()

@@ -14,9 +14,9 @@ import demo_rom.assembler
 import demo_rom.rom
 from demo_rom import RAM, build_rom, game_map, write_demo
 from demo_rom.assembler import assemble
-from source_tree import CHECKOUT
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.ram_map.game import Game
+from support.source_tree import CHECKOUT
 
 SHA256 = "ecd0b80eb430b597f7f7ab7db875b39990393ce6d8d99725d90fbecf74eb48b9"
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 
 from demo_rom import build_rom
-from game_strategies import maps
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.ram_map.game import Game
+from support.models.game_strategies import maps
 
 FULL = """
 name = "A game"

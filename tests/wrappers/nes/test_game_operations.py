@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import game_model
-from game_strategies import COMPARING, OTHERS
 from stepwell.wrappers.nes.ram_map.game import Game
 from stepwell.wrappers.nes.ram_map.measured import OPERATIONS
+from support.models import game_model
+from support.models.game_strategies import COMPARING, OTHERS
 
 A, B, C = ({"address": address, "type": "|i1"} for address in (0, 1, 2))
 NUMBERS = range(-4, 5)

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_rom import write_demo
-from game_strategies import COMPARING, ORDERS, OTHERS, WINDOW, episodes, scenarios
 from stepwell.wrappers.nes.ram_map.game import Game
 from stepwell.wrappers.nes.ram_map.variable import Variable
+from support.models.game_strategies import COMPARING, ORDERS, OTHERS, WINDOW, episodes, scenarios
 
 stable_retro: Any = pytest.importorskip("stable_retro", reason="needs stable-retro")
 

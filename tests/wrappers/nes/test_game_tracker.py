@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import game_model
-from game_strategies import episodes, maps
 from stepwell.wrappers.nes.ram_map.game import Game
 from stepwell.wrappers.nes.ram_map.tracker import GameTracker
+from support.models import game_model
+from support.models.game_strategies import episodes, maps
 
 
 class Ram:

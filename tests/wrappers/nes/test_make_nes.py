@@ -14,7 +14,10 @@ import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import stepwell as sw
-from nes_backends import (
+from stepwell.wrappers.nes import make_nes
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.consoles.console import Image
+from support.envs.nes_backends import (
     ANY,
     INSTALLED,
     NOOP,
@@ -22,11 +25,8 @@ from nes_backends import (
     each_backend,
     needs_a_backend,
 )
-from nes_envs import ACTIONS, BUTTONS, LOSE, NOTHING, env_of, random_actions
-from nes_model import SlowGame, shows_the_coin
-from stepwell.wrappers.nes import make_nes
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.consoles.console import Image
+from support.envs.nes_envs import ACTIONS, BUTTONS, LOSE, NOTHING, env_of, random_actions
+from support.models.nes_model import SlowGame, shows_the_coin
 
 cv2 = pytest.importorskip("cv2", reason="needs OpenCV")
 pytestmark = needs_a_backend

@@ -14,14 +14,17 @@ from gymnasium.error import ClosedEnvironmentError
 from gymnasium.utils.env_checker import check_env
 
 from demo_rom import RAM, build_rom
-from nes_backends import (
+from stepwell.wrappers.nes.buttons import text_of
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.env import NesEnv
+from support.envs.nes_backends import (
     LEFT,
     RIGHT,
     console_of,
     each_backend,
     needs_a_backend,
 )
-from nes_envs import (
+from support.envs.nes_envs import (
     ACTIONS,
     BUTTONS,
     LOSE,
@@ -31,10 +34,7 @@ from nes_envs import (
     ram_of,
     random_actions,
 )
-from nes_model import SlowGame
-from stepwell.wrappers.nes.buttons import text_of
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.env import NesEnv
+from support.models.nes_model import SlowGame
 
 pytestmark = needs_a_backend
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from demo_rom import RAM
-from nes_backends import (
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.env import NesEnv
+from support.envs.nes_backends import (
     ANY,
     DOWN,
     NOOP,
@@ -18,16 +20,14 @@ from nes_backends import (
     each_backend,
     needs_a_backend,
 )
-from nes_envs import (
+from support.envs.nes_envs import (
     BUTTONS,
     NOTHING,
     env_of,
     episode,
     random_actions,
 )
-from nes_model import SlowGame
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.env import NesEnv
+from support.models.nes_model import SlowGame
 
 pytestmark = needs_a_backend
 

@@ -13,14 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_rom import write_demo
-from nes_backends import (
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.consoles.console import Image
+from stepwell.wrappers.nes.snapshot import Snapshot
+from support.envs.nes_backends import (
     ANY,
     RIGHT,
     console_of,
     each_backend,
     needs_a_backend,
 )
-from nes_envs import (
+from support.envs.nes_envs import (
     BUTTONS,
     LOSE,
     NOTHING,
@@ -29,10 +32,7 @@ from nes_envs import (
     ram_of,
     random_actions,
 )
-from nes_model import SlowGame
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.consoles.console import Image
-from stepwell.wrappers.nes.snapshot import Snapshot
+from support.models.nes_model import SlowGame
 
 pytestmark = needs_a_backend
 

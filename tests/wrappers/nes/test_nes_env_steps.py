@@ -11,7 +11,10 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.seeding import np_random
 
 from demo_rom import RAM
-from nes_backends import (
+from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.consoles.console import Console
+from stepwell.wrappers.nes.env import NesEnv
+from support.envs.nes_backends import (
     BOOT,
     LEFT,
     NOOP,
@@ -21,7 +24,7 @@ from nes_backends import (
     each_backend,
     needs_a_backend,
 )
-from nes_envs import (
+from support.envs.nes_envs import (
     BUTTONS,
     LOSE,
     NOTHING,
@@ -30,10 +33,7 @@ from nes_envs import (
     ram_of,
     random_actions,
 )
-from nes_model import Seen, SlowGame, shows_the_coin
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.consoles.console import Console
-from stepwell.wrappers.nes.env import NesEnv
+from support.models.nes_model import Seen, SlowGame, shows_the_coin
 
 pytestmark = needs_a_backend
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import game_model
-from game_strategies import ORDERS, types
 from stepwell.wrappers.nes.ram_map.variable import Variable
+from support.models import game_model
+from support.models.game_strategies import ORDERS, types
 
 
 def ram_with(address: int, data: bytes) -> bytes:

@@ -16,12 +16,12 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.passive_env_checker import data_shares_objects
 from gymnasium.vector import SyncVectorEnv
 
-import old_gym_fakes as old
 import stepwell as sw
-from old_gym_fakes import JoypadSpace, MixedEnv, NewerEnv, OldEnv, Wrapper
+import support.libraries.old_gym_fakes as old
 from stepwell.wrappers import from_gym, make_vec
 from stepwell.wrappers.old_gym.env import OldGymEnv
 from stepwell.wrappers.old_gym.spaces import modern_space
+from support.libraries.old_gym_fakes import JoypadSpace, MixedEnv, NewerEnv, OldEnv, Wrapper
 
 Make = Callable[..., Any]
 ENVS: dict[str, Make] = {
@@ -528,7 +528,10 @@ def test_a_space_that_inherits_from_gyms_counts_as_that() -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (old.Graph(), "observation_space cannot be .* got old_gym_fakes.Graph; set it to one"),
+        (
+            old.Graph(),
+            "observation_space cannot be .* got .*old_gym_fakes.Graph; set it",
+        ),
         (old.Dict({"a": old.Tuple([old.Graph()])}), r"observation_space\['a'\]\[0\] cannot be"),
         (None, "got builtins.NoneType"),
         (spaces.Text(3), "got gymnasium.spaces.text.Text"),
@@ -626,8 +629,11 @@ def test_the_metadata_names_what_was_adapted() -> None:
     facts = adapted(Wrapper(JoypadSpace(OldEnv(), [0])), max_episode_steps=9).metadata["stepwell"]
     assert facts == {
         "maker": "from_gym",
-        "id": "old_gym_fakes:OldEnv",
-        "wrappers": ["old_gym_fakes:JoypadSpace", "old_gym_fakes:Wrapper"],
+        "id": "support.libraries.old_gym_fakes:OldEnv",
+        "wrappers": [
+            "support.libraries.old_gym_fakes:JoypadSpace",
+            "support.libraries.old_gym_fakes:Wrapper",
+        ],
         "versions": {},
         "seeded_by": ["seed"],
         "max_episode_steps": 9,
@@ -715,5 +721,5 @@ def test_the_vector_envs_recipe_names_the_old_env(num_workers: int) -> None:
     recipe = envs.metadata["stepwell"]
     assert recipe["maker"] == "make_vec"
     assert recipe["env"]["maker"] == "from_gym"
-    assert recipe["env"]["id"] == "old_gym_fakes:OldEnv"
+    assert recipe["env"]["id"] == "support.libraries.old_gym_fakes:OldEnv"
     assert "versions" not in recipe["env"]

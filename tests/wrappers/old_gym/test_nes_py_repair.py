@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from demo_rom import write_demo
-from source_tree import CHECKOUT
 from stepwell.wrappers import mend_nes_py
 from stepwell.wrappers.old_gym.nes_py_repair import RamView
+from support.source_tree import CHECKOUT
 
 REAL = "gym==0.26.2", "nes-py==8.2.1"
 
@@ -211,9 +211,9 @@ def old_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scenario(old_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/old_gym_scenario.py saw of the demo cartridge."""
+    """What tests/support/libraries/old_gym_scenario.py saw of the demo cartridge."""
     rom, _ = write_demo(tmp_path_factory.mktemp("rom"))
-    script = CHECKOUT / "tests" / "old_gym_scenario.py"
+    script = CHECKOUT / "tests" / "support" / "libraries" / "old_gym_scenario.py"
     run = subprocess.run([old_python, script, rom], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])

@@ -24,9 +24,9 @@ from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
 from stepwell.buffers.bridges.formats.record import episode_facts, record_of
 from stepwell.buffers.bridges.formats.step_columns import split
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["D3rlpyExport", "D3rlpyFormat", "D3rlpyImport"]
 

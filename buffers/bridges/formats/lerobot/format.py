@@ -27,9 +27,9 @@ from stepwell.buffers.bridges.formats.lerobot.stats import RunningStats, episode
 from stepwell.buffers.bridges.formats.parquet.columns import load_arrow
 from stepwell.buffers.bridges.formats.parquet.files import ColumnWriter
 from stepwell.buffers.bridges.formats.record import Beside
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["LeRobotExport", "LeRobotFormat", "LeRobotImport"]
 

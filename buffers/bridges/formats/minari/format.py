@@ -15,8 +15,8 @@ from stepwell.buffers.bridges.formats.minari.names import (
 from stepwell.buffers.bridges.formats.minari.options import MinariExport, MinariImport
 from stepwell.buffers.bridges.formats.minari.reader import MinariReader
 from stepwell.buffers.bridges.formats.minari.writer import MinariWriter
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["MinariFormat"]
 

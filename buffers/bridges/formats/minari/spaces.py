@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.space_record import space_from_json
+from stepwell.buffers.space_json import space_from_json
 from stepwell.buffers.spec import Field, Layout, Spec
 
 __all__ = ["KnownEnv", "RowSpaces", "known_env"]

@@ -14,9 +14,9 @@ from stepwell.buffers.bridges.formats.parquet.files import ColumnWriter
 from stepwell.buffers.bridges.formats.parquet.foreign import ForeignTables, ParquetImport
 from stepwell.buffers.bridges.formats.parquet.reader import OwnTables, has_record, made_record
 from stepwell.buffers.bridges.formats.parquet.tables import EPISODE_FILE, EpisodeTable, StepTable
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["ParquetExport", "ParquetFormat", "ParquetImport"]
 

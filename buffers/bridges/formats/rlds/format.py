@@ -20,9 +20,9 @@ from stepwell.buffers.bridges.formats.rlds.reader import (
     dataset_info,
 )
 from stepwell.buffers.bridges.formats.rlds.records import write_record
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["RldsExport", "RldsFormat", "RldsImport"]
 

@@ -18,9 +18,9 @@ from stepwell.buffers.bridges.formats.world_models.dreamer_v3_reading import (
     ForeignChunks,
 )
 from stepwell.buffers.bridges.formats.world_models.pixel_episodes import Channels
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import"]
 

@@ -28,9 +28,9 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     torch_for,
 )
 from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
-from stepwell.buffers.disk.appearing import Kind
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["IrisExport", "IrisFormat"]
 

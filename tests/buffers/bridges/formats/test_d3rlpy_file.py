@@ -10,7 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exchanged_stores import (
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import export_episodes, import_episodes
+from stepwell.buffers.bridges.formats import hdf5_columns
+from support.envs.recorded_envs import Listed, frames, recorded, traces
+from support.exchanged_stores import (
     DISCRETE,
     IMAGE,
     REWARD,
@@ -21,10 +25,6 @@ from exchanged_stores import (
     stores,
     tagged_store,
 )
-from recorded_envs import Listed, frames, recorded, traces
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
-from stepwell.buffers.bridges import export_episodes, import_episodes
-from stepwell.buffers.bridges.formats import hdf5_columns
 
 h5py = pytest.importorskip("h5py", reason="needs h5py")
 

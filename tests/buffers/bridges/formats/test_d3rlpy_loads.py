@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from d3rlpy_python import python_with_d3rlpy, run
-from exchanged_stores import DISCRETE, REWARD, episodes_of, tagged_store
-from recorded_envs import Listed, frames, recorded, traces
-from source_tree import CHECKOUT
 from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
+from support.envs.recorded_envs import Listed, frames, recorded, traces
+from support.exchanged_stores import DISCRETE, REWARD, episodes_of, tagged_store
+from support.libraries.d3rlpy_python import python_with_d3rlpy, run
+from support.source_tree import CHECKOUT
 
 pytest.importorskip("h5py", reason="needs h5py")
 
-SCENARIO = str(CHECKOUT / "tests" / "d3rlpy_scenario.py")
+SCENARIO = str(CHECKOUT / "tests" / "support" / "libraries" / "d3rlpy_scenario.py")
 
 
 class Transition(NamedTuple):

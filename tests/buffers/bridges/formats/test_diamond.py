@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exchanged_stores import DISCRETE, Wanted, episodes_of, round_trip, stores, tagged_store
-from real_loaders import run_real
 from stepwell.buffers import End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.bridges.formats.world_models.diamond import episode_file
-from tagged_pixels import PlayedEpisode, play, tag_of
+from support.exchanged_stores import DISCRETE, Wanted, episodes_of, round_trip, stores, tagged_store
+from support.libraries.real_loaders import run_real
+from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 

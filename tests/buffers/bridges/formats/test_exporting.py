@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exchanged_stores import assert_same, episodes_of, tagged_store
 from stepwell.buffers import EpisodeSelection, NotEnoughData, SequenceReplayBuffer
 from stepwell.buffers.bridges import (
     ExportReport,
@@ -20,6 +19,7 @@ from stepwell.buffers.bridges import (
 from stepwell.buffers.bridges.formats.options import words_of
 from stepwell.buffers.bridges.formats.record import Beside
 from stepwell.buffers.bridges.formats.registry import format_of
+from support.exchanged_stores import assert_same, episodes_of, tagged_store
 
 
 def entries(folder: Path) -> list[str]:
@@ -169,7 +169,7 @@ def test_a_dry_import_reads_everything_and_stores_nothing(tmp_path: Path) -> Non
 def test_an_import_that_fails_keeps_whole_episodes_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.buffers.piece_writer._PIECE_ROWS", 4)
+    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._PIECE_ROWS", 4)
     source = tagged_store()
     export_episodes(source, "npz", tmp_path / "out")
     replay = SequenceReplayBuffer()

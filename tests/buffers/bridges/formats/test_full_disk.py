@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from full_disk_scenario import FORMATS
 from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
+from support.crash.full_disk_scenario import FORMATS
 
 NEEDS = {
     "d3rlpy": "h5py",
@@ -31,7 +31,7 @@ HERE = [
 
 
 def run(folder: Path, formats: list[str], limits: list[int]) -> list[list[str]]:
-    scenario = Path(__file__).parents[3] / "full_disk_scenario.py"
+    scenario = Path(__file__).parents[3] / "support" / "crash" / "full_disk_scenario.py"
     words = [",".join(formats), ",".join(map(str, limits))]
     found = subprocess.run(
         [sys.executable, str(scenario), str(folder), *words],

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exchanged_stores import tagged_store
 from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.given_files import GivenFiles, parse_object
+from support.exchanged_stores import tagged_store
 
 MIB = 1 << 20
 
@@ -191,8 +191,8 @@ def test_a_picture_is_as_large_as_its_head_says_before_it_is_decoded(tmp_path: P
 
 
 def test_a_compressed_value_of_rlds_is_no_longer_than_its_feature(tmp_path: Path) -> None:
-    from forged_data_sets import MAX_BYTES, _bomb
     from stepwell.buffers.bridges.formats.rlds.features import Feature
+    from support.forged.data_sets import MAX_BYTES, _bomb
 
     feature = Feature("x", "uint8", (100,), "zlib")
     with pytest.raises(ValueError, match="more than 100 bytes"):

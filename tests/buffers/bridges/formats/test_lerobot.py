@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from exchanged_stores import Wanted, episodes_of, round_trip, stores, tagged_store
 from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
 from stepwell.buffers.bridges.formats.lerobot import meta, stats
 from stepwell.buffers.bridges.formats.lerobot.stats import RunningStats, episode_stats
 from stepwell.buffers.bridges.formats.parquet.columns import Column
+from support.exchanged_stores import Wanted, episodes_of, round_trip, stores, tagged_store
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from d3rlpy_python import run
-from exchanged_stores import episodes_of, tagged_store
 from stepwell.buffers import End, Field
 from stepwell.buffers.bridges import export_episodes
+from support.exchanged_stores import episodes_of, tagged_store
+from support.libraries.d3rlpy_python import run
 
 pytest.importorskip("pyarrow", reason="needs pyarrow")
 

@@ -17,11 +17,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from exchanged_stores import DISCRETE, IMAGE, REWARD, Wanted, round_trip, stores, tagged_store
-from fakes import TraceEnv
-from recorded_envs import Listed, frames, recorded, traces
 from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
+from support.envs.fakes import TraceEnv
+from support.envs.recorded_envs import Listed, frames, recorded, traces
+from support.exchanged_stores import (
+    DISCRETE,
+    IMAGE,
+    REWARD,
+    Wanted,
+    round_trip,
+    stores,
+    tagged_store,
+)
 
 minari = pytest.importorskip("minari", reason="needs minari")
 pytest.importorskip("h5py", reason="needs h5py")

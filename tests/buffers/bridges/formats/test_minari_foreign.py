@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from exchanged_stores import episodes_of
-from fakes import CounterEnv, DictEnv, InfoEnv
-from recorded_envs import ListedEnv
 from stepwell.buffers import End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, import_episodes
+from support.envs.fakes import CounterEnv, DictEnv, InfoEnv
+from support.envs.recorded_envs import ListedEnv
+from support.exchanged_stores import episodes_of
 
 minari = pytest.importorskip("minari", reason="needs minari")
 pytest.importorskip("h5py", reason="needs h5py")

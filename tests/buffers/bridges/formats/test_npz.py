@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exchanged_stores import IMAGE, episodes_of, round_trip, stores, tagged_store
 from stepwell.buffers import End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
+from support.exchanged_stores import IMAGE, episodes_of, round_trip, stores, tagged_store
 
 STACKED = Field("observation", "uint8", (6, 5), "zstd", stack=3, stack_padding="repeat")
 REUSED_FOLDER = settings(

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exchanged_stores import (
+from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers.bridges import export_episodes, import_episodes
+from support.exchanged_stores import (
     IMAGE,
     VECTOR,
     Wanted,
@@ -24,8 +26,6 @@ from exchanged_stores import (
     stores,
     tagged_store,
 )
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
-from stepwell.buffers.bridges import export_episodes, import_episodes
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 

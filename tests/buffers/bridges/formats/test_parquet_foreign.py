@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exchanged_stores import episodes_of
 from stepwell.buffers import End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, import_episodes
 from stepwell.buffers.bridges.formats.parquet import foreign
 from stepwell.buffers.bridges.formats.parquet.png import encoded_rows
+from support.exchanged_stores import episodes_of
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")

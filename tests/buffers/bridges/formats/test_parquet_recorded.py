@@ -15,8 +15,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from exchanged_stores import round_trip
-from recorded_envs import Listed, frames, recorded, traces
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.bridges.formats.rlds.example import decoded
 from stepwell.buffers.bridges.formats.rlds.features import read_features
@@ -24,6 +22,8 @@ from stepwell.buffers.bridges.formats.rlds.reader import dataset_info
 from stepwell.buffers.bridges.formats.rlds.records import read_records
 from stepwell.buffers.bridges.rlds_steps import rlds_episodes
 from stepwell.buffers.given_files import GivenFiles
+from support.envs.recorded_envs import Listed, frames, recorded, traces
+from support.exchanged_stores import round_trip
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from all_kinds import KINDS, all_kinds_store
-from exchanged_stores import Wanted, episodes_of, round_trip, stores, tagged_store
 from stepwell.buffers import End, Episode, Field, Piece, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.bridges.formats.rlds import records
@@ -27,6 +25,8 @@ from stepwell.buffers.bridges.formats.rlds.records import (
     read_records,
     write_record,
 )
+from support.exchanged_stores import Wanted, episodes_of, round_trip, stores, tagged_store
+from support.rows.all_kinds import KINDS, all_kinds_store
 
 REUSED_FOLDER = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from all_kinds import all_kinds_store
-from d3rlpy_python import run
-from exchanged_stores import tagged_store
 from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.bridges.rlds_steps import rlds_episodes
+from support.exchanged_stores import tagged_store
+from support.libraries.d3rlpy_python import run
+from support.rows.all_kinds import all_kinds_store
 
 TFDS_PYTHON = "STEPWELL_TFDS_PYTHON"
 INSTALL = ("tensorflow-cpu==2.21.0", "tensorflow-datasets==4.9.10", "importlib_resources")

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from sb3_envs import (
+from stepwell.buffers import Episode, NotEnoughData, SequenceReplayBuffer, SpecMismatch
+from support.libraries.sb3_envs import (
     KINDS,
     Action,
     Kind,
@@ -32,7 +33,6 @@ from sb3_envs import (
     tag_of,
     vector_env,
 )
-from stepwell.buffers import Episode, NotEnoughData, SequenceReplayBuffer, SpecMismatch
 
 pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
 

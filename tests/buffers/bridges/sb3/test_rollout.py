@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from fakes import RestartVectorEnv
-from rollout_rows import Column, Part, expected_advantages, labels, mask_of, rollout_of, rollouts
-from sb3_envs import (
+from stepwell.buffers import Bootstrap, Rollout
+from support.envs.fakes import RestartVectorEnv
+from support.libraries.sb3_envs import (
     ACTIONS,
     KINDS,
     Action,
@@ -33,7 +33,15 @@ from sb3_envs import (
     tag_of,
     vector_env,
 )
-from stepwell.buffers import Bootstrap, Rollout
+from support.rows.rollout_rows import (
+    Column,
+    Part,
+    expected_advantages,
+    labels,
+    mask_of,
+    rollout_of,
+    rollouts,
+)
 
 pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
 

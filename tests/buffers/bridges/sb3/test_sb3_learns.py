@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from source_tree import CHECKOUT
+from support.source_tree import CHECKOUT
 
 pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
 

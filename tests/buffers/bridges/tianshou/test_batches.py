@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from logged_envs import PLAN, Kind, Play, place_of, same_tree
 from stepwell.buffers import Episode, SpecMismatch
-from tianshou_rows import assert_step, plain
+from support.envs.logged_envs import PLAN, Kind, Play, place_of, same_tree
+from support.libraries.tianshou_rows import assert_step, plain
 
 pytest.importorskip("tianshou", reason="needs tianshou")
 
@@ -215,8 +215,8 @@ def test_a_collector_of_tianshous_own_fills_a_buffer_that_is_stored_right() -> N
     from tianshou.data import Collector, VectorReplayBuffer
     from tianshou.env import DummyVectorEnv
 
-    from fakes import TraceEnv
-    from logged_envs import Log
+    from support.envs.fakes import TraceEnv
+    from support.envs.logged_envs import Log
 
     logs = [Log(TraceEnv([*PLAN[n:], *PLAN[:n]], n)) for n in range(2)]
     envs = DummyVectorEnv([lambda log=log: log for log in logs])

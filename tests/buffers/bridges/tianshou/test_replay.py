@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from logged_envs import Kind, Play, place_of
-from tianshou_rows import assert_step
+from support.envs.logged_envs import Kind, Play, place_of
+from support.libraries.tianshou_rows import assert_step
 
 torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("tianshou", reason="needs tianshou")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers.disk.files import Files
 from stepwell.buffers.dropin.memmap import ReplayBuffer, updates
+from stepwell.buffers.storage.disk.files import Files
 
 State = list[tuple[list[int], list[float], int]] | None
 OPTIONS: dict[str, Any] = {

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from original_memmap import FIELDS, META, OriginalWriter, tagged
 from stepwell.buffers import StoreCorrupt, StoreNotFound
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.dropin.memmap.original_config import checked_config
 from stepwell.buffers.given_files import GivenFiles
+from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 
 CONFIG = {
     "max_episodes": 4,

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from other_processes import in_fork
 from stepwell.buffers import SequenceReplayBuffer, StoreCorrupt, StoreTooNew
 from stepwell.buffers.dropin.memmap import ReplayBuffer
+from support.crash.other_processes import in_fork
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
@@ -123,7 +123,7 @@ def test_a_short_episode_takes_little_room(tmp_path: Path) -> None:
 
 def test_a_step_costs_no_sync_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """M7: the disk is waited for at the end of an episode, not at its steps."""
-    files = importlib.import_module("stepwell.buffers.disk.files")
+    files = importlib.import_module("stepwell.buffers.storage.disk.files")
     calls: list[object] = []
     buffer = make(tmp_path, max_timesteps=1000)
     play(buffer, 1.0)  # makes the first file

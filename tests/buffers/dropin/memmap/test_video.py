@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mp4_files import needs_av, read
 from stepwell.buffers.dropin.memmap.video import frames_to_sheet, trajectory_to_video
+from support.mp4_files import needs_av, read
 
 
 def scene(count: int = 12, height: int = 40, width: int = 56) -> np.ndarray:

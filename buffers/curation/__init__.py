@@ -1,0 +1,1 @@
+"""Whole episodes from store to store: read, chosen, copied, written."""

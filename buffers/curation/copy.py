@@ -1,0 +1,373 @@
+"""Copies whole episodes from one replay, or several, into a new one."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import cast
+
+from stepwell.buffers.curation.episode_writer import PieceWriter, check_new
+from stepwell.buffers.curation.repeated_episodes import Duplicates, check_duplicates, find_repeats
+from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
+from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.spec import Spec
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.episode_filter import Where, check_where, chooses
+from stepwell.buffers.storage.joined import ManyStorages, check_same_rows, name_of
+from stepwell.buffers.storage.protocol import Storage
+
+__all__ = ["CopyReport", "copy_episodes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    """What a copy did, or has done so far.
+
+    Args:
+        episodes: Episodes copied to their ends.
+        steps: Env steps copied.
+        chosen_episodes: Episodes that are to be copied.
+        chosen_steps: Env steps of them.
+        left_out_episodes: Episodes that are not to be copied.
+        left_out_steps: Env steps of them.
+        duplicate_episodes: Of these, how many are left out as an earlier source holds them too.
+        beheaded: Chosen episodes whose beginning the source does not have any more.
+        raw_bytes: Bytes of the copied rows, uncompressed.
+        stored_bytes: Bytes of the same rows as they are stored now.
+        seconds: Wall time.
+        digest: Fingerprint of the copied rows, 16 hexadecimal digits: that of the source when all
+            of one source was copied and no piece of it is damaged.
+    """
+
+    episodes: int = 0
+    steps: int = 0
+    chosen_episodes: int = 0
+    chosen_steps: int = 0
+    left_out_episodes: int = 0
+    left_out_steps: int = 0
+    duplicate_episodes: int = 0
+    beheaded: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+    digest: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return asdict(self)
+
+
+def copy_episodes(
+    source: SequenceReplayBuffer | Sequence[SequenceReplayBuffer],
+    target: SequenceReplayBuffer,
+    *,
+    where: Where | None = None,
+    keep: Callable[[StoredEpisode], bool] | None = None,
+    any_envs: bool = False,
+    duplicates: Duplicates = "refuse",
+    facts: Mapping[str, object] | None = None,
+    progress: Callable[[CopyReport], None] | None = None,
+) -> CopyReport:
+    """Copy whole episodes into a new replay, in RAM or in a folder, with any codecs.
+
+    A folder appears when all is copied and on the medium: after an error, Ctrl-C or a kill it is
+    not there.
+
+    Rows, streams, ends and metadata stay what they are, bit for bit; ids are given anew, from 0 on
+    and in the same order. What was stored in many small pieces is joined into large ones. The
+    sources' sessions are copied too, and one is added that tells of the copy.
+
+    Args:
+        source: Where the episodes are; several are copied one after the other.
+        target: A new replay that holds nothing yet: ``SequenceReplayBuffer(path, codecs=...)``.
+            With a capacity it keeps the last episodes.
+        where: Copy only episodes with this metadata: keys with their values, or a function of the
+            metadata.
+        keep: Copy only episodes for which this is true, for example an `EpisodeSelection`.
+        any_envs: Let the sources' envs differ, as long as the fields are the same.
+        duplicates: What to do where several sources hold the same episode, all rows bit by bit:
+            ``"refuse"`` to copy at all, ``"skip"`` it in all sources but the first, or ``"keep"``
+            it as often as it is there. Sources that other runs made, with other seeds, may hold
+            equal episodes: of them only those that were reset with the same seed count. Within one
+            source nothing is compared.
+        facts: JSON-able facts to note with the copy.
+        progress: Called after every write, and after every episode that was compared before,
+            with the report so far.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ValueError: The target holds something, or no episode is chosen, or several sources hold
+            the same one; nothing was written.
+        SpecMismatch: The sources hold other fields, or rows of other envs; nothing was written.
+        StoreCorrupt: A source's bytes are not what was written.
+        StoreLocked: Another process makes a store in the target's folder.
+
+    After an error or Ctrl-C a target in RAM holds what was written until then, whole rows; a note
+    on the error says how much that is.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import stepwell as sw
+        >>> source, good = sw.SequenceReplayBuffer(seed=0), sw.SequenceReplayBuffer()
+        >>> envs = gym.make_vec("CartPole-v1", num_envs=2)
+        >>> with sw.Collector(envs, sw.RandomPolicy(), source, seed=0) as collector:
+        ...     report = collector.collect(steps=400)
+        >>> report = copy_episodes(source, good, keep=lambda episode: episode.total_reward >= 20)
+        >>> report.episodes == good.episodes
+        True
+        >>> min(episode.total_reward for episode in good.iter_episodes()) >= 20
+        True
+    """
+    began = time.perf_counter()
+    sources = [source] if isinstance(source, SequenceReplayBuffer) else list(source)
+    storages = _checked_sources(sources, any_envs)
+    check_new(target)
+    check_duplicates(duplicates)
+    if where is not None:
+        check_where(where)
+    for storage in storages:
+        _leave_out_damaged(storage)
+    plan = _Plan(storages, where, keep)
+    if not plan.report.chosen_episodes and plan.report.left_out_episodes:
+        raise ValueError(
+            f"none of {plan.report.left_out_episodes:,} episodes would be copied, expected at "
+            f"least one: choose by other conditions"
+        )
+    if duplicates != "keep":
+        plan.leave_out_repeats(duplicates, progress)
+    with target.filled_at_once("a copy") as written:
+        _bind(written, storages, plan.report, facts or {})
+        copy = _Copy(written, plan.report, began, progress)
+        try:
+            for episode in plan.episodes():
+                copy.copy(episode)
+            copy.finish()
+        except BaseException as error:
+            if target.path is None:
+                error.add_note(copy.kept)
+            raise
+    return copy.report
+
+
+class _Plan:
+    """Which episodes are copied."""
+
+    def __init__(
+        self,
+        storages: Sequence[Storage],
+        where: Where | None,
+        keep: Callable[[StoredEpisode], bool] | None,
+    ) -> None:
+        self._storages = storages
+        self._chosen: list[bytearray] = []
+        episodes, steps, beheaded = [0, 0], [0, 0], 0
+        for storage in storages:
+            chosen = bytearray()
+            for episode in stored_episodes(storage):
+                is_chosen = (where is None or chooses(where, episode.metadata)) and (
+                    keep is None or bool(keep(episode))
+                )
+                chosen.append(is_chosen)
+                episodes[is_chosen] += 1
+                steps[is_chosen] += episode.steps
+                beheaded += is_chosen and episode.first_row > 0
+            self._chosen.append(chosen)
+        self.report = CopyReport(
+            chosen_episodes=episodes[True],
+            chosen_steps=steps[True],
+            left_out_episodes=episodes[False],
+            left_out_steps=steps[False],
+            beheaded=beheaded,
+        )
+
+    def episodes(self) -> Iterator[StoredEpisode]:
+        """The chosen episodes."""
+        for _, episode in self._numbered():
+            yield episode
+
+    def leave_out_repeats(
+        self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
+    ) -> None:
+        """Choose no episode that an earlier source holds too.
+
+        Raises:
+            ValueError: There is one, and that is to be refused.
+        """
+        look = (lambda: None) if progress is None else (lambda: progress(self.report))
+        found = find_repeats(self._storages, self._numbered, look)
+        if not found.episodes:
+            return
+        if duplicates == "refuse":
+            raise ValueError(
+                f"{found.episodes:,} episodes would be copied twice, expected each once: "
+                f"{found.sentence}; leave them out (duplicates='skip', --duplicates skip), or have "
+                f"them as often as they are there (duplicates='keep', --duplicates keep)"
+            )
+        is_repeated = iter(found.is_repeated)
+        for chosen in self._chosen:
+            for place, is_chosen in enumerate(chosen):
+                chosen[place] = is_chosen and not next(is_repeated)
+        report = self.report
+        self.report = replace(
+            report,
+            chosen_episodes=report.chosen_episodes - found.episodes,
+            chosen_steps=report.chosen_steps - found.steps,
+            left_out_episodes=report.left_out_episodes + found.episodes,
+            left_out_steps=report.left_out_steps + found.steps,
+            duplicate_episodes=found.episodes,
+            beheaded=report.beheaded - found.beheaded,
+        )
+
+    def _numbered(self) -> Iterator[tuple[int, StoredEpisode]]:
+        """The chosen episodes, each with the index of its storage."""
+        pairs = zip(self._storages, self._chosen, strict=True)
+        for number, (storage, chosen) in enumerate(pairs):
+            for is_chosen, episode in zip(chosen, stored_episodes(storage), strict=True):
+                if is_chosen:
+                    yield number, episode
+
+
+class _Copy:
+    """Writes episodes into the target, and tells how far it is."""
+
+    def __init__(
+        self,
+        target: SequenceReplayBuffer,
+        plan: CopyReport,
+        began: float,
+        progress: Callable[[CopyReport], None] | None,
+    ) -> None:
+        self._target = target
+        self._progress = progress
+        self._began = began
+        self._writer = PieceWriter(target, self._tell)
+        self.report = plan
+
+    @property
+    def kept(self) -> str:
+        """What a target in RAM holds, in words."""
+        report, writer = self.report, self._writer
+        return (
+            f"kept: {writer.episodes:,} of {report.chosen_episodes:,} episodes, "
+            f"{writer.steps:,} of {report.chosen_steps:,} steps, in RAM"
+        )
+
+    def copy(self, episode: StoredEpisode) -> None:
+        """Copy one episode."""
+        self._writer.put(episode.pieces(self._writer.max_rows))
+
+    def finish(self) -> None:
+        """Write what waits."""
+        self._writer.flush()
+
+    def _tell(self) -> None:
+        writer = self._writer
+        self.report = replace(
+            self.report,
+            episodes=writer.episodes,
+            steps=writer.steps,
+            raw_bytes=writer.raw_bytes,
+            stored_bytes=self._target.total_bytes,
+            seconds=time.perf_counter() - self._began,
+            digest=writer.digest,
+        )
+        if self._progress is not None:
+            self._progress(self.report)
+
+
+def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) -> list[Storage]:
+    """The sources' storages.
+
+    Raises:
+        ValueError: There is none.
+        SpecMismatch: Two do not fit together.
+    """
+    if not sources:
+        raise ValueError("source: expected at least one replay, got none: give one")
+    storages = [source.storage for source in sources]
+    check_same_rows(storages)
+    if not any_envs:
+        _check_same_envs(storages)
+    return storages
+
+
+def _check_same_envs(storages: Sequence[Storage]) -> None:
+    """Refuse storages whose envs were not made alike.
+
+    Raises:
+        SpecMismatch: With the first difference.
+    """
+    first: tuple[str, Mapping[str, object]] | None = None
+    for number, storage in enumerate(storages):
+        for session in storage.sessions:
+            if "recipe" not in session:
+                continue
+            now = name_of(storage, number), cast("Mapping[str, object]", session["recipe"])
+            first = first or now
+            for key in sorted({*first[1], *now[1]}) if now[0] != first[0] else ():
+                if first[1].get(key) != now[1].get(key):
+                    raise SpecMismatch(
+                        f"{now[0]} holds rows of other envs than {first[0]}: expected {key} "
+                        f"{first[1].get(key)!r}, got {now[1].get(key)!r}; take stores of the same "
+                        f"envs together, or allow any (any_envs=True, --any-envs)"
+                    )
+
+
+def _leave_out_damaged(storage: Storage) -> None:
+    """Where the user said that damaged pieces may be left out, find all before episodes are chosen.
+
+    What is around them then comes as episodes of its own.
+    """
+    if storage.skips_corrupt:
+        table = storage.table
+        for position in range(table.base, table.base + len(table)):
+            try:
+                storage.payload(position)
+            except StoreCorrupt:
+                storage.lose(position)
+
+
+def _bind(
+    target: SequenceReplayBuffer,
+    storages: Sequence[Storage],
+    plan: CopyReport,
+    facts: Mapping[str, object],
+) -> None:
+    """Settle the target's rows, and note where they come from."""
+    copy: dict[str, object] = {
+        "copied_from": [origin for storage in storages for origin in _origins_of(storage)],
+        "copied_episodes": plan.chosen_episodes,
+        "copied_steps": plan.chosen_steps,
+        **facts,
+        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {name: _version_of(name) for name in ("stepwell", "numpy")},
+    }
+    sessions = [*(session for storage in storages for session in storage.sessions), copy]
+    spec: Spec = storages[0].spec
+    target.bind(spec, sessions[0])
+    for session in sessions[1:]:
+        target.storage.append_session(session)
+
+
+def _version_of(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _origins_of(storage: Storage) -> list[dict[str, object]]:
+    """JSON-able facts by which a source, or each of several that are read as one, can be found."""
+    if isinstance(storage, ManyStorages):
+        return [origin for one in storage.storages for origin in _origins_of(one)]
+    counts = {"episodes": storage.table.episodes, "steps": storage.table.steps}
+    if not isinstance(storage, DiskStorage):
+        return [{**counts}]
+    return [{"path": str(storage.path), "store": storage.store, **counts}]

@@ -1,0 +1,193 @@
+"""Finds episodes that several sources hold, so that a merge does not double them unasked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.storage.joined import ManyStorages, name_of
+from stepwell.buffers.storage.protocol import Storage
+
+__all__ = ["Duplicates", "Repeats", "check_duplicates", "find_repeats"]
+
+Duplicates = Literal["refuse", "skip", "keep"]
+
+# Ids of episodes of several storages that are read as one.
+_ID_BITS = 48
+# What is in memory at a time.
+_RUN_ROWS, _RUN_BYTES = 4096, 32 << 20
+_HASH_BYTES = 16
+
+Episodes = Callable[[], Iterator[tuple[int, StoredEpisode]]]
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Which episodes an earlier source holds too.
+
+    Args:
+        is_repeated: For each episode, in order, 1 where it is one.
+        episodes: How many they are.
+        steps: Env steps of them.
+        beheaded: How many have lost their beginning.
+        sentence: Which sources hold them, for a message; empty where there is none.
+    """
+
+    is_repeated: bytearray
+    episodes: int = 0
+    steps: int = 0
+    beheaded: int = 0
+    sentence: str = ""
+
+
+def check_duplicates(duplicates: str) -> None:
+    """Refuse a word that says nothing.
+
+    Raises:
+        ValueError: It is none of the three.
+    """
+    if duplicates not in ("refuse", "skip", "keep"):
+        raise ValueError(
+            f"duplicates: expected 'refuse', 'skip' or 'keep', got {duplicates!r}; give one of them"
+        )
+
+
+def find_repeats(
+    storages: Sequence[Storage], episodes: Episodes, on_look: Callable[[], None]
+) -> Repeats:
+    """Find the episodes all of whose rows an earlier source holds too, bit by bit.
+
+    Sources of which it is known that other runs made them, with other seeds, cannot hold the same
+    episode, however equal the short ones may be; of them only those are compared that were reset
+    with the same seed. All others are compared: what was copied from a source, what came back from
+    another format, the same seed played twice.
+
+    Args:
+        storages: The sources, in order.
+        episodes: Gives every chosen episode with the index of its storage, in order.
+        on_look: Called after each episode whose rows were read.
+
+    Raises:
+        StoreCorrupt: A source's bytes are not what was written.
+    """
+    sources = [part for storage in storages for part in _parts_of(storage)]
+    first = [0]
+    for storage in storages:
+        first.append(first[-1] + len(_parts_of(storage)))
+
+    def each() -> Iterator[tuple[int, StoredEpisode]]:
+        for number, episode in episodes():
+            is_many = isinstance(storages[number], ManyStorages)
+            yield first[number] + (episode.id >> _ID_BITS if is_many else 0), episode
+
+    runs = [_runs_of(source) for source in sources]
+    related = [[_may_share(one, other) for other in runs] for one in runs]
+    if len(sources) < 2:
+        return Repeats(bytearray())
+    is_seed_needed = not all(map(all, related))
+    is_candidate = _candidates(each, related, is_seed_needed)
+    return _compared(each, is_candidate, related, sources, is_seed_needed, on_look)
+
+
+def _runs_of(source: Storage) -> frozenset[tuple[str, int]] | None:
+    """Seed and number of each run of a Collector that made a source; None where others did too.
+
+    A copy has the sessions of what it was copied from.
+    """
+    runs: set[tuple[str, int]] = set()
+    for session in source.sessions:
+        number = session.get("session")
+        if "seed" in session and isinstance(number, int):
+            runs.add((str(session["seed"]), number))
+        elif "copied_episodes" not in session:
+            return None
+    return frozenset(runs) or None
+
+
+def _may_share(one: frozenset[object] | None, other: frozenset[object] | None) -> bool:
+    """Two sources that were made in these runs may hold the same episode."""
+    return one is None or other is None or bool(one & other)
+
+
+def _candidates(each: Episodes, related: list[list[bool]], is_seed_needed: bool) -> bytearray:
+    """Of each episode, whether its rows must be read: another source has one of the same form."""
+    groups: dict[object, set[int]] = defaultdict(set)
+    keys: list[tuple[object, object, int]] = []
+    for source, episode in each():
+        form = episode.rows, episode.first_row, int(episode.end)
+        seed = _seed_of(episode) if is_seed_needed else None
+        seeded = None if seed is None else (form, seed)
+        for key in (form, seeded):
+            if key is not None:
+                groups[key].add(source)
+        keys.append((form, seeded, source))
+    return bytearray(
+        any(related[source][other] and other != source for other in groups[form])
+        or (seeded is not None and len(groups[seeded]) > 1)
+        for form, seeded, source in keys
+    )
+
+
+def _compared(
+    each: Episodes,
+    is_candidate: bytearray,
+    related: list[list[bool]],
+    sources: Sequence[Storage],
+    is_seed_needed: bool,
+    on_look: Callable[[], None],
+) -> Repeats:
+    """Read the candidates, and find those that were seen in an earlier source."""
+    found = Repeats(bytearray(len(is_candidate)))
+    seen: dict[bytes, list[tuple[int, int | None]]] = defaultdict(list)
+    totals: Counter[int] = Counter()
+    pairs: Counter[tuple[int, int]] = Counter()
+    run_rows = max(1, min(_RUN_ROWS, _RUN_BYTES // max(1, sources[0].spec.row_bytes)))
+    for place, (source, episode) in enumerate(each()):
+        totals[source] += 1
+        if not is_candidate[place]:
+            continue
+        me = source, _seed_of(episode) if is_seed_needed else None
+        same = seen[_fingerprint(episode, run_rows)]
+        earlier = [
+            other
+            for other, seed in same
+            if other != source and (related[source][other] or (seed is not None and seed == me[1]))
+        ]
+        if earlier:
+            found.is_repeated[place] = 1
+            found.episodes += 1
+            found.steps += episode.steps
+            found.beheaded += episode.first_row > 0
+            pairs[source, earlier[0]] += 1
+        elif me not in same:
+            same.append(me)
+        on_look()
+    found.sentence = "; ".join(
+        f"{count:,} of the {totals[source]:,} episodes from {name_of(sources[source], source)} "
+        f"are in {name_of(sources[other], other)} too"
+        for (source, other), count in pairs.items()
+    )
+    return found
+
+
+def _parts_of(storage: Storage) -> Sequence[Storage]:
+    return storage.storages if isinstance(storage, ManyStorages) else (storage,)
+
+
+def _seed_of(episode: StoredEpisode) -> int | None:
+    """What its env was reset with, where that is noted."""
+    seed = episode.metadata.get("seed")
+    return seed if isinstance(seed, int) else None
+
+
+def _fingerprint(episode: StoredEpisode, run_rows: int) -> bytes:
+    """16 bytes, equal for equal rows, and for no others that anybody could find by chance."""
+    total = hashlib.blake2b(digest_size=_HASH_BYTES)
+    for piece in episode.pieces(run_rows):
+        for rows in piece.fields.values():
+            total.update(rows.reshape(-1).view("uint8").data)
+    return total.digest()

@@ -1,0 +1,315 @@
+"""The rows of one collect call, as an on-policy learner wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.buffers.rollout.advantages import generalized_advantages
+from stepwell.buffers.rollout.bootstrap import Bootstrap, BootstrapValue, bootstrap_values
+from stepwell.buffers.rollout.flags import Flags
+from stepwell.buffers.rollout.minibatches import Minibatch, Order, row_batches, sequence_batches
+from stepwell.buffers.rollout.numbers import check_finite, row_numbers
+from stepwell.buffers.rollout.shapes import (
+    check_bootstrap,
+    check_flags,
+    check_leaves,
+    row_shape,
+)
+
+__all__ = ["Bootstrap", "Rollout"]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Rollout:
+    """Rows of one collect call, arrays ``[T, N, ...]``; it may begin and end inside episodes.
+
+    Row ``t`` holds the observation, the action chosen from it, and what that action brought.
+
+    Args:
+        observation: Observations, nested like the env's space; stacks of frames in full.
+        action: Actions, nested like the env's space.
+        reward: [T, N] float32: what ``action[t]`` brought.
+        is_first: [T, N] bool: ``observation[t]`` is that of a reset.
+        terminated: [T, N] bool: the MDP ended with the step from row t.
+        truncated: [T, N] bool: the env's clock ended the episode with the step from row t.
+        cut: [T, N] bool: the recording stopped with the step from row t.
+        mask: [T, N] bool: a step was taken from this row. It is False for the row in which a
+            NEXT_STEP env resets: its observation is the true last one of the episode, its action
+            went nowhere; and for a row from which a worker died.
+        info: Declared info fields that came with the step from row t, [T, N, ...] by name.
+        extras: The policy's extras for row t, [T, N, ...] by name, such as ``"log_prob"``.
+        bootstrap: The open ends.
+        state: A recurrent policy's state before each row, [T, N, ...]; None for one without.
+        initial_state: A recurrent policy's state before row 0, [N, ...]; None for one without.
+        episode_returns: Total rewards of the episodes that ended in this rollout, by their ends.
+        episode_lengths: Their numbers of steps.
+        rng: Shuffles the minibatches unless they are given another generator.
+
+    Raises:
+        ValueError: The arrays do not fit one another.
+
+    Example:
+        Two rows of one env, whose episode goes on behind them, to where the value is 3:
+
+        >>> nowhere = np.zeros((2, 1), bool)
+        >>> rollout = Rollout(
+        ...     observation=np.arange(2.0).reshape(2, 1),
+        ...     action=np.zeros((2, 1), np.int64),
+        ...     reward=np.ones((2, 1), np.float32),
+        ...     is_first=np.array([[True], [False]]),
+        ...     terminated=nowhere,
+        ...     truncated=nowhere,
+        ...     cut=nowhere,
+        ...     mask=~nowhere,
+        ...     info={},
+        ...     extras={"value": np.array([[1.0], [2.0]])},
+        ...     bootstrap=Bootstrap(np.array([1]), np.array([0]), np.array([2.0]), None, None),
+        ...     rng=np.random.default_rng(0),
+        ... )
+        >>> rollout
+        Rollout(num_steps=2, num_envs=1, steps=2, episodes=0)
+        >>> advantages, returns = rollout.advantages(
+        ...     gamma=1.0, lam=1.0, bootstrap_value=lambda observation: observation + 1
+        ... )
+        >>> advantages.ravel(), returns.ravel()
+        (array([4., 2.]), array([5., 4.]))
+        >>> [minibatch.returns.tolist() for minibatch in rollout.minibatches(1)]
+        [[5.0], [4.0]]
+    """
+
+    observation: Any
+    action: Any
+    reward: np.ndarray
+    is_first: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    cut: np.ndarray
+    mask: np.ndarray
+    info: Mapping[str, np.ndarray]
+    extras: Mapping[str, np.ndarray]
+    bootstrap: Bootstrap
+    state: Any | None = None
+    initial_state: Any | None = None
+    episode_returns: tuple[float, ...] = ()
+    episode_lengths: tuple[int, ...] = ()
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    """What the arrays are parts of: where ``out=`` puts the next rollout."""
+    advantage: np.ndarray | None = field(default=None, init=False)
+    """[T, N]: what the minibatches hand out as ``advantage``: the last result of `advantages`, or
+    what was assigned since; None before."""
+    returns: np.ndarray | None = field(default=None, init=False)
+    """[T, N]: what the minibatches hand out as ``returns``, likewise."""
+
+    def __post_init__(self) -> None:
+        shape = row_shape(self.reward)
+        check_flags(self._flags._asdict(), shape)
+        for name in ("observation", "action", "info", "extras", "state"):
+            check_leaves(name, getattr(self, name), shape, "[T, N]")
+        check_leaves("initial_state", self.initial_state, shape[1:], "[N]")
+        check_bootstrap(self.bootstrap)
+
+    @property
+    def _flags(self) -> Flags:
+        return Flags(self.is_first, self.terminated, self.truncated, self.cut, self.mask)
+
+    def __repr__(self) -> str:
+        return (
+            f"Rollout(num_steps={self.num_steps}, num_envs={self.num_envs}, steps={self.steps}, "
+            f"episodes={len(self.episode_returns)})"
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """Rows of each env, T."""
+        return int(self.reward.shape[0])
+
+    @property
+    def num_envs(self) -> int:
+        """Envs, N."""
+        return int(self.reward.shape[1])
+
+    @property
+    def steps(self) -> int:
+        """Env steps that were taken: rows with ``mask``."""
+        return int(np.count_nonzero(self.mask))
+
+    def advantages(
+        self,
+        gamma: float,
+        lam: float,
+        *,
+        value: npt.ArrayLike | None = None,
+        bootstrap_value: BootstrapValue | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Estimate how much better each action was than the policy's average.
+
+        Generalized advantage estimation (GAE, Schulman et al. 2016, arXiv:1506.02438). What follows
+        on a row is worth 0 where the MDP terminated, also if the clock ran out in the same step;
+        the value of the true last observation where the episode was truncated or cut, or the
+        rollout ends; else the value of the next row. Nothing is added up over an episode's end.
+
+        The result is kept for the minibatches, in place of an earlier one, as `advantage` and
+        `returns`; the arrays are the very same. It is not normalised: do so for each minibatch, or
+        assign to `advantage`.
+
+        Args:
+            gamma: Discount of a step, from 0 to 1.
+            lam: Lambda, from 0 to 1: 0 looks one step ahead, 1 to the episode's end.
+            value: V of each row's observation, [T, N] floats; the extra ``"value"`` when None.
+                No gradient flows through: of a tensor only the numbers are taken.
+            bootstrap_value: V of the open ends' observations, [K]; or a function that gives them,
+                called once as ``f(observation)``, or for a recurrent policy as
+                ``f(observation, state)``, with those of `bootstrap`. When None, what the policy's
+                own ``value`` method gave.
+
+        Returns:
+            Advantages [T, N], and returns [T, N], which are advantages plus values: what a value
+            function is fitted to. Both are worked out in float64, have the dtype of the values,
+            and are 0 where ``mask`` is False.
+
+        Raises:
+            ValueError: Values are missing, of another shape, or not finite in a row that counts;
+                gamma or lam is out of range; or an end is marked wrongly.
+        """
+        flags = self._flags
+        values = self._values(value)
+        check_finite("reward", self.reward, self.mask, "mend the env, or the rollout's reward")
+        flags.check_ends(self.bootstrap)
+        following = np.zeros(self.mask.shape)
+        following[:-1] = values[1:]
+        open_ends = (self.bootstrap.step, self.bootstrap.env)
+        following[open_ends] = bootstrap_values(self.bootstrap, bootstrap_value)
+        advantage = generalized_advantages(
+            self.reward,
+            values,
+            following,
+            terminated=self.terminated,
+            ends=flags.ends,
+            gamma=gamma,
+            lam=lam,
+            mask=self.mask,
+        )
+        returns = advantage + np.where(self.mask, values, 0)
+        self.advantage = advantage.astype(values.dtype)
+        self.returns = returns.astype(values.dtype)
+        return self.advantage, self.returns
+
+    def minibatches(
+        self,
+        batch_size: int,
+        epochs: int = 1,
+        *,
+        rng: np.random.Generator | None = None,
+        drop_last: bool = False,
+        to: Literal["numpy", "torch"] = "numpy",
+        device: object = None,
+    ) -> Iterator[Minibatch]:
+        """Rows with ``mask`` in random order, another one in each epoch, each row once an epoch.
+
+        Args:
+            batch_size: Rows of a minibatch, B >= 1.
+            epochs: How often all rows are gone through, >= 1.
+            rng: Shuffles them; the rollout's own generator when None.
+            drop_last: Leave out the last minibatch of an epoch where it is smaller: it may have a
+                single row, which has no standard deviation to normalise by.
+            to: ``"torch"`` puts tensors in place of the arrays.
+            device: Where torch puts the tensors, such as ``"cuda"``; None leaves them on the CPU.
+
+        Returns:
+            Minibatches, arrays ``[B, ...]`` in new memory, copied when their turn comes; with what
+            `advantage` and `returns` are at the time of this call.
+
+        Raises:
+            ValueError: A number is out of range, or options do not go together.
+            ImportError: Tensors are asked for, and PyTorch is not installed.
+        """
+        order = Order(batch_size, epochs, self.rng if rng is None else rng, drop_last)
+        return row_batches(self._all(), order, to, device)
+
+    def sequences(
+        self,
+        batch_size: int,
+        epochs: int = 1,
+        *,
+        length: int | None = None,
+        rng: np.random.Generator | None = None,
+        drop_last: bool = False,
+        to: Literal["numpy", "torch"] = "numpy",
+        device: object = None,
+    ) -> Iterator[Minibatch]:
+        """Columns, or pieces of them, in random order, each once an epoch: for recurrent policies.
+
+        A sequence has all its rows, also those without ``mask``: leave them out of the loss. Where
+        ``is_first`` is set within a sequence the policy began anew, from its initial state.
+
+        Args:
+            batch_size: Sequences of a minibatch, B >= 1.
+            epochs: How often all of them are gone through, >= 1.
+            length: Rows of a sequence, a divisor of T; T when None.
+            rng: Shuffles them; the rollout's own generator when None.
+            drop_last: Leave out the last minibatch of an epoch where it is smaller.
+            to: ``"torch"`` puts tensors in place of the arrays.
+            device: Where torch puts the tensors, such as ``"cuda"``; None leaves them on the CPU.
+
+        Returns:
+            Minibatches, arrays ``[length, B, ...]`` in new memory, with the ``state`` before the
+            first row ``[B, ...]``; else as `minibatches` gives them.
+
+        Raises:
+            ValueError: A number is out of range, options do not go together, or there are no states
+                for the length.
+            ImportError: Tensors are asked for, and PyTorch is not installed.
+        """
+        order = Order(batch_size, epochs, self.rng if rng is None else rng, drop_last)
+        return sequence_batches(self._all(), self.initial_state, order, length, to, device)
+
+    def _values(self, given: npt.ArrayLike | None) -> np.ndarray:
+        """V of each row's observation, [T, N] floats; the extra ``"value"`` when None is given."""
+        name = "value"
+        if given is None:
+            if "value" not in self.extras:
+                names = ", ".join(map(repr, self.extras)) or "none"
+                raise ValueError(
+                    f"value: expected an extra 'value' [T, N] beside the rows, got extras {names}; "
+                    f"have the policy return it, or pass value="
+                )
+            name, given = "extra 'value'", self.extras["value"]
+        values = row_numbers(name, given, self.mask.shape)
+        if values.dtype.kind != "f":
+            raise ValueError(
+                f"{name}: expected floats, as the advantages have its dtype, got {values.dtype}; "
+                f"convert it"
+            )
+        check_finite(name, values, self.mask, "see what the value function was given")
+        return values
+
+    def _all(self) -> Minibatch:
+        """All rows as one minibatch, [T, N, ...]: the arrays themselves."""
+        for name, array in (("advantage", self.advantage), ("returns", self.returns)):
+            if array is not None and array.shape != self.mask.shape:
+                raise ValueError(
+                    f"{name}: expected the rollout's shape {self.mask.shape}, got {array.shape}; "
+                    f"assign one number for each row"
+                )
+        return Minibatch(
+            observation=self.observation,
+            action=self.action,
+            reward=self.reward,
+            is_first=self.is_first,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            mask=self.mask,
+            info=self.info,
+            extras=self.extras,
+            advantage=self.advantage,
+            returns=self.returns,
+            state=self.state,
+            step=np.arange(self.num_steps),
+            env=np.arange(self.num_envs),
+        )

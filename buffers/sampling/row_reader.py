@@ -1,0 +1,250 @@
+"""Copies runs of rows, of many episodes at once, into the arrays of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stepwell.buffers.sampling.copies import CodedCopies, Copies, PlainCopies
+from stepwell.buffers.sampling.small_field_cache import RowColumns
+from stepwell.buffers.sampling.thread_share import ThreadShare
+from stepwell.buffers.storage.field_locator import PiecePlaces
+from stepwell.buffers.storage.protocol import Storage
+
+__all__ = ["RowGather", "Runs", "Segments", "Spot", "spread"]
+
+
+class Runs(NamedTuple):
+    """Rows that follow one another in a stream; each run goes to consecutive rows of an output.
+
+    Args:
+        piece: [R] index of the piece that holds the run's last row.
+        stop: [R] row of that piece after the last.
+        rows: [R] how many rows.
+        target: [R] row of the output that the first one goes to.
+    """
+
+    piece: np.ndarray
+    stop: np.ndarray
+    rows: np.ndarray
+    target: np.ndarray
+
+
+class Segments(NamedTuple):
+    """The same rows, each segment in one piece.
+
+    Args:
+        piece: [S] index of the piece.
+        start: [S] first row in it.
+        rows: [S] how many rows.
+        target: [S] row of the output that the first one goes to.
+        first_piece: [R] for each run the index of the piece that holds its first row.
+        first_start: [R] that row in the piece.
+    """
+
+    piece: np.ndarray
+    start: np.ndarray
+    rows: np.ndarray
+    target: np.ndarray
+    first_piece: np.ndarray
+    first_start: np.ndarray
+
+
+class Spot(NamedTuple):
+    """Single rows.
+
+    Args:
+        piece: [B] index of the piece that each lies in.
+        row: [B] which of the piece's rows it is.
+        slots: [B] where it stands in the columns of the small fields.
+    """
+
+    piece: np.ndarray
+    row: np.ndarray
+    slots: np.ndarray
+
+
+class RowGather:
+    """Gathers rows; what it finds is valid as long as the storage's lock is held.
+
+    Args:
+        storage: Where the pieces are.
+        threads: Threads that copy and decompress; see `ThreadShare`.
+    """
+
+    def __init__(self, storage: Storage, threads: int | None) -> None:
+        self._storage = storage
+        self._fields = {
+            field.name: (place, field, field.numpy_dtype, field.row_bytes)
+            for place, field in enumerate(storage.spec.fields)
+        }
+        self._extent: tuple[int, int, int] | None = None
+        self._places = PiecePlaces(storage)
+        self._columns = RowColumns(storage, self._places)
+        self._share = ThreadShare(threads)
+
+    def follow(self) -> None:
+        """Take up what the storage has added, evicted, or given other positions."""
+        table = self._storage.table
+        extent = (self._storage.generation, table.base, len(table))
+        if extent != self._extent:
+            self._places.follow()
+            self._columns.follow()
+            self._extent = extent
+
+    def close(self) -> None:
+        """End the threads."""
+        self._share.close()
+
+    def is_small(self, name: str) -> bool:
+        """Rows of this field are taken by `take`, of others by `plan` and `copy`."""
+        return name in self._columns.names
+
+    def segments(self, runs: Runs) -> Segments:
+        """Find the pieces that runs of rows lie in, and their fields.
+
+        Raises:
+            DamagedPiece: The bytes of one are not what was written.
+        """
+        table = self._storage.table
+        found = _resolve(runs, table.records, table.base)
+        self._find(found.piece)
+        return found
+
+    def slots(self, segments: Segments, size: int) -> np.ndarray:
+        """Where the rows stand in the columns, [size] by output row; 0 where no run goes."""
+        begin = self._columns.slots(segments.piece, segments.start)
+        count = segments.rows
+        rows = int(count[0])
+        is_whole = len(count) == len(segments.first_piece)
+        if is_whole and len(count) * rows == size and (count == rows).all():
+            # The usual case: no run is split, all are as long, and so fill the output in order.
+            found: np.ndarray = (begin[:, None] + np.arange(rows)).ravel()
+            return found
+        return spread(begin, segments, np.zeros(size, np.int64))
+
+    def take(self, name: str, slots: np.ndarray, out: np.ndarray) -> None:
+        """Copy rows of a small field to ``out``, [n, ...] of any dtype that holds the values."""
+        self._columns.take(name, slots, out)
+
+    def rows(self, name: str, segments: Segments, size: int) -> np.ndarray:
+        """Rows of a field in new memory, [size, ...]; what no run goes to is undefined."""
+        if self.is_small(name):
+            return self._columns.rows(name, self.slots(segments, size))
+        _, field, dtype, _ = self._fields[name]
+        out = np.empty((size, *field.shape), dtype)
+        self.copy([(self.plan(name, segments, out), out)])
+        return out
+
+    def spot(self, index: np.ndarray, row: np.ndarray) -> Spot:
+        """Find one row of each of some pieces.
+
+        Args:
+            index: [B] indices of the pieces.
+            row: [B] the rows in them.
+
+        Raises:
+            DamagedPiece: The bytes of one are not what was written.
+        """
+        self._find(index)
+        return Spot(index, row, self._columns.slots(index, row))
+
+    def pick(self, name: str, spot: Spot) -> np.ndarray:
+        """One row each of a field, [B, ...]."""
+        if self.is_small(name):
+            return self._columns.rows(name, spot.slots)
+        index, row, _ = spot
+        batch = len(index)
+        ones = Segments(index, row, np.ones(batch, np.int64), np.arange(batch), index, row)
+        return self.rows(name, ones, batch)
+
+    def plan(self, name: str, segments: Segments, out: np.ndarray, columns: int = 0) -> Copies:
+        """Look up what is to be copied of a large field.
+
+        Args:
+            name: The field.
+            segments: The rows.
+            out: What they will be copied to, ``[rows, ...]``.
+            columns: Where that is to be ``[columns, B]`` rows, columns; see `PlainCopies`.
+        """
+        place, field, dtype, row_bytes = self._fields[name]
+        piece, start, rows, target = segments[:4]
+        records, places = self._storage.table.records, self._places
+        sources = places.buffers(piece, records["segment"][piece])
+        offsets, kinds = places.offsets[place].take(piece), places.kinds[place].take(piece)
+        first = places.codings[kinds[0]]
+        is_plain = not first.block_rows and first.dtype == dtype == out.dtype
+        if is_plain and np.count_nonzero(kinds == kinds[0]) == len(kinds):
+            return PlainCopies(
+                sources,
+                (offsets + start * row_bytes).tolist(),
+                (target * row_bytes).tolist(),
+                (rows * row_bytes).tolist(),
+                columns,
+            )
+        found = (offsets, records["stored_rows"][piece], start, rows, target)
+        codings = [places.codings[kind] for kind in kinds.tolist()]
+        where = list(zip(*(values.tolist() for values in found), strict=True))
+        base = self._storage.table.base
+        return CodedCopies(field, places.reader, sources, codings, where, piece, base, columns)
+
+    def copy(self, copies: Sequence[tuple[Copies, np.ndarray]]) -> None:
+        """Make copies, without the storage's lock.
+
+        Args:
+            copies: Each with its output, ``[rows, ...]`` and C-contiguous.
+        """
+        for each, out in copies:
+            if out.size:  # rows of no bytes take no copying
+                each.make(out, self._share)
+
+    def _find(self, indices: np.ndarray) -> None:
+        """Find the fields of pieces that were not touched yet, and take their small ones."""
+        table = self._storage.table
+        for index in self._columns.unknown(indices).tolist():
+            self._columns.decode(index, table.record(index + table.base))
+
+
+def spread(first: np.ndarray, segments: Segments, out: np.ndarray) -> np.ndarray:
+    """Number the rows of each segment upwards from a first number.
+
+    Args:
+        first: [S] the first row's number.
+        segments: Where the rows go.
+        out: [rows] numbers, changed where a segment goes.
+    """
+    rows = segments.rows
+    place = np.arange(int(rows.sum())) - np.repeat(np.cumsum(rows) - rows, rows)
+    out[np.repeat(segments.target, rows) + place] = np.repeat(first, rows) + place
+    return out
+
+
+def _resolve(runs: Runs, records: np.ndarray, base: int) -> Segments:
+    """Walk back along the streams until every run has its rows."""
+    index, stop, need, target = runs
+    start = stop - need
+    if not np.count_nonzero(start < 0):  # mostly
+        return Segments(index, start, need, target, index, start)
+    count = np.minimum(need, stop)
+    parts = [(index, stop - count, count, target + need - count)]
+    first_piece, first_start = index, stop - count
+    need = need - count
+    of = np.flatnonzero(need)
+    if len(of):
+        first_piece, first_start = first_piece.copy(), first_start.copy()
+        index, need, target = index[of], need[of], target[of]
+    while len(of):
+        index = records["stream_previous"][index] - base
+        stop = records["rows"][index]
+        count = np.minimum(need, stop)
+        parts.append((index, stop - count, count, target + need - count))
+        first_piece[of], first_start[of] = index, stop - count
+        need = need - count
+        more = need > 0
+        of, index, need, target = of[more], index[more], need[more], target[more]
+    pieces, starts, rows, targets = map(np.concatenate, zip(*parts, strict=True))
+    # Of a piece whose only row was superseded nothing is taken.
+    some = np.flatnonzero(rows)
+    return Segments(pieces[some], starts[some], rows[some], targets[some], first_piece, first_start)

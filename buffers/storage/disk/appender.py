@@ -1,0 +1,267 @@
+"""The one writer of a store: brings it in order, appends, seals, evicts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from io import FileIO
+from threading import RLock
+
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
+from stepwell.buffers.json_values import MOST
+from stepwell.buffers.storage.chunk_codec import PieceWriter
+from stepwell.buffers.storage.chunk_index import Counters
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.format import MOST_SEGMENTS, Header, Manifest, StoreFacts, align
+from stepwell.buffers.storage.disk.segment import Loaded, Maps
+from stepwell.buffers.storage.disk.view import View, load_all
+from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter, Sizes, give_back, heal
+from stepwell.buffers.storage.memory import check_piece_bytes, max_piece_rows
+
+__all__ = ["SEGMENTS", "Appender"]
+
+SEGMENTS = 16
+# A large store has larger files rather than more: each one that is mapped may hold a descriptor.
+_MOST_SEGMENTS, _MOST_BYTES = 128, 1 << 30
+"""Files that a budget in bytes is divided into: a whole one is evicted at a time."""
+
+_SPARE_SEGMENTS = 1 << 20  # that a writer can still begin, at least
+
+
+class Appender:
+    """Changes a store, as its only writer.
+
+    Args:
+        folder: The store's folder.
+        lock: The lock, held.
+        maps: Where evicted segments must be forgotten.
+        table_lock: Held while the table changes.
+    """
+
+    def __init__(self, folder: StoreFolder, lock: FileIO, maps: Maps, table_lock: RLock) -> None:
+        self._folder = folder
+        self._lock = lock
+        self._maps = maps
+        self._table_lock = table_lock
+        self._pid = os.getpid()
+        self._failure: str | None = None
+        self._writer: SegmentWriter | None = None
+        manifest = folder.read_newest_manifest()
+        loaded = load_all(folder, manifest)
+        self.view = View(manifest, loaded)
+        self._check_room()
+        self._recover(loaded)
+        self._encoder = PieceWriter(manifest.facts.spec)
+        self._sizes = Sizes.first(manifest.facts.segment_bytes)
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.view.manifest
+
+    @property
+    def _facts(self) -> StoreFacts:
+        return self.view.manifest.facts
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """See `DiskStorage.add`."""
+        self._check()
+        rest = self._encode(pieces)
+        max_rows = max_piece_rows(self._facts.capacity)
+        with self._poisoning():
+            while rest:
+                writer = self._writer
+                if writer is None or not writer.count_fitting(rest[:1], max_rows):
+                    writer = self._open_segment(rest[0].nbytes)
+                count = writer.count_fitting(rest, max_rows)
+                writer.commit(rest[:count], self.view.table)
+                rest = rest[count:]
+                self._evict_steps()
+
+    def drop_before(self, row_id: int) -> None:
+        """See `DiskStorage.drop_before`."""
+        self._check()
+        with self._poisoning():
+            while self._manifest.sealed and self.view.table.oldest_segment_stop <= row_id:
+                self._evict()
+
+    def append_session(self, facts: Mapping[str, object]) -> None:
+        """See `DiskStorage.append_session`."""
+        self._check()
+        sessions = (*self._facts.sessions, facts)
+        with self._poisoning():
+            self._write_facts(replace(self._facts, sessions=sessions))
+
+    def save_checkpoint(self, name: str, data: bytes) -> None:
+        """See `DiskStorage.save_checkpoint`."""
+        self._check()
+        with self._poisoning():
+            self._folder.write_checkpoint(name, data)
+
+    def set_capacity(self, capacity: int | None, capacity_bytes: int | None) -> None:
+        """Keep at most so much from now on; None leaves a capacity as it was."""
+        before = self._facts
+        changed = replace(
+            before,
+            capacity=before.capacity if capacity is None else capacity,
+            capacity_bytes=before.capacity_bytes if capacity_bytes is None else capacity_bytes,
+        )
+        if changed.capacity_bytes is not None:
+            segment_bytes = min(before.segment_bytes, changed.capacity_bytes // SEGMENTS)
+            changed = replace(changed, segment_bytes=segment_bytes)
+        if changed != before:
+            with self._poisoning():
+                self._write_facts(changed)
+            self._sizes = Sizes.first(changed.segment_bytes)
+
+    def close(self) -> None:
+        """Seal the newest segment and free the lock."""
+        try:
+            if self._failure is None and self._pid == os.getpid():
+                with self._poisoning():
+                    self._seal()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+            self._lock.close()
+
+    def _check_room(self) -> None:
+        """Refuse a store whose numbers are nearly used up, as no writer leaves one."""
+        segment, *others = self.view.next
+        if segment > MOST_SEGMENTS - _SPARE_SEGMENTS or max(others) > MOST // 2:
+            raise StoreCorrupt(
+                f"{self._folder.path}: expected numbers for new rows, got {self.view.next} as the "
+                f"next ones; copy what is there into a new store, with: stepwell copy"
+            )
+
+    def _recover(self, loaded: Sequence[Loaded]) -> None:
+        """Bring the folder in order: heal, seal, sweep."""
+        files, manifest = self._folder.files, self._manifest
+        # The writer before may have been killed between renaming this manifest and this sync.
+        files.fsync_folder(self._folder.path)
+        for each in loaded:
+            is_open = each.entry.number == manifest.open
+            if is_open or len(each.verdict.heal_a) or len(each.verdict.heal_b):
+                heal(files, each, is_open=is_open)
+        if manifest.open is not None:
+            sealed = tuple(each.entry for each in loaded)
+            self._write_manifest(replace(manifest, sealed=sealed, open=None))
+        for each in loaded:
+            give_back(files, each)
+        self._folder.sweep(self._manifest)
+
+    def _encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
+        """The pieces' bytes, after all that can be wrong with them was checked."""
+        max_rows = max_piece_rows(self._facts.capacity)
+        parts = [part for piece in pieces for part in piece.split(max_rows)]
+        steps = self.view.table.check(parts)
+        encoded: list[Encoded] = []
+        for piece, new_steps in zip(parts, steps, strict=True):
+            data = self._encoder.encode(piece)
+            encoded.append(Encoded(piece, data, sum(map(len, data)), new_steps))
+        if self._facts.capacity_bytes is not None and encoded:
+            largest = max(encoded, key=lambda each: each.nbytes)
+            file_bytes = self._next_header(largest.nbytes).file_bytes
+            check_piece_bytes(largest.piece, file_bytes, self._facts.capacity_bytes)
+        return encoded
+
+    def _next_header(self, nbytes: int) -> Header:
+        """The header of a new segment that has room for a piece."""
+        following = self.view.next
+        return Header(
+            self._manifest.store,
+            following.segment,
+            self._sizes.slots,
+            align(max(self._sizes.data_bytes, nbytes)),
+            following.position,
+            Counters(*following[2:]),
+            self._facts.short_text,
+        )
+
+    def _open_segment(self, nbytes: int) -> SegmentWriter:
+        """Begin a new segment that has room for a piece."""
+        full = self._writer
+        self._seal()
+        if full is not None:
+            share = min(self.view.nbytes // _MOST_SEGMENTS, _MOST_BYTES)
+            self._sizes = self._sizes.after(full, max(share, self._facts.segment_bytes))
+        header = self._next_header(nbytes)
+        self._evict_bytes(header.file_bytes)
+        self._writer = SegmentWriter(
+            self._folder.files, self._folder.path, header, self._table_lock
+        )
+        self._write_manifest(replace(self._manifest, open=header.number))
+        self.view.segments[header.number] = self._writer.segment
+        return self._writer
+
+    def _seal(self) -> None:
+        """Complete the newest segment."""
+        writer = self._writer
+        if writer is None:
+            return
+        entry = writer.seal()
+        sealed = (*self._manifest.sealed, entry)
+        self._write_manifest(replace(self._manifest, sealed=sealed, open=None))
+        writer.give_back(entry)
+        self._writer = None
+
+    def _evict_steps(self) -> None:
+        most = self._facts.capacity
+        while most is not None and self._manifest.sealed and self.view.table.steps > most:
+            self._evict()
+
+    def _evict_bytes(self, needed: int) -> None:
+        most = self._facts.capacity_bytes
+        while most is not None and self._manifest.sealed and self.view.nbytes + needed > most:
+            self._evict()
+
+    def _evict(self) -> None:
+        """Forget the oldest segment; those who have it mapped can still read it."""
+        entry, *rest = self._manifest.sealed
+        self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
+        table = self.view.table
+        with self._table_lock:
+            while len(table) and int(table.records["segment"][0]) <= entry.number:
+                table.drop_segment()
+            self._maps.forget(entry.number)
+            gone = self.view.segments.pop(entry.number)
+        self._folder.files.unlink(gone.path)
+
+    def _write_facts(self, facts: StoreFacts) -> None:
+        self._write_manifest(replace(self._manifest, facts=facts))
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        complete = replace(manifest, next=self.view.next)
+        self._folder.write_manifest(complete)
+        self.view.manifest = complete
+
+    def _check(self) -> None:
+        path = self._folder.path
+        if self._pid != os.getpid():
+            raise StoreLocked(
+                f"{path} is written by pid {self._pid}, this is its fork {os.getpid()}, expected "
+                f"one writer: open the store with read_only=True here"
+            )
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
+
+    @contextlib.contextmanager
+    def _poisoning(self) -> Generator[None]:
+        """Write nothing more after a call that failed: it is unknown what it left."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = (
+                f"writing into {self._folder.path} failed ({_describe(error)}); what was stored "
+                f"before is kept: cure the cause, then open the store again"
+            )
+            if isinstance(error, OSError):
+                raise StoreFailed(self._failure) from error
+            raise
+
+
+def _describe(error: BaseException) -> str:
+    """What went wrong, in a few words."""
+    return (error.strerror if isinstance(error, OSError) else None) or repr(error)

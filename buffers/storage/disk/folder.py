@@ -1,0 +1,295 @@
+"""The folder of a store: its manifest, its lock, and what does not belong to it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import fnmatch
+import os
+import re
+import socket
+import time
+from io import FileIO
+from pathlib import Path
+
+from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from stepwell.buffers.storage.disk.files import (
+    Files,
+    check_platform,
+    kind_of,
+    no_file,
+    replace_file,
+    write_at,
+)
+from stepwell.buffers.storage.disk.format import MOST_FACTS_BYTES, Copy, Manifest, cure
+from stepwell.buffers.storage.disk.segment import read_header
+from stepwell.buffers.storage.memory import check_free_memory
+
+__all__ = ["StoreFolder"]
+
+_MANIFEST = "manifest.json"
+_LOCK = "LOCK"
+_SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
+_TEMPORARY = ("segment-*.bin.tmp", "checkpoint-*.bin.tmp", f"{_MANIFEST}.tmp")
+_LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.005
+_NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class StoreFolder:
+    """Reads and writes what a store's folder holds beside its pieces.
+
+    Args:
+        path: The folder.
+        files: The system calls.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], files: Files) -> None:
+        check_platform()
+        self.path = Path(path).absolute()
+        self.files = files
+
+    def make(self) -> None:
+        """Make the folder, or take an empty one.
+
+        Raises:
+            ValueError: Something else is there.
+        """
+        self.check_unused()
+        if self.path.is_dir():
+            # Whoever made it may have been killed, or lose power, before its name was durable.
+            with contextlib.suppress(PermissionError):
+                self.files.fsync_folder(self.path.parent)
+        self._make_with_parents(self.path)
+
+    def check_unused(self) -> None:
+        """Refuse a path where something is.
+
+        Raises:
+            ValueError: A file, a store, or a folder that is not empty.
+        """
+        if self.is_store:
+            raise ValueError(
+                f"{self.path} holds a store already, expected a new or empty folder: "
+                f"open it with DiskStorage.open, or choose another folder"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file, expected a folder: choose another folder")
+        # A crash while a store was made may have left these two.
+        if self.path.is_dir() and set(os.listdir(self.path)) - {_LOCK, f"{_MANIFEST}.tmp"}:
+            raise ValueError(
+                f"{self.path} is not empty, expected a new or empty folder: choose another folder"
+            )
+
+    @property
+    def is_store(self) -> bool:
+        """There is a manifest."""
+        return os.path.lexists(self.path / _MANIFEST)
+
+    def check(self) -> None:
+        """Refuse a folder without a store.
+
+        Raises:
+            StoreNotFound: There is none.
+        """
+        if not self.is_store:
+            below = sorted(str(each.parent) for each in self.path.glob(f"*/{_MANIFEST}"))
+            cure = (
+                f"there is one in {below[0]}"
+                if below
+                else "give the folder of a store, or make one"
+            )
+            raise StoreNotFound(
+                f"{self.path} holds no store, expected a folder with a {_MANIFEST}: {cure}"
+            )
+
+    def lock(self) -> FileIO:
+        """Become the only writer, until the file is closed or the process ends.
+
+        Raises:
+            StoreLocked: Another one writes.
+            PermissionError: Nobody may write here.
+        """
+        message = (
+            f"{self.path} cannot be written, expected a folder that can: "
+            f"open the store with read_only=True"
+        )
+        # Its files may be writable where it is not: but then none can be made, nor replaced.
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise PermissionError(message)
+        try:
+            file = self.files.open_to_write(self.path / _LOCK)
+        except OSError as error:
+            if error.errno not in _NO_WRITING:
+                raise
+            raise PermissionError(message) from error
+        try:
+            self._take(file)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    @property
+    def is_being_written(self) -> bool:
+        """A living process, perhaps this one, has the store open for writing."""
+        try:
+            with self.files.open(self.path / _LOCK) as file:
+                return self.files.is_locked(file)
+        except FileNotFoundError:
+            return False  # a copy of a store may lack it
+
+    def read_manifest(self) -> Manifest:
+        """What the store is.
+
+        Raises:
+            StoreNotFound: There is none.
+            StoreCorrupt: The manifest is damaged.
+            StoreTooNew: A later version wrote it.
+        """
+        self.check()
+        with self.files.open(self.path / _MANIFEST) as file:
+            size = self.files.size(file)
+            if size > MOST_FACTS_BYTES:
+                path = self.path / _MANIFEST
+                raise StoreCorrupt(
+                    f"{path} has {size} bytes, expected at most {MOST_FACTS_BYTES}; {cure(path)}"
+                )
+            data = self.files.pread(file, size, 0)
+        return Manifest.unpack(data, str(self.path / _MANIFEST))
+
+    def segments(self) -> dict[int, Path]:
+        """What is called as a segment is, listed or not, by its number and in order."""
+        there = sorted(os.listdir(self.path)) if self.path.is_dir() else []
+        names = map(_SEGMENT.fullmatch, there)
+        return {int(name[1]): self.path / name[0] for name in names if name is not None}
+
+    def read_newest_manifest(self) -> Manifest:
+        """The manifest, which is refused where segments beside it are newer.
+
+        A writer may open a segment after the manifest was read, and before its folder was: so only
+        what is found twice is an error.
+
+        Raises:
+            StoreNotFound: There is none.
+            StoreCorrupt: It is damaged, or older than a segment that holds pieces.
+            StoreTooNew: A later version wrote it.
+        """
+        seen = ""
+        while True:
+            manifest = self.read_manifest()
+            try:
+                self._check_strays(manifest)
+            except StoreCorrupt as error:
+                if str(error) == seen:
+                    raise
+                seen = str(error)
+            else:
+                return manifest
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Replace the manifest; when it returns the new one is durable."""
+        replace_file(self.files, self.path / _MANIFEST, manifest.pack())
+
+    def write_checkpoint(self, name: str, data: bytes) -> None:
+        """Replace a checkpoint; when it returns the new one is durable."""
+        replace_file(self.files, self._checkpoint(name), data)
+
+    def read_checkpoint(self, name: str) -> bytes:
+        """The bytes of a checkpoint.
+
+        Raises:
+            StoreNotFound: There is none of that name.
+        """
+        path = self._checkpoint(name)
+        try:
+            with self.files.open(path) as file:
+                size = self.files.size(file)
+                check_free_memory(size, str(path))
+                return self.files.pread(file, size, 0)
+        except FileNotFoundError as error:
+            there = [each.name[11:-4] for each in sorted(self.path.glob("checkpoint-*.bin"))]
+            raise StoreNotFound(
+                f"{self.path} holds no checkpoint {name!r}, expected one of: "
+                f"{', '.join(there) or 'none'}; save one first"
+            ) from error
+
+    def _checkpoint(self, name: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+            raise ValueError(
+                f"name of a checkpoint: expected letters, digits, - and _, got {name!r}"
+            )
+        return self.path / f"checkpoint-{name}.bin"
+
+    def _check_strays(self, manifest: Manifest) -> None:
+        """Refuse a manifest that does not list a segment with pieces."""
+        live = set(manifest.numbers)
+        for number, path in self.segments().items():
+            # An evicted segment may be there, and one that was never used; any other one is data.
+            if number >= manifest.next.segment and number not in live:
+                self._check_stray(path)
+
+    def sweep(self, manifest: Manifest) -> None:
+        """Remove what a crash left: temporary files, and segments that the manifest does not list.
+
+        Raises:
+            StoreCorrupt: A folder has the name of a file.
+        """
+        live = set(manifest.numbers)
+        gone = [path for number, path in self.segments().items() if number not in live]
+        names = os.listdir(self.path)
+        gone += [self.path / name for each in _TEMPORARY for name in fnmatch.filter(names, each)]
+        for path in gone:
+            if kind_of(path) == "folder":
+                raise no_file(path, "folder")
+        for path in sorted(gone):
+            self.files.unlink(path)
+
+    def _check_stray(self, path: Path) -> None:
+        """Refuse a segment that the manifest does not list, if there is a piece in it."""
+        try:
+            with self.files.open(path) as file:
+                header = read_header(self.files, file, path)
+                tables = [
+                    Copy.parse(self.files.pread(file, header.table_bytes, offset), header)
+                    for offset in header.table_offsets
+                ]
+        except FileNotFoundError:  # evicted since it was listed
+            return
+        if any(table.is_valid.any() for table in tables):
+            raise StoreCorrupt(
+                f"{path} holds pieces, but {_MANIFEST} does not list it, expected a manifest as "
+                f"new as the segment: restore both from one copy, or run: stepwell repair "
+                f"{self.path}"
+            )
+
+    def _take(self, file: FileIO) -> None:
+        if not self._lock_patiently(file):
+            text = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
+            holder = "".join(letter if letter.isprintable() else "?" for letter in text)
+            raise StoreLocked(
+                f"{self.path} is written by {holder or 'another process'}, expected no other "
+                f"writer: wait for its end, or open the store with read_only=True"
+            )
+        if self.files.has_other_name(file):
+            return  # what is written here would be written there, too
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.files.truncate(file, 0)
+        text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n"
+        write_at(self.files, file, text.encode(), 0)
+
+    def _lock_patiently(self, file: FileIO) -> bool:
+        """Take the lock, also when a reader is just asking whether somebody has it."""
+        for _ in range(_LOCK_TRIES):
+            if self.files.lock(file):
+                return True
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        return False
+
+    def _make_with_parents(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self._make_with_parents(path.parent)
+        with contextlib.suppress(FileExistsError):
+            self.files.make_folder(path)
+        self.files.fsync_folder(path.parent)

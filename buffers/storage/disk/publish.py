@@ -1,0 +1,413 @@
+"""Files and folders that appear under their name when they are complete, and else not at all.
+
+What is being made lies in a folder beside its place: ``x.part`` for ``x``. That folder holds the
+file ``UNFINISHED``, whose lock the process keeps as long as it works. The kernel frees the lock
+when the process ends, in whatever way, so that the next one can tell what is left behind from what
+is being written, and take it over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import io
+import os
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from stepwell.buffers.errors import StoreFailed, StoreLocked, StoreNotFound
+from stepwell.buffers.storage.disk.files import Files, check_platform
+
+__all__ = ["Kind", "appearing", "check_complete", "check_unused", "disk_bytes"]
+
+Kind = Literal["folder", "file"]
+
+_SUFFIX = ".part"
+_LOCK = "UNFINISHED"
+# Hidden, as Minari takes any other folder with data in it for a data set.
+_NEW = ".new"
+_LOCK_BEGINS = b"pid "
+_LOCK_TRIES, _LOCK_PAUSE_SECONDS = 5, 0.005
+_RACES = 100
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@contextlib.contextmanager
+def appearing(
+    target: Path, doing: str, *, kind: Kind = "folder", outside: Path | None = None
+) -> Generator[Path]:
+    """A new folder or file that gets the target's name when all went well, and else is taken away.
+
+    Until then it is in ``<target>.part``; what was written into it is on the medium before it gets
+    its name. What a process that was killed has left there is taken away first.
+
+    Args:
+        target: A path where nothing is, or an empty folder where a folder is to appear. A link to
+            an empty folder stays: the folder that it names is replaced.
+        doing: What is going on, as in "an import".
+        kind: What appears.
+        outside: A folder in which the target must not lie.
+
+    Raises:
+        ValueError: The target is in use, or in ``outside``, or cannot be replaced, or something
+            that is not from here has the name ``<target>.part``.
+        StoreLocked: Another process makes the target.
+    """
+    check_platform()
+    is_inside = outside is not None and target.absolute().resolve().is_relative_to(
+        outside.resolve()
+    )
+    if target.name in ("", "..") or is_inside:
+        where = "" if outside is None else f", outside of {outside}"
+        raise ValueError(
+            f"{target}: expected a {kind} with a name of its own{where}, got another path; choose "
+            f"another {kind}"
+        )
+    check_unused(target, kind)
+    place = Path(os.path.realpath(target)) if target.is_symlink() else target
+    if os.path.ismount(place):
+        raise ValueError(
+            f"{target}: expected a folder that can be replaced, got the root of a filesystem; "
+            f"choose a folder in it, such as {target / 'new'}"
+        )
+    made = _make_folders(place.parent)
+    part: _Part | None = None
+    try:
+        part = _Part(place, doing, kind)
+        check_unused(target, kind)  # again: who had the lock until now may have made it
+        part.make(kind)
+        yield part.new
+        _settle(part.new)
+        check_unused(target, kind)
+        part.publish()
+    except BaseException as error:
+        is_there = part is not None and part.is_published
+        error.add_note(f"kept: {f'all of it, in {target}' if is_there else 'nothing'}")
+        if part is not None:
+            part.leave()
+        if not is_there:
+            _remove_empty(made)
+        if part is not None and not is_there and isinstance(error, StoreFailed):
+            # Its words are of a store that is still there.
+            why = error.__cause__ or error
+            left = (
+                f"what is left of it in {part.path} is replaced by the next one"
+                if os.path.lexists(part.new)
+                else "nothing of it is left"
+            )
+            raise StoreFailed(
+                f"{target} was not made ({getattr(why, 'strerror', None) or why}), and {left}; "
+                f"cure the cause, then begin anew"
+            ) from error
+        raise
+    part.leave()
+
+
+def check_unused(target: Path, kind: Kind = "folder") -> None:
+    """Refuse a path at which something is.
+
+    Raises:
+        ValueError: There is something; an empty folder, or a link to one, is fine where a folder
+            is to appear.
+    """
+    try:  # asked once: another process may make the target just now
+        found = os.stat(target, follow_symlinks=kind == "folder")
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        if not target.is_symlink():
+            return
+        found = os.lstat(target)
+    if stat.S_ISDIR(found.st_mode):
+        if kind == "folder" and not any(target.iterdir()):
+            return
+        got = "is not empty" if kind == "folder" else "is a folder"
+    else:
+        got = "is a file or a link" if kind == "folder" else "is there already"
+    expected = "a new or an empty folder" if kind == "folder" else "a new file"
+    raise ValueError(f"{target} {got}: expected {expected}; choose another {kind}")
+
+
+def check_complete(path: Path) -> None:
+    """Refuse a folder in which something is being made, or was until its process ended.
+
+    Raises:
+        StoreNotFound: It is one.
+    """
+    path = path.absolute()
+    part = path.parent if path.name == _NEW else path
+    if part.suffix != _SUFFIX:
+        return
+    try:
+        with io.FileIO(part / _LOCK, opener=_open_to_read) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return
+            is_alive = Files().is_locked(file)
+            holder = _holder(file)
+    except OSError:
+        return
+    target = part.with_suffix("")
+    if is_alive:
+        got, cure = f"what {holder} is making", f"wait until {target} is there"
+    elif os.path.lexists(part / _NEW) or not os.path.lexists(target):
+        got = f"what a process that was killed has left of {target}"
+        cure = "run its command again, which begins anew"
+    else:
+        got, cure = f"what is left of the making of {target}, which is complete", "remove it"
+    raise StoreNotFound(f"{path} is not complete: expected a store, got {got}; {cure}")
+
+
+def disk_bytes(path: Path) -> int:
+    """Bytes of the disk that a file, or all files in a folder, take."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(getattr(file.stat(), "st_blocks", 0) * 512 for file in files)
+
+
+class _Part:
+    """The folder in which something is made, held against other processes.
+
+    What is removed is reached through an open descriptor: another folder may get the name.
+
+    Args:
+        place: Where the thing is to be.
+        doing: What is going on.
+        kind: What is made.
+
+    Raises:
+        ValueError: Something else has the folder's name.
+        StoreLocked: Another process makes the same.
+    """
+
+    def __init__(self, place: Path, doing: str, kind: Kind) -> None:
+        self.path = place.with_name(place.name + _SUFFIX)
+        self.new = self.path / _NEW
+        self._place = place
+        self._doing = doing
+        self._kind = kind
+        self._is_publishing = False
+        self._folder = -1
+        self._lock: io.FileIO | None = None
+        try:
+            # What others do at the same time can remove the folder between two of these calls.
+            if not any(self._take() for _ in range(_RACES)):
+                raise self._in_the_way("what changes all the time")
+            self._check_ours()
+        except BaseException:
+            self._close()
+            raise
+        try:
+            self._sweep()
+            self._sign()
+        except BaseException:
+            self.leave()
+            raise
+
+    @property
+    def is_published(self) -> bool:
+        """What was made has its name, even where that was the last thing before an interrupt."""
+        return self._is_publishing and not os.path.lexists(self.new)
+
+    def make(self, kind: Kind) -> None:
+        """Make what is to be filled."""
+        if kind == "file":
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(_NEW, flags, 0o666, dir_fd=self._folder))
+            return
+        os.mkdir(_NEW, dir_fd=self._folder)
+        if self._place.is_dir():  # which may be there to be shared
+            self.new.chmod(stat.S_IMODE(self._place.stat().st_mode))
+
+    def publish(self) -> None:
+        """Give what was made its name, for good."""
+        self._is_publishing = True
+        # In place of an empty folder, but never of another one.
+        os.rename(self.new, self._place)
+        Files().fsync_folder(self._place.parent)
+
+    def leave(self) -> None:
+        """Take away all that is left, and the folder."""
+        try:
+            with contextlib.suppress(OSError):
+                self._sweep()
+                # Last, for without it nobody knows what the rest is.
+                os.unlink(_LOCK, dir_fd=self._folder)
+                self.path.rmdir()
+        finally:
+            self._close()
+
+    def _take(self) -> bool:
+        """Make the folder, or take one that is there, and lock it; False when it was removed."""
+        self._close()
+        try:
+            self.path.mkdir()
+            is_new = True
+        except FileExistsError:
+            is_new = False
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._folder = os.open(self.path, flags)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            raise self._in_the_way("a file or a link") from None
+        self._check_ours()
+        try:
+            self._lock = io.FileIO(_LOCK, "rb+", opener=self._open_lock)
+        except FileNotFoundError:  # the folder is removed, though still open here
+            return False
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                with contextlib.suppress(OSError):  # nobody's, as long as it is empty
+                    self.path.rmdir()
+                raise
+            raise self._in_the_way(f"a folder with another {_LOCK}") from None
+        self._check_lock(self._lock)
+        if not self._is_locked(self._lock, is_new):
+            raise StoreLocked(
+                f"{self._place} is being made by {_holder(self._lock)}: expected no other process; "
+                f"wait for its end, or choose another {self._kind}"
+            )
+        return self._is_in_place(self._lock)
+
+    def _open_lock(self, name: str, _: int) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return os.open(name, flags, 0o666, dir_fd=self._folder)
+
+    def _is_locked(self, lock: io.FileIO, is_new: bool) -> bool:
+        """Take the lock, also at the moment in which somebody only asks whether it is held."""
+        for _ in range(_LOCK_TRIES):
+            try:
+                if Files().lock(lock):
+                    return True
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                # A share that knows no locks: there only a new folder is surely our own.
+                if is_new:
+                    return True
+                raise ValueError(
+                    f"{self.path} is there already: expected none where files cannot be locked, "
+                    f"got what {self._doing} has left that was killed or is running still; remove "
+                    f"it if none is running"
+                ) from None
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        return False
+
+    def _is_in_place(self, lock: io.FileIO) -> bool:
+        """Both names are still those of what is open."""
+        with contextlib.suppress(FileNotFoundError):
+            named = os.stat(_LOCK, dir_fd=self._folder, follow_symlinks=False)
+            return os.path.samestat(named, os.fstat(lock.fileno())) and os.path.samestat(
+                os.lstat(self.path), os.fstat(self._folder)
+            )
+        return False
+
+    def _check_ours(self) -> None:
+        """Refuse a folder that holds what none of these leaves."""
+        names = set(os.listdir(self._folder))
+        others = sorted(names - {_LOCK, _NEW}) or sorted(names if _LOCK not in names else ())
+        if others:
+            raise self._in_the_way(f"a folder with {others[0]}")
+
+    def _check_lock(self, lock: io.FileIO) -> None:
+        """Refuse a file that is somebody's, perhaps under a second name."""
+        found = os.fstat(lock.fileno())
+        is_ours = stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
+        if is_ours and found.st_size:
+            # Whoever signed it may have been killed, or lost power, while it was written.
+            begins = os.pread(lock.fileno(), len(_LOCK_BEGINS), 0).rstrip(b"\0")
+            is_ours = _LOCK_BEGINS.startswith(begins)
+        if not is_ours:
+            raise self._in_the_way(f"a folder with another {_LOCK}")
+
+    def _in_the_way(self, got: str) -> ValueError:
+        return ValueError(
+            f"{self.path} is in the way: expected nothing there, or what {self._doing} that was "
+            f"killed has left, got {got}; move it away, or choose another {self._kind}"
+        )
+
+    def _sweep(self) -> None:
+        """Take away what was made, or was begun by a process that is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.stat(_NEW, dir_fd=self._folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(_NEW, dir_fd=self._folder)
+            else:
+                os.unlink(_NEW, dir_fd=self._folder)
+
+    def _sign(self) -> None:
+        """Say who works here, so that nothing is on the medium without it."""
+        assert self._lock is not None
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n{self._doing}\n"
+        os.ftruncate(self._lock.fileno(), 0)
+        os.pwrite(self._lock.fileno(), text.encode(), 0)
+        os.fsync(self._lock.fileno())
+        os.fsync(self._folder)
+
+    def _close(self) -> None:
+        """Free the lock."""
+        if self._lock is not None:
+            self._lock.close()
+        if self._folder >= 0:
+            os.close(self._folder)
+        self._lock, self._folder = None, -1
+
+
+def _open_to_read(path: str, _: int) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _holder(lock: io.FileIO) -> str:
+    """Who works there, as the file says."""
+    first = os.pread(lock.fileno(), 1000, 0).decode(errors="replace").partition("\n")[0]
+    return first.strip() or "another process"
+
+
+def _make_folders(path: Path) -> list[Path]:
+    """Make a folder with its parents, for good, and return those that were not there."""
+    missing: list[Path] = []
+    while not path.is_dir() and path != path.parent:
+        missing.append(path)
+        path = path.parent
+    made: list[Path] = []
+    try:
+        for folder in reversed(missing):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
+            else:
+                made.append(folder)
+            with contextlib.suppress(PermissionError):  # to make one there needs no right to read
+                Files().fsync_folder(folder.parent)
+    except BaseException:
+        _remove_empty(made)
+        raise
+    return made
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders that were made one in the other, as far as nothing is in them."""
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _settle(path: Path) -> None:
+    """Wait until all that was written is on the medium."""
+    files = Files()
+    for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        if each.is_dir():
+            files.fsync_folder(each)
+        else:
+            with each.open("rb") as file:
+                os.fsync(file.fileno())

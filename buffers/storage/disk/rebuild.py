@@ -1,0 +1,145 @@
+"""Make again what is damaged in a store from what is left: a manifest, a segment's header."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+
+from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.storage.chunk_index import Counters
+from stepwell.buffers.storage.disk.files import kind_of
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.format import (
+    MOST_SLOTS,
+    SLOT,
+    Copy,
+    Header,
+    Manifest,
+    Next,
+    Sealed,
+    align,
+)
+from stepwell.buffers.storage.disk.segment import (
+    Loaded,
+    load,
+    open_segment,
+    read_header,
+    segment_path,
+)
+
+__all__ = ["rebuild_header", "rebuild_manifest"]
+
+
+def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
+    """The manifest that the segments of a folder tell of; None where there is none to tell.
+
+    Of the sessions only the first is known to them. Segments that were evicted, but not removed
+    yet, come back. All others that are there are listed, whatever they hold.
+    """
+    found = _read_headers(folder)
+    known = [header for header in found.values() if header is not None]
+    if not known:
+        return None
+    store = Counter(header.store for header in known).most_common(1)[0][0]
+    template = [header for header in known if header.store == store][-1]
+    bare = Manifest(store, template.facts)
+    headers = {
+        number: header if _is_own(header, store, number) else rebuild_header(folder, bare, number)
+        for number, header in found.items()
+    }
+    numbers = list(headers)
+    sealed = tuple(
+        _sealed(folder, number, headers[number], headers[following])
+        for number, following in pairwise(numbers)
+    )
+    newest = headers[numbers[-1]] or template
+    following = Next(numbers[-1] + 1, newest.position, *newest.counters)
+    return Manifest(store, template.facts, sealed, numbers[-1], following)
+
+
+def rebuild_header(
+    folder: StoreFolder, manifest: Manifest, number: int, before: Loaded | None = None
+) -> Header | None:
+    """The header of a segment that has lost it, found by where its second slot table begins.
+
+    Args:
+        folder: The store's folder.
+        manifest: Its manifest.
+        number: Number of the segment.
+        before: The segment before it, if it is there.
+    """
+    path = segment_path(folder.path, number)
+    if kind_of(path) != "file":
+        return None
+    guess = _guess(manifest, number, before)
+    with open_segment(folder.files, path) as file:
+        nbytes = folder.files.size(file)
+        header_bytes = guess.header_bytes
+        last = min(nbytes, header_bytes + MOST_SLOTS * SLOT.itemsize) - SLOT.itemsize
+        for begin in range(header_bytes + 4096, last, 4096):
+            slot = folder.files.pread(file, SLOT.itemsize, begin)
+            if Copy.parse(slot, guess).is_valid.all():
+                return _fitted(guess, begin - header_bytes, nbytes, slot)
+    return None
+
+
+def _read_headers(folder: StoreFolder) -> dict[int, Header | None]:
+    """The headers of all segments in the folder, in order; None where one is damaged."""
+    found: dict[int, Header | None] = {}
+    for number, path in folder.segments().items():
+        if kind_of(path) != "file":
+            continue
+        try:
+            with open_segment(folder.files, path) as file:
+                found[number] = read_header(folder.files, file, path)
+        except (StoreCorrupt, OSError):
+            found[number] = None
+    return found
+
+
+def _is_own(header: Header | None, store: bytes, number: int) -> bool:
+    return header is not None and header.store == store and header.number == number
+
+
+def _sealed(
+    folder: StoreFolder, number: int, header: Header | None, following: Header | None
+) -> Sealed:
+    """What the manifest would say of a segment that another one follows."""
+    with open_segment(folder.files, segment_path(folder.path, number)) as file:
+        nbytes = folder.files.size(file)
+    if header is None:
+        return Sealed(number, nbytes, 0)
+    if following is not None and following.number == number + 1:
+        slots = following.position - header.position
+        return Sealed(number, nbytes, slots if 0 <= slots <= header.slots else 0)
+    alone = Manifest(header.store, header.facts, (), number)  # the one that follows is lost
+    try:
+        slots = len(load(folder.files, folder.path, alone, number, keep_rest=True).records)
+    except StoreCorrupt:
+        slots = 0
+    return Sealed(number, nbytes, slots)
+
+
+def _guess(manifest: Manifest, number: int, before: Loaded | None) -> Header:
+    position, counters = 0, Counters(0, 0, 0)
+    if before is not None:
+        position = before.segment.header.position + len(before.records)
+        counters = before.counters
+    text = manifest.facts.short_text
+    return Header(manifest.store, number, 1, 0, position, counters, text)
+
+
+def _fitted(guess: Header, table_bytes: int, nbytes: int, first: bytes) -> Header:
+    slot = np.frombuffer(first, SLOT)[0]
+    data_offset = guess.header_bytes + 2 * table_bytes
+    return Header(
+        guess.store,
+        guess.number,
+        table_bytes // SLOT.itemsize,
+        align(max(0, nbytes - data_offset)),
+        int(slot["position"]),
+        Counters(int(slot["row_id"]), guess.counters.next_episode, guess.counters.total_steps),
+        guess.facts_text,
+    )

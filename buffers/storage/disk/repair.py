@@ -1,0 +1,244 @@
+"""Bring a damaged store in order: what is whole stays, what is gone is told and left out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+
+from stepwell.buffers.episode import End
+from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
+from stepwell.buffers.storage.disk.files import Files, kind_of, write_at
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.format import Header, Manifest, Sealed, pack_slots
+from stepwell.buffers.storage.disk.rebuild import rebuild_header
+from stepwell.buffers.storage.disk.segment import Loaded, segment_path
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.disk.survey import Damage, SegmentSurvey, survey
+from stepwell.buffers.storage.disk.verify import read_or_rebuild
+from stepwell.buffers.storage.disk.view import Recovery
+
+__all__ = ["RepairReport", "repair"]
+
+_KEPT = "damaged"
+_RUN_BYTES = 8 << 20
+_PAGE_BYTES = 4096
+# Ids that a lost segment may have given out must not come again.
+_MANY_ROWS, _MANY_EPISODES = 1 << 40, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair did, or would do.
+
+    Args:
+        path: The folder.
+        damages: What was found amiss.
+        is_done: The store was brought in order; False where that needs ``yes=True``.
+        recovery: What a crash had left: healed copies, and a torn flush that never returned.
+        kept: The damaged files as they were, now in the folder ``damaged``.
+    """
+
+    path: Path
+    damages: tuple[Damage, ...]
+    is_done: bool
+    recovery: Recovery
+    kept: tuple[Path, ...]
+
+
+def repair(
+    path: str | os.PathLike[str],
+    *,
+    yes: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
+    files: Files | None = None,
+) -> RepairReport:
+    """Bring the store in a folder in order.
+
+    What a crash left is healed and sealed. Damaged pieces are taken out, but only with ``yes``:
+    their rows are gone, what comes before them in an episode is ended by a cut, and what comes
+    after stays without its first rows. The files as they were go into the folder ``damaged``
+    beside the segments; nothing is deleted.
+
+    Args:
+        path: The folder.
+        yes: Take out what is damaged.
+        on_bytes: Called with the number of bytes that were compared since the last call.
+        files: The system calls; tests put faults here.
+
+    Raises:
+        StoreNotFound: There is no store in the folder.
+        StoreLocked: Somebody writes into it.
+        StoreTooNew: A later version wrote it.
+    """
+    folder = StoreFolder(path, files or Files())
+    read_or_rebuild(folder)  # is there a store at all?
+    lock = folder.lock()
+    with contextlib.closing(lock):
+        manifest, damages = read_or_rebuild(folder)
+        found = list(survey(folder, manifest, on_bytes or (lambda nbytes: None)))
+        damages += [damage for each in found for damage in each.damages]
+        if damages and not yes:
+            return RepairReport(folder.path, tuple(damages), False, Recovery(), ())
+        kept = _Repair(folder, manifest, found).run() if damages else []
+    with DiskStorage.open(path, files=folder.files) as storage:  # heals and seals
+        return RepairReport(folder.path, tuple(damages), True, storage.recovery, tuple(kept))
+
+
+class _Repair:
+    """Replaces damaged segments, one after the other; after a crash it can be begun anew.
+
+    Args:
+        folder: The store's folder, locked.
+        manifest: Its manifest, as read or rebuilt.
+        found: The live segments.
+    """
+
+    def __init__(self, folder: StoreFolder, manifest: Manifest, found: list[SegmentSurvey]) -> None:
+        self._folder = folder
+        self._files = folder.files
+        self._manifest = manifest
+        self._found = found
+        self._kept: list[Path] = []
+        self._gone: list[SegmentSurvey] = []
+
+    def run(self) -> list[Path]:
+        """Do it, and return where the damaged files are now."""
+        folder = self._folder.path / _KEPT
+        if kind_of(folder) not in (None, "folder"):
+            raise StoreCorrupt(
+                f"{folder} is a {kind_of(folder)}, expected a folder for damaged files, or none: "
+                f"links are not followed; move it away"
+            )
+        with contextlib.suppress(StoreNotFound):
+            self._keep_manifest()
+        before: Loaded | None = None
+        entries: dict[int, Sealed] = {entry.number: entry for entry in self._manifest.sealed}
+        for each in self._found:
+            each = self._with_header(each, before)
+            if each.loaded is None:
+                self._keep(segment_path(self._folder.path, each.number))
+                entries.pop(each.number, None)
+                self._gone.append(each)
+                continue
+            if each.damages:
+                self._replace(each.loaded, each.lost)
+                entries[each.number] = each.loaded.entry
+            before = each.loaded
+        self._write_manifest(entries)
+        for each in self._gone:  # only now: a manifest must not list what is not there
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(segment_path(self._folder.path, each.number))
+        return self._kept
+
+    def _with_header(self, found: SegmentSurvey, before: Loaded | None) -> SegmentSurvey:
+        """The survey of a segment, with its header made again where that is all that it lacks."""
+        if found.loaded is not None:
+            return found
+        header = rebuild_header(self._folder, self._manifest, found.number, before)
+        if header is None:
+            return found
+        path = segment_path(self._folder.path, found.number)
+        self._keep(path)
+        self._rewrite(path, header, header.pack(), 0)
+        alone = replace(
+            self._manifest,
+            sealed=tuple(e for e in self._manifest.sealed if e.number == found.number),
+            open=found.number if self._manifest.open == found.number else None,
+        )
+        (again,) = survey(self._folder, alone, lambda nbytes: None)
+        return again
+
+    def _replace(self, loaded: Loaded, lost: list[int]) -> None:
+        """Write the segment again, its lost pieces marked as such."""
+        header, slots = loaded.segment.header, loaded.verdict.slots.copy()
+        for number in lost:
+            _mark_lost(slots, header, number)
+        self._keep(loaded.segment.path)
+        packed = pack_slots(header, slots)
+        self._rewrite(loaded.segment.path, header, packed, *header.table_offsets)
+
+    def _keep_manifest(self) -> None:
+        """Keep a manifest that is damaged, or older than the segments."""
+        try:
+            self._folder.read_newest_manifest()
+        except StoreCorrupt:
+            self._keep(self._folder.path / "manifest.json")
+
+    def _keep(self, path: Path) -> None:
+        """Give a damaged file a second name, in the folder for such files."""
+        kind = kind_of(path)
+        if kind is None:
+            return
+        folder = self._folder.path / _KEPT
+        if kind_of(folder) is None:
+            self._files.make_folder(folder)
+            self._files.fsync_folder(self._folder.path)
+        number = 0
+        while kind_of(target := folder / f"{path.name}.{number}") is not None:
+            number += 1
+        # What is no file is lost to the store already, and a folder cannot have a second name.
+        (self._files.link if kind == "file" else self._files.rename)(path, target)
+        self._files.fsync_folder(folder)
+        self._kept.append(target)
+
+    def _rewrite(self, path: Path, header: Header, data: bytes, *offsets: int) -> None:
+        """Replace a segment by a copy that has other bytes at some offsets, and its full length."""
+        temporary = path.with_name(path.name + ".tmp")
+        with self._files.open(path) as old, self._files.create(temporary) as new:
+            # Not the length that the header tells of: it may be anything.
+            length = min(self._files.size(old), header.file_bytes)
+            self._files.allocate(new, length)
+            for offset in range(0, length, _RUN_BYTES):
+                run = self._read(old, min(_RUN_BYTES, length - offset), offset)
+                write_at(self._files, new, run, offset)
+            self._files.truncate(new, header.file_bytes)
+            for offset in offsets:
+                write_at(self._files, new, data, offset)
+            self._files.fsync(new)
+        self._files.rename(temporary, path)
+        self._files.fsync_folder(path.parent)
+
+    def _read(self, file: FileIO, nbytes: int, offset: int) -> bytes:
+        """Bytes of a damaged file; zeros where it ends, or where the medium gives none."""
+        try:
+            return self._files.pread(file, nbytes, offset).ljust(nbytes, b"\0")
+        except OSError:
+            if nbytes <= _PAGE_BYTES:
+                return bytes(nbytes)
+            half = nbytes // 2
+            return self._read(file, half, offset) + self._read(file, nbytes - half, offset + half)
+
+    def _write_manifest(self, entries: dict[int, Sealed]) -> None:
+        """List the segments that are left; one that is replaced is sealed."""
+        manifest = self._manifest
+        is_gone = any(each.number == manifest.open for each in self._gone)
+        is_open = manifest.open not in entries and not is_gone
+        following = manifest.next
+        if is_gone:  # nobody knows which numbers its pieces had
+            row_id, episode = following.row_id + _MANY_ROWS, following.episode + _MANY_EPISODES
+            following = following._replace(
+                segment=following.segment + 1, row_id=row_id, episode=episode
+            )
+        self._folder.write_manifest(
+            replace(
+                manifest,
+                sealed=tuple(entries[number] for number in sorted(entries)),
+                open=manifest.open if is_open else None,
+                next=following,
+            )
+        )
+
+
+def _mark_lost(slots: np.ndarray, header: Header, number: int) -> None:
+    """Say in a slot that its piece is gone; what is known of the piece stays."""
+    slot = slots[number]
+    slot["end"] |= int(End.LOST)
+    slot["number"], slot["position"] = number, header.position + number
+    if slot["group_slots"] == 0:  # nothing is known
+        slot["group"], slot["group_slots"] = number, 1

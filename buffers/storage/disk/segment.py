@@ -1,0 +1,381 @@
+"""One segment: read its slots, and give out its bytes once they are proved right."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from array import array
+from collections.abc import Generator, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.storage.chunk_index import Counters
+from stepwell.buffers.storage.chunk_info import PIECE, Record
+from stepwell.buffers.storage.disk.files import Files, as_bytes
+from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
+from stepwell.buffers.storage.disk.recovery import Verdict, check_slots, judge_open, judge_sealed
+
+_RUN_BYTES = 8 << 20
+
+__all__ = [
+    "Loaded",
+    "Maps",
+    "Segment",
+    "check_size",
+    "damage",
+    "load",
+    "lost_slot",
+    "open_segment",
+    "read_header",
+    "segment_path",
+]
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """The file of a segment."""
+    return folder / f"segment-{number:08}.bin"
+
+
+class Segment:
+    """What is kept in RAM of one file: thirteen bytes for each piece.
+
+    Args:
+        path: The file.
+        header: Its header.
+        nbytes: Its length.
+    """
+
+    def __init__(self, path: Path, header: Header, nbytes: int) -> None:
+        self.path = path
+        self.header = header
+        self.nbytes = nbytes
+        self._crcs = array("I")
+        self._head_crcs = array("I")
+        self._head_bytes = array("I")
+        self._is_proved = bytearray()
+        self.used_bytes = header.data_offset
+
+    @property
+    def pieces(self) -> int:
+        """Number of committed pieces."""
+        return len(self._crcs)
+
+    def extend(self, slots: np.ndarray) -> None:
+        """Take up committed slots."""
+        if len(slots):
+            # Of a lost slot it may be unknown where its piece was.
+            end = int((slots["offset"] + slots["nbytes"]).max())
+            self.used_bytes = max(self.header.data_offset, end)
+        self._crcs.extend(slots["data_crc"].tolist())
+        self._head_crcs.extend(slots["head_crc"].tolist())
+        self._head_bytes.extend(slots["head_bytes"].tolist())
+        self._is_proved.extend(bytes(len(slots)))
+
+    def prove(self, memory: np.ndarray, position: int, record: Record) -> None:
+        """Check a piece's bytes at their first touch, and that its fields lie in them.
+
+        Raises:
+            StoreCorrupt: They are not what was written.
+        """
+        number = position - self.header.position
+        if self._is_proved[number]:
+            self._check_length(memory, record, record.nbytes)
+            return
+        self._compare(memory, record, record.nbytes, self._crcs[number])
+        with self._telling_place(record):
+            self._check_fields(memory, number, record)
+        self._is_proved[number] = True
+
+    def metadata(self, memory: np.ndarray, position: int, record: Record) -> Mapping[str, object]:
+        """The metadata of a piece, whose head is checked for it, without its rows.
+
+        Raises:
+            StoreCorrupt: The bytes are not what was written.
+        """
+        number = position - self.header.position
+        self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
+        with self._telling_place(record):
+            self.header.pieces.check_head(memory, record.offset, self._head_bytes[number])
+            return self.header.pieces.metadata(memory, record.offset)
+
+    def check_all(self, memory: np.ndarray, position: int, record: Record) -> None:
+        """Check all of a piece whose bytes have the right checksum: decode its rows, too.
+
+        Raises:
+            StoreCorrupt: No writer has made it.
+        """
+        self.metadata(memory, position, record)
+        with self._telling_place(record):
+            self._check_fields(memory, position - self.header.position, record)
+            self.header.pieces.check_rows(memory, record.offset, record.stored_rows)
+
+    @contextlib.contextmanager
+    def _telling_place(self, record: Record) -> Generator[None]:
+        try:
+            yield
+        except StoreCorrupt as error:
+            raise StoreCorrupt(damage(self.path, record, str(error))) from error
+
+    def _check_fields(self, memory: np.ndarray, number: int, record: Record) -> None:
+        """Refuse a piece whose fields do not lie in its bytes."""
+        pieces, place = self.header.pieces, (record.offset, record.nbytes, record.stored_rows)
+        pieces.check_head(memory, record.offset, self._head_bytes[number])
+        pieces.check(memory, *place)
+
+    def _compare(self, memory: np.ndarray, record: Record, nbytes: int, crc: int) -> None:
+        end = self._check_length(memory, record, nbytes)
+        if crc32(as_bytes(memory[record.offset : end])) != crc:
+            raise StoreCorrupt(damage(self.path, record))
+
+    def _check_length(self, memory: np.ndarray, record: Record, nbytes: int) -> int:
+        """Refuse memory that ends before a piece does; it may have been mapped anew."""
+        end = record.offset + nbytes
+        if len(memory) < end:
+            raise StoreCorrupt(wrong_size(self.path, len(memory), str(max(self.nbytes, end))))
+        return end
+
+
+class Loaded(NamedTuple):
+    """A segment as found in its file.
+
+    Args:
+        segment: What is kept of it.
+        entry: What the manifest says, or would say if the segment were complete.
+        verdict: What its slot tables say.
+        records: The table's records of its pieces.
+        counters: The table's counters after its last piece.
+    """
+
+    segment: Segment
+    entry: Sealed
+    verdict: Verdict
+    records: np.ndarray
+    counters: Counters
+
+    def without_slots(self) -> Loaded:
+        """The same, less what is needed only to heal it."""
+        return self._replace(verdict=self.verdict._replace(slots=self.verdict.slots[:0].copy()))
+
+
+def load(
+    files: Files, folder: Path, manifest: Manifest, number: int, *, keep_rest: bool = False
+) -> Loaded:
+    """Read header and slots of a live segment.
+
+    Args:
+        files: The system calls.
+        folder: The store's folder.
+        manifest: The store's manifest.
+        number: Number of the segment.
+        keep_rest: Give out what is whole in a file of another length, or one with lost slots.
+
+    Raises:
+        StoreCorrupt: The file is missing, too short or too long, another one, damaged, or tells of
+            what no writer has written.
+    """
+    sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
+    path = segment_path(folder, number)
+    with open_segment(files, path) as file:
+        nbytes = files.size(file)
+        header = read_header(files, file, path)
+        _check_identity(header, manifest, number, path)
+        if not keep_rest:
+            check_size(header, sealed, nbytes, path)
+        elif nbytes < header.data_offset:
+            raise StoreCorrupt(wrong_size(path, nbytes, f"{header.data_offset} or more"))
+        verdict = _judge(files, file, header, sealed, path)
+    if len(verdict.lost) and not keep_rest:
+        raise StoreCorrupt(lost_slot(path, int(verdict.lost[0])))
+    data_end = header.file_bytes
+    if sealed is not None and not keep_rest:
+        data_end = min(sealed.nbytes, data_end)
+    check_slots(verdict, header, data_end, str(path))
+    segment = Segment(path, header, nbytes)
+    segment.extend(verdict.slots)
+    entry = sealed
+    # The file is cut off at the length that is told: never within its header and slots.
+    if entry is None or entry.nbytes < header.data_offset:
+        entry = Sealed(number, align(segment.used_bytes), len(verdict.slots))
+    records = _records(verdict.slots, number)
+    return Loaded(segment, entry, verdict, records, _counters(header, verdict.slots))
+
+
+def open_segment(files: Files, path: Path) -> FileIO:
+    """Open a segment that should be there."""
+    try:
+        return files.open(path)
+    except FileNotFoundError as error:
+        raise StoreCorrupt(
+            f"{path} is missing: it was removed, or evicted by the writer of the store since the "
+            f"store was opened; open it again, or {cure(path)}"
+        ) from error
+
+
+class Maps:
+    """Segments mapped into memory at their first touch, a bounded number at a time.
+
+    What was given out stays valid however many come after it, also when the file is evicted.
+
+    Args:
+        files: The system calls.
+        limit: Most maps to hold: each one holds a file descriptor.
+    """
+
+    def __init__(self, files: Files, limit: int = 512) -> None:
+        self._files = files
+        self._limit = limit
+        self._maps: dict[int, np.ndarray] = {}
+
+    def of(self, segment: Segment) -> np.ndarray:
+        """The bytes of a segment's file.
+
+        Raises:
+            StoreCorrupt: The file is gone.
+        """
+        memory = self._maps.get(segment.header.number)
+        return self._map(segment) if memory is None else memory
+
+    @property
+    def numbers(self) -> set[int]:
+        """The segments that are mapped."""
+        return set(self._maps)
+
+    def forget(self, number: int) -> None:
+        """Drop the map of a segment that is evicted."""
+        self._maps.pop(number, None)
+
+    def clear(self) -> None:
+        """Drop all maps."""
+        self._maps.clear()
+
+    def _map(self, segment: Segment) -> np.ndarray:
+        while len(self._maps) >= self._limit:
+            self._maps.pop(next(iter(self._maps)))
+        try:
+            memory = self._open(segment)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            self._maps.clear()
+            memory = self._open(segment)
+        self._maps[segment.header.number] = memory
+        return memory
+
+    def _open(self, segment: Segment) -> np.ndarray:
+        with open_segment(self._files, segment.path) as file:
+            # Its length is not told: the writer may cut it off at its last piece in the meantime.
+            is_empty = self._files.size(file) == 0
+            return np.empty(0, np.uint8) if is_empty else self._files.map(file)
+
+
+def read_header(files: Files, file: FileIO, path: Path) -> Header:
+    """What a segment says of itself.
+
+    Raises:
+        StoreCorrupt: It is damaged, or the file is no segment.
+    """
+    start = files.pread(file, 4096, 0)
+    header_bytes = Header.length(start, str(path))
+    rest = files.pread(file, header_bytes - len(start), len(start))
+    return Header.unpack(start + rest, str(path))
+
+
+def _judge(
+    files: Files, file: FileIO, header: Header, sealed: Sealed | None, path: Path
+) -> Verdict:
+    slots = header.slots if sealed is None else sealed.slots
+    if slots > header.slots:
+        raise StoreCorrupt(
+            f"{path} has {header.slots} slots, but the manifest counts {slots}; {cure(path)}"
+        )
+    # B first: a flush that goes on meanwhile is then seen in A at least as far as in B.
+    nbytes = slots * SLOT.itemsize
+    in_b, in_a = (
+        files.pread(file, nbytes, offset).ljust(nbytes, b"\0")
+        for offset in reversed(header.table_offsets)
+    )
+    b = Copy.parse(in_b, header)
+    a = b if in_a == in_b else Copy.parse(in_a, header)  # mostly they are the same
+    if sealed is not None:
+        return judge_sealed(a, b)
+
+    def is_data_right(slot: np.ndarray) -> bool:
+        begin, count = int(slot["offset"]), int(slot["nbytes"])
+        if not header.data_offset <= begin <= begin + count <= header.file_bytes:
+            raise StoreCorrupt(
+                f"{path}: slot {slot['number']} tells of {count} bytes at {begin}, expected a "
+                f"place from {header.data_offset} to {header.file_bytes}; {cure(path)}"
+            )
+        crc = 0
+        for offset in range(begin, begin + count, _RUN_BYTES):
+            crc = crc32(files.pread(file, min(_RUN_BYTES, begin + count - offset), offset), crc)
+        return crc == int(slot["data_crc"])
+
+    return judge_open(a, b, str(path), is_data_right)
+
+
+def _check_identity(header: Header, manifest: Manifest, number: int, path: Path) -> None:
+    if header.store != manifest.store or header.number != number:
+        raise StoreCorrupt(
+            f"{path} is segment {header.number} of store {header.store.hex()}, expected segment "
+            f"{number} of store {manifest.store.hex()}; put the right file there"
+        )
+    if header.facts.spec != manifest.facts.spec:
+        raise StoreCorrupt(
+            f"{path} holds other fields than the manifest says: "
+            f"{manifest.facts.spec.difference(header.facts.spec)}; restore both from one copy"
+        )
+
+
+def check_size(header: Header, sealed: Sealed | None, nbytes: int, path: Path) -> None:
+    """Refuse a file of another length; a sealed one may still have that of its writing."""
+    expected = header.file_bytes if sealed is None else sealed.nbytes
+    if nbytes not in (expected, header.file_bytes) or expected < header.data_offset:
+        raise StoreCorrupt(wrong_size(path, nbytes, str(max(expected, header.data_offset))))
+
+
+def wrong_size(path: Path, nbytes: int, expected: str) -> str:
+    """What to say of a file of another length."""
+    return f"{path} has {nbytes} bytes, expected {expected}; {cure(path)}"
+
+
+def lost_slot(path: Path, number: int) -> str:
+    """What to say of a slot of which no copy is left."""
+    what = f"both copies of slot {number} are damaged, so that a piece is lost"
+    return f"{path}: {what}; {cure(path)}"
+
+
+def damage(path: Path, record: Record, why: str = "") -> str:
+    """What to say of a piece whose bytes are not what was written."""
+    last_row = record.first_row + record.stored_rows - 1
+    return (
+        f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
+        f"{last_row} of episode {record.episode}, are not what was written"
+        f"{why and f' ({why})'}; {cure(path)}"
+    )
+
+
+def _counters(header: Header, slots: np.ndarray) -> Counters:
+    """The table's counters after the given slots of a segment."""
+    if not len(slots):
+        return header.counters
+    # A slot of which nothing is left, as a repair writes it, may tell of less than the header.
+    return Counters(
+        max(header.counters.next_row_id, int(slots["row_id"][-1] + slots["rows"][-1])),
+        max(header.counters.next_episode, int(slots["episode"].max()) + 1),
+        max(header.counters.total_steps, int(slots["total_steps"][-1])),
+    )
+
+
+def _records(slots: np.ndarray, number: int) -> np.ndarray:
+    records = np.zeros(len(slots), PIECE)
+    for name in ("episode", "stream", "first_row", "end", "row_id", "offset", "nbytes"):
+        records[name] = slots[name]
+    records["stored_rows"] = slots["rows"]
+    records["segment"] = number
+    return records

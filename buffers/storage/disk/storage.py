@@ -1,0 +1,403 @@
+"""Episodes in a folder: one process writes, many read, and what `add` returned from is durable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+from threading import RLock
+from typing import Any, Self
+
+import numpy as np
+
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.spec import Spec
+from stepwell.buffers.storage.checkpoint import pack, unpack
+from stepwell.buffers.storage.chunk_codec import Buffer
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_info import Record
+from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
+from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.format import Manifest, StoreFacts
+from stepwell.buffers.storage.disk.options import (
+    OnCorrupt,
+    check_limits,
+    check_on_corrupt,
+    closing_on_error,
+    plain_json,
+)
+from stepwell.buffers.storage.disk.segment import Loaded, Maps, Segment
+from stepwell.buffers.storage.disk.view import Recovery, View, look
+
+__all__ = ["DiskStorage", "Recovery"]
+
+
+_SEGMENT_BYTES = 64 << 20
+
+
+class DiskStorage:
+    """Keeps pieces in a folder of a local filesystem. Make one by `create` or `open`.
+
+    One process at a time may write; any number may read with ``read_only=True``, also meanwhile:
+    they see what was stored when they opened it, or last called `refresh`. After any crash the
+    store opens with every piece that `add` returned from. Every byte is under a checksum.
+
+    Example:
+        >>> import tempfile
+        >>> import gymnasium as gym
+        >>> from stepwell.buffers import Spec
+        >>> env = gym.make("CartPole-v1")
+        >>> spec = Spec.from_spaces(env.observation_space, env.action_space)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with DiskStorage.create(f"{folder}/a", spec, provenance={"source": "doc"}):
+        ...         pass
+        ...     with DiskStorage.open(f"{folder}/a", read_only=True) as storage:
+        ...         storage.spec == spec, storage.provenance, len(storage.table)
+        (True, {'source': 'doc'}, 0)
+    """
+
+    def __init__(self, folder: StoreFolder, lock: FileIO | None, *, skip: bool = False) -> None:
+        self._folder = folder
+        self._skip = skip
+        self._is_closed = False
+        self._maps = Maps(folder.files)
+        self._known: dict[int, Loaded] = {}
+        self._lost: set[int] = set()
+        self._generation = 0
+        self._lock = RLock()
+        self._appender = None if lock is None else Appender(folder, lock, self._maps, self._lock)
+        self._view = self._look() if self._appender is None else self._appender.view
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        spec: Spec,
+        *,
+        capacity: int | None = None,
+        capacity_bytes: int | None = None,
+        segment_bytes: int = _SEGMENT_BYTES,
+        provenance: Mapping[str, object] | None = None,
+        files: Files | None = None,
+    ) -> DiskStorage:
+        """Make a store in a new or empty folder and open it for writing.
+
+        Args:
+            path: The folder, on a local filesystem.
+            spec: The fields of every row.
+            capacity: Steps to keep at most; the oldest files go first, about a sixteenth of the
+                steps at a time. None keeps everything.
+            capacity_bytes: Bytes of disk to take at most, 1 MiB or more; the oldest files go first.
+            segment_bytes: Largest file, unless a single piece, or a 128th of the store, is more.
+            provenance: JSON-able facts about the data.
+            files: The system calls; tests put faults here.
+
+        Raises:
+            ValueError: The folder is not empty, or a number is out of range.
+            TypeError: The provenance is not JSON-able.
+            StoreLocked: Another process makes a store in this folder.
+        """
+        check_limits(capacity, capacity_bytes)
+        if capacity_bytes is not None:
+            segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
+        facts = StoreFacts(
+            *(spec, capacity, capacity_bytes, segment_bytes), plain_json(provenance or {})
+        )
+        folder = StoreFolder(path, files or Files())
+        folder.make()
+        lock = folder.lock()
+        with closing_on_error(lock):
+            folder.check_unused()  # again: nobody else makes one from here on
+            folder.write_manifest(Manifest(os.urandom(16), facts))
+            return cls(folder, lock)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        capacity: int | None = None,
+        capacity_bytes: int | None = None,
+        on_corrupt: OnCorrupt = "raise",
+        files: Files | None = None,
+    ) -> DiskStorage:
+        """Open the store in a folder, for writing unless ``read_only``.
+
+        Args:
+            path: The folder.
+            read_only: Take no lock and write nothing.
+            capacity: Steps to keep at most from now on; None leaves it as it was.
+            capacity_bytes: Bytes of disk to take at most from now on; None leaves it as it was.
+            on_corrupt: What to do about damaged pieces: ``"raise"``, or, in a store that is opened
+                to read, ``"skip"`` them; `lost_pieces` counts those found so far.
+            files: The system calls; tests put faults here.
+
+        Raises:
+            StoreNotFound: There is no store in the folder.
+            StoreLocked: Another process writes into it.
+            StoreCorrupt: Something in it is not what was written.
+            StoreTooNew: A later version wrote it.
+            ValueError: Damaged pieces are to be skipped in a store that is opened for writing, or
+                a capacity is out of range.
+        """
+        check_limits(capacity, capacity_bytes)
+        skip = check_on_corrupt(on_corrupt, read_only=read_only)
+        folder = StoreFolder(path, files or Files())
+        folder.check()
+        if read_only:
+            return cls(folder, None, skip=skip)
+        lock = folder.lock()
+        with closing_on_error(lock):
+            storage = cls(folder, lock)
+            if storage._appender is not None:
+                storage._appender.set_capacity(capacity, capacity_bytes)
+            return storage
+
+    @staticmethod
+    def exists(path: str | os.PathLike[str]) -> bool:
+        """There is a store in the folder."""
+        return StoreFolder(path, Files()).is_store
+
+    @property
+    def lock(self) -> RLock:
+        """Held while the table changes."""
+        return self._lock
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        return self._view.manifest.facts.spec
+
+    @property
+    def table(self) -> PieceTable:
+        """The index of what is stored; `refresh` makes a new one."""
+        return self._view.table
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of disk that the segments take, room for what is to come included."""
+        return self._view.nbytes
+
+    @property
+    def capacity(self) -> int | None:
+        """Steps to keep at most."""
+        return self._view.manifest.facts.capacity
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Bytes of disk to take at most."""
+        return self._view.manifest.facts.capacity_bytes
+
+    @property
+    def provenance(self) -> Mapping[str, object]:
+        """JSON-able facts about the data, as given to `create`."""
+        return self._view.manifest.facts.provenance
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """JSON-able facts about the runs that wrote here, the oldest first."""
+        return self._view.manifest.facts.sessions
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening the store found amiss."""
+        return self._view.recovery
+
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that are left out: `repair` took them out, or they were skipped as damaged."""
+        return self._view.lost_pieces
+
+    @property
+    def skips_corrupt(self) -> bool:
+        """Damaged pieces are left out."""
+        return self._skip
+
+    @property
+    def generation(self) -> int:
+        """Positions are given once, but for a repair that took out the newest segment."""
+        return self._generation
+
+    @property
+    def is_read_only(self) -> bool:
+        """Nothing can be added."""
+        return self._appender is None
+
+    @property
+    def is_being_written(self) -> bool:
+        """A living process, perhaps this one, has the store open for writing."""
+        return self._folder.is_being_written
+
+    def append_session(self, facts: Mapping[str, object]) -> None:
+        """Note, for good, that a new run writes here.
+
+        Raises:
+            TypeError: The facts are not JSON-able.
+        """
+        self._appender_in_force().append_session(plain_json(facts))
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Store pieces; when it returns they are durable.
+
+        After a crash all pieces of a call are there or none, unless they did not fit in one file.
+
+        Raises:
+            ValueError: A piece does not continue its episode, or is larger than the capacity;
+                nothing was stored.
+            SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
+            StoreFailed: The disk is full or failed, now or before; open the store again.
+        """
+        self._appender_in_force().add(pieces)
+
+    def payload(self, position: int) -> tuple[Buffer, int]:
+        """Memory that holds the piece at a position of the table, and where it begins in it.
+
+        Raises:
+            StoreCorrupt: The bytes are not what was written.
+        """
+        memory, segment, record = self._find(position)
+        segment.prove(memory, position, record)
+        return memory, record.offset
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """JSON-able facts about the episode of the piece at a position; its rows are not read.
+
+        Raises:
+            StoreCorrupt: The bytes are not what was written.
+        """
+        memory, segment, record = self._find(position)
+        return segment.metadata(memory, position, record)
+
+    def drop_before(self, row_id: int) -> None:
+        """Forget sealed segments all of whose rows are older than the one with this id, for good.
+
+        Raises:
+            ValueError: The store was opened with ``read_only=True``.
+            StoreFailed: A system call failed, now or earlier.
+        """
+        self._appender_in_force().drop_before(row_id)
+
+    def lose(self, position: int) -> None:
+        """Leave out a piece whose bytes are damaged, as long as the store is open here."""
+        self._lost.add(position)
+        self.table.lose([position])
+
+    @property
+    def store(self) -> str:
+        """The store's name, 32 hexadecimal digits drawn when it was made."""
+        return self._view.manifest.store.hex()
+
+    def save_checkpoint(self, name: str, state: Mapping[str, object]) -> None:
+        """Keep state beside the data, for good, in place of the state of that name.
+
+        Args:
+            name: Letters, digits, - and _.
+            state: Nested mappings and lists of JSON values and numpy arrays.
+
+        Raises:
+            TypeError: Something else is in the state.
+        """
+        self._appender_in_force().save_checkpoint(name, pack(state))
+
+    def load_checkpoint(self, name: str) -> dict[str, Any]:
+        """The state of that name.
+
+        Raises:
+            StoreNotFound: There is none.
+            StoreCorrupt: Its bytes are not what was written.
+        """
+        self._check_open()
+        data = self._folder.read_checkpoint(name)
+        return unpack(data, f"checkpoint {name!r} of {self.path}")
+
+    def refresh(self) -> bool:
+        """Take up what the writer has stored since; only for a store that was opened to read.
+
+        Returns:
+            Whether the table changed. The one from before stays as it is.
+
+        Raises:
+            StoreCorrupt: Something new is not what was written.
+        """
+        self._check_open()
+        if not self.is_read_only:
+            raise ValueError(f"{self.path} is open for writing, expected read_only=True: leave it")
+        with self._lock:
+            before, self._view = self._view, self._look()
+            # A segment that vanished from the midst was taken out by `repair`; its numbers come
+            # again.
+            oldest = min(self._view.segments, default=-1)
+            self._generation += any(
+                number >= oldest and number not in self._view.segments for number in before.segments
+            )
+            return before.extent != self._view.extent
+
+    def close(self) -> None:
+        """Seal the newest segment and release files and lock; closing twice is harmless."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._maps.clear()
+        if self._appender is not None:
+            self._appender.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _find(self, position: int) -> tuple[np.ndarray, Segment, Record]:
+        """The memory, the segment and the record of a piece."""
+        self._check_open()
+        record = self.table.record(position)
+        segment = self._view.segments[record.segment]
+        return self._maps.of(segment), segment, record
+
+    def _look(self) -> View:
+        """The store as it is now."""
+        seen = ""
+        while True:
+            view = look(self._folder, self._known, skip=self._skip)
+            try:
+                self._hold(view)
+            except StoreCorrupt as error:
+                # A segment may be evicted after the look: then the next look knows it.
+                if str(error) == seen:
+                    raise
+                seen = str(error)
+            else:
+                break
+        if self._lost:
+            view.table.lose(lost for lost in self._lost if lost >= view.table.base)
+        return view
+
+    def _hold(self, view: View) -> None:
+        """Map what may be evicted: from then on it stays readable."""
+        for number in self._maps.numbers - set(view.segments):
+            self._maps.forget(number)
+        if view.manifest.facts.is_ring:
+            for segment in view.segments.values():
+                self._maps.of(segment)
+
+    def _appender_in_force(self) -> Appender:
+        self._check_open()
+        if self._appender is None:
+            raise ValueError(
+                f"{self.path} was opened with read_only=True, expected a store to write into: "
+                f"open it without"
+            )
+        return self._appender
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"{self.path} is closed, expected an open store: open it again")

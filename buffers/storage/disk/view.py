@@ -1,0 +1,195 @@
+"""What is known of a store at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stepwell.buffers.episode import End
+from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.storage.chunk_index import Counters, PieceTable
+from stepwell.buffers.storage.chunk_info import PIECE
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.format import Manifest, Next
+from stepwell.buffers.storage.disk.segment import Loaded, Segment, load
+
+__all__ = ["Recovery", "View", "load_all", "look"]
+
+
+# A lost segment leaves a gap of as many records as it had pieces: at most a few times as many as
+# are there, or as a small store has. Where a file says more, no memory is taken for it.
+_LOST_PIECES, _LOST_SHARE = 1 << 18, 4
+
+
+class Recovery(NamedTuple):
+    """What opening a store found amiss.
+
+    Args:
+        healed: Copies of slots that were damaged or missing, the other one being whole; nothing is
+            lost.
+        torn: Pieces of the flush during which the writer ended, which never returned.
+    """
+
+    healed: int = 0
+    torn: int = 0
+
+
+class View:
+    """Manifest, table and segments of a store.
+
+    Args:
+        manifest: The manifest.
+        loaded: The live segments as found in their files; where one is missing, its pieces are
+            lost.
+    """
+
+    def __init__(self, manifest: Manifest, loaded: Sequence[Loaded]) -> None:
+        self.manifest = manifest
+        self.segments: dict[int, Segment] = {each.entry.number: each.segment for each in loaded}
+        self.recovery = Recovery(
+            sum(len(each.verdict.heal_a) + len(each.verdict.heal_b) for each in loaded),
+            sum(each.verdict.torn for each in loaded),
+        )
+        self.table = _table(manifest, loaded)
+
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that are damaged and left out."""
+        first = min(self.segments, default=1 << 32)
+        before = sum(entry.slots for entry in self.manifest.sealed if entry.number < first)
+        return before + int((self.table.records["end"] & End.LOST != 0).sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.nbytes for segment in self.segments.values())
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Position of the oldest piece, and the number of pieces."""
+        return self.table.base, len(self.table)
+
+    @property
+    def next(self) -> Next:
+        """What is not used yet."""
+        after = max(self.manifest.numbers, default=-1) + 1
+        number = max(after, self.manifest.next.segment)
+        return Next(number, sum(self.extent), *self.table.counters)
+
+
+def load_all(
+    folder: StoreFolder,
+    manifest: Manifest,
+    known: dict[int, Loaded] | None = None,
+    faults: list[str] | None = None,
+) -> list[Loaded]:
+    """Read the live segments, but for those that are known and did not change.
+
+    Args:
+        folder: The store's folder.
+        manifest: Its manifest.
+        known: Segments from an earlier look.
+        faults: Takes the sentences about segments that cannot be read, which are then left out;
+            None stops at the first.
+
+    Raises:
+        StoreCorrupt: A segment is damaged.
+    """
+    sealed = {entry.number: entry for entry in manifest.sealed}
+    loaded: list[Loaded] = []
+    for number in manifest.numbers:
+        found = (known or {}).get(number)
+        try:
+            if found is None or found.entry != sealed.get(number):
+                keep_rest = faults is not None
+                found = load(folder.files, folder.path, manifest, number, keep_rest=keep_rest)
+            loaded.append(found)
+        except StoreCorrupt as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
+    return loaded
+
+
+def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -> View:
+    """Read the store while a writer may change it: only what is found twice is an error.
+
+    Args:
+        folder: The store's folder.
+        known: Sealed segments from an earlier look; replaced by those of this one.
+        skip: Leave out what is damaged.
+
+    Raises:
+        StoreCorrupt: Something in the store is not what was written, or its manifest is older than
+            its segments.
+    """
+    seen = ""
+    while True:
+        manifest = folder.read_newest_manifest()
+        try:
+            loaded = load_all(folder, manifest, known)
+            view = View(manifest, loaded)
+        except StoreCorrupt as error:
+            if str(error) != seen:
+                seen = str(error)
+                continue
+            if not skip:
+                raise
+            loaded = load_all(folder, manifest, known, faults=[])
+            view = View(manifest, loaded)
+        known.clear()
+        numbers = {entry.number for entry in manifest.sealed}
+        known.update(
+            (each.entry.number, each.without_slots())
+            for each in loaded
+            if each.entry.number in numbers
+        )
+        return view
+
+
+def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> PieceTable:
+    """The index of all pieces; a lost one keeps its place."""
+    if not loaded:
+        counters = Counters(*manifest.next[2:])
+        return PieceTable.restore(np.empty(0, PIECE), counters, manifest.next.position)
+    base = position = loaded[0].segment.header.position
+    most_lost = _LOST_PIECES + _LOST_SHARE * sum(len(each.records) for each in loaded)
+    parts: list[np.ndarray] = []
+    before = Counters()
+    for each in loaded:
+        begin = each.segment.header.position
+        gap = _gap(position, begin, each.segment, most_lost)
+        _check_follows(before, each)
+        parts += [gap, each.records]
+        position, before = begin + len(each.records), each.counters
+    last = loaded[-1].segment
+    parts.append(_gap(position, max(position, manifest.next.position), last, most_lost))
+    counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
+    return PieceTable.restore(np.concatenate(parts), counters, base)
+
+
+def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:
+    """Records of pieces whose segment is gone, noted under one that is there."""
+    if not begin <= end <= begin + most:
+        raise StoreCorrupt(
+            f"{segment.path} begins with piece {end}, expected {begin} or at most {most} more: "
+            f"its store was put together from two copies; restore all of it from one"
+        )
+    records = np.zeros(end - begin, PIECE)
+    records["end"], records["segment"] = int(End.LOST), segment.header.number
+    records["episode"] = records["stream"] = -1
+    return records
+
+
+def _check_follows(before: Counters, each: Loaded) -> None:
+    """Refuse a segment that gives out again what the one before it has used."""
+    for name, used, first in zip(
+        Counters._fields, before, each.segment.header.counters, strict=True
+    ):
+        if first < used:
+            raise StoreCorrupt(
+                f"{each.segment.path} begins with {name} {first}, expected {used} or more: its "
+                f"store was put together from two copies; restore all of it from one"
+            )

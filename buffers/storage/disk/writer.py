@@ -1,0 +1,267 @@
+"""Writes the newest segment of a store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from io import FileIO
+from pathlib import Path
+from threading import RLock
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.storage.chunk_codec import Part
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.disk.files import Files, write_at
+from stepwell.buffers.storage.disk.format import SLOT, Header, Sealed, align, pack_slots
+from stepwell.buffers.storage.disk.segment import Loaded, Segment, segment_path
+
+__all__ = ["Encoded", "SegmentWriter", "Sizes", "heal"]
+
+_MIN_SLOTS = 256
+_MIN_DATA_BYTES = 1 << 20
+_MIN_BYTES_A_SLOT = 512
+_LONG_BYTES = 1 << 16
+_RUN_BYTES = 1 << 20
+
+
+class Encoded(NamedTuple):
+    """A piece with its bytes; the first part is its head, the fields and the metadata."""
+
+    piece: Piece
+    parts: list[Part]
+    nbytes: int
+    new_steps: int
+
+    @property
+    def crc(self) -> int:
+        """Checksum of the bytes."""
+        crc = 0
+        for part in self.parts:
+            crc = crc32(part, crc)
+        return crc
+
+
+class Sizes(NamedTuple):
+    """Room in a segment.
+
+    A run begins with a small segment, and what ran out in one is doubled in the next: so neither a
+    short run nor one with few large pieces leaves room unused.
+    """
+
+    slots: int
+    data_bytes: int
+
+    @classmethod
+    def first(cls, segment_bytes: int) -> Sizes:
+        """The sizes with which a run begins."""
+        return cls(min(_MIN_SLOTS, segment_bytes // 4096 + 1), min(_MIN_DATA_BYTES, segment_bytes))
+
+    def after(self, full: SegmentWriter, segment_bytes: int) -> Sizes:
+        """The sizes of the segment that follows a full one."""
+        slots, data_bytes = self
+        if full.free_slots == 0:
+            slots = min(2 * slots, max(slots, segment_bytes // _MIN_BYTES_A_SLOT))
+        elif full.used_data_bytes > data_bytes // 2:
+            data_bytes = min(2 * data_bytes, segment_bytes)
+        return Sizes(slots, data_bytes)
+
+
+class SegmentWriter:
+    """Appends pieces to a new segment, which becomes part of the store once the manifest lists it.
+
+    Args:
+        files: The system calls.
+        folder: The store's folder.
+        header: What the segment is.
+        table_lock: Held while the table changes.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+
+    def __init__(self, files: Files, folder: Path, header: Header, table_lock: RLock) -> None:
+        self._files = files
+        self._table_lock = table_lock
+        self._header = header
+        self._file = _create(files, folder, header)
+        self._slots = 0
+        self._data_end = header.data_offset
+        self.segment = Segment(segment_path(folder, header.number), header, header.file_bytes)
+        self.rows = 0
+
+    @property
+    def free_slots(self) -> int:
+        """Pieces that the slot tables still have place for."""
+        return self._header.slots - self._slots
+
+    @property
+    def used_data_bytes(self) -> int:
+        """Bytes of all pieces."""
+        return self._data_end - self._header.data_offset
+
+    def count_fitting(self, pieces: Sequence[Encoded], max_rows: int) -> int:
+        """How many of the pieces, from the first on, still go into this segment."""
+        free_bytes, rows, count = self._header.data_bytes - self.used_data_bytes, self.rows, 0
+        for encoded in pieces[: self.free_slots]:
+            if encoded.nbytes > free_bytes or rows + encoded.piece.rows > max_rows:
+                break
+            free_bytes -= encoded.nbytes
+            rows += encoded.piece.rows
+            count += 1
+        return count
+
+    def commit(self, pieces: Sequence[Encoded], table: PieceTable) -> None:
+        """Make pieces durable, all of them or none, and enter them in the table."""
+        end = self._write_data(pieces)
+        # Only now, for the disk is busy with the data while their checksums are reckoned.
+        slots = self._new_slots(pieces, table)
+        packed = pack_slots(self._header, slots)
+        in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._header.table_offsets)
+        write_at(self._files, self._file, packed, in_a)
+        self._files.fdatasync(self._file)
+        # Copy B says that all the rest is on the medium: it must come after the sync.
+        write_at(self._files, self._file, packed, in_b)
+        with self._table_lock:
+            self.segment.extend(slots)
+            for encoded, offset in zip(pieces, slots["offset"].tolist(), strict=True):
+                table.append(encoded.piece, self._header.number, offset, encoded.nbytes)
+                self.rows += encoded.piece.rows
+        self._slots += len(pieces)
+        self._data_end = end
+
+    def seal(self) -> Sealed:
+        """Make the last copies B durable and say what the manifest must note."""
+        self._files.fdatasync(self._file)
+        return Sealed(self._header.number, align(self._data_end), self._slots)
+
+    def give_back(self, sealed: Sealed) -> None:
+        """Return the room behind the last piece to the disk, once the manifest says so."""
+        if not self._files.has_other_name(self._file):  # as a copy by hard links gives it one
+            self._files.truncate(self._file, sealed.nbytes)
+            self.segment.nbytes = sealed.nbytes
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write_data(self, pieces: Sequence[Encoded]) -> int:
+        """Write the pieces' bytes and return where they end."""
+        end = self._data_end
+        for data in _few(part for encoded in pieces for part in encoded.parts):
+            for start in range(0, len(data), _RUN_BYTES):
+                run = memoryview(data)[start : start + _RUN_BYTES]
+                write_at(self._files, self._file, run, end)
+                if len(run) >= _LONG_BYTES:
+                    self._files.begin_sync(self._file, end, len(run))
+                end += len(run)
+        return end
+
+    def _new_slots(self, pieces: Sequence[Encoded], table: PieceTable) -> np.ndarray:
+        """The slots of the pieces; a row of plain numbers is made faster than a column of them."""
+        position, row_id = table.base + len(table), table.next_row_id
+        total_steps, offset = table.total_steps, self._data_end
+        slots: list[tuple[object, ...]] = []
+        for place, (piece, parts, nbytes, new_steps) in enumerate(pieces):
+            rows, head = piece.rows, parts[0]
+            total_steps += new_steps
+            slots.append(
+                (
+                    *(0, 0, self._slots + place, self._slots, len(pieces), int(piece.end), 0),
+                    *(position + place, piece.episode, piece.stream, piece.first_row, rows),
+                    *(row_id, total_steps, offset, nbytes, len(head), crc32(head), b""),
+                    *(pieces[place].crc, 0),
+                )
+            )
+            row_id, offset = row_id + rows, offset + nbytes
+        return np.array(slots, SLOT)
+
+
+def _few(parts: Iterable[Part]) -> Iterator[Part]:
+    """The same bytes in few parts, of which the long ones are not copied."""
+    short: list[Part] = []
+    for part in parts:
+        if len(part) < _LONG_BYTES:
+            short.append(part)
+            continue
+        yield b"".join(short)
+        yield part
+        short = []
+    yield b"".join(short)
+
+
+def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:
+    """Write the missing copies of committed slots again, and return the room behind the last piece.
+
+    Args:
+        files: The system calls.
+        loaded: What was found.
+        is_open: Its writer ended without sealing it.
+    """
+    segment, verdict = loaded.segment, loaded.verdict
+    with files.open_to_write(segment.path) as file:
+        if is_open:
+            # The last flush may have failed at its sync, after which the system takes bytes for
+            # written that are not: so write them again.
+            for slot in verdict.slots[verdict.heal_b]:
+                offset = int(slot["offset"])
+                write_at(files, file, files.pread(file, int(slot["nbytes"]), offset), offset)
+        # Of these copy A may be as little on the medium as the data, and it must be there before B
+        # is: what has a B is not written a third time, should the last sync here fail too.
+        heal_a = np.union1d(verdict.heal_a, verdict.heal_b) if is_open else verdict.heal_a
+        for table_offset, numbers in zip(
+            segment.header.table_offsets, (heal_a, verdict.heal_b), strict=True
+        ):
+            files.fdatasync(file)
+            for number in numbers.tolist():
+                data = verdict.slots[number].tobytes()
+                write_at(files, file, data, table_offset + number * SLOT.itemsize)
+        files.fdatasync(file)
+
+
+def give_back(files: Files, loaded: Loaded) -> None:
+    """Return the room behind a sealed segment's last piece to the disk."""
+    if loaded.segment.nbytes > loaded.entry.nbytes:
+        with files.open_to_write(loaded.segment.path) as file:
+            if files.has_other_name(file):
+                return
+            files.truncate(file, loaded.entry.nbytes)
+        loaded.segment.nbytes = loaded.entry.nbytes
+
+
+def _create(files: Files, folder: Path, header: Header) -> FileIO:
+    """A new segment's file, with its room taken and its name on the medium."""
+    path = segment_path(folder, header.number)
+    temporary = path.with_name(path.name + ".tmp")
+    file = files.create(temporary)
+    try:
+        _allocate(files, folder, file, header.file_bytes)
+        write_at(files, file, header.pack(), 0)
+        files.fsync(file)
+        files.rename(temporary, path)
+        files.fsync_folder(folder)
+    except BaseException as error:
+        file.close()
+        if isinstance(error, OSError):
+            with contextlib.suppress(OSError):
+                files.unlink(temporary)
+        raise
+    return file
+
+
+def _allocate(files: Files, folder: Path, file: FileIO, nbytes: int) -> None:
+    try:
+        files.allocate(file, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        free = shutil.disk_usage(folder).free
+        raise OSError(
+            error.errno, f"no room: a new segment takes {nbytes} bytes, {free} are free"
+        ) from error

@@ -1,0 +1,148 @@
+"""Where the fields of the stored pieces lie in memory, found at the first touch of each."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from stepwell.buffers.errors import NotEnoughData, StoreCorrupt
+from stepwell.buffers.storage.chunk_codec import Coding, PieceReader
+from stepwell.buffers.storage.chunk_info import Record
+from stepwell.buffers.storage.protocol import Storage
+
+__all__ = ["DamagedPiece", "PiecePlaces"]
+
+# Before Python 3.13 each file that is mapped holds a file descriptor.
+_MAX_SEGMENTS = 512
+
+
+class DamagedPiece(StoreCorrupt):
+    """A piece is not what was written.
+
+    Args:
+        position: Its position.
+        error: What the storage said.
+        record: Its record, where the error does not tell which piece it is.
+    """
+
+    def __init__(self, position: int, error: StoreCorrupt, record: Record | None = None) -> None:
+        what = str(error)
+        if record is not None:
+            last_row = record.first_row + record.stored_rows - 1
+            what = (
+                f"rows {record.first_row} to {last_row} of episode {record.episode} cannot be "
+                f"read: {what}; run stepwell verify to learn in which file they are"
+            )
+        super().__init__(what)
+        self.position = position
+
+
+class PiecePlaces:
+    """Remembers for each piece that was touched where its fields lie: ten bytes a field.
+
+    Pieces are addressed by *index*: their position less `base`.
+
+    Args:
+        storage: Where the pieces are.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.reader = PieceReader(storage.spec)
+        self.codings: list[Coding] = []
+        self._numbers: dict[Coding, int] = {}
+        self.generation = self.base = 0
+        self.is_known: np.ndarray
+        self.offsets: np.ndarray
+        self.kinds: np.ndarray
+        self._buffers: dict[int, memoryview] = {}
+        self._forget()
+
+    def follow(self) -> None:
+        """Take up what the storage has added, evicted, or given other positions."""
+        generation, table = self._storage.generation, self._storage.table
+        if generation != self.generation or table.base < self.base:
+            self._forget()
+        gone = table.base - self.base
+        if gone:
+            self._buffers = {}
+            self.is_known = self.is_known[gone:].copy()
+            self.offsets, self.kinds = self.offsets[:, gone:].copy(), self.kinds[:, gone:].copy()
+            self.base = table.base
+        if len(table) > len(self.is_known):
+            self._grow(2 * len(table))
+
+    def find(self, position: int, record: Record) -> tuple[memoryview, list[int], list[int]]:
+        """Memory of a piece, and of each of its fields the offset in it and the kind of coding.
+
+        Raises:
+            DamagedPiece: The bytes are not what was written.
+            NotEnoughData: It was evicted since `follow`.
+        """
+        index = position - self.base
+        if index < 0:
+            raise NotEnoughData(
+                "rows were evicted while they were read: expected a replay that nobody writes into "
+                "meanwhile; begin anew"
+            )
+        buffer = self._buffers.get(record.segment)
+        if buffer is None or not self.is_known[index]:
+            buffer = self._look_up(position, record)
+        return buffer, self.offsets[:, index].tolist(), self.kinds[:, index].tolist()
+
+    def buffers(self, indices: np.ndarray, segments: np.ndarray) -> list[memoryview]:
+        """Memory that holds pieces, all of which were found before.
+
+        Args:
+            indices: [n] indices of the pieces.
+            segments: [n] their segments.
+        """
+        buffers = self._buffers
+        try:
+            return [buffers[segment] for segment in segments.tolist()]
+        except KeyError:  # forgotten: there were many
+            return [self._buffer_of(index + self.base) for index in indices.tolist()]
+
+    def _buffer_of(self, position: int) -> memoryview:
+        record = self._storage.table.record(position)
+        found = self._buffers.get(record.segment)
+        return self._look_up(position, record) if found is None else found
+
+    def _look_up(self, position: int, record: Record) -> memoryview:
+        """Find a piece's memory and its fields, and remember them."""
+        try:
+            payload, origin = self._storage.payload(position)
+        except StoreCorrupt as error:
+            raise DamagedPiece(position, error) from error
+        buffer = memoryview(cast("bytes", payload))
+        places = self.reader.places(buffer, origin, record.stored_rows)
+        index = position - self.base
+        self.offsets[:, index] = [place.offset for place in places]
+        self.kinds[:, index] = [self._kind(place.coding) for place in places]
+        self.is_known[index] = True  # last, for other threads
+        if len(self._buffers) >= _MAX_SEGMENTS:
+            self._buffers = {}
+        self._buffers[record.segment] = buffer
+        return buffer
+
+    def _kind(self, coding: Coding) -> int:
+        """The number of a coding; two threads may give it two, which does no harm."""
+        if coding not in self._numbers:
+            self.codings.append(coding)
+            self._numbers[coding] = self.codings.index(coding)
+        return self._numbers[coding]
+
+    def _forget(self) -> None:
+        self.generation, self.base = self._storage.generation, self._storage.table.base
+        self._buffers = {}
+        self.is_known = np.zeros(0, np.bool_)
+        fields = len(self._storage.spec.fields)
+        self.offsets, self.kinds = np.zeros((fields, 0), np.int64), np.zeros((fields, 0), np.int16)
+
+    def _grow(self, pieces: int) -> None:
+        """Make room for more pieces."""
+        more = pieces - len(self.is_known)
+        self.is_known = np.pad(self.is_known, (0, more))
+        self.offsets = np.pad(self.offsets, ((0, 0), (0, more)))
+        self.kinds = np.pad(self.kinds, ((0, 0), (0, more)))

@@ -1,0 +1,266 @@
+"""How many things can be drawn from each piece: kinds of item, and their running counts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from stepwell.buffers import json_values
+from stepwell.buffers.episode import End
+from stepwell.buffers.storage.episode_filter import EpisodeFilter
+
+__all__ = ["Family", "ItemCounts", "LastStarts", "Shares", "Spans", "Wholes", "first_start"]
+
+
+class Shares(NamedTuple):
+    """How often each of several joined stores is drawn from.
+
+    Args:
+        borders: [stores + 1] index of each store's first record, and the number of records.
+        weights: [stores] share of the draws that goes to each store, of any sum.
+    """
+
+    borders: np.ndarray
+    weights: np.ndarray
+
+
+class Family(Protocol):
+    """A kind of item, each of which belongs to one piece of its episode."""
+
+    def counts(self, records: np.ndarray) -> np.ndarray:
+        """How many items belong to each of some records, [n] int64."""
+        ...
+
+    def lowest(self, records: np.ndarray) -> np.ndarray:
+        """The number [n] of the first item of each record; it begins at number * `spacing`."""
+        ...
+
+    @property
+    def spacing(self) -> int:
+        """Rows from the beginning of an item to that of the next one."""
+        ...
+
+
+class Spans(NamedTuple):
+    """Runs of ``length`` rows that begin at every ``stride``-th row.
+
+    A span belongs to the piece that holds its *last* row: then the number of a piece's spans does
+    not change while its episode grows, and the running count is only ever continued.
+
+    Args:
+        length: Rows of a span.
+        context: Rows before it that must still be stored, or lie before the reset.
+        stride: Distance of the first rows, from row 0 on.
+        is_across: The rows are those of the stream, whatever their episodes, instead of those of
+            one episode.
+        is_settled: A last row from which no action was chosen yet does not count: it comes again.
+    """
+
+    length: int
+    context: int = 0
+    stride: int = 1
+    is_across: bool = False
+    is_settled: bool = False
+
+    @classmethod
+    def from_json(cls, data: object) -> Spans:
+        """The spans that `to_json` described; the data may come from anywhere.
+
+        Raises:
+            ValueError: It describes none.
+        """
+        length, context, stride, *flags = json_values.items(data, "a kind of item", 5)
+        if not all(isinstance(flag, bool) for flag in flags):
+            raise ValueError(f"a kind of item: expected True or False twice, got {flags}")
+        return cls(
+            json_values.whole(length, "length of a kind of item", 1),
+            json_values.whole(context, "context of a kind of item"),
+            json_values.whole(stride, "stride of a kind of item", 1),
+            *map(bool, flags),
+        )
+
+    def to_json(self) -> list[object]:
+        """Plain data; `from_json` reads it."""
+        return [*map(int, self[:3]), *map(bool, self[3:])]
+
+    def counts(self, records: np.ndarray) -> np.ndarray:
+        """How many spans end in each of some records."""
+        stop = self._row(records) + records["rows"]
+        if self.is_settled:
+            is_pending = (records["is_tail"] == 1) & (records["end"] & End.PENDING != 0)
+            stop = stop - is_pending
+        found: np.ndarray = (stop - self.length) // self.stride - self.lowest(records) + 1
+        counts: np.ndarray = np.maximum(0, found)
+        return counts
+
+    def lowest(self, records: np.ndarray) -> np.ndarray:
+        """The number of the first span, counted from row 0, that ends in each record."""
+        least = _first_start(records, self.context, self.is_across)
+        lowest: np.ndarray = np.maximum(least, self._row(records) - self.length + 1)
+        return lowest if self.stride == 1 else -(-lowest // self.stride)
+
+    @property
+    def spacing(self) -> int:
+        """Rows from the beginning of a span to that of the next one."""
+        return self.stride
+
+    def _row(self, records: np.ndarray) -> np.ndarray:
+        rows: np.ndarray = records["stream_row" if self.is_across else "first_row"]
+        return rows
+
+
+class LastStarts(NamedTuple):
+    """Of each episode that the env ended, the last rows that an item can begin with.
+
+    Args:
+        reach: How many such rows.
+        skip: Rows behind them.
+        context: Rows before that must still be stored, or lie before the reset.
+    """
+
+    reach: int
+    skip: int
+    context: int = 0
+
+    def counts(self, records: np.ndarray) -> np.ndarray:
+        """How many items end in each of some records: only in the last one of an episode."""
+        is_final = records["end"] & (End.TERMINATED | End.TRUNCATED) != 0
+        is_last = is_final & (records["is_tail"] == 1)
+        found: np.ndarray = (self._stop(records) - self.lowest(records)) * is_last
+        counts: np.ndarray = np.maximum(0, found)
+        return counts
+
+    def lowest(self, records: np.ndarray) -> np.ndarray:
+        """The first row that an item can begin with."""
+        least = _first_start(records, self.context, is_across=False)
+        lowest: np.ndarray = np.maximum(least, self._stop(records) - self.reach)
+        return lowest
+
+    @property
+    def spacing(self) -> int:
+        """Every row can begin one."""
+        return 1
+
+    def _stop(self, records: np.ndarray) -> np.ndarray:
+        stop: np.ndarray = records["first_row"] + records["rows"] - self.skip
+        return stop
+
+
+class Wholes(NamedTuple):
+    """Episodes of at least so many rows; each belongs to its last piece and begins as it can.
+
+    Args:
+        length: Rows.
+        context: Rows before the first one that must still be stored, or lie before the reset.
+    """
+
+    length: int
+    context: int = 0
+
+    def counts(self, records: np.ndarray) -> np.ndarray:
+        """Whether a long enough episode ends in each of some records."""
+        stop = records["first_row"] + records["rows"]
+        is_long = stop - self.lowest(records) >= self.length
+        found: np.ndarray = (is_long & (records["is_tail"] == 1)).astype(np.int64)
+        return found
+
+    def lowest(self, records: np.ndarray) -> np.ndarray:
+        """The first row that an item in the episode can begin with."""
+        return _first_start(records, self.context, is_across=False)
+
+    @property
+    def spacing(self) -> int:
+        """An episode has one beginning."""
+        return 1
+
+
+def first_start(records: np.ndarray, family: Spans) -> np.ndarray:
+    """The first row [n] of each record's episode, or stream, that a span can begin with."""
+    return _first_start(records, family.context, family.is_across)
+
+
+def _first_start(records: np.ndarray, context: int, is_across: bool) -> np.ndarray:
+    """The first row of each record's episode, or stream, that an item can begin with."""
+    head: np.ndarray = records["stream_head" if is_across else "head"]
+    if not context:
+        return head
+    is_beheaded = records["is_stream_beheaded"] if is_across else head > 0
+    first: np.ndarray = head + context * is_beheaded
+    return first
+
+
+class ItemCounts:
+    """Running count of the items of one family.
+
+    Args:
+        family: What is counted.
+        chosen: Episodes that the items may belong to; None for all.
+    """
+
+    def __init__(self, family: Family, chosen: EpisodeFilter | None) -> None:
+        self._family = family
+        self._chosen = chosen
+        self._running = np.zeros(64, np.int64)
+        # Item i of all is the one with the number i + _shift[record] of its episode or stream.
+        self._shift = np.zeros(64, np.int64)
+        self._known = 0
+
+    @property
+    def total(self) -> int:
+        """Number of items."""
+        return self.before(self._known)
+
+    def before(self, index: int) -> int:
+        """Items of the records before an index."""
+        return int(self._running[index - 1]) if index else 0
+
+    def forget_from(self, index: int) -> None:
+        """Count the pieces from an index on again."""
+        self._known = min(self._known, index)
+
+    def update(self, records: np.ndarray, base: int) -> None:
+        """Take up new pieces.
+
+        Args:
+            records: All live records.
+            base: Position of the first one.
+        """
+        new = records[self._known :]
+        if not len(new):
+            return
+        if len(records) > len(self._running):
+            more = 2 * len(records) - len(self._running)
+            self._running, self._shift = (
+                np.pad(each, (0, more)) for each in (self._running, self._shift)
+            )
+        counts = self._family.counts(new)
+        if self._chosen is not None:
+            counts = counts * self._chosen.verdicts(base + self._known, len(new))
+        running = self.total + np.cumsum(counts)
+        self._running[self._known : len(records)] = running
+        self._shift[self._known : len(records)] = self._family.lowest(new) - (running - counts)
+        self._known = len(records)
+
+    def limits(self, shares: Shares | None) -> tuple[np.ndarray, np.ndarray]:
+        """Number of each store's first item [stores], and of the one after its last."""
+        borders = [0, self._known] if shares is None else shares.borders.tolist()
+        limits = np.array([self.before(border) for border in borders])
+        return limits[:-1], limits[1:]
+
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find items by their numbers, which follow the order of the pieces.
+
+        Returns:
+            Indices of the items' records ``[n]``, and the items' first rows ``[n]``.
+        """
+        index = self._running[: self._known].searchsorted(numbers, side="right")
+        first = numbers + self._shift.take(index)
+        spacing = self._family.spacing
+        return index, first if spacing == 1 else first * spacing
+
+    def number_of(self, index: int, row: int) -> int:
+        """How many items belong to earlier records, or to this one and begin before a row."""
+        before, stop = self.before(index), self.before(index + 1)
+        number = -(-row // self._family.spacing) - int(self._shift[index])
+        return min(max(number, before), stop)

@@ -1,0 +1,341 @@
+"""Several storages shown as one, without copying a row."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from threading import RLock
+from typing import NamedTuple
+
+import numpy as np
+
+from stepwell.buffers.episode import Piece
+from stepwell.buffers.errors import SpecMismatch
+from stepwell.buffers.spec import Codec, Spec
+from stepwell.buffers.storage.chunk_codec import Buffer
+from stepwell.buffers.storage.chunk_index import Counters, PieceTable
+from stepwell.buffers.storage.chunk_info import PIECE
+from stepwell.buffers.storage.disk.options import OnCorrupt
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.item_counts import Shares
+from stepwell.buffers.storage.protocol import Storage
+
+__all__ = ["ManyStorages", "check_same_rows", "name_of", "open_many"]
+
+# Ids of the k-th storage begin at k << bits: the same after every refresh, whatever was added.
+_ID_BITS = 48
+_NUMBER_BITS = 32
+_SHIFTS = {
+    "episode": _ID_BITS,
+    "row_id": _ID_BITS,
+    "stream": _NUMBER_BITS,
+    "segment": _NUMBER_BITS,
+}
+
+
+class ManyStorages:
+    """Shows the pieces of several storages as one storage that can only be read.
+
+    Episode ``e`` of the k-th storage has the id ``(k << 48) + e``, its stream ``s`` is
+    ``(k << 32) + s``: both stay what they are when a storage grows. The same storage may stand in
+    several places; each then counts.
+
+    Args:
+        storages: What is to be shown, in this order. `close` closes them.
+        weights: For each storage its share of the drawn windows, of any sum; None draws uniformly
+            over the windows of all.
+
+    Raises:
+        ValueError: There is no storage, or the weights are not one number >= 0 for each.
+        SpecMismatch: Two storages hold other fields; codecs may differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from stepwell.buffers import End, Field, MemoryStorage, Piece, Spec
+        >>> spec = Spec((Field("reward", "float64", (), "raw"),), "reward", "reward")
+        >>> rows = {"reward": np.zeros(3)}
+        >>> storages = [MemoryStorage(spec), MemoryStorage(spec)]
+        >>> for storage in storages:
+        ...     storage.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+        >>> both = ManyStorages(storages)
+        >>> both.table.episodes, both.table.steps, both.table.records["episode"].tolist()
+        (2, 4, [0, 281474976710656])
+    """
+
+    def __init__(self, storages: Sequence[Storage], weights: Sequence[float] | None = None) -> None:
+        self._storages = tuple(storages)
+        if not self._storages:
+            raise ValueError(
+                "expected at least one store, got none: give the stores that are to be read as one"
+            )
+        if any(isinstance(storage, ManyStorages) for storage in self._storages):
+            raise ValueError(
+                "expected stores, got several that are read as one already: their ids would "
+                "collide; give each of them"
+            )
+        check_same_rows(self._storages)
+        self._weights = None if weights is None else _checked(weights, len(self._storages))
+        self._lock = RLock()
+        self._seen: list[_Seen] = []
+        self._generation = -1
+        self._look()
+
+    @property
+    def lock(self) -> RLock:
+        """Held while the table changes: by `refresh` and `lose`."""
+        return self._lock
+
+    @property
+    def storages(self) -> tuple[Storage, ...]:
+        """What is shown, in order."""
+        return self._storages
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row, with the codecs of the first storage."""
+        return self._storages[0].spec
+
+    @property
+    def table(self) -> PieceTable:
+        """The index of all pieces, those of the first storage first; `refresh` makes a new one."""
+        return self._table
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever a position came to stand for another piece."""
+        return self._generation
+
+    @property
+    def skips_corrupt(self) -> bool:
+        """Damaged pieces are left out instead of ending a read, in all storages."""
+        return all(storage.skips_corrupt for storage in self._storages)
+
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that are left out as damaged."""
+        return sum(storage.lost_pieces for storage in self._storages)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of RAM or disk that the stored pieces take."""
+        return sum(storage.nbytes for storage in self._storages)
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """JSON-able facts about the runs that wrote the storages, one storage after the other."""
+        return [session for storage in self._storages for session in storage.sessions]
+
+    def append_session(self, facts: Mapping[str, object]) -> None:
+        """Refused: nothing can be written here.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(self._refusal("a run"))
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Refused: nothing can be written here.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(self._refusal("pieces"))
+
+    def payload(self, position: int) -> tuple[Buffer, int]:
+        """Memory that holds the piece at a position of the table, and where it begins in it.
+
+        Raises:
+            StoreCorrupt: The bytes are not what was written.
+            ValueError: The piece was evicted since the last `refresh`.
+        """
+        storage, place = self._find(position)
+        return storage.payload(place)
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """Facts about the episode whose piece stands at a position of the table.
+
+        Raises:
+            StoreCorrupt: The bytes are not what was written.
+            ValueError: The piece was evicted since the last `refresh`.
+        """
+        storage, place = self._find(position)
+        return storage.metadata(place)
+
+    def drop_before(self, row_id: int) -> None:
+        """Nothing is dropped from stores that are read as one.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(self._refusal("an eviction"))
+
+    def lose(self, position: int) -> None:
+        """Leave out a piece whose bytes are damaged."""
+        storage, place = self._find(position)
+        storage.lose(place)
+        self._table.lose([position])
+
+    def refresh(self) -> bool:
+        """Take up what was stored since, by this process or by others.
+
+        Returns:
+            Whether the table changed. The one from before stays as it is.
+
+        Raises:
+            StoreCorrupt: Something new is not what was written; what could be read is taken up.
+        """
+        try:
+            for storage in self._storages:
+                # A store that is written here shows what is new in it without being asked.
+                if not isinstance(storage, DiskStorage) or storage.is_read_only:
+                    storage.refresh()
+        finally:
+            with self._lock:
+                changed = self._look()
+        return changed
+
+    def close(self) -> None:
+        """Close all storages; closing twice is harmless."""
+        for storage in self._storages:
+            storage.close()
+
+    def _look(self) -> bool:
+        """Make the table anew if a storage changed, and say whether one did."""
+        tables = [storage.table for storage in self._storages]
+        if self._seen and all(map(_Seen.is_still, self._seen, tables)):
+            return False
+        before = self._origins()
+        self._seen = [_Seen(table, table.base, len(table)) for table in tables]
+        self._borders = np.cumsum([0, *(seen.length for seen in self._seen)]).tolist()
+        # Appending to the last storage alone leaves every position as it is.
+        self._generation += self._origins() != before
+        counters = Counters(
+            len(tables) << _ID_BITS,
+            len(tables) << _ID_BITS,
+            sum(table.total_steps for table in tables),
+        )
+        records = [_shifted(table.records, number) for number, table in enumerate(tables)]
+        self._table = PieceTable.restore(np.concatenate(records), counters, 0)
+        if self._weights is not None:
+            self._table.shares = Shares(np.array(self._borders), self._weights)
+        return True
+
+    def _origins(self) -> list[tuple[int, int]]:
+        """For each storage the position of its first piece, here and there."""
+        return [(self._borders[k], seen.base) for k, seen in enumerate(self._seen)]
+
+    def _find(self, position: int) -> tuple[Storage, int]:
+        """The storage that holds the piece at a position, and the piece's position there."""
+        number = bisect_right(self._borders, position) - 1
+        storage = self._storages[number]
+        place = position - self._borders[number] + self._seen[number].base
+        if place < storage.table.base:
+            raise ValueError(
+                f"a piece of {name_of(storage, number)} was evicted since this was last looked "
+                f"at, expected it to be there: call refresh()"
+            )
+        return storage, place
+
+    def _refusal(self, what: str) -> str:
+        return (
+            f"{what} cannot be added to {len(self._storages)} stores that are read as one, "
+            f"expected one store that is open for writing: open that one alone"
+        )
+
+
+class _Seen(NamedTuple):
+    """What a storage's table was like when it was taken up."""
+
+    table: PieceTable
+    base: int
+    length: int
+
+    def is_still(self, table: PieceTable) -> bool:
+        """The storage holds the same pieces."""
+        if (table.base, len(table)) != (self.base, self.length):
+            return False
+        # A refresh makes a new table also where nothing came, and where a piece is lost since.
+        return table is self.table or bool(np.array_equal(table.records, self.table.records))
+
+
+def open_many(
+    paths: Sequence[str | os.PathLike[str]], weights: Sequence[float] | None, on_corrupt: OnCorrupt
+) -> ManyStorages:
+    """Open the stores in several folders to read them as one; see `ManyStorages`.
+
+    Raises:
+        StoreNotFound: There is no store in one of the folders.
+    """
+    with contextlib.ExitStack() as stack:
+        storages = [
+            stack.enter_context(DiskStorage.open(path, read_only=True, on_corrupt=on_corrupt))
+            for path in paths
+        ]
+        many = ManyStorages(storages, weights)
+        stack.pop_all()
+        return many
+
+
+def check_same_rows(storages: Sequence[Storage]) -> None:
+    """Refuse storages whose rows differ in more than their codecs.
+
+    Raises:
+        SpecMismatch: With the first difference.
+    """
+    first = storages[0].spec
+    for number, storage in enumerate(storages[1:], 1):
+        difference = _with_codecs_of(storage.spec, first).difference(storage.spec)
+        if difference:
+            raise SpecMismatch(
+                f"{name_of(storage, number)} holds other rows than {name_of(storages[0], 0)}: "
+                f"{difference}; take stores of the same fields together"
+            )
+
+
+def name_of(storage: Storage, number: int) -> str:
+    """What to call a storage in a message: its folder, where it has one."""
+    return str(storage.path) if isinstance(storage, DiskStorage) else f"store {number} (in RAM)"
+
+
+def _with_codecs_of(other: Spec, spec: Spec) -> Spec:
+    """The Spec with the other's codecs, but for fields that differ in more than that."""
+    theirs = {field.name: field for field in other.fields}
+    codecs: dict[str, Codec] = {
+        field.name: theirs[field.name].codec
+        for field in spec.fields
+        if field.name in theirs
+        and replace(field, codec=theirs[field.name].codec) == theirs[field.name]
+    }
+    return spec.with_codecs(codecs)
+
+
+def _shifted(records: np.ndarray, number: int) -> np.ndarray:
+    """The records of one storage, with ids that no other one has."""
+    shifted = np.empty(len(records), PIECE)
+    shifted[...] = records
+    for name, bits in _SHIFTS.items():
+        shifted[name] += number << bits
+    return shifted
+
+
+def _checked(weights: Sequence[float], count: int) -> np.ndarray:
+    """The weights, one for each storage.
+
+    Raises:
+        ValueError: They are not that.
+    """
+    if len(weights) != count:
+        raise ValueError(
+            f"weights: expected one for each of {count} stores, got {len(weights)}: "
+            f"give as many as there are stores"
+        )
+    for weight in weights:
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"weights: expected finite numbers >= 0, got {weight}: mend that one")
+    if not any(weights):
+        raise ValueError("weights: expected at least one above 0, got zeros alone: raise one")
+    return np.array(weights, np.float64)

@@ -1,0 +1,278 @@
+"""Episodes in RAM."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import RLock
+
+import numpy as np
+
+from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.spec import Spec
+from stepwell.buffers.storage.chunk_codec import Buffer, Part, PieceReader, PieceWriter
+from stepwell.buffers.storage.chunk_index import PieceTable
+
+__all__ = ["MemoryStorage", "check_free_memory", "free_memory"]
+
+# Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
+_SLABS = 16
+_SLAB_BYTES = 8 << 20
+_MOST_SLABS, _MOST_SLAB_BYTES = 128, 1 << 30
+_MUCH_BYTES = 1 << 30  # less is not worth the asking
+
+
+class MemoryStorage:
+    """Keeps pieces in RAM, compressed as the Spec says.
+
+    Args:
+        spec: The fields of every row.
+        capacity: Steps to keep at most; the oldest go first, about a sixteenth of them at a time.
+            None keeps everything.
+        capacity_bytes: Bytes of RAM to take at most; the oldest go first.
+
+    Raises:
+        ValueError: A capacity is not positive, or its uncompressed fields need more memory than is
+            free.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from stepwell.buffers import Spec
+        >>> env = gym.make("CartPole-v1")
+        >>> spec = Spec.from_spaces(env.observation_space, env.action_space)
+        >>> MemoryStorage(spec, capacity=1_000).nbytes
+        0
+    """
+
+    def __init__(
+        self, spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None
+    ) -> None:
+        check_capacity(capacity, capacity_bytes)
+        _check_free_memory(spec, capacity)
+        self._spec = spec
+        self._capacity = capacity
+        self._capacity_bytes = capacity_bytes
+        self._slab_bytes = min(_SLAB_BYTES, (capacity_bytes or _SLABS * _SLAB_BYTES) // _SLABS)
+        self._max_rows = max_piece_rows(capacity)
+        self._writer = PieceWriter(spec)
+        self._reader = PieceReader(spec)
+        self._table = PieceTable()
+        self._slabs: deque[_Slab] = deque()
+        self._first_slab = 0
+        self._sessions: list[Mapping[str, object]] = []
+        self._lock = RLock()
+
+    @property
+    def lock(self) -> RLock:
+        """Held while the table changes."""
+        return self._lock
+
+    @property
+    def spec(self) -> Spec:
+        """The fields of every row."""
+        return self._spec
+
+    @property
+    def table(self) -> PieceTable:
+        """The index of what is stored."""
+        return self._table
+
+    @property
+    def skips_corrupt(self) -> bool:
+        """Nothing is damaged in RAM."""
+        return False
+
+    @property
+    def lost_pieces(self) -> int:
+        """Pieces that were left out."""
+        return int((self._table.records["end"] & End.LOST != 0).sum())
+
+    @property
+    def generation(self) -> int:
+        """Positions are given once."""
+        return 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of RAM taken for stored pieces."""
+        return sum(slab.memory.nbytes for slab in self._slabs)
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, object]]:
+        """Facts about the runs that wrote here, the oldest first."""
+        return self._sessions
+
+    def append_session(self, facts: Mapping[str, object]) -> None:
+        """Note that a new run writes here."""
+        self._sessions.append(facts)
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Store pieces, evicting the oldest slabs where the capacity asks for it.
+
+        Raises:
+            ValueError: A piece does not continue its episode, or is larger than the capacity;
+                nothing was stored.
+            SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
+        """
+        parts = [part for piece in pieces for part in piece.split(self._max_rows)]
+        self._table.check(parts)
+        encoded = [self._writer.encode(piece) for piece in parts]
+        for piece, data in zip(parts, encoded, strict=True):
+            check_piece_bytes(piece, sum(map(len, data)), self._capacity_bytes)
+        with self._lock:
+            for piece, data in zip(parts, encoded, strict=True):
+                self._add(piece, data)
+
+    def drop_before(self, row_id: int) -> None:
+        """Forget slabs all of whose rows are older than the one with this id."""
+        with self._lock:
+            while self._slabs and self._table.oldest_segment_stop <= row_id:
+                self._evict()
+
+    def payload(self, position: int) -> tuple[Buffer, int]:
+        """The slab that holds the piece at a position of the table, and where it begins in it."""
+        record = self._table.records[position - self._table.base]
+        return self._slabs[int(record["segment"]) - self._first_slab].memory, int(record["offset"])
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """JSON-able facts about the episode of the piece at a position."""
+        return self._reader.metadata(*self.payload(position))
+
+    def lose(self, position: int) -> None:
+        """Leave out a piece."""
+        self._table.lose([position])
+
+    def refresh(self) -> bool:
+        """Nobody else stores here."""
+        return False
+
+    def close(self) -> None:
+        """Keep the data: RAM is released with the object."""
+
+    def _add(self, piece: Piece, parts: list[Part]) -> None:
+        nbytes = sum(map(len, parts))
+        slab = self._slab_for(nbytes, piece.rows)
+        offset = slab.used
+        for part in parts:
+            slab.memory[slab.used : slab.used + len(part)] = np.frombuffer(part, np.uint8)
+            slab.used += len(part)
+        slab.rows += piece.rows
+        self._table.append(piece, self._first_slab + len(self._slabs) - 1, offset, nbytes)
+        while self._capacity is not None and self._table.steps > self._capacity:
+            self._evict()
+
+    def _slab_for(self, nbytes: int, rows: int) -> _Slab:
+        """The newest slab, or a new one where that has no room."""
+        newest = self._slabs[-1] if self._slabs else None
+        if newest and newest.has_room(nbytes, rows, self._max_rows):
+            return newest
+        size = max(self._slab_bytes, nbytes)
+        budget = self._capacity_bytes
+        if budget is None:  # larger ones rather than very many
+            size = max(size, min(self.nbytes // _MOST_SLABS, _MOST_SLAB_BYTES))
+        while budget is not None and self._slabs and self.nbytes + size > budget:
+            self._evict()
+        self._slabs.append(_Slab(size))
+        return self._slabs[-1]
+
+    def _evict(self) -> None:
+        if len(self._table) and self._table.records["segment"][0] == self._first_slab:
+            self._table.drop_segment()
+        self._slabs.popleft()
+        self._first_slab += 1
+
+
+class _Slab:
+    """A stretch of memory that pieces are appended to."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = np.empty(nbytes, np.uint8)
+        self.used = 0
+        self.rows = 0
+
+    def has_room(self, nbytes: int, rows: int, max_rows: int) -> bool:
+        """A piece of so many bytes and rows still goes in."""
+        return self.used + nbytes <= len(self.memory) and self.rows + rows <= max_rows
+
+
+def max_piece_rows(capacity: int | None) -> int:
+    """Rows of the largest piece, and of a slab or segment, under a capacity in steps."""
+    return 1 << 40 if capacity is None else max(1, capacity // _SLABS)
+
+
+def check_capacity(capacity: int | None, capacity_bytes: int | None) -> None:
+    """Refuse capacities that are not positive whole numbers."""
+    for name, value in (("capacity", capacity), ("capacity_bytes", capacity_bytes)):
+        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+            raise ValueError(f"{name}: expected a whole number >= 1 or None, got {value!r}")
+
+
+def check_piece_bytes(piece: Piece, nbytes: int, capacity_bytes: int | None) -> None:
+    """Refuse a piece that alone takes more than the whole budget."""
+    if capacity_bytes is not None and nbytes > capacity_bytes:
+        raise ValueError(
+            f"one piece of {piece.rows} rows takes {nbytes} bytes, expected at most "
+            f"capacity_bytes={capacity_bytes}: raise capacity_bytes"
+        )
+
+
+def _check_free_memory(spec: Spec, capacity: int | None) -> None:
+    """Memory is taken as data comes, so a plan that cannot work must fail now, not in the night."""
+    planned = (capacity or 0) * sum(f.row_bytes for f in spec.fields if f.codec == "raw")
+    free = free_memory()
+    if planned > free:
+        raise ValueError(
+            f"capacity={capacity} steps takes {planned / 1e9:.1f} GB uncompressed, expected at "
+            f"most the {free / 1e9:.1f} GB of free memory: lower capacity, or use codec zstd or a "
+            f"folder"
+        )
+
+
+def check_free_memory(nbytes: int, what: str) -> None:
+    """Refuse to take much memory where there is less, before any is taken.
+
+    Args:
+        nbytes: How much is needed, as a file tells.
+        what: What needs it.
+
+    Raises:
+        MemoryError: There is less.
+    """
+    if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
+        raise MemoryError(
+            f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
+            f"{free / 1e9:.1f} GB that are free: read it on a larger machine"
+        )
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process can still take."""
+    return min(_free_of_machine(), _free_of_process())
+
+
+def _free_of_process() -> int:
+    """What its own limits (``ulimit -v``, ``ulimit -d``) leave it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 1 << 62
+    status, free = Path("/proc/self/status"), 1 << 62
+    for limit, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY and status.exists():
+            taken = status.read_text().partition(name)[2].split()[0]
+            free = min(free, max(0, most - int(taken) * 1024))
+    return free
+
+
+def _free_of_machine() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 1 << 62

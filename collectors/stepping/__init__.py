@@ -1,1 +1,0 @@
-"""Stepping vector envs of any dialect: what arrived, for whom, where episodes end."""

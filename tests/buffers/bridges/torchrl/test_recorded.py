@@ -1,0 +1,278 @@
+"""What TorchRL recorded is stored as the episodes that were played, and comes back the same."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import stepwell as sw
+from stepwell.buffers import SpecMismatch
+from support.envs.fakes import TraceEnv
+from support.envs.logged_envs import PLAN, Kind, Log, Play, place_of, same_tree
+
+torch = pytest.importorskip("torch", reason="needs torch")
+pytest.importorskip("torchrl", reason="needs torchrl")
+
+from stepwell.buffers.bridges.torchrl.batches import to_tensordict  # noqa: E402
+from stepwell.buffers.bridges.torchrl.recorded import from_tensordict  # noqa: E402
+from stepwell.buffers.bridges.torchrl.replay import as_torchrl_replay  # noqa: E402
+
+KINDS: tuple[Kind, ...] = ("vector", "dict", "stack-zero", "stack-repeat")
+
+
+def torchrl_env(log: Log, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchrl.envs import GymWrapper
+
+        return GymWrapper(log, **options)
+
+
+def assert_stored(replay: sw.SequenceReplayBuffer, logs: list[Log]) -> None:
+    """The replay holds exactly the episodes that were logged."""
+    stored = list(replay.iter_episodes())
+    every = [(n, steps) for n, log in enumerate(logs) for steps in log.episodes if steps]
+    assert len(stored) == len(every)
+    for episode in stored:
+        env, number, _ = place_of(episode.observation[0])
+        steps = logs[env].episodes[number]
+        assert episode.stream == env
+        assert episode.first_row == 0
+        assert episode.steps == len(steps)
+        for t, step in enumerate(steps):
+            assert same_tree(episode.observation[t], step.observation)
+            assert episode.action[t] == step.action
+            assert episode.reward[t + 1] == step.reward
+        assert same_tree(episode.observation[-1], steps[-1].following)
+        assert episode.reward[0] == 0
+        assert bool(episode.terminated[-1]) == steps[-1].terminated
+        assert bool(episode.truncated[-1]) == steps[-1].truncated
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_a_rollout_of_torchrl_is_stored_as_the_episodes_that_were_played(one_hot: bool) -> None:
+    log = Log(TraceEnv(PLAN, 0))
+    env = torchrl_env(log, categorical_action_encoding=not one_hot)
+    replay = sw.SequenceReplayBuffer(seed=0)
+    recorded = env.rollout(24, break_when_any_done=False)
+    assert from_tensordict(recorded, replay, one_hot_action=one_hot) == 24
+    assert_stored(replay, [log])
+    assert replay.spec["action"].dtype == "int64"
+    assert replay.spec["reward"].dtype == "float64"
+
+
+def test_batches_of_a_collector_give_whole_episodes() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchrl.collectors import Collector
+
+    log = Log(TraceEnv(PLAN, 0))
+    env = torchrl_env(log, categorical_action_encoding=True)
+    replay = sw.SequenceReplayBuffer(seed=0)
+    buffer = as_torchrl_replay(replay, batch_size=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        collector = Collector(env, None, frames_per_batch=5, total_frames=40)
+        for number, batch in enumerate(collector):
+            assert buffer.extend(batch) == 5
+            assert len(buffer) == 5 * (number + 1)
+        collector.shutdown()
+    log.episodes = [steps for steps in log.episodes if steps]
+    assert_stored(replay, [log])
+    assert buffer.sample()["next", "reward"].shape == (8, 1)
+
+
+def test_one_step_at_a_time_is_the_same_as_all_at_once() -> None:
+    recorded = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True).rollout(
+        24, break_when_any_done=False
+    )
+    whole, single = sw.SequenceReplayBuffer(seed=0), sw.SequenceReplayBuffer(seed=0)
+    from_tensordict(recorded, whole)
+    buffer = as_torchrl_replay(single)
+    for row in recorded:
+        assert buffer.add(row) == 1
+    assert single.digest() == whole.digest()
+    assert [e.end for e in single.iter_episodes()] == [e.end for e in whole.iter_episodes()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_collected_comes_back_from_torchrl_the_same(kind: Kind) -> None:
+    first, again = Play(kind).replay(), sw.SequenceReplayBuffer(seed=0)
+    again.bind(first.spec, {})
+    request = sw.Episodes(1, align="transition", stack=kind.startswith("stack"))
+    for episode in first.iter_episodes():
+        records = first.storage.table.records
+        row = records["row_id"][records["episode"] == episode.id][:1]
+        recorded = to_tensordict(first.take(request, row))
+        assert from_tensordict(recorded, again, stream=episode.stream) == episode.steps
+    assert again.steps == first.steps
+    for mine, theirs in zip(again.iter_episodes(), first.iter_episodes(), strict=True):
+        assert mine.end == theirs.end
+        assert mine.stream == theirs.stream
+        for name, rows in theirs.fields.items():
+            # What came with the reset itself is in no transition.
+            some = slice(1, None) if name.startswith("info/") else slice(None)
+            assert same_tree(mine.fields[name][some], rows[some]), name
+
+
+def test_a_rollout_with_envs_side_by_side_is_stored_stream_by_stream() -> None:
+    play = Play(mode=AutoresetMode.SAME_STEP, plan=[(3, "truncated"), (1, "truncated")])
+    collector, replay = play.collector(), sw.SequenceReplayBuffer(seed=0)
+    buffer = as_torchrl_replay(replay)
+    for _ in range(4):
+        buffer.extend(to_tensordict(collector.rollout(steps=5), rows="grid"))
+    assert_stored(replay, play.logs)
+
+
+def test_a_replay_that_a_collector_filled_takes_more() -> None:
+    replay, more = Play().replay(), Play(plan=[(4, "truncated")])
+    before = [episode.id for episode in replay.iter_episodes()]
+    recorded = to_tensordict(more.collector().rollout(steps=10), rows="grid")
+    with pytest.raises(ValueError, match="expected rows that are all steps, got 6 without"):
+        from_tensordict(recorded, replay)
+    for env in range(3):
+        mask = recorded["collector", "mask"][env]
+        assert from_tensordict(recorded[env][mask], replay, stream=env) == 8
+    added = [episode for episode in replay.iter_episodes() if episode.id not in before]
+    assert [(episode.stream, episode.steps) for episode in added] == [
+        (env, 4) for env in range(3) for _ in range(2)
+    ]
+    assert len({episode.id for episode in replay.iter_episodes()}) == len(before) + 6
+
+
+def test_observations_that_are_no_numbers_follow_each_other_too() -> None:
+    env = torchrl_env(Log(TraceEnv([(9, "truncated")], 0)), categorical_action_encoding=True)
+    recorded = env.rollout(9)
+    recorded["observation"][2:, 0] = float("nan")
+    recorded["next", "observation"][1:, 0] = float("nan")
+    replay = sw.SequenceReplayBuffer()
+    assert from_tensordict(recorded, replay) == 9
+    (episode,) = replay.iter_episodes()
+    assert np.isnan(episode.observation[:, 0]).tolist() == [False] * 2 + [True] * 8
+
+
+def test_envs_become_streams_from_the_one_that_is_named() -> None:
+    play = Play(mode=AutoresetMode.SAME_STEP, plan=[(3, "truncated")], num_envs=2)
+    replay = sw.SequenceReplayBuffer()
+    recorded = to_tensordict(play.collector().rollout(steps=6), rows="grid")
+    assert from_tensordict(recorded, replay, stream=3) == 12
+    assert sorted(episode.stream for episode in replay.iter_episodes()) == [3, 3, 4, 4]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("is_init", [False, True, None])
+def test_an_episode_goes_on_unless_a_reset_may_have_come_between(
+    is_cut: bool, is_init: bool | None
+) -> None:
+    """All observations are the same, so that a reset's cannot be told from what followed."""
+    from tensordict import TensorDict
+
+    def steps(is_first: bool | None) -> Any:
+        flags = {
+            name: torch.zeros(2, 1, dtype=torch.bool) for name in ("done", "terminated", "cut")
+        }
+        flags["cut"] = torch.tensor([[False], [is_cut]])
+        flags["truncated"] = flags["done"] = flags["cut"]
+        rows = {"reward": torch.ones(2, 1), "observation": torch.zeros(2, 3)}
+        found = {"observation": torch.zeros(2, 3), "action": torch.ones(2, dtype=torch.int64)}
+        marks = {} if is_first is None else {"is_init": torch.tensor([[is_first], [False]])}
+        return TensorDict({**found, **marks, "next": {**rows, **flags}}, [2])
+
+    replay = sw.SequenceReplayBuffer()
+    buffer = as_torchrl_replay(replay)
+    buffer.extend(steps(None if is_init is None else True))
+    buffer.extend(steps(is_init))
+    goes_on = is_init is False or (is_init is None and not is_cut)
+    assert [e.steps for e in replay.iter_episodes()] == ([4] if goes_on else [2, 2])
+
+
+def test_the_rest_of_an_episode_whose_reset_is_not_there_is_stored_as_that() -> None:
+    collector, replay = (
+        Play(plan=[(50, "truncated")], num_envs=1).collector(),
+        sw.SequenceReplayBuffer(),
+    )
+    collector.rollout(steps=7)
+    from_tensordict(to_tensordict(collector.rollout(steps=6)), replay)
+    (episode,) = replay.iter_episodes()
+    assert episode.first_row == 1
+    assert not episode.is_first.any()
+    assert episode.steps == 6
+    assert episode.cut[-1]
+
+
+def test_what_does_not_follow_is_refused_and_nothing_is_stored() -> None:
+    env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
+    recorded = env.rollout(24, break_when_any_done=False)
+    replay = sw.SequenceReplayBuffer()
+    shuffled = recorded[torch.arange(23, -1, -1)]
+    cases: list[tuple[Any, str]] = [
+        (shuffled, r"expected the next observation of row \d+ of env 0 to be that of row \d+"),
+        (
+            recorded.exclude(("next", "terminated")),
+            r"expected the key \('next', 'terminated'\), got",
+        ),
+        (recorded.exclude("action"), "expected the key 'action', got"),
+        (recorded.exclude("observation"), "expected an observation, a key that stands both"),
+        (recorded.reshape(2, 3, 4), r"expected batch size \[T\] or \[N, T\], got \[2, 3, 4\]"),
+    ]
+    wrong = recorded.clone()
+    wrong["next", "done"] = ~wrong["next", "done"]
+    cases.append((wrong, "expected done where terminated or truncated is set, got done="))
+    wrong = recorded.clone()
+    wrong["is_init"] = torch.ones(24, 1, dtype=torch.bool)
+    cases.append((wrong, "expected row 1 of env 0 to be terminated or truncated, as row 2 begins"))
+    wrong = recorded.clone()
+    wrong["collector", "mask"] = torch.arange(24) < 20
+    cases.append((wrong, "expected rows that are all steps, got 4 without"))
+    wrong = recorded.clone()
+    wrong["steps_to_next_obs"] = torch.full((24, 1), 3)
+    cases.append((wrong, "expected steps_to_next_obs of 1, got 3"))
+    wrong = recorded.clone()
+    wrong.set_non_tensor("note", "a text")
+    for data, message in cases:
+        with pytest.raises(ValueError, match=message):
+            from_tensordict(data, replay)
+    with pytest.raises(TypeError, match=r"expected tensors, got a .* under 'note'; leave it out"):
+        from_tensordict(wrong, replay)
+    with pytest.raises(TypeError, match="expected a TensorDict, got a dict"):
+        from_tensordict({}, replay)
+    with pytest.raises(ValueError, match="expected one-hot actions, with a single 1 in each"):
+        from_tensordict(recorded, replay, one_hot_action=True)
+    assert not replay.is_bound
+
+
+def test_another_replay_is_refused() -> None:
+    env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
+    recorded = env.rollout(6, break_when_any_done=False)
+    held = Play().replay()
+    before = held.digest()
+    with pytest.raises(
+        SpecMismatch, match=r"expected the fields .*extra/log_prob.*got action, obs"
+    ):
+        from_tensordict(recorded, held)
+    other = sw.SequenceReplayBuffer()
+    from_tensordict(recorded, other)
+    wrong = recorded.clone()
+    wrong["observation"] = wrong["observation"].float()
+    wrong["next", "observation"] = wrong["next", "observation"].float()
+    with pytest.raises(SpecMismatch, match=r"expected observation of float64 \(5,\), got float32"):
+        from_tensordict(wrong, other)
+    wrong = recorded.clone()
+    wrong["next", "reward"] = wrong["next", "reward"].long()
+    with pytest.raises(SpecMismatch, match=r"expected reward of float64 \(\), got int64 \(\)"):
+        from_tensordict(wrong, other)
+    assert (held.digest(), other.steps) == (before, 6)
+
+
+def test_stacks_that_are_none_are_refused() -> None:
+    first = Play("stack-zero").replay()
+    again = sw.SequenceReplayBuffer(seed=0)
+    again.bind(first.spec, {})
+    rows = to_tensordict(first.take(sw.Episodes(1, align="transition", stack=True), np.array([2])))
+    rows["observation"][0, 0, 0] = 9
+    with pytest.raises(SpecMismatch, match=r"expected stacks of 3 frames.*padded by zero"):
+        from_tensordict(rows, again)

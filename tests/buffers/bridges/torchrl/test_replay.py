@@ -1,0 +1,139 @@
+"""A replay in the place of a TorchRL ReplayBuffer gives what the envs did, and takes it too."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import sys
+
+import numpy as np
+import pytest
+
+import stepwell as sw
+from support.envs.logged_envs import Kind, Play, place_of, same_tree
+
+torch = pytest.importorskip("torch", reason="needs torch")
+pytest.importorskip("torchrl", reason="needs torchrl")
+
+from stepwell.buffers.bridges.torchrl.batches import load_tensordict, to_tensordict  # noqa: E402
+from stepwell.buffers.bridges.torchrl.recorded import from_tensordict  # noqa: E402
+from stepwell.buffers.bridges.torchrl.replay import as_torchrl_replay  # noqa: E402
+
+
+def test_what_is_sampled_are_the_replays_own_transitions() -> None:
+    play = Play()
+    buffer = as_torchrl_replay(play.replay(), batch_size=16)
+    assert len(buffer) == len(play.steps)
+    for batch in itertools.islice(buffer, 4):
+        assert batch.batch_size == (16,)
+        for row in batch:
+            step = play.steps[place_of(row["observation"].numpy())]
+            assert same_tree(row["next", "observation"].numpy(), step.following)
+            assert row["next", "reward"].tolist() == [step.reward]
+    drawn, info = buffer.sample(5, return_info=True)
+    assert drawn["index"] is info["index"]
+    assert drawn.batch_size == (5,)
+
+
+@pytest.mark.parametrize("kind", ["vector", "stack-zero"])
+def test_slices_lie_in_one_episode_each_and_are_marked_at_both_ends(kind: Kind) -> None:
+    play = Play(kind)
+    buffer = as_torchrl_replay(play.replay(), slice_len=3)
+    rows = buffer.sample(60)
+    assert rows.batch_size == (60,)
+    assert rows["is_init"].reshape(20, 3).tolist() == [[True, False, False]] * 20
+    assert rows["next", "done"].reshape(20, 3)[:, -1].all()
+    assert rows["next", "truncated"].reshape(20, 3)[:, -1].all()
+    assert not rows["next", "done"].reshape(20, 3)[:, :-1].any()
+    for b, row in enumerate(rows):
+        place = place_of(row["observation"].numpy())
+        step = play.steps[place]
+        assert same_tree(row["observation"].numpy(), step.observation)
+        assert same_tree(row["next", "observation"].numpy(), step.following)
+        assert row["next", "terminated"].tolist() == [step.terminated]
+        if b % 3:
+            env, episode, before = place_of(rows["observation"][b - 1].numpy())
+            assert place == (env, episode, before + 1)
+
+
+@pytest.mark.parametrize("slice_len", [None, 2])
+def test_priorities_reach_the_rows_that_they_are_for(slice_len: int | None) -> None:
+    buffer = as_torchrl_replay(Play().replay(), draw="priorities", slice_len=slice_len, beta=1.0)
+    every = np.unique(np.concatenate([buffer.sample(400)["index"].numpy() for _ in range(8)]))
+    for some in np.array_split(every, 9):
+        assert buffer.update_priority(torch.from_numpy(some), torch.full((len(some),), 1e-9)) == 0
+    chosen = buffer.sample(2 if slice_len else 1)
+    chosen["td_error"] = torch.full((*chosen.batch_size, 1), -50.0)
+    assert buffer.update_tensordict_priority(chosen) == 0
+    after = buffer.sample(200)
+    hits = (after["index"] == chosen["index"][0]).float().mean()
+    assert hits > 0.9
+    assert after["priority_weight"].dtype == torch.float32
+    assert after["priority_weight"].min() < 0.1 or hits == 1
+
+
+def test_of_a_slice_its_largest_error_counts() -> None:
+    told: dict[int, float] = {}
+
+    class Noting(sw.SequenceReplayBuffer):
+        def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
+            told.update(zip(ids.tolist(), priorities.tolist(), strict=True))
+            return 0
+
+    replay = Noting(seed=0)
+    play = Play()
+    with sw.Collector(play.envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=60)
+    buffer = as_torchrl_replay(replay, slice_len=3)
+    buffer.update_priority([7, 7, 7, 5, 5, 5], [1.0, -4.0, 2.0, 0.5, 0.25, 0.0])
+    assert told == {7: 4.0, 5: 0.5}
+
+
+def test_wrong_arguments_are_refused_with_what_to_do() -> None:
+    replay = Play().replay()
+    with pytest.raises(ValueError, match="batch_size: expected a number, got None"):
+        as_torchrl_replay(replay).sample()
+    with pytest.raises(ValueError, match="batch_size: expected a number, got None"):
+        next(iter(as_torchrl_replay(replay)))
+    with pytest.raises(ValueError, match="batch_size: expected a multiple of slice_len=4, got 6"):
+        as_torchrl_replay(replay, 6, slice_len=4)
+    with pytest.raises(ValueError, match="n_step: expected 1 with slice_len, got 3"):
+        as_torchrl_replay(replay, n_step=3, slice_len=4)
+    buffer = as_torchrl_replay(replay)
+    with pytest.raises(ValueError, match="priority_key: expected TD errors under 'td_error'"):
+        buffer.update_tensordict_priority(buffer.sample(3))
+    with pytest.raises(ValueError, match="priority: expected one number for each of 3 rows, got 2"):
+        buffer.update_priority(torch.arange(3), torch.ones(2))
+
+
+def test_dqn_loss_writes_the_errors_that_priorities_are_made_of() -> None:
+    from torchrl.modules import QValueActor
+    from torchrl.objectives import DQNLoss
+
+    buffer = as_torchrl_replay(Play().replay(), 32, draw="priorities")
+    net = torch.nn.Linear(5, 4, dtype=torch.float64)
+    actor = QValueActor(net, in_keys=["observation"], action_space="categorical")
+    loss = DQNLoss(actor, action_space="categorical", delay_value=False)
+    loss.make_value_estimator(gamma=0.99)
+    batch = buffer.sample()
+    loss(batch)
+    assert buffer.update_tensordict_priority(batch) == 0
+
+
+def test_without_torchrl_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Play().replay()
+    batch = replay.sample_transitions(4)
+    load_tensordict.cache_clear()
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.13.2")
+    old = r"needs torchrl 0\.14 or newer, got 0\.13\.2: pip install -U 'stepwell\[torchrl\]'"
+    with pytest.raises(ImportError, match=f"as_torchrl_replay {old}"):
+        as_torchrl_replay(replay)
+    with pytest.raises(ImportError, match=f"to_tensordict {old}"):
+        to_tensordict(batch)
+    monkeypatch.setitem(sys.modules, "torchrl", None)
+    missing = r"needs torchrl, which is not installed: pip install 'stepwell\[torchrl\]'"
+    with pytest.raises(ImportError, match=missing):
+        as_torchrl_replay(replay)
+    monkeypatch.setitem(sys.modules, "tensordict", None)
+    with pytest.raises(ImportError, match="from_tensordict needs tensordict"):
+        from_tensordict({}, replay)

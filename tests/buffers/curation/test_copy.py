@@ -1,0 +1,660 @@
+"""A copy holds the very rows of its source, in fewer pieces, and says where they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import (
+    Codec,
+    Digest,
+    DiskStorage,
+    End,
+    Field,
+    MemoryStorage,
+    Piece,
+    SequenceReplayBuffer,
+    Spec,
+    SpecMismatch,
+    StoreCorrupt,
+)
+from stepwell.buffers.curation import episode_writer, repeated_episodes
+from stepwell.buffers.curation.copy import CopyReport, copy_episodes
+from stepwell.buffers.curation.stored_episode import StoredEpisode
+from support.rows.labelled_rows import SPEC, Player, rows_of, told, whole
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def replay(
+    stack: ExitStack,
+    path: str | None = None,
+    *,
+    spec: Spec = SPEC,
+    sessions: Sequence[dict[str, object]] = ({"run": 0},),
+    **options: Any,
+) -> SequenceReplayBuffer:
+    """A replay that holds nothing yet."""
+    made = stack.enter_context(SequenceReplayBuffer(path, seed=0, **options))
+    made.bind(spec, sessions[0])
+    for session in sessions[1:]:
+        made.storage.append_session(session)
+    return made
+
+
+def played(stack: ExitStack, seed: int, path: str | None = None) -> SequenceReplayBuffer:
+    """A replay full of episodes in small pieces."""
+    made = replay(stack, path)
+    Player(made.storage, 0, seed).play(100)
+    return made
+
+
+def contents(source: SequenceReplayBuffer) -> list[Any]:
+    return [told(episode) for episode in source.iter_episodes()]
+
+
+def small_pieces(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Let episodes be longer than what is copied at once."""
+    monkeypatch.setattr(episode_writer, "_PIECE_ROWS", rows)
+
+
+@pytest.mark.parametrize("codecs", [{}, {"observation": "raw", "info/picture": "raw"}])
+@pytest.mark.parametrize("path", [None, "copy"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_holds_every_row_bit_by_bit(
+    seed: int, path: str | None, codecs: dict[str, Codec], stack: ExitStack
+) -> None:
+    source = played(stack, seed)
+    target = stack.enter_context(SequenceReplayBuffer(path, codecs=codecs))
+    report = copy_episodes(source, target)
+    assert contents(target) == contents(source)
+    assert target.spec == SPEC.with_codecs(codecs)
+    assert [one.id for one in target.iter_episodes()] == list(range(source.episodes))
+    assert report.digest == target.digest() == source.digest()
+    assert (report.episodes, report.steps) == (source.episodes, len(source))
+    assert (target.episodes, target.steps) == (source.episodes, len(source))
+    assert (report.chosen_episodes, report.chosen_steps) == (report.episodes, report.steps)
+    assert (report.left_out_episodes, report.left_out_steps, report.beheaded) == (0, 0, 0)
+    assert report.raw_bytes == source.storage.table.rows * SPEC.row_bytes
+    assert report.stored_bytes == target.total_bytes
+    json.dumps(report.to_json())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 50])
+def test_an_episode_longer_than_a_piece_stays_one_episode(
+    rows: int, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, rows)
+    source = played(stack, 3)
+    target = SequenceReplayBuffer()
+    assert copy_episodes(source, target).digest == source.digest() == target.digest()
+    assert contents(target) == contents(source)
+    assert target.storage.table.records["rows"].max() <= rows
+
+
+def test_small_pieces_are_joined(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target)
+    assert len(source.storage.table) > 1.3 * source.episodes
+    assert len(target.storage.table) == target.episodes
+
+
+def test_a_long_episode_is_never_in_memory_as_a_whole(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 64)
+    source = replay(stack)
+    for first in range(0, 2_000, 10):
+        source.add([Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
+    waiting: list[int] = []
+    target = SequenceReplayBuffer()
+    add = SequenceReplayBuffer.add
+
+    def counted(self: SequenceReplayBuffer, pieces: Sequence[Piece]) -> None:
+        waiting.append(sum(piece.rows for piece in pieces))
+        add(self, pieces)
+
+    monkeypatch.setattr(SequenceReplayBuffer, "add", counted)
+    copy_episodes(source, target)
+    assert sum(waiting) == 2_000
+    assert max(waiting) <= 64
+
+
+def test_large_rows_make_pieces_of_bounded_bytes(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode_writer, "_PIECE_BYTES", 10 * SPEC.row_bytes)
+    source = replay(stack)
+    source.add([whole(0, 0, 95)])
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target)
+    assert target.storage.table.records["rows"].tolist() == [10] * 9 + [5]
+
+
+def test_a_cut_stays_a_cut_and_the_next_episode_of_its_stream_a_new_one(stack: ExitStack) -> None:
+    source = replay(stack)
+    source.add([whole(0, 0, 5, End.PENDING), whole(0, 1, 4, End.NONE), whole(0, 2, 3)])
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target)
+    assert [bool(one.cut[-1]) for one in target.iter_episodes()] == [True, True, False]
+    assert target.storage.table.records["end"].tolist() == [End.PENDING, End.NONE, End.TERMINATED]
+    target.add([whole(0, 3, 3)])
+    assert target.episodes == 4
+
+
+def test_where_and_keep_choose_together(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    target = SequenceReplayBuffer()
+
+    def odd(metadata: Any) -> bool:
+        return bool(metadata["number"] % 2)
+
+    def is_long(episode: StoredEpisode) -> bool:
+        return episode.steps >= 6
+
+    report = copy_episodes(source, target, where=odd, keep=is_long)
+    episodes = list(source.iter_episodes())
+    chosen = [one for one in episodes if one.id % 2 and one.steps >= 6]
+    assert 0 < len(chosen) < len(episodes) / 2
+    assert contents(target) == [told(one) for one in chosen]
+    assert report.left_out_episodes == len(episodes) - len(chosen)
+    assert report.left_out_steps == len(source) - report.steps
+    digest = Digest()
+    for one in chosen:
+        digest.update(Piece(one.id, one.stream, one.first_row, one.end, one.fields))
+    assert report.digest == target.digest() == digest.hexdigest()
+
+
+def test_a_mapping_chooses_by_metadata(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target, where={"number": 5})
+    assert contents(target) == [contents(source)[5]]
+
+
+def test_several_sources_come_one_after_the_other(stack: ExitStack) -> None:
+    sources = [played(stack, seed) for seed in range(3)]
+    target = SequenceReplayBuffer()
+    report = copy_episodes(sources, target, duplicates="keep")
+    assert contents(target) == [one for source in sources for one in contents(source)]
+    assert report.digest == target.digest()
+    assert target.steps == sum(map(len, sources))
+
+
+@pytest.mark.parametrize("path", [None, "copy"])
+def test_sessions_are_copied_and_one_tells_of_the_copy(path: str | None, stack: ExitStack) -> None:
+    recipe: dict[str, object] = {"recipe": {"id": "A-v0"}}
+    first = replay(stack, "a", sessions=[{**recipe, "seed": "1"}, {**recipe, "seed": "2"}])
+    second = replay(stack, sessions=[{**recipe, "seed": "3"}])
+    first.add([whole(0, 0, 5), whole(0, 1, 5)])
+    second.add([whole(1, 0, 3)])
+    target = stack.enter_context(SequenceReplayBuffer(path))
+    copy_episodes([first, second], target, where={"number": 0}, facts={"command": "merge"})
+    *before, copy = target.sessions
+    assert before == [*first.sessions, *second.sessions]
+    assert copy["copied_from"] == [
+        {
+            "path": str(Path("a").absolute()),
+            "store": json.loads(Path("a/manifest.json").read_text())["body"]["store"],
+            "episodes": 2,
+            "steps": 8,
+        },
+        {"episodes": 1, "steps": 2},
+    ]
+    assert (copy["copied_episodes"], copy["copied_steps"], copy["command"]) == (2, 6, "merge")
+    assert set(copy) >= {"began", "versions"}
+
+
+def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
+    def made(path: str, **recipe: object) -> SequenceReplayBuffer:
+        one = replay(stack, path, sessions=[{"recipe": {"id": "A-v0", **recipe}}])
+        one.add([whole(ord(path), 0, 5)])
+        return one
+
+    sources = [made("a", frame_skip=4), made("b", frame_skip=4), made("c", frame_skip=2, size=9)]
+    target = SequenceReplayBuffer("copy")
+    message = "c holds rows of other envs than .*a: expected frame_skip 4, got 2; take"
+    with pytest.raises(SpecMismatch, match=message):
+        copy_episodes(sources, target)
+    assert not target.is_bound
+    assert not Path("copy").exists()
+    copy_episodes(sources[:2], SequenceReplayBuffer())
+    with stack.enter_context(target):
+        assert copy_episodes(sources, target, any_envs=True).episodes == 3
+        assert [one["recipe"] for one in target.sessions[:-1]] == [
+            one.sessions[0]["recipe"] for one in sources
+        ]
+
+
+def test_other_rows_are_refused(stack: ExitStack) -> None:
+    other = replay(stack, spec=SPEC.with_more([SPEC.fields[-1].__class__("x", "int8", (), "raw")]))
+    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) holds other rows .* 'x' is not in"):
+        copy_episodes([played(stack, 0), other], SequenceReplayBuffer())
+
+
+def test_a_target_in_use_is_refused_before_anything_is_written(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    used = replay(stack, "used")
+    used.add([whole(0, 0, 5)])
+    Path("full").mkdir()
+    Path("full/notes.txt").write_text("precious")
+    Path("file").write_text("precious")
+    for target, message in (
+        (used, r"used is in use already \(4 steps\), expected a new replay"),
+        (source, "the target in RAM is in use already"),
+        (SequenceReplayBuffer("full"), "full is not empty, expected a new or empty folder"),
+        (SequenceReplayBuffer("file"), "file is a file, expected a folder"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            copy_episodes(source, target, keep=lambda episode: pytest.fail("too late"))
+    assert used.episodes == 1
+    assert [path.name for path in Path("full").iterdir()] == ["notes.txt"]
+
+
+def test_nothing_chosen_is_an_error_and_leaves_no_folder(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    with pytest.raises(ValueError, match=f"none of {source.episodes} episodes would be copied"):
+        copy_episodes(source, SequenceReplayBuffer("copy"), keep=lambda episode: False)
+    with pytest.raises(ValueError, match="source: expected at least one replay, got none"):
+        copy_episodes([], SequenceReplayBuffer("copy"))
+    with pytest.raises(ValueError, match="codecs names 'colour', expected one of"):
+        copy_episodes(source, SequenceReplayBuffer("copy", codecs={"colour": "raw"}))
+    with pytest.raises(TypeError, match="where: expected a mapping"):
+        copy_episodes(source, SequenceReplayBuffer("copy"), where="x")  # type: ignore[arg-type]
+    assert not Path("copy").exists()
+
+
+def test_a_store_without_episodes_gives_one(stack: ExitStack) -> None:
+    target = SequenceReplayBuffer()
+    assert copy_episodes(replay(stack), target).episodes == 0
+    assert target.is_bound
+
+
+def test_a_source_that_is_opened_to_read_is_not_changed(stack: ExitStack) -> None:
+    with ExitStack() as writing:
+        played(writing, 0, "a")
+    before = {path.name: path.read_bytes() for path in Path("a").iterdir()}
+    source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True))
+    copy_episodes(source, stack.enter_context(SequenceReplayBuffer("copy")))
+    assert {path.name: path.read_bytes() for path in Path("a").iterdir()} == before
+
+
+def test_progress_is_told_after_every_write(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source = played(stack, 0)
+    target, true = SequenceReplayBuffer(), contents(source)
+    reports: list[CopyReport] = []
+
+    def progress(report: CopyReport) -> None:
+        reports.append(report)
+        assert report.steps == len(target)
+        whole_ones = [a == b for a, b in zip(contents(target), true, strict=False)]
+        assert report.episodes == sum(whole_ones)
+
+    report = copy_episodes(source, target, progress=progress)
+    assert reports[-1] == report
+    assert len(reports) > 10
+    assert {one.chosen_steps for one in reports} == {len(source)}
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_copy_into_ram_says_how_much_it_holds(
+    stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source, target = played(stack, 0), SequenceReplayBuffer()
+
+    def progress(report: CopyReport) -> None:
+        if report.episodes >= 10:
+            raise stop
+
+    with pytest.raises(stop) as caught:
+        copy_episodes(source, target, progress=progress)
+    found, true = contents(target), contents(source)
+    whole_ones = sum(a == b for a, b in zip(found, true, strict=False))
+    assert 10 <= whole_ones <= len(found) <= whole_ones + 1 < len(true)
+    assert caught.value.__notes__ == [
+        f"kept: {whole_ones} of {len(true)} episodes, {len(target)} of {len(source):,} steps, "
+        f"in RAM"
+    ]
+
+
+def test_what_an_interrupt_right_after_a_write_says_is_true(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = played(stack, 0), SequenceReplayBuffer()
+    add = SequenceReplayBuffer.add
+
+    def interrupted(self: SequenceReplayBuffer, pieces: Sequence[Piece]) -> None:
+        add(self, pieces)
+        raise KeyboardInterrupt  # a second Ctrl-C comes wherever it comes
+
+    monkeypatch.setattr(SequenceReplayBuffer, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        copy_episodes(source, target)
+    assert contents(target) == contents(source)
+    episodes, steps = source.episodes, len(source)
+    assert caught.value.__notes__ == [
+        f"kept: {episodes} of {episodes} episodes, {steps} of {steps} steps, in RAM"
+    ]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_copy_into_a_folder_leaves_nothing(
+    stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source = played(stack, 0)
+
+    def progress(report: CopyReport) -> None:
+        if report.episodes >= 10:
+            raise stop
+
+    with SequenceReplayBuffer("deep/copy") as target:
+        with pytest.raises(stop) as caught:
+            copy_episodes(source, target, progress=progress)
+        assert not target.is_bound
+    assert caught.value.__notes__ == ["kept: nothing"]
+    assert list(Path().iterdir()) == []
+
+
+def test_the_part_of_an_episode_that_was_copied_is_a_cut(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 20)
+    source = replay(stack)
+    source.add([whole(0, 0, 90)])
+
+    def progress(report: CopyReport) -> None:
+        if report.steps > 30:
+            raise KeyboardInterrupt
+
+    target = SequenceReplayBuffer()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        copy_episodes(source, target, progress=progress)
+    assert caught.value.__notes__ == ["kept: 0 of 1 episodes, 39 of 89 steps, in RAM"]
+    (part,) = target.iter_episodes()
+    assert (part.rows, bool(part.cut[-1])) == (40, True)
+
+
+def spoil(storage: DiskStorage, position: int) -> None:
+    """Change a byte in a piece's rows."""
+    record = storage.table.record(position)
+    with open(storage.path / f"segment-{record.segment:08}.bin", "r+b") as file:
+        file.seek(record.offset + record.nbytes - 9)
+        file.write(b"\xee")
+
+
+def test_damage_stops_a_copy_unless_it_is_to_be_skipped(stack: ExitStack) -> None:
+    with ExitStack() as writing:
+        source = replay(writing, "a")
+        for first in range(0, 30, 10):
+            piece = Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))
+            source.add([piece, whole(0, first + 1, 4, stream=1)])
+        assert isinstance(source.storage, DiskStorage)
+        spoil(source.storage, 2)
+    source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True))
+    with pytest.raises(StoreCorrupt, match="rows 10 to 19 of episode 0") as caught:
+        copy_episodes(source, SequenceReplayBuffer())
+    assert caught.value.__notes__ == ["kept: 0 of 4 episodes, 0 of 38 steps, in RAM"]
+    source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True, on_corrupt="skip"))
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target, keep=lambda episode: episode.first_row == 0)
+    assert [one.rows for one in target.iter_episodes()] == [10, 4, 4, 4]
+
+
+def evicted(stack: ExitStack, capacity: int) -> SequenceReplayBuffer:
+    """A replay that has lost the beginning of an episode."""
+    source = replay(stack, capacity=capacity)
+    for first in range(0, 100, 5):
+        piece = Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 5), {"number": 0})
+        source.add([piece])
+    source.add([whole(0, 1, 5, stream=1)])
+    assert isinstance(source.storage, MemoryStorage)
+    assert next(source.iter_episodes()).first_row > 0
+    return source
+
+
+def test_an_episode_without_its_beginning_is_copied_without_inventing_one(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, 16)
+    source = evicted(stack, 60)
+    target = stack.enter_context(SequenceReplayBuffer("copy"))
+    report = copy_episodes(source, target)
+    assert contents(target) == contents(source)
+    assert report.beheaded == 1
+    assert report.digest == target.digest() == source.digest()
+    assert (report.steps, target.steps, len(target)) == (len(source),) * 3
+    first = next(target.iter_episodes())
+    assert first.first_row > 0
+    assert not first.is_first.any()
+
+
+def test_what_is_left_of_an_episode_with_a_lost_piece_is_copied(stack: ExitStack) -> None:
+    source = replay(stack)
+    for first in range(0, 30, 10):
+        source.add([Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
+    source.storage.lose(1)
+    target = SequenceReplayBuffer()
+    assert copy_episodes(source, target).beheaded == 1
+    assert contents(target) == contents(source)
+    assert [(one.first_row, one.rows) for one in target.iter_episodes()] == [(0, 10), (20, 10)]
+
+
+def test_episodes_whose_beginning_is_lost_can_be_left_out(stack: ExitStack) -> None:
+    source = evicted(stack, 60)
+    target = SequenceReplayBuffer()
+    copy_episodes(source, target, keep=lambda episode: episode.first_row == 0)
+    assert contents(target) == contents(source)[1:]
+
+
+def test_a_ring_keeps_the_last_episodes_of_the_source(stack: ExitStack) -> None:
+    source = played(stack, 0)
+    target = SequenceReplayBuffer(capacity=100)
+    copy_episodes(source, target)
+    assert target.steps == len(source) > len(target)
+    assert contents(target)[-3:] == contents(source)[-3:]
+
+
+# --- episodes that several sources hold
+
+RUN_1: dict[str, object] = {"seed": "1", "session": 0}
+RUN_2: dict[str, object] = {"seed": "2", "session": 0}
+
+
+def holding(
+    stack: ExitStack, pieces: Sequence[Piece], *sessions: dict[str, object], path: str | None = None
+) -> SequenceReplayBuffer:
+    """A replay with episodes of a run, or of nobody knows whom."""
+    made = replay(stack, path, sessions=sessions or ({},))
+    made.add([replace(piece, episode=number) for number, piece in enumerate(pieces)])
+    return made
+
+
+def some(*numbers: int, stream: int = 0, **metadata: object) -> list[Piece]:
+    """Episodes whose rows tell their numbers."""
+    pieces = [whole(0, number, 4 + number % 3, stream=stream) for number in numbers]
+    return [replace(piece, metadata={**piece.metadata, **metadata}) for piece in pieces]
+
+
+def merged(sources: Any, **options: Any) -> list[Any]:
+    target = SequenceReplayBuffer()
+    copy_episodes(sources, target, **options)
+    return contents(target)
+
+
+def refused(sources: Any) -> str:
+    """What a merge says, which writes nothing."""
+    before = list(Path().iterdir())
+    with pytest.raises(ValueError, match="would be copied twice, expected each once") as caught:
+        copy_episodes(sources, SequenceReplayBuffer("target"))
+    assert list(Path().iterdir()) == before
+    assert "duplicates='skip', --duplicates skip" in str(caught.value)
+    return str(caught.value)
+
+
+# What two sources hold, and how many episodes of the second are in the first.
+SHARED: dict[str, tuple[list[Piece], dict[str, object], list[Piece], dict[str, object], int]] = {
+    "all, nobody knows from where": (some(0, 1, 2), {}, some(0, 1, 2), {}, 3),
+    "a part, nobody knows from where": (some(0, 1, 2), {}, some(1, 3, 2), {}, 2),
+    "none, nobody knows from where": (some(0, 1, 2), {}, some(3, 4, 5), {}, 0),
+    "all, with the same seed": (some(0, 1), RUN_1, some(0, 1), RUN_1, 2),
+    "all, one of them unknown": (some(0, 1), RUN_1, some(0, 1), {}, 2),
+    "all, with another env index": (some(0, 1), RUN_1, some(0, 1, stream=3), RUN_1, 2),
+    "all, with other metadata": (some(0, 1), RUN_1, some(0, 1, task="door"), RUN_1, 2),
+    "equal ones of other seeds": (some(0, 1), RUN_1, some(0, 1), RUN_2, 0),
+    "equal ones of a later run": (some(0, 1), RUN_1, some(0, 1), {"seed": "1", "session": 1}, 0),
+    "equal resets of other runs": (some(0, 1, seed=7), RUN_1, some(0, 1, seed=7), RUN_2, 2),
+    "other resets of other runs": (some(0, 1, seed=7), RUN_1, some(0, 1, seed=8), RUN_2, 0),
+    "other ends": (
+        [whole(0, 0, 5, End.TERMINATED)],
+        RUN_1,
+        [whole(0, 0, 5, End.TRUNCATED)],
+        RUN_1,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_an_episode_of_several_sources_is_copied_once_only_when_told_so(
+    case: str, stack: ExitStack
+) -> None:
+    pieces, session, others, other_session, count = SHARED[case]
+    sources = [holding(stack, pieces, session), holding(stack, others, other_session)]
+    all_of = [one for source in sources for one in contents(source)]
+    if count:
+        message = refused(sources)
+        assert f"{count} of the {len(others)} episodes from store 1 (in RAM)" in message
+        assert "are in store 0 (in RAM) too" in message
+    else:
+        assert merged(sources) == all_of
+    assert merged(sources, duplicates="keep") == all_of
+    target = SequenceReplayBuffer()
+    report = copy_episodes(sources, target, duplicates="skip")
+    rows = [whole_piece.fields["observation"].tolist() for whole_piece in pieces]
+    fresh = [one for one in others if one.fields["observation"].tolist() not in rows]
+    kept = len(pieces) + (len(fresh) if count else len(others))
+    assert contents(target)[: len(pieces)] == contents(sources[0])
+    assert (report.episodes, report.chosen_episodes, target.episodes) == (kept,) * 3
+    assert (report.duplicate_episodes, report.left_out_episodes) == (count, count)
+    assert report.steps == target.steps
+    assert report.left_out_steps == sum(map(len, sources)) - report.steps
+
+
+def test_a_source_and_what_was_filtered_from_it_share_episodes(stack: ExitStack) -> None:
+    source = holding(stack, some(*range(9)), RUN_1, path="a")
+    odd, even = SequenceReplayBuffer("odd"), SequenceReplayBuffer("even")
+    for target, rest in ((odd, 1), (even, 0)):
+        stack.enter_context(target)
+        copy_episodes(source, target, keep=lambda one, rest=rest: one.id % 2 == rest)  # type: ignore[misc]
+    assert "4 of the 4 episodes from" in refused([source, odd])
+    assert "4 of the 9 episodes from" in refused([odd, source])
+    assert merged([source, odd], duplicates="skip") == contents(source)
+    assert sorted(merged([odd, even]), key=repr) == sorted(contents(source), key=repr)
+    message = refused([odd, even, source])
+    assert (
+        f"4 of the 9 episodes from {Path('a').absolute()} are in {Path('odd').absolute()}"
+        in message
+    )
+    assert (
+        f"5 of the 9 episodes from {Path('a').absolute()} are in {Path('even').absolute()}"
+        in message
+    )
+
+
+def test_copies_of_other_runs_hold_the_episodes_of_other_runs(stack: ExitStack) -> None:
+    copies: list[SequenceReplayBuffer] = []
+    for session in (RUN_1, RUN_2, RUN_1):
+        copies.append(SequenceReplayBuffer())
+        copy_episodes(holding(stack, some(0, 1), session), copies[-1])
+    assert len(merged(copies[:2])) == 4
+    refused(copies[::2])
+
+
+def test_only_what_is_chosen_is_compared(stack: ExitStack) -> None:
+    sources = [holding(stack, some(0, 1, 2)), holding(stack, some(2, 3, 4))]
+    assert len(merged(sources, where=lambda facts: facts["number"] != 2)) == 4
+
+
+def test_equal_episodes_of_one_source_are_no_duplicates(stack: ExitStack) -> None:
+    twice = holding(stack, [*some(0, 0), *some(1)])
+    other = holding(stack, some(5))
+    assert len(merged([twice, other])) == 4
+    assert len(merged([twice, twice], duplicates="skip")) == 3
+    assert len(merged(twice)) == 3
+
+
+def test_stores_that_are_read_as_one_are_several_sources(stack: ExitStack) -> None:
+    for path in ("a", "b"):
+        holding(stack, some(0, 1), path=path).close()
+    both = stack.enter_context(SequenceReplayBuffer.open(["a", "b"]))
+    assert f"2 of the 2 episodes from {Path('b').absolute()} are in" in refused(both)
+    assert len(merged(both, duplicates="skip")) == 2
+    third = holding(stack, some(1, 2))
+    assert len(merged([both, third], duplicates="skip")) == 3
+
+
+def test_long_episodes_are_compared_a_run_at_a_time(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_episodes, "_RUN_ROWS", 7)
+    long = whole(0, 0, 100)
+    other = whole(0, 0, 100)
+    other.fields["reward"][99] += 1
+    assert len(merged([holding(stack, [long]), holding(stack, [other])])) == 2
+    refused([holding(stack, [long]), holding(stack, [whole(0, 0, 100)])])
+
+
+def test_pieces_of_any_size_are_the_same_episode(stack: ExitStack) -> None:
+    one = holding(stack, [whole(0, 0, 30)])
+    other = replay(stack, sessions=({},))
+    for first in range(0, 30, 10):
+        end = End.TERMINATED if first == 20 else End.NONE
+        other.add([Piece(0, 0, first, end, rows_of(0, 0, first, first + 10))])
+    refused([one, other])
+
+
+def test_fields_without_a_number_are_compared_too(stack: ExitStack) -> None:
+    spec = SPEC.with_more([Field("extra/none", "float32", (0, 3), "raw")])
+    sources: list[SequenceReplayBuffer] = []
+    for _ in range(2):
+        sources.append(replay(stack, spec=spec, sessions=({},)))
+        fields = {**rows_of(0, 0, 0, 5), "extra/none": np.empty((5, 0, 3), np.float32)}
+        sources[-1].add([Piece(0, 0, 0, End.TERMINATED, fields)])
+    refused(sources)
+
+
+def test_looking_for_them_can_be_watched_and_ended(stack: ExitStack) -> None:
+    sources = [holding(stack, some(*range(9))), holding(stack, some(*range(9)))]
+    reports: list[CopyReport] = []
+
+    def progress(report: CopyReport) -> None:
+        reports.append(report)
+        if len(reports) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy_episodes(sources, SequenceReplayBuffer("target"), progress=progress)
+    assert [(one.episodes, one.chosen_episodes) for one in reports] == [(0, 18)] * 3
+    assert not list(Path().iterdir())
+
+
+def test_a_word_that_says_nothing_is_refused(stack: ExitStack) -> None:
+    with pytest.raises(ValueError, match="expected 'refuse', 'skip' or 'keep', got 'drop'"):
+        copy_episodes(played(stack, 0), SequenceReplayBuffer(), duplicates="drop")  # type: ignore[arg-type]

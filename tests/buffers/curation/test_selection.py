@@ -1,0 +1,101 @@
+"""A selection keeps what meets all of its conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepwell.buffers import MemoryStorage
+from stepwell.buffers.curation.selection import EpisodeSelection
+from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from support.rows.labelled_rows import SPEC, Player
+
+
+@pytest.fixture(scope="module")
+def episodes() -> list[StoredEpisode]:
+    storage = MemoryStorage(SPEC)
+    Player(storage, 0).play(120)
+    return list(stored_episodes(storage))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "rule"),
+    [
+        ({"ids": (range(3, 4), range(10, 21))}, lambda e: e.id == 3 or 10 <= e.id <= 20),
+        ({"min_return": 2}, lambda e: e.total_reward >= 2),
+        ({"max_return": -2.0}, lambda e: e.total_reward <= -2),
+        ({"min_return": -2, "max_return": 0}, lambda e: -2 <= e.total_reward <= 0),
+        ({"min_steps": 7}, lambda e: e.steps >= 7),
+        ({"max_steps": 7}, lambda e: e.steps <= 7),
+        ({"min_steps": 7, "max_steps": 7}, lambda e: e.steps == 7),
+        ({"has_ended": True}, lambda e: e.has_ended),
+        ({"has_ended": False}, lambda e: not e.has_ended),
+        ({"where": {"number": 5}}, lambda e: e.id == 5),
+        ({"where": {"store": 0}}, lambda e: True),
+        ({"where": lambda m: m["number"] % 2}, lambda e: e.id % 2),
+        (
+            {"has_ended": True, "min_steps": 5, "ids": (range(40),), "where": {"store": 0}},
+            lambda e: e.has_ended and e.steps >= 5 and e.id < 40,
+        ),
+    ],
+)
+def test_what_is_kept_meets_every_condition(
+    conditions: dict[str, Any], rule: Any, episodes: list[StoredEpisode]
+) -> None:
+    selection = EpisodeSelection(**conditions)
+    kept = [one.id for one in episodes if selection(one)]
+    assert kept == [one.id for one in episodes if rule(one)]
+    assert 0 < len(kept)
+    assert len(kept) < len(episodes) or conditions == {"where": {"store": 0}}
+    assert not selection.is_empty
+
+
+def test_without_conditions_everything_is_kept(episodes: list[StoredEpisode]) -> None:
+    nothing = EpisodeSelection()
+    assert nothing.is_empty
+    assert all(map(nothing, episodes))
+
+
+def test_it_can_be_noted_as_plain_data() -> None:
+    def odd(metadata: object) -> bool:
+        return bool(metadata)
+
+    selection = EpisodeSelection(
+        where={"task": "door"}, ids=(range(3, 4), range(7, 9)), max_steps=5
+    )
+    assert selection.to_json() == {
+        "where": {"task": "door"},
+        "ids": [[3, 3], [7, 8]],
+        "max_steps": 5,
+    }
+    assert str(EpisodeSelection(where=odd).to_json()["where"]).endswith("odd")
+    assert EpisodeSelection(has_ended=False, min_return=0).to_json() == {
+        "has_ended": False,
+        "min_return": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("conditions", "error", "message"),
+    [
+        ({"min_return": float("nan")}, ValueError, "min_return: expected a number, got nan"),
+        ({"max_return": float("nan")}, ValueError, "max_return: expected a number, got nan"),
+        (
+            {"min_return": 2, "max_return": 1},
+            ValueError,
+            "min_return: expected at most max_return=1",
+        ),
+        (
+            {"min_steps": 9, "max_steps": 8},
+            ValueError,
+            "min_steps: expected at most max_steps=8, got",
+        ),
+        ({"where": "task=door"}, TypeError, "where: expected a mapping"),
+    ],
+)
+def test_conditions_that_no_episode_can_meet_are_refused(
+    conditions: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        EpisodeSelection(**conditions)

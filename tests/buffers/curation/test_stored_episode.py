@@ -1,0 +1,115 @@
+"""What is told of an episode without reading it is what reading it tells."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    MemoryStorage,
+    NotEnoughData,
+    Piece,
+    Storage,
+    StoreCorrupt,
+)
+from stepwell.buffers.curation.stored_episode import stored_episodes
+from stepwell.buffers.sampling.sampler import Sampler
+from support.rows.labelled_rows import SPEC, Player, rows_of, whole
+
+
+def played(seed: int) -> Storage:
+    """A ring that has evicted, with episodes in many pieces."""
+    storage = MemoryStorage(SPEC, capacity=500)
+    Player(storage, 0, seed).play(150)
+    assert storage.table.base > 0
+    return storage
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_everything_told_is_what_the_rows_tell(seed: int) -> None:
+    storage = played(seed)
+    told = list(stored_episodes(storage))
+    with closing(Sampler(storage, 1, 0.6)) as reader:
+        episodes = list(reader.episodes(None))
+    assert [one.id for one in told] == [one.id for one in episodes]
+    for one, episode in zip(told, episodes, strict=True):
+        assert (one.stream, one.first_row, one.rows) == (
+            episode.stream,
+            episode.first_row,
+            episode.rows,
+        )
+        assert one.end & ~End.PENDING == episode.end
+        assert one.has_ended == episode.end.is_final == (not episode.cut[-1])
+        assert one.metadata == episode.metadata
+        assert one.total_reward == episode.total_reward
+    assert sum(one.steps for one in told) == storage.table.steps
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 5, 7, 1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_of_any_size_hold_every_row_once(seed: int, max_rows: int) -> None:
+    storage = played(seed)
+    for one in stored_episodes(storage):
+        pieces = list(one.pieces(max_rows))
+        assert [piece.rows for piece in pieces[:-1]] == [max_rows] * (len(pieces) - 1)
+        stop = one.first_row + one.rows
+        begins = list(range(one.first_row, stop, max_rows))
+        assert [piece.first_row for piece in pieces] == begins
+        assert [piece.end for piece in pieces] == [End.NONE] * (len(pieces) - 1) + [one.end]
+        assert all((piece.episode, piece.stream) == (one.id, one.stream) for piece in pieces)
+        assert all(piece.metadata == one.metadata for piece in pieces)
+        true = rows_of(0, one.id, one.first_row, stop)
+        for name, rows in true.items():
+            assert np.array_equal(np.concatenate([piece.fields[name] for piece in pieces]), rows)
+
+
+def test_a_pending_row_that_came_again_is_read_once() -> None:
+    storage = MemoryStorage(SPEC)
+    for first, stop, end in ((0, 1, End.PENDING), (0, 3, End.PENDING), (2, 3, End.PENDING)):
+        storage.add([Piece(0, 0, first, end, rows_of(0, 0, first, stop))])
+    (one,) = stored_episodes(storage)
+    assert (one.rows, one.steps, one.end) == (3, 2, End.PENDING)
+    (piece,) = one.pieces(100)
+    assert np.array_equal(piece.fields["action"], rows_of(0, 0, 0, 3)["action"])
+
+
+def test_an_episode_with_a_lost_piece_comes_in_two() -> None:
+    storage = MemoryStorage(SPEC)
+    for first, stop, end in ((0, 4, End.NONE), (4, 7, End.NONE), (7, 9, End.TERMINATED)):
+        piece = Piece(0, 0, first, end, rows_of(0, 0, first, stop), {"number": 0})
+        storage.add([piece])
+    storage.lose(1)
+    before, after = stored_episodes(storage)
+    assert (before.id, before.first_row, before.rows, before.has_ended) == (0, 0, 4, False)
+    assert (after.id, after.first_row, after.rows, after.has_ended) == (0, 7, 2, True)
+    assert (before.steps, after.steps) == (3, 2)
+    assert before.metadata == after.metadata == {"number": 0}
+
+
+def test_an_eviction_in_between_is_told() -> None:
+    storage = MemoryStorage(SPEC, capacity=40)
+    storage.add([whole(0, 0, 5), whole(0, 1, 5)])
+    left = stored_episodes(storage)
+    assert next(left).id == 0
+    for number in range(2, 40):
+        storage.add([whole(0, number, 5)])
+    with pytest.raises(NotEnoughData, match="an episode was evicted while"):
+        next(left)
+
+
+def test_metadata_alone_reads_no_row() -> None:
+    with closing(DiskStorage.create("a", SPEC)) as storage:
+        storage.add([whole(0, 0, 500)])
+        record = storage.table.record(0)
+    with open(f"a/segment-{record.segment:08}.bin", "r+b") as file:
+        file.seek(record.offset + record.nbytes - 9)
+        file.write(b"damage")
+    with closing(DiskStorage.open("a", read_only=True)) as storage:
+        (one,) = stored_episodes(storage)
+        assert one.metadata["number"] == 0
+        with pytest.raises(StoreCorrupt, match="rows 0 to 499 of episode 0, are not what was"):
+            _ = one.total_reward

@@ -1,0 +1,228 @@
+"""Each step is in one minibatch an epoch, in another order each time; rows without never are."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import Loader, Minibatch, Rollout
+from support.rows.rollout_rows import Column, Part, frames, labels, mask_of, rollout_of, rollouts
+
+SIZES = st.integers(1, 12)
+
+
+def assert_rows(minibatch: Minibatch, rollout: Rollout) -> None:
+    """Everything that stands in it is of the rows that it names."""
+    step, env = minibatch.step, minibatch.env
+    number = labels(*rollout.mask.shape)[step, env]
+    assert rollout.mask[step, env].all()
+    assert minibatch.mask.all()
+    assert minibatch.observation["place"].tolist() == number.tolist()
+    assert (minibatch.observation["frame"] == frames(number)).all()
+    assert minibatch.action.tolist() == (number * 2).tolist()
+    assert minibatch.info["place"].tolist() == number.tolist()
+    assert minibatch.extras["log_prob"].tolist() == number.tolist()
+    assert minibatch.extras["value"].tolist() == rollout.extras["value"][step, env].tolist()
+    for name in ("reward", "is_first", "terminated", "truncated", "mask", "advantage", "returns"):
+        found, whole = getattr(minibatch, name), getattr(rollout, name)
+        assert found.tolist() == whole[step, env].tolist(), name
+        assert found.dtype == whole.dtype, name
+    assert minibatch.state is None
+
+
+def rows_of(minibatches: Iterator[Minibatch]) -> list[list[tuple[int, int]]]:
+    """The rows of each minibatch, as (row, env)."""
+    return [list(zip(m.step.tolist(), m.env.tolist(), strict=True)) for m in minibatches]
+
+
+def plain(rows: int = 6, envs: int = 3) -> Rollout:
+    """Episodes that go on through all rows."""
+    part = Part(0, (0.0,) * rows, (0.0,) * rows, "open", 0.0, True)
+    return rollout_of([Column(rows, (part,))] * envs)
+
+
+@given(rollouts(), SIZES, st.integers(1, 3), st.booleans())
+def test_each_step_comes_once_an_epoch_with_all_that_belongs_to_it(
+    columns: Sequence[Column], batch_size: int, epochs: int, drop_last: bool
+) -> None:
+    rollout = rollout_of(columns)
+    if drop_last and batch_size > rollout.mask.size:
+        return
+    rollout.advantages(0.9, 0.9)
+    taken = {(int(t), int(n)) for t, n in np.argwhere(mask_of(columns))}
+    minibatches = list(rollout.minibatches(batch_size, epochs, drop_last=drop_last))
+    for minibatch in minibatches:
+        assert_rows(minibatch, rollout)
+    rest = len(taken) % batch_size
+    sizes = [batch_size] * (len(taken) // batch_size) + ([rest] if rest and not drop_last else [])
+    assert [len(m.step) for m in minibatches] == sizes * epochs
+    rows = rows_of(iter(minibatches))
+    for epoch in range(epochs):
+        seen = Counter(itertools.chain(*rows[epoch * len(sizes) : (epoch + 1) * len(sizes)]))
+        assert not seen or set(seen.values()) == {1}
+        assert seen.keys() <= taken
+        assert len(seen) == sum(sizes)
+
+
+def test_each_epoch_has_another_order() -> None:
+    rows = rows_of(plain().minibatches(18, epochs=3))
+    assert len({tuple(each) for each in rows}) == 3
+    assert rows[0] != sorted(rows[0])
+
+
+def test_the_same_seed_gives_the_same_minibatches() -> None:
+    def rows(seed: int) -> list[list[tuple[int, int]]]:
+        return rows_of(plain().minibatches(4, epochs=2, rng=np.random.default_rng(seed)))
+
+    assert rows(1) == rows(1)
+    assert rows(1) != rows(2)
+
+
+def test_the_rollouts_own_generator_shuffles_unless_another_is_given() -> None:
+    column = Column(8, (Part(0, (0.0,) * 8, (0.0,) * 8, "open", 0.0, True),))
+    own = rows_of(rollout_of([column], seed=5).minibatches(3))
+    given = rows_of(plain(8, 1).minibatches(3, rng=np.random.default_rng(5)))
+    assert own == given
+    rollout = rollout_of([column], seed=5)
+    list(rollout.minibatches(3, rng=np.random.default_rng(0)))
+    assert rows_of(rollout.minibatches(3)) == own
+
+
+def test_the_global_generator_is_neither_used_nor_touched() -> None:
+    np.random.seed(3)  # noqa: NPY002
+    before = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    one = rows_of(plain().minibatches(4))
+    assert np.random.get_state()[1].tolist() == before  # type: ignore[index]  # noqa: NPY002
+    np.random.seed(4)  # noqa: NPY002
+    assert rows_of(plain().minibatches(4)) == one
+
+
+def test_every_order_of_rows_is_as_likely() -> None:
+    # 6,000 draws of 6 orders: a share that is off by six standard deviations fails.
+    rollout = plain(3, 1)
+    orders = Counter(tuple(m.step.tolist()) for m in rollout.minibatches(3, epochs=6_000))
+    assert len(orders) == 6
+    assert all(abs(count - 1_000) < 6 * np.sqrt(1_000 * 5 / 6) for count in orders.values())
+
+
+def test_without_advantages_there_are_none() -> None:
+    minibatch = next(plain().minibatches(4))
+    assert minibatch.advantage is None
+    assert minibatch.returns is None
+
+
+def test_advantages_that_were_normalised_are_handed_out() -> None:
+    rollout = plain()
+    advantages, _ = rollout.advantages(0.9, 0.9)
+    rollout.advantage = advantages + 10
+    assert all(np.unique(m.advantage).tolist() == [10] for m in rollout.minibatches(4))
+    advantages, _ = rollout.advantages(0.9, 0.9)
+    advantages += 20  # in place: it is what the rollout keeps
+    assert all(np.unique(m.advantage).tolist() == [20] for m in rollout.minibatches(4))
+
+
+def test_advantages_of_another_shape_are_refused() -> None:
+    rollout = plain()
+    rollout.advantage = np.zeros(18)
+    with pytest.raises(ValueError, match=r"advantage: expected the rollout's shape \(6, 3\), got"):
+        rollout.minibatches(4)
+    rollout.advantage, rollout.returns = None, np.zeros((6, 1))
+    with pytest.raises(ValueError, match=r"returns: expected the rollout's shape \(6, 3\), got"):
+        rollout.sequences(1)
+
+
+def test_minibatches_share_no_memory_with_the_rollout_or_one_another() -> None:
+    rollout = plain()
+    rollout.advantages(0.9, 0.9)
+    one, other = itertools.islice(rollout.minibatches(9), 2)
+    for minibatch in (one, other):
+        for array in (minibatch.observation["frame"], minibatch.reward, minibatch.advantage):
+            array[...] = 99
+    assert not (rollout.reward == 99).any()
+    assert (rollout.observation["frame"] == frames(labels(6, 3))).all()
+    one.reward[:] = 1
+    assert (other.reward == 99).all()
+
+
+def test_arrays_that_are_views_are_gathered_too() -> None:
+    rollout = plain()
+    straight = rows_of(rollout.minibatches(5)), plain()
+    turned = straight[1]
+    turned.observation = {
+        name: np.asfortranarray(array)[:, ::-1][:, ::-1]
+        for name, array in turned.observation.items()
+    }
+    for minibatch, rows in zip(turned.minibatches(5), straight[0], strict=True):
+        number = [t * 3 + n for t, n in rows]
+        assert minibatch.observation["place"].tolist() == number
+        assert (minibatch.observation["frame"] == frames(np.array(number))).all()
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, float("nan")])
+def test_sizes_and_epochs_are_whole_numbers_from_1_on(number: Any) -> None:
+    rollout = plain()
+    for name, draw in (("batch_size", rollout.minibatches), ("batch_size", rollout.sequences)):
+        with pytest.raises(ValueError, match=f"{name}: expected a whole number >= 1, got {number}"):
+            draw(number)
+        with pytest.raises(ValueError, match=f"epochs: expected a whole number >= 1, got {number}"):
+            draw(2, number)
+
+
+def test_a_size_that_was_divided_may_be_a_float() -> None:
+    size: Any = 18 / 2
+    assert [len(m.step) for m in plain().minibatches(size)] == [9, 9]
+
+
+def test_a_batch_size_that_drop_last_leaves_nothing_of_is_refused() -> None:
+    assert len(list(plain().minibatches(18, drop_last=True))) == 1
+    with pytest.raises(ValueError, match=r"batch_size: expected at most the 18 rows .* got 19"):
+        plain().minibatches(19, drop_last=True)
+    assert [len(m.step) for m in plain().minibatches(19)] == [18]
+
+
+def test_too_few_steps_for_a_whole_minibatch_give_none_with_drop_last() -> None:
+    # How many rows of a NEXT_STEP env have a step is not the caller's to know.
+    part = Part(0, (0.0,) * 4, (0.0,) * 4, "terminated", 0.0, True)
+    assert list(rollout_of([Column(6, (part,))]).minibatches(5, drop_last=True)) == []
+
+
+def test_options_that_do_not_go_together_are_refused_at_once() -> None:
+    rollout: Any = plain()
+    for draw in (rollout.minibatches, rollout.sequences):
+        with pytest.raises(ValueError, match="to: expected 'numpy' or 'torch', got 'jax'"):
+            draw(2, to="jax")
+        with pytest.raises(ValueError, match="device: expected None with to='numpy', got 'cpu'"):
+            draw(2, device="cpu")
+        with pytest.raises(TypeError, match="rng: expected a numpy Generator, got 0; "):
+            draw(2, rng=0)
+
+
+def test_tensors_are_what_the_arrays_are() -> None:
+    torch = pytest.importorskip("torch")
+    rollout, same = plain(), plain()
+    for each in (rollout, same):
+        each.advantages(0.9, 0.9)
+    tensors = rollout.minibatches(4, to="torch", device="cpu")
+    for minibatch, arrays in zip(tensors, same.minibatches(4), strict=True):
+        tensor: Any = minibatch.observation["frame"]
+        assert tensor.dtype == torch.uint8
+        assert (tensor.numpy() == arrays.observation["frame"]).all()
+        for name in ("action", "reward", "mask", "advantage", "returns", "step", "env"):
+            assert isinstance(getattr(minibatch, name), torch.Tensor), name
+            assert getattr(minibatch, name).tolist() == getattr(arrays, name).tolist(), name
+        assert minibatch.state is None
+    with pytest.raises(ValueError, match="device: expected one that torch knows"):
+        rollout.minibatches(4, to="torch", device="nowhere")
+
+
+def test_a_loader_takes_them_in_its_threads() -> None:
+    expected = rows_of(plain().minibatches(4, 2))
+    with Loader(plain().minibatches(4, 2)) as loader:
+        assert rows_of(loader) == expected

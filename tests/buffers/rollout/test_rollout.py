@@ -1,0 +1,121 @@
+"""A rollout takes arrays that fit one another and says which one does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import stepwell
+from stepwell.buffers import Bootstrap, Rollout
+from support.rows.rollout_rows import Column, Part, rollout_of, rollouts
+
+
+def small() -> Rollout:
+    """Three rows of two envs; env 1 is truncated by its first step and resets in row 1."""
+    columns = [
+        Column(3, (Part(0, (1.0, 2.0, 3.0), (4.0, 5.0, 6.0), "open", 7.0, True),)),
+        Column(
+            3,
+            (
+                Part(0, (1.0,), (2.0,), "truncated", 3.0, False),
+                Part(2, (4.0,), (5.0,), "terminated", 0.0, True),
+            ),
+        ),
+    ]
+    return rollout_of(columns)
+
+
+def test_it_is_offered_at_the_top() -> None:
+    assert stepwell.Rollout is Rollout
+
+
+def test_it_counts_rows_envs_and_steps() -> None:
+    rollout = small()
+    assert (rollout.num_steps, rollout.num_envs, rollout.steps) == (3, 2, 5)
+
+
+@given(rollouts())
+def test_steps_are_the_rows_from_which_one_was_taken(columns: Sequence[Column]) -> None:
+    assert rollout_of(columns).steps == sum(part.steps for c in columns for part in c.parts)
+
+
+def test_it_is_shown_in_one_line() -> None:
+    rollout = replace(small(), episode_returns=(1.0, 4.0), episode_lengths=(1, 1))
+    assert repr(rollout) == "Rollout(num_steps=3, num_envs=2, steps=5, episodes=2)"
+
+
+def test_one_made_around_the_arrays_of_another_has_no_advantages_yet() -> None:
+    rollout = small()
+    rollout.advantages(0.9, 0.9)
+    again = replace(rollout)
+    assert again.reward is rollout.reward
+    assert again.advantage is None
+    assert again.returns is None
+
+
+@pytest.mark.parametrize("name", ["is_first", "terminated", "truncated", "cut", "mask"])
+def test_flags_are_bool_and_of_the_rewards_shape(name: str) -> None:
+    wrong: Sequence[np.ndarray] = (np.zeros((3, 2)), np.zeros((2, 3), bool), np.zeros(3, bool))
+    for flag in wrong:
+        changes: dict[str, Any] = {name: flag}
+        with pytest.raises(
+            ValueError, match=rf"{name}: expected bool of .* \(3, 2\), got {flag.dtype}"
+        ):
+            replace(small(), **changes)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2, 1), (0, 2), (3, 0)])
+def test_rewards_have_one_number_for_each_row_of_each_env(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"reward: expected shape \[T, N\], .* give \[T, 1\]"):
+        replace(small(), reward=np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"observation": {"a": (np.zeros((3, 2)), np.zeros((2, 2)))}}, "observation/a/1"),
+        ({"action": np.zeros(3)}, "action"),
+        ({"info": {"lives": np.zeros((2, 3))}}, "info/lives"),
+        ({"extras": {"log_prob": np.zeros(())}}, "extras/log_prob"),
+        ({"state": (np.zeros((3, 2, 5)), np.zeros((2, 5)))}, "state/1"),
+    ],
+)
+def test_rows_begin_with_steps_and_envs(changes: dict[str, Any], name: str) -> None:
+    match = rf"^{name}: expected a shape that begins with \[T, N\] = \(3, 2\), got"
+    with pytest.raises(ValueError, match=match):
+        replace(small(), **changes)
+
+
+def test_initial_states_begin_with_envs() -> None:
+    match = r"initial_state/0: expected a shape that begins with \[N\] = \(2,\), got \(3, 5\)"
+    with pytest.raises(ValueError, match=match):
+        replace(small(), initial_state=[np.zeros((3, 5))])
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"step": np.zeros(2)}, r"bootstrap.step: expected whole numbers \[K\], .* float64"),
+        ({"step": np.zeros((), int)}, r"bootstrap.step: expected whole numbers \[K\]"),
+        ({"env": np.zeros(3, int)}, r"bootstrap.env: expected whole numbers \[K\], .*\(3,\)"),
+        ({"observation": np.zeros(1)}, r"bootstrap.observation: .* \[K\] = \(2,\), got \(1,\)"),
+        ({"state": {"h": np.zeros(1)}}, r"bootstrap.state/h: .* \[K\] = \(2,\), got \(1,\)"),
+        ({"value": np.zeros(3)}, r"bootstrap.value: .* \[K\] = \(2,\), got \(3,\)"),
+    ],
+)
+def test_the_bootstrap_has_one_entry_for_each_open_end(change: dict[str, Any], match: str) -> None:
+    good = Bootstrap(np.array([2, 0]), np.array([0, 1]), np.zeros(2), None, None)
+    with pytest.raises(ValueError, match=match):
+        replace(small(), bootstrap=good._replace(**change))
+
+
+def test_what_stands_in_the_arrays_may_be_filled_in_later() -> None:
+    rollout = small()
+    for array in (rollout.terminated, rollout.mask):
+        array[:] = True
+    replace(rollout)

@@ -1,0 +1,169 @@
+"""Sequences are whole columns, or pieces of them, with the state before their first row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import Minibatch, Rollout
+from support.rows.rollout_rows import Column, Part, frames, labels, rollout_of, rollouts
+
+
+def assert_sequences(minibatch: Minibatch, rollout: Rollout, length: int) -> None:
+    """Everything that stands in it is of the rows that follow on the ones that it names."""
+    rows = minibatch.step + np.arange(length)[:, None]
+    number = labels(*rollout.mask.shape)[rows, minibatch.env]
+    assert minibatch.observation["place"].tolist() == number.tolist()
+    assert (minibatch.observation["frame"] == frames(number)).all()
+    assert minibatch.action.tolist() == (number * 2).tolist()
+    assert minibatch.info["place"].tolist() == number.tolist()
+    for name in ("reward", "is_first", "terminated", "truncated", "mask", "advantage", "returns"):
+        expected = getattr(rollout, name)[rows, minibatch.env]
+        assert getattr(minibatch, name).tolist() == expected.tolist(), name
+    for name in ("value", "log_prob"):
+        expected = rollout.extras[name][rows, minibatch.env]
+        np.testing.assert_array_equal(minibatch.extras[name], expected, name)
+    place, frame = minibatch.state
+    assert place.tolist() == (number[0] * 3).tolist()
+    assert (frame == frames(number[0])).all()
+
+
+def counting(rows: int = 6, envs: int = 3) -> Rollout:
+    part = Part(0, (0.0,) * rows, (0.0,) * rows, "open", 0.0, True)
+    return rollout_of([Column(rows, (part,))] * envs)
+
+
+@given(rollouts(), st.data(), st.integers(1, 5), st.integers(1, 3), st.booleans())
+def test_each_sequence_comes_once_an_epoch_with_all_that_belongs_to_it(
+    columns: Sequence[Column], data: st.DataObject, batch_size: int, epochs: int, drop_last: bool
+) -> None:
+    rollout = rollout_of(columns)
+    rollout.advantages(0.9, 0.9)
+    rows = rollout.num_steps
+    length = data.draw(st.sampled_from([None, *(n for n in range(1, rows + 1) if rows % n == 0)]))
+    span = length or rows
+    every = {(t, n) for t in range(0, rows, span) for n in range(rollout.num_envs)}
+    if drop_last and batch_size > len(every):
+        return
+    found = list(rollout.sequences(batch_size, epochs, length=length, drop_last=drop_last))
+    rest = len(every) % batch_size
+    sizes = [batch_size] * (len(every) // batch_size) + ([rest] if rest and not drop_last else [])
+    assert [len(m.step) for m in found] == sizes * epochs
+    seen: Counter[tuple[int, int]] = Counter()
+    for minibatch in found:
+        assert_sequences(minibatch, rollout, span)
+        seen.update(zip(minibatch.step.tolist(), minibatch.env.tolist(), strict=True))
+    assert seen.keys() <= every
+    assert sum(seen.values()) == epochs * sum(sizes)
+    if not drop_last:
+        assert set(seen.values()) == {epochs}
+    for epoch in range(epochs):
+        part = found[epoch * len(sizes) : (epoch + 1) * len(sizes)]
+        firsts = [(t, n) for m in part for t, n in zip(m.step, m.env, strict=True)]
+        assert len(set(firsts)) == len(firsts)
+
+
+def test_whole_columns_begin_with_the_state_before_row_0() -> None:
+    rollout = counting()
+    initial: Any = {"h": np.arange(3.0)[:, None] + 100}
+    rollout = replace(rollout, state=None, initial_state=initial)
+    for minibatch in rollout.sequences(2):
+        assert minibatch.state["h"].tolist() == (minibatch.env[:, None] + 100.0).tolist()
+
+
+def test_of_a_policy_without_a_state_any_divisor_will_do() -> None:
+    rollout = replace(counting(), state=None, initial_state=None)
+    found = list(rollout.sequences(4, length=2))
+    assert [m.reward.shape for m in found] == [(2, 4), (2, 4), (2, 1)]
+    assert all(m.state is None for m in found)
+
+
+def test_shorter_sequences_need_the_state_of_each_row() -> None:
+    rollout = replace(counting(), state=None)
+    with pytest.raises(
+        ValueError, match=r"length: expected 6, all rows, .* got 3; give the rollout"
+    ):
+        rollout.sequences(2, length=3)
+    assert len(list(rollout.sequences(3, length=6))) == 1
+
+
+@pytest.mark.parametrize("length", [4, 5, 12])
+def test_a_length_divides_the_rows(length: int) -> None:
+    with pytest.raises(ValueError, match=f"length: expected a divisor of .* 6 rows, got {length}"):
+        counting().sequences(2, length=length)
+
+
+@pytest.mark.parametrize("length", [0, -3, 1.5])
+def test_a_length_is_a_whole_number_from_1_on(length: Any) -> None:
+    with pytest.raises(ValueError, match=f"length: expected a whole number >= 1, got {length}"):
+        counting().sequences(2, length=length)
+
+
+def test_a_batch_size_that_drop_last_leaves_nothing_of_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected at most the 3 sequences .* got 4; take fewer"):
+        counting().sequences(4, drop_last=True)
+    assert len(list(counting().sequences(6, length=3, drop_last=True))) == 1
+
+
+def test_the_same_seed_gives_the_same_sequences_and_each_epoch_another_order() -> None:
+    def envs(seed: int) -> list[list[int]]:
+        minibatches = counting(2, 20).sequences(20, 2, rng=np.random.default_rng(seed))
+        return [m.env.tolist() for m in minibatches]
+
+    assert envs(1) == envs(1)
+    assert envs(1) != envs(2)
+    assert envs(1)[0] != envs(1)[1]
+
+
+def test_a_policy_that_is_run_again_over_a_sequence_comes_to_the_same_states() -> None:
+    # The state counts the steps since the reset; the env's episodes have 4 steps, NEXT_STEP.
+    rows, envs = 12, 3
+    since = (np.arange(rows)[:, None] + np.arange(envs)) % 5
+    nowhere, has_step = np.zeros((rows, envs), bool), since < 4
+    ends = since == 3
+    last = np.flatnonzero(has_step[-1] & ~ends[-1])
+    rollout = Rollout(
+        observation=since,
+        action=since,
+        reward=np.ones((rows, envs), np.float32),
+        is_first=since == 0,
+        terminated=ends,
+        truncated=nowhere,
+        cut=nowhere,
+        mask=has_step,
+        info={},
+        extras={"count": since},
+        bootstrap=_behind(rows, last),
+        state=since.astype(np.int64),
+        initial_state=since[0],
+    )
+    for length in (None, 3, 4, 6):
+        for minibatch in rollout.sequences(2, length=length):
+            state = minibatch.state
+            for t in range(len(minibatch.reward)):
+                state = np.where(minibatch.is_first[t], 0, state)
+                assert state.tolist() == minibatch.extras["count"][t].tolist()
+                state = state + 1
+
+
+def _behind(rows: int, envs: np.ndarray) -> Any:
+    from stepwell.buffers import Bootstrap
+
+    return Bootstrap(np.full(len(envs), rows - 1), envs, np.zeros(len(envs)), None, None)
+
+
+def test_tensors_of_sequences_have_their_state_too() -> None:
+    torch = pytest.importorskip("torch")
+    for minibatch in counting().sequences(2, length=3, to="torch"):
+        place, frame = minibatch.state
+        assert isinstance(place, torch.Tensor)
+        assert place.tolist() == ((minibatch.step * 3 + minibatch.env) * 3).tolist()
+        assert tuple(frame.shape) == (len(minibatch.env), 2, 3)
+        assert tuple(minibatch.observation["frame"].shape) == (3, len(minibatch.env), 2, 3)

@@ -1,0 +1,538 @@
+"""A folder that is not as it was left: what is wrong is found, and said in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+import tempfile
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from stepwell.buffers import (
+    DiskStorage,
+    Field,
+    Piece,
+    SequenceReplayBuffer,
+    Spec,
+    SpecMismatch,
+    StoreCorrupt,
+    StoreNotFound,
+    StoreTooNew,
+)
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.format import Header, Manifest, json_text
+from support.crash.disk_faults import NoSyncFiles
+from support.crash.other_processes import as_nobody
+from support.disk_stores import contents, copy_of, create, filled, read_all, reopen
+from support.models.chunk_model import SPEC, assert_holds, piece_of
+from support.storage_contract import play
+
+Change = Callable[[Path], str]
+"""Damages a store and returns what its opening must say."""
+
+FIRST, SECOND = "segment-00000000.bin", "segment-00000001.bin"
+MANIFEST = "manifest.json"
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Piece]]:
+    """A store with sealed segments and an open one, and what it holds."""
+    path = tmp_path_factory.mktemp("killed") / "a"
+    with create(path) as storage:
+        pieces = play(storage, 12)
+        copy = copy_of(path)
+    assert len(manifest_of(copy).sealed) >= 2
+    assert manifest_of(copy).open is not None
+    return copy, pieces
+
+
+@pytest.fixture
+def store(killed: tuple[Path, list[Piece]], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(killed[0], tmp_path / "a"))
+
+
+def manifest_of(path: Path) -> Manifest:
+    return StoreFolder(path, NoSyncFiles()).read_manifest()
+
+
+def last_of(path: Path) -> str:
+    """The segment that was being written."""
+    return f"segment-{manifest_of(path).open:08}.bin"
+
+
+def poke(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def cure(path: Path) -> str:
+    return f"restore it from a copy, or run: stepwell repair {path}"
+
+
+# --- files of another length ----------------------------------------------------------------------
+
+
+def cut_to(nbytes: int) -> Change:
+    """The first segment is shorter than it was."""
+
+    def change(path: Path) -> str:
+        expected = (path / FIRST).stat().st_size
+        os.truncate(path / FIRST, nbytes)
+        return f"{path / FIRST} has {nbytes} bytes, expected {expected}; {cure(path)}"
+
+    return change
+
+
+def cut_before_tables(nbytes: int, fault: str) -> Change:
+    def change(path: Path) -> str:
+        os.truncate(path / FIRST, nbytes)
+        return f"{path / FIRST}{fault}; {cure(path)}"
+
+    return change
+
+
+def resized(more: int, name: Callable[[Path], str] = lambda path: FIRST) -> Change:
+    """A segment is longer or shorter than it was by some bytes."""
+
+    def change(path: Path) -> str:
+        file = path / name(path)
+        expected = file.stat().st_size
+        os.truncate(file, expected + more)
+        return f"{file} has {expected + more} bytes, expected {expected}; {cure(path)}"
+
+    return change
+
+
+def open_segment_cut_off(path: Path) -> str:
+    """The open segment loses the room behind its last piece, which only sealing may take."""
+    file = path / last_of(path)
+    with reopen(path, read_only=True) as reader:
+        last = reader.table.record(reader.table.base + len(reader.table) - 1)
+    expected = file.stat().st_size
+    os.truncate(file, last.offset + last.nbytes)
+    return f"{file} has {last.offset + last.nbytes} bytes, expected {expected}; {cure(path)}"
+
+
+# --- other files ----------------------------------------------------------------------------------
+
+
+def missing(name: Callable[[Path], str]) -> Change:
+    def change(path: Path) -> str:
+        file = path / name(path)
+        file.unlink()
+        return (
+            f"{file} is missing: it was removed, or evicted by the writer of the store since the "
+            f"store was opened; open it again, or {cure(path)}"
+        )
+
+    return change
+
+
+def identity(path: Path, got: tuple[int, bytes], expected: tuple[int, bytes]) -> str:
+    return (
+        f"{path / FIRST} is segment {got[0]} of store {got[1].hex()}, expected segment "
+        f"{expected[0]} of store {expected[1].hex()}; put the right file there"
+    )
+
+
+def swapped(path: Path) -> str:
+    (path / FIRST).rename(path / "x")
+    (path / SECOND).rename(path / FIRST)
+    (path / "x").rename(path / SECOND)
+    name = manifest_of(path).store
+    return identity(path, (1, name), (0, name))
+
+
+def other_store(path: Path) -> Path:
+    filled(path.with_name("other"))
+    return path.with_name("other")
+
+
+def segment_of_another_store(path: Path) -> str:
+    other = other_store(path)
+    shutil.copy(other / FIRST, path)
+    return identity(path, (0, manifest_of(other).store), (0, manifest_of(path).store))
+
+
+def manifest_of_another_store(path: Path) -> str:
+    before = manifest_of(path).store
+    other = other_store(path)
+    shutil.copy(other / MANIFEST, path)
+    return identity(path, (0, before), (0, manifest_of(other).store))
+
+
+def no_segment(data: bytes) -> Change:
+    def change(path: Path) -> str:
+        (path / FIRST).write_bytes(data)
+        return f"{path / FIRST} does not begin like a segment; {cure(path)}"
+
+    return change
+
+
+# --- changed bytes --------------------------------------------------------------------------------
+
+
+def header_poked(path: Path) -> str:
+    poke(path / FIRST, 60, b"\xff")
+    return f"{path / FIRST}: its header is damaged; {cure(path)}"
+
+
+def manifest_replaced(data: Callable[[bytes], bytes]) -> Change:
+    def change(path: Path) -> str:
+        before = (path / MANIFEST).read_bytes()
+        (path / MANIFEST).write_bytes(data(before))
+        assert data(before) != before
+        return f"{path / MANIFEST} is damaged: wrong checksum; {cure(path)}"
+
+    return change
+
+
+def other_fields(path: Path) -> str:
+    manifest = manifest_of(path)
+    other = replace(manifest.facts, spec=SPEC.with_codecs({"action": "raw"}))
+    (path / MANIFEST).write_bytes(replace(manifest, facts=other).pack())
+    return (
+        f"{path / FIRST} holds other fields than the manifest says: field 'action' was (action: "
+        f"int64 (), raw), is (action: int64 (), narrow); restore both from one copy"
+    )
+
+
+def stamp_segment(path: Path, version: int, least_reader: int) -> None:
+    """Make a segment look as if a later version wrote it."""
+    data = bytearray((path / FIRST).read_bytes())
+    end = Header.length(bytes(data), "") - 4
+    data[8:12] = struct.pack("<HH", version, least_reader)
+    data[end : end + 4] = struct.pack("<I", crc32(data[:end]))
+    (path / FIRST).write_bytes(data)
+
+
+def stamp_manifest(path: Path, version: int, least_reader: int) -> None:
+    """Make a manifest look as if a later version wrote it."""
+    body = json.loads((path / MANIFEST).read_bytes())["body"]
+    text = json_text({**body, "format": version, "least_reader": least_reader})
+    (path / MANIFEST).write_bytes(b'{"body":%b,"crc":"%08x"}\n' % (text, crc32(text)))
+
+
+def newer_segment(path: Path) -> str:
+    stamp_segment(path, 3, 2)
+    return f"{path / FIRST} is format 2, this stepwell reads up to 1; upgrade stepwell"
+
+
+def newer_manifest(path: Path) -> str:
+    stamp_manifest(path, 3, 2)
+    return f"{path} is format 2, this stepwell reads up to 1; upgrade stepwell"
+
+
+def without_manifest(path: Path) -> str:
+    (path / MANIFEST).unlink()
+    return (
+        f"{path} holds no store, expected a folder with a manifest.json: give the folder of a "
+        f"store, or make one"
+    )
+
+
+NOT_A_SEGMENT = " does not begin like a segment"
+DAMAGED_HEADER = ": its header is damaged"
+CASES: dict[str, tuple[type[Exception], Change]] = {
+    "empty segment": (StoreCorrupt, cut_before_tables(0, NOT_A_SEGMENT)),
+    "segment cut off in its first number": (StoreCorrupt, cut_before_tables(50, NOT_A_SEGMENT)),
+    "segment cut off in its facts": (StoreCorrupt, cut_before_tables(100, DAMAGED_HEADER)),
+    "segment cut off in its header": (StoreCorrupt, cut_before_tables(4095, DAMAGED_HEADER)),
+    "segment cut off behind its header": (StoreCorrupt, cut_to(4096)),
+    "segment cut off in slot table A": (StoreCorrupt, cut_to(4097)),
+    "segment cut off in slot table B": (StoreCorrupt, cut_to(8192 + 70)),
+    "segment cut off in its data": (StoreCorrupt, cut_to(16_000)),
+    "sealed segment one byte too short": (StoreCorrupt, resized(-1)),
+    "sealed segment one byte too long": (StoreCorrupt, resized(1)),
+    "sealed segment one page too long": (StoreCorrupt, resized(4096)),
+    "open segment one byte too short": (StoreCorrupt, resized(-1, last_of)),
+    "open segment one byte too long": (StoreCorrupt, resized(1, last_of)),
+    "open segment cut off as if it were sealed": (StoreCorrupt, open_segment_cut_off),
+    "first segment missing": (StoreCorrupt, missing(lambda path: FIRST)),
+    "second segment missing": (StoreCorrupt, missing(lambda path: SECOND)),
+    "open segment missing": (StoreCorrupt, missing(last_of)),
+    "two segments swapped": (StoreCorrupt, swapped),
+    "segment of another store": (StoreCorrupt, segment_of_another_store),
+    "manifest of another store": (StoreCorrupt, manifest_of_another_store),
+    "some text instead of a segment": (StoreCorrupt, no_segment(b"step,reward\n" * 9_000)),
+    "zeros instead of a segment": (StoreCorrupt, no_segment(bytes(20_480))),
+    "segment whose header changed": (StoreCorrupt, header_poked),
+    "segment of a later version": (StoreTooNew, newer_segment),
+    "manifest of a later version": (StoreTooNew, newer_manifest),
+    "manifest with other fields": (StoreCorrupt, other_fields),
+    "manifest missing": (StoreNotFound, without_manifest),
+    "manifest empty": (StoreCorrupt, manifest_replaced(lambda data: b"")),
+    "manifest cut off": (StoreCorrupt, manifest_replaced(lambda data: data[:-1])),
+    "manifest too long": (StoreCorrupt, manifest_replaced(lambda data: data + b"\n")),
+    "manifest changed": (
+        StoreCorrupt,
+        manifest_replaced(lambda data: data.replace(b'"capacity":null', b'"capacity":1000')),
+    ),
+    "manifest that is another file": (StoreCorrupt, manifest_replaced(lambda data: b"{}\n")),
+}
+
+
+@pytest.mark.parametrize("read_only", [True, False], ids=["to read", "to write"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_changed_folder_is_refused_and_left_as_it_is(
+    store: Path, case: str, read_only: bool
+) -> None:
+    error, change = CASES[case]
+    message = change(store)
+    before = contents(store)
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        reopen(store, read_only=read_only)
+    assert {**contents(store), "LOCK": b""} == {**before, "LOCK": b""}
+
+
+def stamp_all(path: Path) -> None:
+    """A later version wrote, but nothing that this one could not read."""
+    stamp_segment(path, 2, 1)
+    stamp_manifest(path, 2, 1)
+
+
+def still_long(path: Path) -> None:
+    """A crash came between sealing the first segment and cutting it off."""
+    file = path / FIRST
+    start = file.read_bytes()[:8192]
+    header = Header.unpack(start[: Header.length(start, "")], "")
+    assert header.file_bytes > file.stat().st_size
+    os.truncate(file, header.file_bytes)
+
+
+HARMLESS: dict[str, Callable[[Path], object]] = {
+    "untouched": lambda path: None,
+    "LOCK missing": lambda path: (path / "LOCK").unlink(),
+    "LOCK overwritten": lambda path: (path / "LOCK").write_bytes(b"\xff" * 5_000),
+    "later version that this one can read": stamp_all,
+    "sealed segment not yet cut off": still_long,
+    "foreign files beside it": lambda path: (path / "notes.txt").write_bytes(b"mine"),
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_a_folder_that_changed_without_harm_is_opened(
+    store: Path, killed: tuple[Path, list[Piece]], case: str
+) -> None:
+    HARMLESS[case](store)
+    for read_only in (True, False):
+        with reopen(store, read_only=read_only) as storage:
+            assert_holds(storage, killed[1])
+
+
+# --- damage that comes while the store is open ----------------------------------------------------
+
+
+def test_a_file_that_is_cut_off_under_a_reader_does_not_end_the_process(store: Path) -> None:
+    with reopen(store, read_only=True) as reader:
+        expected = (store / FIRST).stat().st_size
+        os.truncate(store / FIRST, 8192)
+        message = f"{store / FIRST} has 8192 bytes, expected {expected}; {cure(store)}"
+        with pytest.raises(StoreCorrupt, match=f"^{re.escape(message)}$"):
+            reader.payload(0)
+
+
+def test_damaged_rows_name_file_episode_and_offset(store: Path) -> None:
+    with reopen(store, read_only=True) as reader:
+        record = reader.table.record(2)
+    poke(store / FIRST, record.offset + 40, b"\xff\xfe")
+    with reopen(store, read_only=True) as reader:
+        reader.payload(1)
+        message = (
+            f"{store / FIRST}: the {record.nbytes} bytes at offset {record.offset}, rows "
+            f"{record.first_row} to {record.first_row + record.stored_rows - 1} of episode "
+            f"{record.episode}, are not what was written; {cure(store)}"
+        )
+        for _ in range(2):
+            with pytest.raises(StoreCorrupt, match=f"^{re.escape(message)}$"):
+                reader.payload(2)
+        reader.payload(3)
+
+
+def test_a_reader_meets_damage_when_it_moves_on_and_keeps_what_it_had(
+    store: Path, killed: tuple[Path, list[Piece]]
+) -> None:
+    with reopen(store, read_only=True) as reader:
+        message = newer_manifest(store)
+        for _ in range(2):
+            with pytest.raises(StoreTooNew, match=f"^{re.escape(message)}$"):
+                reader.refresh()
+        assert_holds(reader, killed[1])
+
+
+# --- another Spec ---------------------------------------------------------------------------------
+
+
+def changed(which: str, **more: object) -> Spec:
+    """The Spec of the stores with one field changed."""
+    return replace(
+        SPEC,
+        fields=tuple(
+            replace(field, **more) if field.name == which else field  # type: ignore[arg-type]
+            for field in SPEC.fields
+        ),
+    )
+
+
+OTHER_SPECS: dict[str, tuple[Spec, str]] = {
+    "dtype": (
+        changed("action", dtype="int32"),
+        "field 'action' was (action: int64 (), narrow), is (action: int32 (), narrow)",
+    ),
+    "shape": (
+        changed("observation", shape=(8, 12)),
+        "field 'observation' was (observation: uint8 (12, 8), zstd), "
+        "is (observation: uint8 (8, 12), zstd)",
+    ),
+    "field missing": (
+        replace(SPEC, fields=SPEC.fields[:-1]),
+        "field 'extra/memory' is missing",
+    ),
+    "field too many": (
+        SPEC.with_more([Field("info/lives", "int64", (), "narrow")]),
+        "field 'info/lives' is not in the store",
+    ),
+    "field renamed": (
+        changed("extra/memory", name="extra/state"),
+        "field 'extra/memory' is missing",
+    ),
+    "order": (
+        replace(SPEC, fields=SPEC.fields[::-1]),
+        "the fields stand in another order",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_SPECS)
+def test_other_rows_than_those_that_are_stored_are_refused(store: Path, case: str) -> None:
+    other, difference = OTHER_SPECS[case]
+    with SequenceReplayBuffer(store) as replay:
+        message = (
+            f"{store} holds other data: {difference}; open another folder, or make the envs as "
+            f"they were"
+        )
+        with pytest.raises(SpecMismatch, match=f"^{re.escape(message)}$"):
+            replay.bind(other, {"seed": 1})
+        assert list(replay.sessions) == []
+        replay.bind(SPEC, {"seed": 2})
+        assert [session["seed"] for session in replay.sessions] == [2]
+
+
+# --- folders that are none, and folders that cannot be written ------------------------------------
+
+
+def test_the_folder_that_is_meant_may_lie_below(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        create(tmp_path / "runs" / name).close()
+    with pytest.raises(StoreNotFound, match=rf"there is one in {tmp_path}/runs/a$"):
+        DiskStorage.open(tmp_path / "runs", read_only=True)
+
+
+def test_only_a_folder_with_a_store_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name in ("missing", "file", "file/below", "empty"):
+        message = (
+            f"{tmp_path / name} holds no store, expected a folder with a manifest.json: give the "
+            f"folder of a store, or make one"
+        )
+        for read_only in (True, False):
+            with pytest.raises(StoreNotFound, match=f"^{re.escape(message)}$"):
+                reopen(tmp_path / name, read_only=read_only)
+        with pytest.raises(StoreNotFound, match=f"^{re.escape(message)}$"):
+            SequenceReplayBuffer.open(tmp_path / name)
+        assert not DiskStorage.exists(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == ["empty", "file"]
+    assert os.listdir(tmp_path / "empty") == []
+
+
+def test_a_file_does_not_become_a_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"mine")
+    message = f"{tmp_path / 'file'} is a file, expected a folder: choose another folder"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        create(tmp_path / "file")
+    with SequenceReplayBuffer(tmp_path / "file") as replay:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            replay.bind(SPEC, {})
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+@pytest.fixture
+def public_folder() -> Generator[Path]:
+    """A folder that other users can enter, which they cannot with those of pytest."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def forbid_writing(path: Path) -> None:
+    for each in path.iterdir():
+        each.chmod(0o444)
+    path.chmod(0o555)
+
+
+def forbid_new_names(path: Path) -> None:
+    """Its files can be written, but none can be made, renamed or removed."""
+    for each in path.iterdir():
+        each.chmod(0o666)
+    path.chmod(0o555)
+
+
+def forbid_new_names_without_lock(path: Path) -> None:
+    (path / "LOCK").unlink()
+    forbid_new_names(path)
+
+
+@pytest.mark.parametrize(
+    "forbid", [forbid_writing, forbid_new_names, forbid_new_names_without_lock]
+)
+def test_a_folder_that_cannot_be_written_is_only_read(
+    public_folder: Path, forbid: Callable[[Path], None]
+) -> None:
+    path = public_folder / "a"
+    with create(path) as storage:
+        pieces = play(storage, 5)
+        path = copy_of(path)  # with an open segment: a writer would seal it
+    forbid(path)
+    try:
+        before = contents(path)
+
+        def read() -> str:
+            with reopen(path, read_only=True) as reader:
+                assert_holds(reader, pieces)
+                read_all(reader)
+                assert not reader.refresh()
+            return "all rows are right"
+
+        assert as_nobody(read) == "all rows are right"
+        message = (
+            f"PermissionError: {path} cannot be written, expected a folder that can: open the "
+            f"store with read_only=True"
+        )
+        assert as_nobody(lambda: reopen(path)) == message
+        assert contents(path) == before
+    finally:
+        path.chmod(stat.S_IRWXU)
+
+
+def test_a_manifest_older_than_its_segments_is_refused_and_nothing_removed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with create(path) as storage:
+        play(storage, 3)
+    old = (path / MANIFEST).read_bytes()
+    with reopen(path) as storage:
+        storage.add([piece_of(storage.table.next_episode)])
+    (path / MANIFEST).write_bytes(old)
+    names = sorted(os.listdir(path))
+    with pytest.raises(StoreCorrupt, match=r"holds pieces, but manifest\.json does not list it"):
+        reopen(path)
+    assert sorted(os.listdir(path)) == names

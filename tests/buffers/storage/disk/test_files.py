@@ -1,0 +1,133 @@
+"""The system calls: locks, whole writes, replaced files."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepwell.buffers.storage.disk.files import Files, replace_file, write_at
+
+
+def test_short_writes_are_continued(tmp_path: Path) -> None:
+    class Short(Files):
+        def pwrite(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+            return super().pwrite(file, data[:3], offset)
+
+    with Files().open_to_write(tmp_path / "a") as file:
+        write_at(Short(), file, b"abcdefgh", 2)
+    assert (tmp_path / "a").read_bytes() == b"\0\0abcdefgh"
+
+
+def test_a_replaced_file_is_named_only_when_it_is_complete(tmp_path: Path) -> None:
+    class Watching(Files):
+        calls: list[str]
+
+        def fsync(self, file: io.FileIO) -> None:
+            assert (tmp_path / "a").read_bytes() == b"old"
+            assert (tmp_path / "a.tmp").read_bytes() == b"new"
+            self.calls.append("fsync")
+            super().fsync(file)
+
+        def rename(self, old: Path, new: Path) -> None:
+            self.calls.append("rename")
+            super().rename(old, new)
+
+        def fsync_folder(self, path: Path) -> None:
+            self.calls.append(f"fsync {path.name}")
+            super().fsync_folder(path)
+
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "a.tmp").write_bytes(b"left by a crash")
+    files = Watching()
+    files.calls = []
+    replace_file(files, tmp_path / "a", b"new")
+    assert files.calls == ["fsync", "rename", f"fsync {tmp_path.name}"]
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_reading_stops_at_the_end_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abcdef")
+    with Files().open(tmp_path / "a") as file:
+        assert Files().pread(file, 100, 2) == b"cdef"
+        assert Files().pread(file, 100, 6) == b""
+
+
+def test_mapped_bytes_cannot_be_written_and_outlive_their_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abcdef")
+    with Files().open(tmp_path / "a") as file:
+        memory = Files().map(file)
+    Files().unlink(tmp_path / "a")
+    assert bytes(memory) == b"abcdef"
+    assert not memory.flags.writeable
+
+
+def test_allocated_room_is_really_taken(tmp_path: Path) -> None:
+    with Files().open_to_write(tmp_path / "a") as file:
+        Files().allocate(file, 1 << 20)
+        assert Files().size(file) == 1 << 20
+        if hasattr(os, "posix_fallocate"):
+            assert os.fstat(file.fileno()).st_blocks * 512 >= 1 << 20
+
+
+def test_without_fallocate_the_free_room_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    monkeypatch.delattr(os, "fdatasync", raising=False)
+    with Files().open_to_write(tmp_path / "a") as file:
+        Files().allocate(file, 5_000)
+        Files().fdatasync(file)
+        assert Files().size(file) == 5_000
+        with pytest.raises(OSError, match="No space left"):
+            Files().allocate(file, 1 << 60)
+
+
+def test_a_lock_is_held_by_one_and_freed_by_closing(tmp_path: Path) -> None:
+    one, other = (Files().open_to_write(tmp_path / "LOCK") for _ in range(2))
+    with one, other:
+        assert Files().lock(one)
+        assert not Files().lock(other)
+        one.close()
+        assert Files().lock(other)
+
+
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from stepwell.buffers.storage.disk.files import Files
+file = Files().open_to_write(Path(sys.argv[1]))
+assert Files().lock(file)
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # by now the child has closed what it must not hold
+    time.sleep(60)
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_a_killed_writer_leaves_no_lock_to_the_workers_that_it_forked(tmp_path: Path) -> None:
+    path = tmp_path / "LOCK"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    with holder.stdout:
+        worker = int(holder.stdout.readline())
+        try:
+            with Files().open_to_write(path) as file:
+                assert not Files().lock(file)
+                holder.kill()
+                holder.wait()
+                os.kill(worker, 0)  # it still lives
+                assert Files().lock(file)
+        finally:
+            os.kill(worker, signal.SIGKILL)
+            holder.kill()
+            holder.wait()

@@ -1,0 +1,142 @@
+"""Bytes of headers, slots and manifests: exact, and every changed byte is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import StoreCorrupt, StoreTooNew
+from stepwell.buffers.storage.chunk_index import Counters
+from stepwell.buffers.storage.disk.format import (
+    SLOT,
+    Copy,
+    Header,
+    Manifest,
+    Next,
+    Sealed,
+    StoreFacts,
+    pack_slots,
+)
+from support.models.chunk_model import SPEC
+
+FACTS = StoreFacts(
+    spec=SPEC,
+    capacity=1_000,
+    capacity_bytes=None,
+    segment_bytes=1 << 20,
+    provenance={"game": "pong", "é": [1, None]},
+    sessions=({"seed": 1}, {"seed": 2}),
+)
+HEADER = Header(
+    store=bytes(range(16)),
+    number=12,
+    slots=40,
+    data_bytes=8192,
+    position=99,
+    counters=Counters(1 << 40, 7, 1 << 41),
+    facts_text=FACTS.short_text,
+)
+MANIFEST = Manifest(
+    store=bytes(range(16)),
+    facts=FACTS,
+    sealed=(Sealed(3, 4096, 5), Sealed(4, 8192, 0)),
+    open=5,
+    next=Next(6, 100, 200, 7, 150),
+)
+
+
+def test_a_slot_takes_128_bytes() -> None:
+    assert SLOT.itemsize == 128
+
+
+def test_the_parts_of_a_segment_lie_on_pages_one_after_the_other() -> None:
+    assert HEADER.header_bytes == 4096
+    assert HEADER.table_bytes == 8192  # 40 slots of 128 bytes
+    assert HEADER.table_offsets == (4096, 12288)
+    assert HEADER.data_offset == 20480
+    assert HEADER.file_bytes == 28672
+
+
+@pytest.mark.parametrize("facts_bytes", [2000, 4000, 4004, 4007, 4008, 4009, 20_000])
+def test_a_header_comes_back_whatever_the_length_of_its_facts(facts_bytes: int) -> None:
+    assert len(HEADER.facts_text) < 2000
+    header = replace(HEADER, facts_text=HEADER.facts_text.ljust(facts_bytes))
+    data = header.pack()
+    assert len(data) == header.header_bytes == Header.length(data[:4096], "file")
+    assert len(data) % 4096 == 0
+    assert Header.unpack(data, "file") == header
+
+
+def test_a_header_begins_with_bytes_that_text_tools_would_break() -> None:
+    assert HEADER.pack()[:12] == b"\x93SWELL\r\n\x01\x00\x01\x00"
+
+
+def test_every_changed_byte_of_a_header_is_seen() -> None:
+    data = HEADER.pack()
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 0x10
+        with pytest.raises((StoreCorrupt, StoreTooNew)):
+            read_header(bytes(changed))
+
+
+def read_header(data: bytes) -> Header:
+    length = Header.length(data, "file")
+    return Header.unpack(data[:length], "file")
+
+
+def test_every_changed_byte_of_a_manifest_is_seen() -> None:
+    data = MANIFEST.pack()
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 0x01
+        with pytest.raises(StoreCorrupt, match=r"^runs/a/manifest\.json is damaged"):
+            Manifest.unpack(bytes(changed), "runs/a/manifest.json")
+
+
+def test_a_shortened_or_lengthened_manifest_is_seen() -> None:
+    data = MANIFEST.pack()
+    for changed in (b"", data[:10], data[:-1], data + b"\n", data + data):
+        with pytest.raises(StoreCorrupt, match="is damaged"):
+            Manifest.unpack(changed, "runs/a/manifest.json")
+
+
+def test_a_manifest_comes_back() -> None:
+    assert Manifest.unpack(MANIFEST.pack(), "a") == MANIFEST
+    assert MANIFEST.numbers == [3, 4, 5]
+    closed = replace(MANIFEST, sealed=(), open=None)
+    assert Manifest.unpack(closed.pack(), "a").numbers == []
+
+
+def slots(count: int = 3) -> np.ndarray:
+    made = np.zeros(count, SLOT)
+    for name in ("position", "episode", "stream", "first_row", "rows", "row_id", "offset"):
+        made[name] = np.random.default_rng(0).integers(0, 1 << 62, count)
+    made["number"], made["group_slots"] = np.arange(count), count
+    return made
+
+
+def test_slots_come_back() -> None:
+    made = slots()
+    found = Copy.parse(pack_slots(HEADER, made) + bytes(128), HEADER)
+    assert found.is_valid.tolist() == [True, True, True, False]
+    assert (
+        found.slots[:3][list(SLOT.names or ())[3:-1]] == made[list(SLOT.names or ())[3:-1]]
+    ).all()
+
+
+def test_every_changed_byte_of_a_slot_makes_it_void() -> None:
+    data = pack_slots(HEADER, slots())
+    for place in range(128, 256):
+        changed = bytearray(data)
+        changed[place] ^= 0x80
+        assert Copy.parse(bytes(changed), HEADER).is_valid.tolist() == [True, False, True]
+
+
+def test_slots_of_another_place_segment_or_store_are_void() -> None:
+    data = pack_slots(HEADER, slots())
+    assert not Copy.parse(data[128:], HEADER).is_valid.any()
+    assert not Copy.parse(data, replace(HEADER, number=13)).is_valid.any()
+    assert not Copy.parse(data, replace(HEADER, store=bytes(16))).is_valid.any()

@@ -1,0 +1,883 @@
+"""Folders made to harm who opens them: every checksum is right, and yet nothing of it is believed.
+
+Each fault is refused by a reader, and told by `verify`, in a sentence that names the place.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    SequenceReplayBuffer,
+    StoreCorrupt,
+    StoreLocked,
+    repair,
+    verify,
+)
+from stepwell.buffers.storage import memory
+from stepwell.buffers.storage.checkpoint import pack
+from stepwell.buffers.storage.disk.segment import segment_path
+from stepwell.collectors.cli.info import show_store
+from support.crash.disk_faults import NoSyncFiles
+from support.disk_stores import copy_of, create, filled, read_all, reopen
+from support.forged.stores import (
+    Json,
+    forge_header,
+    forge_manifest,
+    forge_piece,
+    forge_slot,
+    header_of,
+    manifest_of,
+    slots_of,
+    write_manifest,
+)
+from support.models.chunk_model import piece_of
+from support.storage_contract import play
+
+Forge = Callable[[Path], object]
+
+HUGE = (1 << 63) - 1
+OBSERVATION, ACTION, REWARD, MEMORY = range(4)  # the fields, in the order of the Spec
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile") / "a"
+    filled(path)
+    assert len(manifest_of(path).sealed) >= 3
+    assert len(slots_of(path)) >= 3
+    return path
+
+
+@pytest.fixture
+def store(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "a"))
+
+
+def read_to_the_end(path: Path) -> None:
+    """All that a reader can ask for."""
+    with SequenceReplayBuffer.open(path, read_only=True, seed=0) as replay:
+        for episode in replay.iter_episodes():
+            assert episode.metadata is not None
+        replay.sample_sequences(8, length=2)
+
+
+def assert_refused(path: Path, *, place: str, words: str = "") -> None:
+    """A reader refuses the store, `verify` says the same, and nothing is changed."""
+    before = {each.name: each.read_bytes() for each in path.iterdir() if each.is_file()}
+    with pytest.raises(StoreCorrupt) as caught:
+        read_to_the_end(path)
+    assert place in str(caught.value)
+    assert words in str(caught.value)
+    told = [str(damage.what) for damage in verify(path, files=NoSyncFiles()).damages]
+    assert any(words in sentence for sentence in told), told
+    assert before == {each.name: each.read_bytes() for each in path.iterdir() if each.is_file()}
+
+
+def test_the_store_is_whole_before_it_is_forged(store: Path) -> None:
+    read_to_the_end(store)
+    assert verify(store).is_whole
+
+
+# --- manifests ------------------------------------------------------------------------------------
+
+
+def put(*keys: Any, value: object) -> Callable[[Json], None]:
+    """Puts a value into the manifest."""
+
+    def change(body: Json) -> None:
+        at: Any = body
+        for key in keys[:-1]:
+            at = at[key]
+        at[keys[-1]] = value
+
+    return change
+
+
+def without(*keys: Any) -> Callable[[Json], None]:
+    def change(body: Json) -> None:
+        at: Any = body
+        for key in keys[:-1]:
+            at = at[key]
+        del at[keys[-1]]
+
+    return change
+
+
+FIELD = "spec", "fields", MEMORY
+MANIFESTS: dict[str, tuple[Callable[[Json], None], str]] = {
+    "no spec": (without("spec"), "spec"),
+    "a spec that is a list": (put("spec", value=[]), "spec"),
+    "a field without a dtype": (without(*FIELD, "dtype"), "dtype"),
+    "a dtype of objects": (put(*FIELD, "dtype", value="O"), "plain dtype"),
+    "a dtype of structures": (put(*FIELD, "dtype", value="i4,O"), "dtype"),
+    "a dtype of many": (put(*FIELD, "dtype", value="(9,9)i4"), "dtype"),
+    "a dtype that is none": (put(*FIELD, "dtype", value="float33"), "dtype"),
+    "a dtype of dates": (put(*FIELD, "dtype", value="M8"), "plain dtype"),
+    "a dtype that is a number": (put(*FIELD, "dtype", value=8), "dtype"),
+    "a shape of a huge length": (put(*FIELD, "shape", value=[HUGE]), "shape"),
+    "a shape of many large lengths": (put(*FIELD, "shape", value=[1 << 20] * 4), "bytes a row"),
+    "a shape that is huge but for an empty axis": (
+        put(*FIELD, "shape", value=[0, 1 << 30, 1 << 30]),
+        "bytes a row",
+    ),
+    "a shape of many axes": (put(*FIELD, "shape", value=[1] * 100), "axes"),
+    "a shape below zero": (put(*FIELD, "shape", value=[-1]), "shape"),
+    "a shape of truth": (put(*FIELD, "shape", value=[True]), "shape"),
+    "a shape of text": (put(*FIELD, "shape", value="33"), "shape"),
+    "a stack of zero": (put(*FIELD, "stack", value=0), "stack"),
+    "a huge stack": (put(*FIELD, "stack", value=1 << 31), "bytes a row"),
+    "an unknown padding": (put(*FIELD, "stack_padding", value="noise"), "stack_padding"),
+    "an unknown codec": (put(*FIELD, "codec", value="pickle"), "codec"),
+    "a name twice": (put(*FIELD, "name", value="reward"), "unique"),
+    "a name that is a list": (put(*FIELD, "name", value=["x"]), "name"),
+    "an observation that is no field": (put("spec", "observation", value="x"), "observation"),
+    "an action that is a number": (put("spec", "action", value=3), "action"),
+    "a number of a segment that is a path": (
+        put("sealed", 0, 0, value="/../../home/model"),
+        "number of a segment",
+    ),
+    "a number of a segment below zero": (put("sealed", 0, 0, value=-1), "number of a segment"),
+    "a number of a segment that is truth": (put("sealed", 1, 0, value=True), "number of a segment"),
+    "a number of nine digits": (put("sealed", 0, 0, value=10**8), "number of a segment"),
+    "a segment twice": (put("sealed", 1, 0, value=0), "segments"),
+    "a segment of two facts": (put("sealed", 0, value=[0, 1]), "sealed"),
+    "many slots": (put("sealed", 0, 2, value=1 << 40), "slots of a segment"),
+    "a length that is text": (put("sealed", 0, 1, value="x"), "length of a segment"),
+    "segments that are no list": (put("sealed", value={}), "sealed"),
+    "an open segment before sealed ones": (put("open", value=0), "segments"),
+    "an open segment that is text": (put("open", value="5"), "open"),
+    "four counters": (put("next", value=[0, 0, 0, 0]), "next"),
+    "a huge counter": (put("next", 2, value=1 << 70), "next"),
+    "a counter of half": (put("next", 1, value=0.5), "next"),
+    "a name of other letters": (put("store", value="../" * 10 + "zz"), "store"),
+    "a name that is a number": (put("store", value=5), "store"),
+    "a capacity of nothing": (put("capacity", value=0), "capacity"),
+    "a capacity that is text": (put("capacity", value="all"), "capacity"),
+    "no length of segments": (without("segment_bytes"), "segment_bytes"),
+    "sessions that are text": (put("sessions", value="x"), "sessions"),
+    "a session that is a number": (put("sessions", value=[1]), "session"),
+    "a provenance that is a list": (put("provenance", value=[]), "provenance"),
+    "a least reader that is text": (put("least_reader", value="1"), "least_reader"),
+}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_forged_manifest_is_refused(store: Path, name: str) -> None:
+    change, words = MANIFESTS[name]
+    forge_manifest(store, change)
+    assert_refused(store, place=str(store / "manifest.json"), words=words)
+    with pytest.raises(StoreCorrupt, match=words):
+        reopen(store)
+
+
+BODIES = {
+    "a list": b"[]",
+    "a number": b"7",
+    "nothing": b"",
+    "no JSON": b"{x}",
+    "other bytes": b'{"a":"\xff\xfe"}',
+    "not a number": b'{"a":NaN}',
+    "an infinite number": b'{"a":1e999}',
+    "a number of many digits": b'{"a":' + b"9" * 5000 + b"}",
+    "many levels": b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "some levels too many": b'{"a":' + b"[" * 200 + b"]" * 200 + b"}",
+    "many levels of objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_manifest_of_other_json_is_refused(store: Path, name: str) -> None:
+    write_manifest(store, BODIES[name])
+    assert_refused(store, place=str(store / "manifest.json"), words="JSON")
+
+
+def test_a_huge_manifest_is_not_read(store: Path) -> None:
+    os.truncate(store / "manifest.json", 1 << 40)  # takes no room on the disk
+    with pytest.raises(StoreCorrupt, match=f"manifest.json has {1 << 40} bytes, expected at most"):
+        read_to_the_end(store)
+    assert not verify(store).is_whole
+
+
+def test_a_capacity_that_was_given_as_a_float_is_still_read(store: Path) -> None:
+    forge_manifest(store, put("capacity", value=1e6))
+    with reopen(store, read_only=True) as reader:
+        assert reader.capacity == 1_000_000
+        assert type(reader.capacity) is int
+
+
+# --- headers --------------------------------------------------------------------------------------
+
+HEADERS: dict[str, tuple[dict[int, bytes], str]] = {
+    "a huge length": ({12: struct.pack("<I", 0xFFFFF000)}, "length of the header"),
+    "another number": ({16: struct.pack("<I", 10**9)}, "number of the segment"),
+    "no slots": ({20: bytes(4)}, "slots"),
+    "many slots": ({20: struct.pack("<I", 0xFFFFFFFF)}, "slots"),
+    "a huge data part": ({24: struct.pack("<Q", 1 << 60)}, "length of the data"),
+    "a data part of odd length": ({24: struct.pack("<Q", 4097)}, "multiple of 4096"),
+    "a position below zero": ({48: struct.pack("<q", -1)}, "counters"),
+    "a huge position": ({48: struct.pack("<q", HUGE)}, "counters"),
+    "a huge row id": ({56: struct.pack("<q", HUGE)}, "counters"),
+    "facts longer than the header": ({80: struct.pack("<I", 1 << 31)}, "header"),
+    "facts cut off": ({80: struct.pack("<I", 100)}, "JSON"),
+    "facts that are a list": ({80: struct.pack("<I", 2), 84: b"[]"}, "JSON"),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_forged_header_is_refused(store: Path, name: str) -> None:
+    changes, words = HEADERS[name]
+    forge_header(store, changes)
+    assert_refused(store, place=str(segment_path(store, 0)), words=words)
+
+
+@pytest.mark.parametrize("more", [1, 1 << 22, 1 << 40, 1 << 61])
+def test_a_gap_that_no_lost_segment_leaves_is_refused(store: Path, more: int) -> None:
+    """Memory would be taken for a record of each piece that is not there."""
+    header = header_of(store, 1)
+    is_small = more == 1
+    forge_header(store, {48: struct.pack("<q", header.position + more)}, 1)
+    for slot in range(manifest_of(store).sealed[1].slots):
+        forge_slot(store, slot, 1, position=header.position + slot + more)
+    # What follows begins earlier than this one ends.
+    assert_refused(store, place="segment", words="put together from two copies")
+    if is_small:
+        return
+    with pytest.raises(StoreCorrupt, match=f"begins with piece {header.position + more}"):
+        read_to_the_end(store)
+
+
+def test_a_segment_that_gives_out_row_ids_again_is_refused(store: Path) -> None:
+    forge_header(store, {56: struct.pack("<q", 0)}, 1)
+    assert_refused(store, place="segment-00000001.bin begins with next_row_id 0")
+
+
+# --- slots ----------------------------------------------------------------------------------------
+
+SLOTS: dict[str, tuple[dict[str, int], str]] = {
+    "a huge number of rows": ({"rows": HUGE}, "range"),
+    "more rows than its bytes hold": ({"rows": 1 << 30}, "fewer bytes"),
+    "no rows": ({"rows": 0}, "no rows"),
+    "rows below zero": ({"rows": -1}, "range"),
+    "a first row below zero": ({"first_row": -1}, "range"),
+    "a huge first row": ({"first_row": HUGE}, "range"),
+    "an episode below zero": ({"episode": -2}, "range"),
+    "a huge episode": ({"episode": HUGE}, "range"),
+    "no episode, but rows": ({"episode": -1}, "no episode"),
+    "a huge stream": ({"stream": 1 << 40}, "range"),
+    "an unknown end": ({"end": 16}, "end"),
+    "another position": ({"position": 7}, "position"),
+    "a huge position": ({"position": HUGE}, "range"),
+    "another row id": ({"row_id": 1 << 20}, "follows"),
+    "fewer steps than before": ({"total_steps": 0}, "steps"),
+    "huge steps": ({"total_steps": HUGE}, "range"),
+    "bytes in the header": ({"offset": 0}, "bytes outside"),
+    "bytes behind the file": ({"offset": 1 << 40}, "bytes outside"),
+    "bytes that overflow": ({"offset": HUGE - 8}, "range"),
+    "bytes of the piece before": ({"offset": -1}, "range"),
+    "a huge length": ({"nbytes": 1 << 40}, "bytes outside"),
+    "a length below zero": ({"nbytes": -8}, "range"),
+    "hardly any bytes": ({"nbytes": 8}, "fewer bytes"),
+    "a head longer than the piece": ({"head_bytes": 0xFFFFFFFF}, "fewer bytes"),
+    "another piece's bytes": ({"offset": 0x6000}, ""),
+}
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_a_forged_slot_is_refused(store: Path, name: str) -> None:
+    values, words = SLOTS[name]
+    forge_slot(store, 1, **values)
+    assert_refused(store, place=str(segment_path(store, 0)), words=words)
+    with pytest.raises(StoreCorrupt):
+        reopen(store)
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_a_forged_slot_of_the_segment_that_is_being_written_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
+        play(storage, 4)
+        path = copy_of(tmp_path / "a")
+    values, words = SLOTS[name]
+    forge_slot(path, 1, **values)
+    assert_refused(path, place=str(segment_path(path, 0)), words=words)
+    with pytest.raises(StoreCorrupt):
+        reopen(path)
+
+
+@pytest.mark.parametrize(
+    "values", [{"group": 0xFFFFFFFF}, {"group_slots": 0xFFFFFFFF}, {"group": 1 << 31}]
+)
+def test_a_forged_flush_is_refused(tmp_path: Path, values: dict[str, int]) -> None:
+    with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
+        storage.add([piece_of(0)])
+        path = copy_of(tmp_path / "a")
+    forge_slot(path, 0, **values)
+    assert_refused(path, place=str(segment_path(path, 0)), words="contradict")
+
+
+@pytest.mark.parametrize(
+    "values", [{"nbytes": HUGE}, {"offset": -1}, {"nbytes": 1 << 45}, {"offset": HUGE}]
+)
+def test_the_data_of_the_last_flush_is_not_looked_for_outside_of_the_file(
+    tmp_path: Path, values: dict[str, int]
+) -> None:
+    """Of a flush without copy B the data is read: as much as its slots tell."""
+    with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
+        storage.add([piece_of(0)])
+        path = copy_of(tmp_path / "a")
+    forge_slot(path, 0, **values)
+    with segment_path(path, 0).open("r+b") as file:
+        file.seek(header_of(path).table_offsets[1])
+        file.write(bytes(128))
+    assert_refused(path, place=str(segment_path(path, 0)), words="slot 0")
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+
+
+def entry(field: int, offset: int, data: bytes) -> Callable[[bytearray], None]:
+    """Changes bytes of a field's entry."""
+
+    def change(piece: bytearray) -> None:
+        start = 8 + 32 * field + offset
+        piece[start : start + len(data)] = data
+
+    return change
+
+
+def u64(value: int) -> bytes:
+    return struct.pack("<Q", value)
+
+
+def in_field(field: int, change: Callable[[bytearray, int, int], None]) -> Callable[..., None]:
+    """Changes something where a field lies: the piece, where it begins and how long it is."""
+
+    def changed(piece: bytearray) -> None:
+        begin, nbytes = struct.unpack_from("<QQ", piece, 8 + 32 * field + 16)
+        change(piece, begin, nbytes)
+
+    return changed
+
+
+def ends(values: Mapping[int, int]) -> Callable[[bytearray], None]:
+    """Changes the ends of compressed blocks."""
+
+    def change(piece: bytearray, begin: int, _: int) -> None:
+        for block, end in values.items():
+            piece[begin + 4 * block : begin + 4 * block + 4] = struct.pack("<I", end)
+
+    return in_field(OBSERVATION, change)
+
+
+def _broken_frame(piece: bytearray, begin: int, nbytes: int) -> None:
+    piece[begin + 12 : begin + nbytes] = bytes(nbytes - 12)
+
+
+def _frame_of_more(piece: bytearray, begin: int, nbytes: int) -> None:
+    """The size that the frame tells, which stands behind magic and descriptor."""
+    frame = begin + 12  # behind the ends of three blocks
+    assert piece[frame : frame + 4] == b"\x28\xb5\x2f\xfd"
+    descriptor = piece[frame + 4]
+    assert descriptor >> 6 == 1, "a size of two bytes"
+    at = frame + 5 + (not descriptor >> 5 & 1)
+    piece[at : at + 2] = b"\xff\xff"
+
+
+PIECES: dict[str, tuple[Callable[[bytearray], None], str]] = {
+    "objects": (entry(MEMORY, 1, b"|O\0\0"), "'extra/memory'"),
+    "objects, narrow": (entry(ACTION, 1, b"|O8\0"), "'action'"),
+    "a wider dtype": (entry(MEMORY, 1, b"<f8\0"), "'extra/memory'"),
+    "another dtype of that length": (entry(MEMORY, 1, b"<i4\0"), "'extra/memory'"),
+    "big numbers first": (entry(MEMORY, 1, b">f4\0"), "'extra/memory'"),
+    "no dtype": (entry(MEMORY, 1, bytes(4)), "'extra/memory'"),
+    "a dtype of other letters": (entry(MEMORY, 1, b"\xff\xfe()"), "'extra/memory'"),
+    "an unknown codec": (entry(MEMORY, 0, b"\x09"), "'extra/memory'"),
+    "raw bytes read as zstd": (entry(MEMORY, 0, b"\x02"), "'extra/memory'"),
+    "zstd read as raw": (entry(OBSERVATION, 0, b"\x00"), "'observation'"),
+    "blocks of no rows": (entry(OBSERVATION, 8, bytes(4)), "'observation'"),
+    "blocks of many rows": (entry(OBSERVATION, 8, b"\xff" * 4), "'observation'"),
+    "a field behind the piece": (entry(REWARD, 16, u64(1 << 40)), "'reward'"),
+    "a field that overflows": (entry(REWARD, 16, u64(HUGE)), "'reward'"),
+    "a field before the piece": (entry(REWARD, 16, u64(1 << 63)), "'reward'"),
+    "a field in the head": (entry(OBSERVATION, 16, u64(0)), "'observation'"),
+    "a field of no bytes": (entry(REWARD, 24, u64(0)), "'reward'"),
+    "a field of too few bytes": (entry(MEMORY, 24, u64(12)), "'extra/memory'"),
+    "a field of huge length": (entry(MEMORY, 24, u64(HUGE)), "'extra/memory'"),
+    "compressed rows of two bytes": (entry(OBSERVATION, 24, u64(2)), "'observation'"),
+    "many fields": (lambda piece: piece.__setitem__(slice(0, 4), b"\xff" * 4), "fields"),
+    "no fields": (lambda piece: piece.__setitem__(slice(0, 4), bytes(4)), "fields"),
+    "much metadata": (lambda piece: piece.__setitem__(slice(4, 8), b"\xff" * 4), "metadata"),
+    "metadata that is a list": (
+        lambda piece: piece.__setitem__(slice(136, 146), b"[12345678]"),
+        "metadata",
+    ),
+    "metadata that is no JSON": (
+        lambda piece: piece.__setitem__(slice(136, 146), b"\xff{{{{{{{{{"),
+        "metadata",
+    ),
+    "a block that ends behind its field": (ends({0: 1 << 31}), "blocks"),
+    "a block that ends before it begins": (ends({0: 0}), "blocks"),
+    "a frame that is none": (in_field(OBSERVATION, _broken_frame), "block"),
+    "a frame that tells of more": (in_field(OBSERVATION, _frame_of_more), "block"),
+}
+
+
+@pytest.fixture(scope="module")
+def two_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of one long piece, its rows in compressed blocks that are alike."""
+    path = tmp_path_factory.mktemp("blocks") / "a"
+    piece = piece_of(0, 0, 1500, End.TERMINATED)
+    piece.fields["observation"][:] = 7
+    with create(path, segment_bytes=1 << 20) as storage:
+        storage.add([piece, piece_of(1, 0, 30, End.TERMINATED)])
+    return path
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_a_forged_piece_is_refused(two_blocks: Path, tmp_path: Path, name: str) -> None:
+    path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
+    change, words = PIECES[name]
+    forge_piece(path, change)
+    assert_refused(path, place="rows 0 to 1499 of episode 0", words=words)
+
+
+@pytest.mark.parametrize("name", ["a frame that is none", "objects", "metadata that is a list"])
+def test_a_forged_piece_is_left_out_where_damage_is(
+    two_blocks: Path, tmp_path: Path, name: str
+) -> None:
+    path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
+    forge_piece(path, PIECES[name][0])
+    with SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip", seed=0) as replay:
+        if "metadata" not in name:
+            replay.sample_sequences(64, length=2)
+            assert replay.lost_pieces == 1
+        assert [episode.id for episode in replay.iter_episodes()] == [1]
+    assert repair(path, yes=True).is_done
+    assert verify(path).is_whole
+    with SequenceReplayBuffer.open(path, read_only=True) as replay:
+        assert [episode.id for episode in replay.iter_episodes()] == [1]
+
+
+def test_objects_in_a_file_are_never_taken_for_pointers(two_blocks: Path, tmp_path: Path) -> None:
+    """In a process of its own: it used to end by a segmentation fault."""
+    path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
+    forge_piece(path, entry(ACTION, 1, b"|O\0\0"))
+    code = (
+        "import sys, stepwell as sw\n"
+        "with sw.SequenceReplayBuffer.open(sys.argv[1], read_only=True) as replay:\n"
+        "    [episode.action.sum() for episode in replay.iter_episodes()]\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert "StoreCorrupt" in run.stderr
+
+
+HUNGRY: dict[str, Forge] = {
+    "slots": lambda path: forge_header(path, HEADERS["many slots"][0]),
+    "rows": lambda path: forge_slot(path, 1, rows=1 << 30),
+    "a gap": lambda path: forge_manifest(path, put("next", 1, value=1 << 40)),
+    "a shape": lambda path: forge_manifest(path, put(*FIELD, "shape", value=[1 << 40])),
+    "a manifest": lambda path: os.truncate(path / "manifest.json", 1 << 40),
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_no_memory_is_taken_for_what_a_file_only_tells_of(store: Path) -> None:
+    """In a process that may not have more than it needs to load its libraries, and a bit."""
+    paths = [Path(shutil.copytree(store, store.parent / name)) for name in HUNGRY]
+    for path, forge in zip(paths, HUNGRY.values(), strict=True):
+        forge(path)
+    code = (
+        "import resource, sys, stepwell as sw\n"
+        "from pathlib import Path\n"
+        "taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (taken + (512 << 20),) * 2)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n"
+        "        with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:\n"
+        "            list(replay.iter_episodes())\n"
+        "    except sw.buffers.StoreCorrupt:\n"
+        "        print('refused')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    assert run.stdout.split() == ["refused"] * len(paths), run.stderr
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def checkpoint(text: bytes, arrays: bytes = b"") -> bytes:
+    from zlib import crc32
+
+    body = struct.pack("<I", len(text)) + text + b"\0" * (-(16 + len(text)) % 8) + arrays
+    return b"\x93SWCHK\r\n" + struct.pack("<I", crc32(body)) + body
+
+
+def array(*values: object) -> bytes:
+    return json.dumps({"replay": {"$array": values}, "learner": {}}).encode()
+
+
+CHECKPOINTS = {
+    "objects": checkpoint(array("|O", [1], 0, 8), bytes(8)),
+    "a structure": checkpoint(array("i4,i4", [1], 0, 8), bytes(8)),
+    "a huge shape": checkpoint(array("<f8", [1 << 40], 0, 8), bytes(8)),
+    "a huge length": checkpoint(array("<f8", [1], 0, 1 << 60), bytes(8)),
+    "another place": checkpoint(array("<f8", [1], 1 << 40, 8), bytes(8)),
+    "two facts": checkpoint(array("<f8", [1]), bytes(8)),
+    "no array": checkpoint(json.dumps({"replay": {"$array": 5}, "learner": {}}).encode()),
+    "no JSON": checkpoint(b"{"),
+    "a list": checkpoint(b"[]"),
+    "many levels": checkpoint(b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+    "no state": checkpoint(b"{}"),
+    "another state": checkpoint(b'{"replay":5,"learner":{}}'),
+    "JSON behind the file": pack({})[:12] + struct.pack("<I", 1 << 31),
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_forged_checkpoint_is_refused(store: Path, name: str) -> None:
+    (store / "checkpoint-latest.bin").write_bytes(CHECKPOINTS[name])
+    with (
+        SequenceReplayBuffer.open(store, read_only=True, seed=0) as replay,
+        pytest.raises(StoreCorrupt, match="checkpoint"),
+    ):
+        replay.load_checkpoint()
+
+
+# --- links, pipes and folders in the place of files -----------------------------------------------
+
+
+def as_link(path: Path) -> None:
+    """To a file that must stay as it is."""
+    target = path.parent.parent / "model.bin"
+    if path.exists():
+        path.rename(target)
+    else:
+        target.write_bytes(b"the user's own")
+    path.symlink_to(target)
+
+
+def as_broken_link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.parent.parent / "nothing")
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def as_folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def as_socket(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX)
+    where = os.getcwd()
+    os.chdir(path.parent)  # its name may be no longer than 108 bytes
+    try:
+        made.bind(path.name)
+    finally:
+        os.chdir(where)
+        made.close()
+
+
+KINDS: dict[str, Forge] = {
+    "symbolic link": as_link,
+    "symbolic link to nothing": as_broken_link,
+    "named pipe": as_pipe,
+    "folder": as_folder,
+    "socket": as_socket,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["manifest.json", "segment-00000001.bin"])
+def test_nothing_but_a_file_is_opened_to_read(store: Path, name: str, kind: str) -> None:
+    KINDS[kind](store / name)
+    words = f"{store / name} is a {kind.removesuffix(' to nothing')}, expected a file"
+    with pytest.raises(StoreCorrupt) as caught:
+        read_to_the_end(store)
+    assert words in str(caught.value)
+    assert words in str([damage.what for damage in verify(store).damages])
+    with pytest.raises(StoreCorrupt, match="expected a file"):
+        reopen(store)
+    assert repair(store, yes=True).is_done
+    assert verify(store).is_whole
+    target = store.parent / "model.bin"
+    assert target.exists() == (kind == "symbolic link")
+    assert not (store.parent / "nothing").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lock_that_is_no_file_is_refused(store: Path, kind: str) -> None:
+    (store / "LOCK").unlink()
+    KINDS[kind](store / "LOCK")
+    with pytest.raises(StoreCorrupt, match=r"LOCK is a .* expected a file"):
+        reopen(store)
+    with pytest.raises(StoreCorrupt, match=r"LOCK is a .* expected a file"):
+        repair(store, yes=True)
+    with reopen(store, read_only=True) as reader, pytest.raises(StoreCorrupt, match="LOCK"):
+        _ = reader.is_being_written
+    if kind == "symbolic link":
+        assert (store.parent / "model.bin").read_bytes() == b"the user's own"
+    assert not (store.parent / "nothing").exists()
+
+
+TEMPORARY = ["manifest.json.tmp", "segment-00000050.bin.tmp", "checkpoint-latest.bin.tmp"]
+
+
+@pytest.mark.parametrize("name", TEMPORARY)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "folder"])
+def test_what_has_the_name_of_a_temporary_file_is_replaced_and_not_written_into(
+    store: Path, name: str, kind: str
+) -> None:
+    KINDS[kind](store / name)
+    with SequenceReplayBuffer(store, seed=0) as replay:
+        replay.save_checkpoint()
+    assert not os.path.lexists(store / name)
+    if kind == "symbolic link":
+        assert (store.parent / "model.bin").read_bytes() == b"the user's own"
+    assert not (store.parent / "nothing").exists()
+    assert verify(store).is_whole
+
+
+@pytest.mark.parametrize("name", TEMPORARY)
+def test_a_folder_with_the_name_of_a_temporary_file_is_refused(store: Path, name: str) -> None:
+    (store / name).mkdir()
+    with pytest.raises(StoreCorrupt, match=f"{name} is a folder, expected a file"):
+        reopen(store)
+
+
+def test_a_temporary_file_with_a_second_name_is_not_written_into(store: Path) -> None:
+    own = store.parent / "model.bin"
+    own.write_bytes(b"the user's own")
+    for name in ("manifest.json.tmp", "segment-00000050.bin.tmp"):
+        os.link(own, store / name)
+    with reopen(store) as storage:
+        storage.add([piece_of(1000)])
+    assert own.read_bytes() == b"the user's own"
+
+
+def test_a_lock_with_a_second_name_is_held_but_not_written_into(store: Path) -> None:
+    own = store.parent / "model.bin"
+    own.write_bytes(b"the user's own")
+    (store / "LOCK").unlink()
+    os.link(own, store / "LOCK")
+    with reopen(store), pytest.raises(StoreLocked):
+        reopen(store)
+    assert own.read_bytes() == b"the user's own"
+
+
+def test_a_copy_by_hard_links_stays_readable_when_the_store_is_continued(tmp_path: Path) -> None:
+    with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
+        play(storage, 4)
+        killed = copy_of(tmp_path / "a")
+    linked = tmp_path / "linked"
+    shutil.copytree(killed, linked, copy_function=os.link)
+    with reopen(killed) as storage:
+        storage.add([piece_of(1000)])
+    for path in (killed, linked):
+        with reopen(path, read_only=True) as reader:
+            read_all(reader)
+        assert verify(path).is_whole
+
+
+def test_a_store_may_be_reached_by_a_link(store: Path) -> None:
+    link = store.with_name("link")
+    link.symlink_to(store)
+    with reopen(link) as storage:
+        storage.add([piece_of(1000)])
+    assert verify(link).is_whole
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "folder"])
+def test_a_repair_keeps_nothing_outside_of_the_store(store: Path, kind: str) -> None:
+    outside = store.parent / "outside"
+    outside.mkdir()
+    if kind == "symbolic link":
+        (store / "damaged").symlink_to(outside)
+    else:
+        KINDS[kind](store / "damaged")
+    with (store / "segment-00000001.bin").open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(b"\xff" * 50)
+    os.truncate(store / "segment-00000000.bin", 5000)
+    before = sorted(os.listdir(store))
+    with pytest.raises(StoreCorrupt, match=r"damaged is a .* expected a folder"):
+        repair(store, yes=True)
+    assert list(outside.iterdir()) == []
+    assert sorted(os.listdir(store)) == before
+
+
+def test_a_repair_moves_nothing_by_a_number_that_is_a_path(store: Path) -> None:
+    """It used to link and remove a file of that name, outside of the folder."""
+    own = store.parent / "segment-victim.bin"
+    own.write_bytes(b"the user's own")
+    forge_manifest(store, put("sealed", 0, 0, value="/../../segment-victim"))
+    repair(store, yes=True)
+    assert own.read_bytes() == b"the user's own"
+    assert sorted(each.name for each in store.parent.iterdir()) == ["a", "segment-victim.bin"]
+    assert verify(store).is_whole
+
+
+@pytest.mark.parametrize("name", ["segment-abcdefgh.bin", f"segment-{chr(0x661) * 8}.bin"])
+def test_other_names_are_left_alone(store: Path, name: str) -> None:
+    (store / name).write_bytes(b"x")
+    read_to_the_end(store)
+    assert verify(store).is_whole
+    with reopen(store):
+        pass
+    (store / "manifest.json").unlink()
+    assert repair(store, yes=True).is_done
+    assert (store / name).read_bytes() == b"x"
+
+
+# --- a manifest that is older than its segments ---------------------------------------------------
+
+
+def with_old_manifest(path: Path) -> Path:
+    """A store as a restore leaves it that was stopped before the manifest came."""
+    with create(path) as storage:
+        play(storage, 4)
+    old = (path / "manifest.json").read_bytes()
+    with reopen(path) as storage:
+        first = storage.table.next_episode
+        for episode in range(first, first + 30):
+            storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
+        assert len(manifest_of(path).sealed) > 2
+    (path / "manifest.json").write_bytes(old)
+    return path
+
+
+def test_a_manifest_older_than_its_segments_is_refused(tmp_path: Path) -> None:
+    path = with_old_manifest(tmp_path / "a")
+    before = (path / "manifest.json").read_bytes()
+    assert_refused(path, place=str(path / "segment-"), words="does not list it")
+    for on_corrupt in ("raise", "skip"):
+        with pytest.raises(StoreCorrupt, match="does not list it"):
+            SequenceReplayBuffer.open(path, read_only=True, on_corrupt=on_corrupt)
+    with pytest.raises(StoreCorrupt, match="does not list it"):
+        reopen(path)
+    assert (path / "manifest.json").read_bytes() == before
+
+
+def test_a_repair_makes_a_manifest_that_knows_the_newer_segments(tmp_path: Path) -> None:
+    path = with_old_manifest(tmp_path / "a")
+    assert not repair(path).is_done
+    report = repair(path, yes=True)
+    assert report.is_done
+    assert "manifest.json.0" in [kept.name for kept in report.kept]
+    assert verify(path).is_whole
+    with SequenceReplayBuffer.open(path, read_only=True) as replay:
+        assert sum(episode.rows == 20 for episode in replay.iter_episodes()) >= 30
+
+
+def test_a_segment_that_was_never_used_makes_no_manifest_old(store: Path) -> None:
+    """A writer may be killed between making a segment and listing it."""
+    other = store.parent / "other"
+    with DiskStorage.open(store, files=NoSyncFiles()) as storage:
+        storage.add([piece_of(1000)])
+        number = manifest_of(store).open
+        assert number is not None
+        shutil.copytree(store, other)
+    file = segment_path(other, number)
+    header = header_of(other, number)
+    file.write_bytes(header.pack().ljust(header.file_bytes, b"\0"))
+    shutil.copyfile(store.parent / "a" / "manifest.json", other / "manifest.json")
+    forge_manifest(other, put("open", value=None))
+    forge_manifest(other, lambda body: put("next", 0, value=number)(body))
+    forge_manifest(other, lambda body: body["sealed"].__delitem__(slice(number, None)))
+    read_to_the_end(other)
+    assert verify(other).is_whole
+
+
+# --- facts about runs -----------------------------------------------------------------------------
+
+FACTS: dict[str, Json] = {
+    "a recipe that is text": {"recipe": "x", "versions": 5},
+    "versions that are a list": {"recipe": [], "versions": [1]},
+    "a copy of numbers": {"copied_from": [1, 2]},
+    "a copy of a number": {"copied_from": 3},
+    "a cartridge that is text": {"recipe": {"cartridge": "x", "game": 7}},
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_facts_of_any_kind_are_shown(
+    store: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge_manifest(store, put("sessions", value=[FACTS[name]]))
+    show_store(store, with_digest=False, as_json=False)
+    assert str(store.name) in capsys.readouterr().out
+
+
+# --- what is not hostile, but large, or only changing ---------------------------------------------
+
+
+class WritingMeanwhile(NoSyncFiles):
+    """Does something else each time after a manifest was read."""
+
+    def __init__(self, act: Callable[[], object], times: int) -> None:
+        self._act, self._times = act, times
+
+    def pread(self, file: io.FileIO, nbytes: int, offset: int) -> bytes:
+        data = super().pread(file, nbytes, offset)
+        if str(file.name).endswith("manifest.json") and self._times:
+            self._times -= 1
+            self._act()
+        return data
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_segment_that_a_writer_begins_meanwhile_makes_no_manifest_old(
+    tmp_path: Path, times: int
+) -> None:
+    path = tmp_path / "a"
+    with create(path) as writer:
+        writer.add([piece_of(0)])
+
+        def begin_another() -> None:
+            number = manifest_of(path).open
+            while manifest_of(path).open == number:
+                writer.add([piece_of(writer.table.next_episode, 0, 40, End.TERMINATED)])
+
+        files = WritingMeanwhile(begin_another, times)
+        with DiskStorage.open(path, read_only=True, files=files) as reader:
+            assert len(reader.table) == len(writer.table)
+        files = WritingMeanwhile(begin_another, times)
+        assert verify(path, files=files).is_whole
+
+
+def test_an_episode_that_memory_does_not_hold_is_refused_before_any_is_taken(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_MUCH_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda: 100)
+    with (
+        SequenceReplayBuffer.open(store, read_only=True) as replay,
+        pytest.raises(MemoryError, match=r"episode 0 takes .* expected at most"),
+    ):
+        list(replay.iter_episodes())

@@ -1,0 +1,267 @@
+"""One process writes a store at a time, and whoever comes second is told who that is."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from stepwell.buffers import DiskStorage, SequenceReplayBuffer, StoreCorrupt, StoreLocked
+from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from support.crash.disk_faults import NoSyncFiles
+from support.crash.other_processes import attempt, in_fork, line_of, python
+from support.disk_stores import contents, create, filled, reopen
+from support.models.chunk_model import assert_holds, piece_of
+from support.rows.labelled_rows import SPEC
+
+WRITER = """
+import sys
+from stepwell.buffers import DiskStorage
+with DiskStorage.open(sys.argv[1]) as storage:
+    print("open", flush=True)
+    sys.stdin.readline()
+print("closed", flush=True)
+"""
+
+FORKING_WRITER = """
+import os, sys, time
+from stepwell.buffers import DiskStorage
+storage = DiskStorage.open(sys.argv[1])
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+OPENER = """
+import sys
+from stepwell.buffers import DiskStorage, StoreLocked
+try:
+    DiskStorage.open(sys.argv[1])
+except StoreLocked as error:
+    print(error)
+"""
+
+
+def refusal(path: Path, pid: int) -> str:
+    """The pattern of what a second writer is told."""
+    return (
+        rf"^{re.escape(str(path))} is written by pid {pid} on {re.escape(socket.gethostname())} "
+        r"since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00, expected no other writer: "
+        r"wait for its end, or open the store with read_only=True$"
+    )
+
+
+def is_being_written(path: Path) -> bool:
+    return StoreFolder(path, Files()).is_being_written
+
+
+def test_a_second_writer_is_refused_in_the_same_process(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with create(path) as storage:
+        with pytest.raises(StoreLocked, match=refusal(path, os.getpid())):
+            reopen(path)
+        storage.add([piece_of(0)])
+    with reopen(path) as storage:
+        assert_holds(storage, [piece_of(0)])
+
+
+def test_a_second_writer_is_refused_in_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with create(path), python(OPENER, path) as opener:
+        assert re.search(refusal(path, os.getpid()), line_of(opener))
+
+
+def test_a_second_writer_is_refused_in_a_forked_child(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with create(path) as storage:
+        told = in_fork(lambda: reopen(path))
+        assert re.search(refusal(path, os.getpid()), told.removeprefix("StoreLocked: "))
+        with pytest.raises(StoreLocked):
+            reopen(path)
+        storage.add([piece_of(0)])
+
+
+def test_a_refused_writer_changes_nothing(tmp_path: Path) -> None:
+    with create(tmp_path / "a") as storage:
+        storage.add([piece_of(0)])
+        before = contents(tmp_path / "a")
+        with pytest.raises(StoreLocked):
+            reopen(tmp_path / "a")
+        assert contents(tmp_path / "a") == before
+
+
+def test_a_writer_that_ends_leaves_the_store_to_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    filled(path)
+    with python(WRITER, path) as writer:
+        assert line_of(writer) == "open"
+        with pytest.raises(StoreLocked, match=refusal(path, writer.pid)):
+            reopen(path)
+        writer.communicate("end\n")
+        reopen(path).close()
+
+
+def test_a_killed_writer_leaves_no_stale_lock(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    pieces = filled(path)
+    with python(WRITER, path) as writer:
+        assert line_of(writer) == "open"
+        with pytest.raises(StoreLocked, match=refusal(path, writer.pid)):
+            reopen(path)
+        writer.send_signal(signal.SIGKILL)
+        assert writer.wait() == -signal.SIGKILL
+        with reopen(path) as storage:
+            assert_holds(storage, pieces)
+            with pytest.raises(StoreLocked, match=refusal(path, os.getpid())):
+                reopen(path)
+
+
+def test_the_children_of_a_killed_writer_do_not_hold_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    filled(path)
+    with python(FORKING_WRITER, path) as writer:
+        child = int(line_of(writer))
+        try:
+            with pytest.raises(StoreLocked, match=refusal(path, writer.pid)):
+                reopen(path)
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+            os.kill(child, 0)  # it still lives
+            reopen(path).close()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_may_read_but_not_write(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with create(path) as storage:
+        storage.add([piece_of(0)])
+        before = contents(path)
+
+        def use() -> str:
+            assert_holds(storage, [piece_of(0)])
+            told = [
+                attempt(lambda: storage.add([piece_of(1)])),
+                attempt(lambda: storage.append_session({})),
+            ]
+            storage.close()
+            assert told[0] == told[1]
+            return told[0]
+
+        message = (
+            rf"^StoreLocked: {re.escape(str(path))} is written by pid {os.getpid()}, this is its "
+            r"fork \d+, expected one writer: open the store with read_only=True here$"
+        )
+        assert re.search(message, in_fork(use))
+        assert contents(path) == before
+        with pytest.raises(StoreLocked):  # the child's close did not free the lock
+            reopen(path)
+        storage.add([piece_of(1)])
+    with reopen(path, read_only=True) as reader:
+        assert_holds(reader, [piece_of(0), piece_of(1)])
+
+
+def test_an_open_that_fails_frees_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    filled(path)
+    manifest = (path / "manifest.json").read_bytes()
+    (path / "manifest.json").write_bytes(manifest[:-9])
+    with pytest.raises(StoreCorrupt):
+        reopen(path)
+    (path / "manifest.json").write_bytes(manifest)
+    reopen(path).close()
+
+
+def test_readers_take_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    filled(path)
+    with reopen(path, read_only=True), reopen(path, read_only=True), reopen(path):
+        reopen(path, read_only=True).close()
+
+
+# --- whether somebody writes ----------------------------------------------------------------------
+
+
+def test_it_can_be_asked_whether_a_living_process_writes(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    pieces = filled(path)
+    assert not is_being_written(path)
+    with reopen(path, read_only=True):
+        assert not is_being_written(path)
+    with reopen(path):
+        assert is_being_written(path)
+        assert in_fork(lambda: is_being_written(path)) == "True"
+    assert not is_being_written(path)
+    with python(WRITER, path) as writer:
+        assert line_of(writer) == "open"
+        assert is_being_written(path)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        assert not is_being_written(path)
+    with DiskStorage.open(path) as storage:
+        assert_holds(storage, pieces)
+
+
+def test_a_copy_of_a_store_is_not_being_written(tmp_path: Path) -> None:
+    with create(tmp_path / "a"):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        shutil.copytree(tmp_path / "a", tmp_path / "c", ignore=lambda *_: {"LOCK"})
+        assert not is_being_written(tmp_path / "b")
+        assert not is_being_written(tmp_path / "c")
+        assert not (tmp_path / "c" / "LOCK").exists()
+
+
+def test_who_asks_at_the_moment_in_which_a_writer_opens_does_not_keep_it_out(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a"
+    filled(path)
+
+    class Asking(NoSyncFiles):
+        """A reader is asking when the lock is tried for the first time."""
+
+        tries: list[bool]
+
+        def lock(self, file: io.FileIO) -> bool:
+            with self.open(path / "LOCK") as asked:
+                if not self.tries:
+                    assert not self.is_locked(asked)
+                self.tries.append(super().lock(file))
+            return self.tries[-1]
+
+    files = Asking()
+    files.tries = []
+    with DiskStorage.open(path, files=files):
+        assert files.tries == [False, True]
+        assert is_being_written(path)
+
+
+def test_a_replay_whose_new_folder_was_taken_is_told_by_whom(tmp_path: Path) -> None:
+    first, second = (SequenceReplayBuffer(tmp_path / "a") for _ in range(2))
+    first.bind(SPEC, {})
+    cure = "expected a new folder; wait for its end, or choose another folder"
+    with pytest.raises(StoreLocked, match=f"a is being written by pid {os.getpid()} on .*{cure}"):
+        second.bind(SPEC, {})
+    first.close()
+    with pytest.raises(ValueError, match=r"a holds a store by now: expected a new .*--resume"):
+        second.bind(SPEC, {})
+    with SequenceReplayBuffer(tmp_path / "a") as third:
+        third.bind(SPEC, {})
+        assert len(third.sessions) == 2
+
+
+def test_a_replay_is_told_who_makes_a_store_at_this_moment(tmp_path: Path) -> None:
+    folder = StoreFolder(tmp_path / "a", Files())
+    folder.make()
+    with folder.lock():
+        with pytest.raises(StoreLocked, match=f"a is being written by pid {os.getpid()} on "):
+            SequenceReplayBuffer(tmp_path / "a").bind(SPEC, {})
+    with SequenceReplayBuffer(tmp_path / "a") as replay:
+        replay.bind(SPEC, {})

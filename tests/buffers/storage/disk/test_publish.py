@@ -1,0 +1,429 @@
+"""A folder or file is there whole or not at all, and only what is ours is ever taken away."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepwell.buffers.errors import StoreLocked, StoreNotFound
+from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.storage.disk.publish import Kind, appearing, check_complete
+from support.crash.killed_calls import killed_at, tree
+
+KINDS: tuple[Kind, ...] = ("folder", "file")
+
+
+def fill(part: Path) -> None:
+    """Write something of which a part could be left."""
+    if part.is_dir():
+        (part / "inner").mkdir()
+        (part / "inner" / "a").write_text("A")
+        (part / "b").write_text("B")
+    else:
+        part.write_text("AB")
+
+
+def make(target: str | Path, kind: Kind = "folder") -> None:
+    with appearing(Path(target), "a test", kind=kind) as part:
+        fill(part)
+
+
+def whole(kind: Kind, name: str) -> dict[str, bytes | str | None]:
+    if kind == "file":
+        return {name: b"AB"}
+    return {name: None, f"{name}/b": b"B", f"{name}/inner": None, f"{name}/inner/a": b"A"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_appears_when_all_is_done(kind: Kind) -> None:
+    with appearing(Path("x"), "a test", kind=kind) as part:
+        fill(part)
+        assert not Path("x").exists()
+        assert part.parent == Path("x.part")
+    assert tree() == whole(kind, "x")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_after_an_error_nothing_is_there(kind: Kind, error: type[BaseException]) -> None:
+    with (  # noqa: PT012  # the order matters
+        pytest.raises(error) as caught,
+        appearing(Path("a/b/x"), "a test", kind=kind) as part,
+    ):
+        fill(part)
+        raise error
+    assert caught.value.__notes__ == ["kept: nothing"]
+    assert tree() == {}
+
+
+def test_the_folder_that_a_link_names_is_replaced_and_the_link_stays() -> None:
+    Path("there").mkdir(mode=0o750)
+    Path("x").symlink_to("there")
+    make("x")
+    assert tree() == {**whole("folder", "there"), "x": "there"}
+    assert stat.S_IMODE(Path("there").stat().st_mode) == 0o750
+    with pytest.raises(ZeroDivisionError), appearing(Path("y"), "a test"):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("name", ["x", "link"])
+def test_an_empty_folder_stays_after_an_error(name: str) -> None:
+    Path("x").mkdir()
+    Path("link").symlink_to("x")
+    before = tree()
+    with (  # noqa: PT012  # the order matters
+        pytest.raises(ZeroDivisionError),
+        appearing(Path(name), "a test") as part,
+    ):
+        fill(part)
+        raise ZeroDivisionError
+    assert tree() == before
+
+
+def test_the_root_of_a_filesystem_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("disk").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "disk")
+    with pytest.raises(ValueError, match="disk: expected a folder that can be replaced"):
+        make("disk")
+    assert tree() == {"disk": None}
+
+
+def text(path: str, contents: str = "") -> Callable[[], object]:
+    return lambda: Path(path).write_text(contents)
+
+
+def folder(path: str) -> Callable[[], object]:
+    return lambda: Path(path).mkdir()
+
+
+DEAD = "pid 1 on host since then\na test\n"
+LEFT: dict[str, list[Callable[[], object]]] = {
+    "before the lock": [],
+    "before the lock is signed": [text("x.part/UNFINISHED")],
+    "while the lock is signed": [text("x.part/UNFINISHED", DEAD[:2])],
+    "by a loss of power": [text("x.part/UNFINISHED", "\0" * len(DEAD))],
+    "before it is begun": [text("x.part/UNFINISHED", DEAD)],
+    "a folder": [
+        text("x.part/UNFINISHED", DEAD),
+        folder("x.part/.new"),
+        text("x.part/.new/data", "old"),
+    ],
+    "a file": [text("x.part/UNFINISHED", DEAD), text("x.part/.new", "old")],
+}
+
+
+@pytest.mark.parametrize("call", ["open", "ftruncate", "pwrite", "fsync"])
+def test_where_it_cannot_even_be_begun_nothing_is_there(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    does: Callable[..., Any] = getattr(os, call)
+
+    def fails(first: object, *more: Any, **options: Any) -> Any:
+        if call == "open" and first != "UNFINISHED":
+            return does(first, *more, **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(OSError, match="No space left"):
+        make("new/x")
+    assert tree() == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left", LEFT)
+def test_what_a_dead_process_has_left_is_taken_over(left: str, kind: Kind) -> None:
+    for step in (folder("x.part"), *LEFT[left]):
+        step()
+    make("x", kind)
+    assert tree() == whole(kind, "x")
+
+
+def linked(path: str, to: str) -> Callable[[], object]:
+    return lambda: Path(path).symlink_to(to)
+
+
+PRECIOUS = {"own": None, "own/notes": b"precious", "own/pid": b"pid 7 is precious"}
+FOREIGN: dict[str, tuple[list[Callable[[], object]], str]] = {
+    "a file": ([text("x.part", "precious")], "a file or a link"),
+    "a link to a folder": ([linked("x.part", "own")], "a file or a link"),
+    "a folder in use": ([folder("x.part"), text("x.part/notes", "precious")], "notes"),
+    "more than is ours": (
+        [
+            folder("x.part"),
+            text("x.part/UNFINISHED", DEAD),
+            text("x.part/.new", "old"),
+            text("x.part/notes", "precious"),
+        ],
+        "notes",
+    ),
+    "no lock": ([folder("x.part"), text("x.part/.new", "precious")], ".new"),
+    "a lock that is a link": (
+        [folder("x.part"), linked("x.part/UNFINISHED", "../own/pid")],
+        "another UNFINISHED",
+    ),
+    "a lock with a second name": (
+        [folder("x.part"), lambda: os.link("own/pid", "x.part/UNFINISHED")],
+        "another UNFINISHED",
+    ),
+    "a lock of somebody": (
+        [folder("x.part"), text("x.part/UNFINISHED", "precious")],
+        "another UNFINISHED",
+    ),
+    "a lock that is a folder": (
+        [folder("x.part"), folder("x.part/UNFINISHED")],
+        "another UNFINISHED",
+    ),
+    "a lock that is a pipe": (
+        [folder("x.part"), lambda: os.mkfifo("x.part/UNFINISHED")],
+        "another UNFINISHED",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_not_ours_is_never_touched(name: str, kind: Kind) -> None:
+    steps, got = FOREIGN[name]
+    for step in (
+        folder("own"),
+        text("own/notes", "precious"),
+        text("own/pid", "pid 7 is precious"),
+    ):
+        step()
+    for step in steps:
+        step()
+    before = tree()
+    with pytest.raises(ValueError, match=rf"x\.part is in the way: .*got .*{got}; move it away"):
+        make("x", kind)
+    assert tree() == before
+    assert {path: before[path] for path in PRECIOUS} == PRECIOUS
+
+
+def test_a_link_in_what_is_left_is_removed_and_not_followed() -> None:
+    for step in (folder("own"), text("own/notes", "precious"), folder("x.part")):
+        step()
+    text("x.part/UNFINISHED", DEAD)()
+    linked("x.part/.new", "../own")()
+    make("x")
+    assert tree() == {**whole("folder", "x"), "own": None, "own/notes": b"precious"}
+
+
+def test_what_is_put_into_it_meanwhile_stays() -> None:
+    with appearing(Path("x"), "a test") as part:
+        fill(part)
+        Path("x.part/notes").write_text("precious")
+    assert tree() == {**whole("folder", "x"), "x.part": None, "x.part/notes": b"precious"}
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from stepwell.buffers.storage.disk.publish import appearing
+with appearing(Path(sys.argv[1]), "a test") as part:
+    (part / "data").write_text("half")
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_living_process_is_named_and_a_killed_one_replaced() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, "x"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        before = tree()
+        with pytest.raises(StoreLocked, match=rf"x is being made by pid {process.pid} on .* since"):
+            make("x")
+        with pytest.raises(StoreNotFound, match=rf"what pid {process.pid} on .* is making"):
+            check_complete(Path("x.part/.new"))
+        assert tree() == before
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with pytest.raises(StoreNotFound, match=r"killed has left of .*x; run its command again"):
+            check_complete(Path("x.part"))
+        make("x")
+    assert tree() == whole("folder", "x")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_every_call_it_is_whole_or_absent_and_can_be_made_again(kind: Kind) -> None:
+    yields = {"absent": 0, "whole": 0}
+    for number in count():
+        name = f"{kind}-{number}"
+        done = killed_at(number, lambda name=name: make(f"{name}/x", kind))  # type: ignore[misc]
+        home = Path(name)
+        home.mkdir(exist_ok=True)
+        is_there = (home / "x").exists()
+        yields["whole" if is_there else "absent"] += 1
+        if is_there:
+            assert {**tree(home), **whole(kind, "x")} == tree(home)
+            assert set(tree(home)) - set(whole(kind, "x")) <= {"x.part", "x.part/UNFINISHED"}
+        else:
+            # The one after may be killed too, before another one comes through.
+            killed_at(number // 2, lambda home=home: make(home / "x", kind))  # type: ignore[misc]
+            if not (home / "x").exists():
+                make(home / "x", kind)
+                assert tree(home) == whole(kind, "x")
+        if done >= 0:
+            break
+    assert yields["absent"] > 5
+    assert yields["whole"] > 1
+
+
+RACER = """
+import sys, time
+from pathlib import Path
+from stepwell.buffers.storage.disk.publish import appearing
+from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.errors import StoreLocked
+sys.stdin.readline()
+made = refused = 0
+for number in range(150):
+    try:
+        with appearing(Path(f"x{number}"), "a test") as part:
+            (part / "who").write_text(sys.argv[1])
+            others = list(part.iterdir())
+            assert len(others) == 1, others
+        made += 1
+    except (StoreLocked, ValueError) as error:
+        assert "is being made by" in str(error) or "is not empty" in str(error), error
+        refused += 1
+print(made, refused)
+"""
+
+
+def test_of_several_that_race_for_what_is_left_one_makes_it() -> None:
+    for number in range(150):
+        Path(f"x{number}.part").mkdir()
+        if number % 2:
+            Path(f"x{number}.part/UNFINISHED").write_text(DEAD)
+            Path(f"x{number}.part/.new").mkdir()
+            Path(f"x{number}.part/.new/old").write_text("old")
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    told = [racer.communicate(timeout=120) for racer in racers]
+    assert [err for _, err in told] == ["", "", ""]
+    made, refused = (sum(int(out.split()[place]) for out, _ in told) for place in (0, 1))
+    assert (made, refused) == (150, 300)
+    assert sorted(tree()) == sorted(
+        name for number in range(150) for name in (f"x{number}", f"x{number}/who")
+    )
+
+
+@pytest.mark.parametrize("what", ["the lock", "the folder"])
+def test_a_lock_that_another_has_removed_meanwhile_is_none(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, calls = Files.lock, [0]
+
+    def removed(self: Files, file: io.FileIO) -> bool:
+        calls[0] += 1
+        if calls[0] == 1:  # who had it ends between the opening and the locking
+            Path("x.part/UNFINISHED").unlink()
+            if what == "the folder":
+                Path("x.part").rmdir()
+        return lock(self, file)
+
+    monkeypatch.setattr(Files, "lock", removed)
+    with appearing(Path("x"), "a test") as part:
+        fill(part)
+        with pytest.raises(StoreLocked, match=f"x is being made by pid {os.getpid()} on"):
+            make("x")
+    assert tree() == whole("folder", "x")
+
+
+def test_what_another_has_made_meanwhile_is_seen_before_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock = Files.lock
+
+    def made(self: Files, file: io.FileIO) -> bool:
+        Path("x").mkdir(exist_ok=True)
+        Path("x/data").write_text("of another")
+        return lock(self, file)
+
+    monkeypatch.setattr(Files, "lock", made)
+    with pytest.raises(ValueError, match="x is not empty"), appearing(Path("x"), "a test"):
+        pytest.fail("too late")
+    assert tree() == {"x": None, "x/data": b"of another"}
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_where_files_cannot_be_locked_what_is_left_is_not_taken_over(
+    is_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    if not is_left:
+        make("x")
+        assert tree() == whole("folder", "x")
+        return
+    Path("x.part").mkdir()
+    text("x.part/UNFINISHED", DEAD)()
+    before = tree()
+    with pytest.raises(ValueError, match=r"x.part is there already: .*remove it if none is run"):
+        make("x")
+    assert tree() == before
+
+
+def test_an_interrupt_after_the_last_moment_says_that_all_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rename = os.rename
+
+    def interrupted(*names: Any) -> None:
+        rename(*names)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        make("x")
+    assert caught.value.__notes__ == ["kept: all of it, in x"]
+    assert tree() == whole("folder", "x")
+
+
+def test_what_was_killed_after_the_last_moment_is_known_to_be_no_loss() -> None:
+    make("x")
+    folder("x.part")()
+    text("x.part/UNFINISHED", DEAD)()
+    with pytest.raises(StoreNotFound, match=re.escape("x, which is complete; remove it")):
+        check_complete(Path("x.part"))
+
+
+def test_a_folder_of_such_a_name_may_be_a_store() -> None:
+    for step in (folder("x.part"), text("x.part/manifest.json"), text("x.part/LOCK", DEAD)):
+        step()
+    check_complete(Path("x.part"))
+    check_complete(Path("x"))
+    check_complete(Path("nowhere.part"))

@@ -1,0 +1,270 @@
+"""Readers see what was stored when they last looked, bit by bit, whatever the writer does since."""
+
+from __future__ import annotations
+
+import functools
+import io
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import DiskStorage, End, Piece, SequenceReplayBuffer, StoreCorrupt
+from support.crash.disk_faults import NoSyncFiles
+from support.disk_stores import assert_same_table, create, read_all, reopen
+from support.models.chunk_model import Recording, assert_holds, piece_of
+from support.rows.telling_rows import (
+    TELLING,
+    assert_telling_batch,
+    assert_telling_episode,
+    follow,
+    telling_piece,
+    told,
+    write_fast,
+)
+from support.storage_contract import play
+
+RINGS: dict[str, dict[str, int]] = {
+    "dataset": {},
+    "ring in steps": {"capacity": 320},
+    "ring in bytes": {"capacity_bytes": 1 << 20},
+}
+EVICTS = [name for name in RINGS if name != "dataset"]
+
+
+def noisy_piece(episode: int, rows: int) -> Piece:
+    """An episode that takes room on the disk."""
+    whole = piece_of(episode, 0, rows, End.TERMINATED)
+    noise = np.random.default_rng(episode).integers(0, 256, (rows, 12, 8), np.uint8)
+    return Piece(episode, 0, 0, End.TERMINATED, {**whole.fields, "observation": noise})
+
+
+@pytest.mark.parametrize("ring", RINGS)
+def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass(
+    tmp_path: Path, ring: str
+) -> None:
+    path = tmp_path / "a"
+    storage = create(path, **RINGS[ring])
+    before = play(storage, 6)
+    kept = before[storage.table.base :]
+    reader, other = (reopen(path, read_only=True) for _ in range(2))
+    assert_holds(other, kept)  # this one has touched all rows before, the first one none
+    table, records = reader.table, reader.table.records.copy()
+    segments = len(list(path.glob("*.bin")))
+
+    rows = 20 if ring == "ring in steps" else 600
+    for number in range(60):
+        storage.add([noisy_piece(1_000 + number, rows)])
+    assert (storage.table.base > len(before)) == (ring in EVICTS)  # all that was seen is gone
+    assert ring in EVICTS or len(list(path.glob("*.bin"))) > segments + 3
+    for each in (reader, other):
+        assert each.table is table or each is other
+        assert_holds(each, kept)
+    storage.close()
+    for each in (reader, other):
+        assert_holds(each, kept)
+        assert (each.table.records == records).all()
+
+    assert reader.refresh()
+    assert not reader.refresh()
+    with reopen(path, read_only=True) as fresh:
+        assert_same_table(reader, fresh)
+    assert reader.table.records["episode"].max() == 1_059
+    assert (table.records == records).all()
+    assert_holds(other, kept)
+    reader.close()
+    other.close()
+
+
+def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
+    storage, added, recording = create(tmp_path / "a"), list[Piece](), Recording()
+    reader = reopen(tmp_path / "a", read_only=True)
+    for number in range(60):
+        pieces = [recording.piece(number % 3, 9, End(number % 6 == 5)) for _ in range(3)]
+        storage.add(pieces)
+        added += pieces
+        assert reader.refresh()
+        assert_same_table(reader, storage)
+    assert_holds(reader, added)
+    assert reader.recovery.torn == 0
+    storage.close()
+    assert not reader.refresh()
+    assert_same_table(reader, storage)
+    reader.close()
+
+
+def test_a_reader_follows_from_one_writer_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    create(path, capacity=320).close()
+    added, recording = list[Piece](), Recording()
+    with reopen(path, read_only=True) as reader:
+        for number in range(12):
+            with reopen(path) as storage:
+                assert reader.refresh() is False  # what opening does to the folder is nothing new
+                for _ in range(3):
+                    added.append(recording.piece(0, 20, End(number % 4 == 3)))
+                    storage.add(added[-1:])
+            assert reader.refresh()
+            assert_holds(reader, added[reader.table.base :])
+            recording.open.clear()
+        assert reader.table.base > 0
+
+
+class Racing(NoSyncFiles):
+    """Something happens just before the n-th file from now on is opened here."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._rest = -1
+        self.has_acted = False
+
+    def arm(self, moment: int) -> None:
+        self._rest = moment
+
+    def open(self, path: Path) -> io.FileIO:
+        self._rest -= 1
+        if self._rest == -1:
+            self.has_acted = True
+            self._act()
+        return super().open(path)
+
+
+@pytest.mark.parametrize("use", ["open", "refresh"])
+def test_an_eviction_at_any_moment_of_a_look_makes_the_reader_look_again(
+    tmp_path: Path, use: str, request: pytest.FixtureRequest
+) -> None:
+    """Between manifest and segments, between two segments, between reading and mapping."""
+    added = [noisy_piece(episode, 20) for episode in range(30)]
+    moments, step = 0, 1 if request.config.getoption("--full") else 5
+    while True:
+        path, moment = tmp_path / str(moments), moments * step
+        with create(path, **RINGS["ring in steps"]) as storage:
+            files = Racing(functools.partial(storage.add, added[20:]))
+            storage.add(added[:1])
+            reader = DiskStorage.open(path, read_only=True, files=files)
+            for piece in added[len(storage.table) : 20]:
+                storage.add([piece])
+            files.arm(moment)
+            if use == "refresh":
+                assert reader.refresh()
+            else:
+                reader.close()
+                reader = DiskStorage.open(path, read_only=True, files=files)
+            seen = reader.table.base + len(reader.table)
+            assert seen in (20, 30)
+            assert_holds(reader, added[reader.table.base : seen])
+            reader.refresh()
+            assert files.has_acted == (len(storage.table) + storage.table.base == 30)
+            assert_same_table(reader, storage)
+            reader.close()
+        if not files.has_acted:
+            break
+        moments += 1
+    assert moments * step > 25  # manifest, then every segment to read it, then to map it
+
+
+class SizeThen(NoSyncFiles):
+    """Something happens once, just after the length of a file was asked for."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], None] | None = None
+
+    def size(self, file: io.FileIO) -> int:
+        size = super().size(file)
+        if self.act is not None:
+            act, self.act = self.act, None
+            act()
+        return size
+
+
+def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path) -> None:
+    storage, files = create(tmp_path / "a"), SizeThen()
+    added = play(storage, 3)
+    reader = DiskStorage.open(tmp_path / "a", read_only=True, files=files)
+    files.act = storage.close  # cuts the file off at its last piece
+    assert_holds(reader, added)
+    assert files.act is None
+    reader.close()
+
+
+def test_a_segment_that_is_evicted_from_a_store_that_was_no_ring_is_said_and_refreshed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a"
+    with create(path) as storage:
+        play(storage, 12)
+        following = storage.table.next_episode
+    reader = reopen(path, read_only=True)
+    with DiskStorage.open(path, capacity=64, files=NoSyncFiles()) as storage:
+        storage.add([piece_of(following, 0, 60, End.TERMINATED)])
+    with pytest.raises(StoreCorrupt, match=r"evicted by the writer of the store since the store"):
+        reader.payload(0)
+    assert reader.refresh()
+    read_all(reader)
+    assert reader.table.records["episode"].tolist()[-1] == following
+    reader.close()
+
+
+# --- drawing from a store that moves on -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [None, 640])
+def test_every_drawn_row_is_right_across_refresh_and_eviction(
+    tmp_path: Path, capacity: int | None
+) -> None:
+    path = tmp_path / "a"
+    storage = DiskStorage.create(
+        path, TELLING, capacity=capacity, segment_bytes=1 << 14, files=NoSyncFiles()
+    )
+    storage.add([telling_piece(0, 0, 40, End.TERMINATED)])
+    seen = set[int]()
+    with SequenceReplayBuffer.open(path, read_only=True, seed=0) as replay:
+        iterated = replay.iter_episodes()
+        for number in range(1, 120):
+            storage.add(
+                [
+                    telling_piece(2 * number, 0, 30, End.TERMINATED),
+                    telling_piece(2 * number - 1, 0, 13, stream=number),
+                ]
+            )
+            batch = replay.sample_sequences(8, length=5)
+            assert_telling_batch(batch)  # from before the refresh
+            assert max(told(frames[0])[0] for frames in batch.observation) < 2 * number - 1
+            assert replay.refresh()
+            batch = replay.sample_sequences(32, length=5)
+            assert_telling_batch(batch)
+            seen.update(told(frames[0])[0] for frames in batch.observation)
+        for episode in replay.iter_episodes():
+            assert_telling_episode(episode)
+        assert len(replay) == storage.table.steps
+        del iterated
+    assert len(seen) > 150
+    assert (storage.table.base > 0) == (capacity is not None)
+    storage.close()
+
+
+PROCESSES = multiprocessing.get_context("spawn")
+
+
+@pytest.mark.parametrize("capacity", [None, 1_500])
+def test_processes_that_follow_a_writer_see_only_right_rows(
+    tmp_path: Path, capacity: int | None, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "a"
+    is_full = request.config.getoption("--full")
+    calls = 4_000 if is_full else 1_600
+    with ProcessPoolExecutor(3, mp_context=PROCESSES) as pool:
+        readers = [pool.submit(follow, path) for _ in range(2)]
+        evicted = pool.submit(write_fast, path, calls, capacity).result()
+        found = [reader.result() for reader in readers]
+    assert (evicted > 500) == (capacity is not None)
+    for states, rows, drawn in found:
+        assert states > 5
+        assert rows > 5_000
+        assert drawn > 500
+    with SequenceReplayBuffer.open(path, read_only=True) as replay:
+        for episode in replay.iter_episodes():
+            assert_telling_episode(episode)

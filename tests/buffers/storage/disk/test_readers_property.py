@@ -1,0 +1,264 @@
+"""One writer that adds, evicts, dies and comes back, and two readers, against a plain list."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from stepwell.buffers import DiskStorage, End, Piece
+from stepwell.buffers.storage.chunk_codec import PieceReader
+from support.crash.disk_faults import NoSyncFiles
+from support.disk_stores import create
+from support.models.chunk_model import Recording, assert_holds, piece_names, rows_of
+
+CAPACITY = 480  # pieces of up to 30 rows are kept whole
+CAPACITY_BYTES = 1 << 20
+
+FLUSHES = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.integers(1, 30),
+        st.sampled_from([End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+EITHER = st.integers(0, 1)
+
+
+NOISE = np.random.default_rng(0).integers(0, 256, (150, 12, 8), np.uint8)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class MortalFiles(NoSyncFiles):
+    """Ends the writer's life at one of its next writes, of which some bytes are done."""
+
+    def __init__(self) -> None:
+        self.writes_left: int | None = None
+        self.share_of_last = 0.0
+
+    def pwrite(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+        if self.writes_left is not None:
+            self.writes_left -= 1
+            if self.writes_left < 0:
+                super().pwrite(file, data[: int(self.share_of_last * len(data))], offset)
+                raise Killed
+        return super().pwrite(file, data, offset)
+
+
+@dataclass
+class Reader:
+    """A reader and what it must see: pieces ``base .. end`` of the list."""
+
+    storage: DiskStorage
+    base: int
+    end: int
+
+
+class WriterAndReaders(RuleBasedStateMachine):
+    """The list is never cut: what is evicted is told by the position of the oldest piece."""
+
+    @initialize(ring=st.sampled_from(["dataset", "steps", "bytes"]))
+    def make(self, ring: str) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.path = self.folder / "a"
+        self.added: list[Piece] = []
+        self.recording = Recording()
+        self.readers: dict[int, Reader] = {}
+        self.oldest = 0
+        self.capacity = CAPACITY if ring == "steps" else None
+        budget = CAPACITY_BYTES if ring == "bytes" else None
+        create(self.path, capacity=self.capacity, capacity_bytes=budget).close()
+        self.open_writer()
+
+    def teardown(self) -> None:
+        for reader in self.readers.values():
+            self.check_all(reader)
+            reader.storage.close()
+        if hasattr(self, "writer"):
+            self.writer.close()
+            shutil.rmtree(self.folder)
+
+    # --- the writer -------------------------------------------------------------------------------
+
+    @rule(flush=FLUSHES)
+    def add(self, flush: list[tuple[int, int, End]]) -> None:
+        pieces = [self.recording.piece(*each) for each in flush]
+        self.writer.add(pieces)
+        self.added += pieces
+
+    @rule(calls=st.integers(2, 8))
+    def add_much(self, calls: int) -> None:
+        """Enough to seal segments, and to evict in a ring."""
+        for _ in range(calls):
+            pieces = [self.large_piece(stream) for stream in range(3)]
+            self.writer.add(pieces)
+            self.added += pieces
+
+    @rule()
+    def close_and_reopen(self) -> None:
+        self.writer.close()
+        self.open_writer()
+
+    @rule()
+    def kill_between_calls(self) -> None:
+        drop(self.writer)
+        self.open_writer()
+
+    @rule(flush=FLUSHES, writes=st.integers(0, 8), share=st.floats(0, 1))
+    def kill_while_adding_or_closing(
+        self, flush: list[tuple[int, int, End]], writes: int, share: float
+    ) -> None:
+        """What was under way may be there or not; readers and the next writer must agree."""
+        pieces = [self.recording.piece(*each) for each in flush]
+        self.files.writes_left, self.files.share_of_last = writes, share
+        try:
+            self.writer.add(pieces)
+            self.writer.close()
+        except Killed:
+            drop(self.writer)
+        with DiskStorage.open(self.path, read_only=True, files=NoSyncFiles()) as seen:
+            more = seen.table.base + len(seen.table) - len(self.added)
+        assert 0 <= more <= len(pieces)
+        self.added += pieces[:more]
+        self.open_writer()
+
+    @rule()
+    def kill_and_move(self) -> None:
+        """The folder as a killed process leaves it goes on elsewhere; readers stay where it was."""
+        self.path = Path(shutil.copytree(self.path, self.path.with_name(self.path.name + "a")))
+        self.writer.close()
+        for reader in self.readers.values():
+            self.check_all(reader)
+            reader.storage.close()
+        self.readers.clear()
+        self.open_writer()
+
+    # --- the readers ------------------------------------------------------------------------------
+
+    @rule(number=EITHER)
+    def open_reader(self, number: int) -> None:
+        if number in self.readers:
+            self.readers.pop(number).storage.close()
+        storage = DiskStorage.open(self.path, read_only=True, files=NoSyncFiles())
+        self.readers[number] = Reader(storage, self.writer.table.base, len(self.added))
+        self.check_all(self.readers[number])
+
+    @precondition(lambda self: self.readers)
+    @rule(number=EITHER)
+    def close_reader(self, number: int) -> None:
+        if number in self.readers:
+            self.readers.pop(number).storage.close()
+
+    @precondition(lambda self: self.readers)
+    @rule(number=EITHER)
+    def refresh_reader(self, number: int) -> None:
+        if number in self.readers:
+            reader = self.readers[number]
+            is_new = (reader.base, reader.end) != (self.writer.table.base, len(self.added))
+            assert reader.storage.refresh() == is_new
+            reader.base, reader.end = self.writer.table.base, len(self.added)
+
+    @precondition(lambda self: self.readers)
+    @rule(number=EITHER)
+    def read_everything(self, number: int) -> None:
+        if number in self.readers:
+            self.check_all(self.readers[number])
+
+    @precondition(lambda self: self.readers)
+    @rule(number=EITHER, place=st.floats(0, 1, exclude_max=True))
+    def read_one_piece(self, number: int, place: float) -> None:
+        reader = self.readers.get(number)
+        if reader is not None and reader.end > reader.base:
+            position = reader.base + int(place * (reader.end - reader.base))
+            assert_piece_is(reader.storage, position, self.added[position])
+
+    # --- what always holds ------------------------------------------------------------------------
+
+    @invariant()
+    def the_writer_has_the_end_of_the_list(self) -> None:
+        if hasattr(self, "writer"):
+            table = self.writer.table
+            assert table.base + len(table) == len(self.added)
+            assert table.base >= self.oldest
+            self.oldest = table.base
+            if self.capacity is not None:
+                assert table.steps <= self.capacity
+                assert table.base == 0 or table.steps > self.capacity // 2
+            elif self.writer.capacity_bytes is not None:
+                assert self.writer.nbytes <= CAPACITY_BYTES
+            else:
+                assert table.base == 0
+
+    @invariant()
+    def readers_see_what_they_saw(self) -> None:
+        for reader in getattr(self, "readers", {}).values():
+            assert (reader.storage.table.base, len(reader.storage.table)) == (
+                reader.base,
+                reader.end - reader.base,
+            )
+
+    def large_piece(self, stream: int) -> Piece:
+        """Noise, of which two pieces do not go into one segment where bytes are counted."""
+        rows = 120 if self.capacity is None else 30
+        piece = self.recording.piece(stream, rows, End.TRUNCATED)
+        noise = np.roll(NOISE, piece.episode, axis=0)[:rows]
+        return replace(piece, fields={**piece.fields, "observation": noise})
+
+    def open_writer(self) -> None:
+        self.files = MortalFiles()
+        self.writer = DiskStorage.open(self.path, files=self.files)
+        self.recording.open.clear()  # an unfinished episode stays cut
+        self.recording.next_episode = self.writer.table.next_episode
+
+    def check_all(self, reader: Reader) -> None:
+        for position in range(reader.base, reader.end):
+            assert_piece_is(reader.storage, position, self.added[position])
+        if reader.end - reader.base < 60:  # how pieces are joined to episodes: slow, in the square
+            assert_holds(reader.storage, self.added[reader.base : reader.end])
+
+
+def drop(storage: DiskStorage) -> None:
+    """Leave a writer as the kernel leaves it at kill -9: files and lock closed, nothing written."""
+    appender = storage._appender
+    assert appender is not None
+    if appender._writer is not None:
+        appender._writer.close()
+    appender._lock.close()
+
+
+def assert_piece_is(storage: DiskStorage, position: int, piece: Piece) -> None:
+    """One piece alone holds the very rows that were added."""
+    record = storage.table.record(position)
+    assert (record.episode, record.first_row) == (piece.episode, piece.first_row)
+    assert record.stored_rows == piece.rows
+    buffer, origin = storage.payload(position)
+    reader = PieceReader(storage.spec)
+    for place, field in enumerate(storage.spec.fields):
+        rows = rows_of(0, 0, piece.rows)[field.name]
+        reader.read(buffer, origin, piece.rows, place, 0, rows)
+        assert rows.tobytes() == piece.fields[field.name].tobytes()
+    assert piece_names([piece]) == storage.spec.names
+
+
+TestWriterAndReaders = WriterAndReaders.TestCase
+TestWriterAndReaders.settings = settings(
+    stateful_step_count=25, max_examples=max(1, settings().max_examples // 4)
+)

@@ -1,0 +1,440 @@
+"""After a crash: what `add` returned from is there, nothing is half there, nothing is wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import DiskStorage, End, Piece, StoreCorrupt, StoreFailed, StoreTooNew
+from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.format import SLOT, Header, Sealed
+from stepwell.buffers.storage.disk.segment import load, segment_path
+from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
+from support.models.chunk_model import SPEC, Recording, assert_holds, piece_of
+from support.storage_contract import play
+
+A, B, DATA = 0, 1, 2
+Flushes = list[list[Piece]]
+
+
+def flush_all(path: Path, flushes: Flushes, files: Files, done: Flushes) -> None:
+    """Make a store and add the flushes; ``done`` lists those that returned."""
+    with DiskStorage.create(path, SPEC, segment_bytes=12_000, files=files) as storage:
+        for pieces in flushes:
+            storage.add(pieces)
+            done.append(pieces)
+        storage.append_session({"seed": 1})
+
+
+def some_flushes(calls: int = 9) -> Flushes:
+    rng, recording = random.Random(0), Recording()
+    ends = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
+    return [
+        [
+            recording.piece(rng.randrange(3), rng.randrange(1, 30), rng.choice(ends))
+            for _ in range(rng.randrange(1, 4))
+        ]
+        for _ in range(calls)
+    ]
+
+
+def joined(flushes: Flushes) -> list[Piece]:
+    return [piece for pieces in flushes for piece in pieces]
+
+
+def assert_right_after_crash(path: Path, done: Flushes, flushes: Flushes) -> None:
+    """Every flush that returned, perhaps the one under way, and it can be written again."""
+    with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as reader:
+        pieces = joined(flushes)[: len(reader.table)]
+        assert len(pieces) >= len(joined(done))
+        assert len(pieces) <= len(joined(flushes[: len(done) + 1]))
+        assert_holds(reader, pieces)
+    with DiskStorage.open(path, files=NoSyncFiles()) as storage:
+        assert_holds(storage, pieces)
+        more = piece_of(storage.table.next_episode, 0, 5)
+        storage.add([more])
+    with DiskStorage.open(path, files=NoSyncFiles()) as storage:
+        assert_holds(storage, [*pieces, more])
+        assert storage.recovery == (0, 0)
+
+
+def number_of_calls(tmp_path: Path, flushes: Flushes) -> int:
+    files = FaultyFiles()
+    flush_all(tmp_path / "all", flushes, files, [])
+    assert {"pwrite", "fdatasync", "rename", "fsync_folder", "truncate"} <= set(files.calls)
+    return len(files.calls)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_kill_at_any_call_loses_no_flush_and_shows_no_half_one(tmp_path: Path) -> None:
+    flushes = some_flushes()
+    yields = 0
+    for fatal_call in range(number_of_calls(tmp_path, flushes)):
+        path, done = tmp_path / str(fatal_call), Flushes()
+        with pytest.raises(Killed):
+            flush_all(path, flushes, FaultyFiles(fatal_call, Killed, fatal_call), done)
+        if DiskStorage.exists(path):
+            assert_right_after_crash(path, done, flushes)
+            yields += bool(done)
+        else:
+            assert not done
+            DiskStorage.create(path, SPEC, files=NoSyncFiles()).close()
+    assert yields > 40  # most kills came while there was something to lose
+
+
+def test_a_failure_of_any_call_is_raised_and_stops_the_writer(tmp_path: Path) -> None:
+    flushes = some_flushes()
+    for fatal_call in range(number_of_calls(tmp_path, flushes)):
+        path, done = tmp_path / str(fatal_call), Flushes()
+        with pytest.raises((StoreFailed, OSError), match=r"Input/output error"):
+            flush_all(path, flushes, FaultyFiles(fatal_call, OSError, fatal_call), done)
+        if DiskStorage.exists(path):
+            assert_right_after_crash(path, done, flushes)
+        else:
+            assert not done
+
+
+def test_after_a_failure_the_writer_refuses_to_go_on(tmp_path: Path) -> None:
+    class Failing(NoSyncFiles):
+        fails = False
+
+        def fdatasync(self, file: object) -> None:
+            if self.fails:
+                raise OSError(5, "Input/output error")
+
+    files = Failing()
+    storage = DiskStorage.create(tmp_path / "a", SPEC, files=files)
+    storage.add([piece_of(0)])
+    files.fails = True
+    message = r"writing into .*a failed \(Input/output error\); what was stored before is kept: "
+    with pytest.raises(StoreFailed, match=message):
+        storage.add([piece_of(1)])
+    files.fails = False
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match=message):
+            storage.add([piece_of(2)])
+    assert_holds(storage, [piece_of(0)])
+    storage.close()
+    with DiskStorage.open(tmp_path / "a", files=files) as storage:
+        assert storage.table.record(0).episode == 0
+        storage.add([piece_of(2)])
+
+
+def test_no_room_says_how_much_is_needed_and_free(tmp_path: Path) -> None:
+    class Full(NoSyncFiles):
+        def allocate(self, file: object, nbytes: int) -> None:
+            raise OSError(28, "No space left on device")
+
+    with DiskStorage.create(tmp_path / "a", SPEC, files=Full()) as storage:
+        message = (
+            r"a failed \(no room: a new segment takes \d{7} bytes, \d+ are free\); what was st"
+        )
+        with pytest.raises(StoreFailed, match=message):
+            storage.add([piece_of(0)])
+        assert len(storage.table) == 0
+    assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json"]
+
+
+class Watching(Files):
+    """Lists the calls by which something becomes durable."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pwrite(self, file: FileIO, data: memoryview, offset: int) -> int:
+        name = Path(str(file.name)).name
+        if name.endswith(".bin.tmp") and offset:
+            header = Header.unpack(self.pread(file, 4096, 0), "")
+            parts = [*header.table_offsets, header.data_offset]
+            name = ["A", "B", "data"][sum(part <= offset for part in parts) - 1]
+        self.calls.append(f"write {name}")
+        return super().pwrite(file, data, offset)
+
+    def fdatasync(self, file: FileIO) -> None:
+        self.calls.append("fdatasync")
+        super().fdatasync(file)
+
+    def fsync(self, file: FileIO) -> None:
+        self.calls.append("fsync")
+        super().fsync(file)
+
+    def fsync_folder(self, path: Path) -> None:
+        self.calls.append("fsync folder")
+        super().fsync_folder(path)
+
+    def allocate(self, file: FileIO, nbytes: int) -> None:
+        self.calls.append("allocate")
+        super().allocate(file, nbytes)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.calls.append(f"rename {new.name}")
+        super().rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        self.calls.append(f"unlink {path.name}")
+        super().unlink(path)
+
+    def truncate(self, file: FileIO, nbytes: int) -> None:
+        if nbytes:
+            self.calls.append("cut off")
+        super().truncate(file, nbytes)
+
+
+FLUSH = ["write data", "write A", "fdatasync", "write B"]
+NEW_MANIFEST = ["write manifest.json.tmp", "fsync", "rename manifest.json", "fsync folder"]
+NEW_SEGMENT = [
+    *("allocate", "write segment-00000000.bin.tmp", "fsync"),
+    *("rename segment-00000000.bin", "fsync folder"),
+]
+
+
+def test_the_calls_come_in_the_order_that_a_loss_of_power_demands(tmp_path: Path) -> None:
+    files = Watching()
+    storage = DiskStorage.create(tmp_path / "a", SPEC, capacity=160, files=files)
+    files.calls.clear()
+    storage.add([piece_of(0, 0, 2), piece_of(1, 0, 2, stream=1)])
+    assert files.calls == [*NEW_SEGMENT, *NEW_MANIFEST, *FLUSH]
+    files.calls.clear()
+    storage.add([piece_of(0, 2, 1)])
+    assert files.calls == FLUSH
+    files.calls.clear()
+    storage.close()
+    assert files.calls == ["fdatasync", *NEW_MANIFEST, "cut off"]
+    storage = DiskStorage.open(tmp_path / "a", files=files)
+    for episode in range(2, 9):
+        files.calls.clear()
+        storage.add([piece_of(episode, 0, 40, End.TERMINATED)])
+    unlink = next(at for at, call in enumerate(files.calls) if call.startswith("unlink"))
+    assert files.calls[unlink - 4 : unlink] == NEW_MANIFEST
+    storage.close()
+
+
+# --- the recovery table ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose writer was killed: four flushes, the second and the last of three pieces."""
+    path = tmp_path_factory.mktemp("crashed") / "a"
+    with DiskStorage.create(path, SPEC, files=NoSyncFiles()) as storage:
+        for pieces in FLUSHES:
+            storage.add(pieces)
+        return Path(shutil.copytree(path, path.with_name("b")))
+
+
+FLUSHES: Flushes = [
+    [piece_of(0, 0, 6)],
+    [piece_of(0, 6, 6), piece_of(1, 0, 3, End.TERMINATED, stream=1), piece_of(2, 0, 4, stream=1)],
+    [piece_of(0, 12, 6, End.PENDING)],
+    [piece_of(0, 17, 9), piece_of(2, 4, 4, stream=1), piece_of(3, 0, 4, stream=2)],
+]
+ALL = joined(FLUSHES)
+LAST = 5  # first slot of the last flush
+
+
+def damage(path: Path, slot: int, *parts: int) -> None:
+    """Break one copy of a slot, or the data that it vouches for."""
+    file = segment_path(path, 0)
+    data = bytearray(file.read_bytes())
+    header = Header.unpack(bytes(data[:4096]), "")
+    for part in parts:
+        if part == DATA:
+            entry = slots_of(data, header, A)[slot]
+            data[int(entry["offset"]) + 50] ^= 4
+        else:
+            data[header.table_offsets[part] + slot * SLOT.itemsize + 70] ^= 1
+    file.write_bytes(data)
+
+
+def erase(path: Path, slot: int, *parts: int) -> None:
+    """Take back the write of one copy of a slot."""
+    file = segment_path(path, 0)
+    data = bytearray(file.read_bytes())
+    header = Header.unpack(bytes(data[:4096]), "")
+    for part in parts:
+        start = header.table_offsets[part] + slot * SLOT.itemsize
+        data[start : start + SLOT.itemsize] = bytes(SLOT.itemsize)
+    file.write_bytes(data)
+
+
+def slots_of(data: bytes | bytearray, header: Header, part: int) -> np.ndarray:
+    return np.frombuffer(bytes(data), SLOT, header.slots, header.table_offsets[part])
+
+
+def no_b_of_last_flush(path: Path) -> None:
+    for slot in range(LAST, 8):
+        erase(path, slot, B)
+
+
+Damage = Callable[[Path], None]
+Opened = tuple[int, int, int]  # pieces, healed copies, torn pieces
+
+
+def both(*changes: Damage) -> Damage:
+    def change(path: Path) -> None:
+        for each in changes:
+            each(path)
+
+    return change
+
+
+OPENED: dict[str, tuple[Damage, Opened]] = {
+    "untouched": (lambda path: None, (8, 0, 0)),
+    "A damaged": (lambda path: damage(path, 2, A), (8, 1, 0)),
+    "B damaged": (lambda path: damage(path, 2, B), (8, 1, 0)),
+    "A of the last damaged": (lambda path: damage(path, 7, A), (8, 1, 0)),
+    "B of the last damaged": (lambda path: damage(path, 7, B), (8, 1, 0)),
+    "all B of the last flush missing": (no_b_of_last_flush, (8, 3, 0)),
+    "some B of the last flush missing": (lambda path: erase(path, 6, B), (8, 1, 0)),
+    "torn: data of the last flush wrong": (
+        both(no_b_of_last_flush, lambda path: damage(path, 6, DATA)),
+        (5, 0, 3),
+    ),
+    "torn: an A of the last flush missing": (
+        both(no_b_of_last_flush, lambda path: erase(path, 6, A)),
+        (5, 0, 2),
+    ),
+    "torn: the first A of the last flush missing": (
+        both(no_b_of_last_flush, lambda path: erase(path, 5, A)),
+        (5, 0, 2),
+    ),
+    "torn: every A of the last flush missing": (
+        both(no_b_of_last_flush, *(lambda path, n=n: erase(path, n, A) for n in (5, 6, 7))),
+        (5, 0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPENED)
+def test_the_recovery_table_opens(crashed: Path, tmp_path: Path, case: str) -> None:
+    path = Path(shutil.copytree(crashed, tmp_path / "a"))
+    change, (pieces, healed, torn) = OPENED[case]
+    change(path)
+    for read_only in (True, False):
+        with DiskStorage.open(path, read_only=read_only, files=NoSyncFiles()) as storage:
+            assert_holds(storage, ALL[:pieces])
+            assert storage.recovery == (healed, torn)
+    with DiskStorage.open(path, read_only=True) as reader:
+        assert_holds(reader, ALL[:pieces])
+        assert reader.recovery == (0, 0)
+    found = load(Files(), path, StoreFolder(path, Files()).read_manifest(), 0)
+    assert found.entry == Sealed(0, segment_path(path, 0).stat().st_size, pieces)
+
+
+REFUSED: dict[str, tuple[Damage, str]] = {
+    "both copies damaged": (
+        lambda path: damage(path, 2, A, B),
+        r"both copies of slot 2 are damaged, so that a piece is lost",
+    ),
+    "both copies of the first damaged": (
+        lambda path: damage(path, 0, A, B),
+        r"both copies of slot 0 are damaged",
+    ),
+    "both copies damaged before a torn flush": (
+        both(
+            no_b_of_last_flush, lambda path: damage(path, 2, A, B), lambda path: erase(path, 6, A)
+        ),
+        r"both copies of slot 2 are damaged",
+    ),
+    "both copies damaged within the last flush": (
+        lambda path: damage(path, 6, A, B),
+        r"both copies of slot 6 are damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_the_recovery_table_refuses(
+    crashed: Path, tmp_path: Path, case: str, read_only: bool
+) -> None:
+    path = Path(shutil.copytree(crashed, tmp_path / "a"))
+    change, message = REFUSED[case]
+    change(path)
+    with pytest.raises(StoreCorrupt, match=message):
+        DiskStorage.open(path, read_only=read_only)
+
+
+@pytest.mark.parametrize("also", [(), (A,), (B,)])
+@pytest.mark.parametrize("slot", [0, 2, 7])
+def test_wrong_data_behind_a_committed_slot_is_never_served_nor_dropped(
+    crashed: Path, tmp_path: Path, slot: int, also: tuple[int, ...]
+) -> None:
+    if slot == 7 and also == (B,):
+        return  # all but this: B is written after the sync, so without it the flush may be torn
+    path = Path(shutil.copytree(crashed, tmp_path / "a"))
+    damage(path, slot, DATA, *also)
+    for _ in range(2):
+        with DiskStorage.open(path, files=NoSyncFiles()) as storage:
+            assert len(storage.table) == len(ALL)
+            for position in range(len(ALL)):
+                if position == slot:
+                    with pytest.raises(StoreCorrupt, match=r"are not what was written"):
+                        storage.payload(position)
+                else:
+                    storage.payload(position)
+
+
+def test_a_copy_b_anywhere_in_the_last_flush_proves_that_it_returned(
+    crashed: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(crashed, tmp_path / "a"))
+    erase(path, 6, A, B)
+    with pytest.raises(StoreCorrupt, match="both copies of slot 6 are damaged"):
+        DiskStorage.open(path)
+
+
+def test_a_sealed_segment_that_was_not_cut_off_yet_opens_and_is_cut_off(
+    crashed: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(crashed, tmp_path / "a"))
+    full = segment_path(path, 0).stat().st_size
+    with DiskStorage.open(path):
+        pass
+    os.truncate(segment_path(path, 0), full)
+    with DiskStorage.open(path, read_only=True) as reader:
+        assert_holds(reader, ALL)
+    with DiskStorage.open(path) as storage:
+        assert_holds(storage, ALL)
+        assert storage.nbytes == segment_path(path, 0).stat().st_size < full
+
+
+# --- changed bytes --------------------------------------------------------------------------------
+
+
+def test_no_changed_byte_is_ever_served(tmp_path: Path) -> None:
+    """Change a byte anywhere, open, read everything: right, or refused."""
+    path = tmp_path / "a"
+    with DiskStorage.create(path, SPEC, segment_bytes=12_000, files=NoSyncFiles()) as storage:
+        added = play(storage, 6)
+        path = Path(shutil.copytree(path, tmp_path / "b"))  # with an open segment
+    rng = random.Random(1)
+    outcomes = {"right": 0, "refused": 0}
+    files = [each for each in sorted(path.iterdir()) if each.name != "LOCK"]
+    for _ in range(300):
+        file = rng.choice(files)
+        data = bytearray(file.read_bytes())
+        places = np.flatnonzero(np.frombuffer(data, np.uint8)).tolist()  # most bytes are padding
+        place = rng.choice(places) if rng.random() < 0.8 else rng.randrange(len(data))
+        before = bytes(data)
+        data[place] ^= 1 << rng.randrange(8)
+        file.write_bytes(data)
+        try:
+            with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as reader:
+                assert_holds(reader, added)
+            outcomes["right"] += 1
+        except (StoreCorrupt, StoreTooNew):
+            outcomes["refused"] += 1
+        file.write_bytes(before)
+    with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as reader:
+        assert_holds(reader, added)
+    assert min(outcomes.values()) > 30, outcomes

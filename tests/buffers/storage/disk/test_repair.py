@@ -1,0 +1,543 @@
+"""Damage is found where it is, told, and left out: the rest of the store is as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    SequenceReplayBuffer,
+    StoreCorrupt,
+    StoreFailed,
+    repair,
+    verify,
+)
+from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.storage.disk.format import Header, Next
+from stepwell.buffers.storage.disk.segment import segment_path
+from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
+from support.crash.medium import Image, Medium, MediumFiles, restore
+from support.models.chunk_model import SPEC, piece_of
+
+Rows = dict[tuple[int, int], bytes]  # (episode, row) -> the row's bytes
+PENDING_ROW = 5  # of each episode: stored twice, the first time without its action
+
+
+def make_store(path: Path, *, is_open: bool = False, episodes: int = 24) -> Rows:
+    """Several segments; the last one sealed, or as a killed process leaves it."""
+    storage = DiskStorage.create(path, SPEC, segment_bytes=12_000, files=NoSyncFiles())
+    storage.append_session({"seed": 7, "recipe": {"game": "toy"}})
+    for episode in range(episodes):
+        storage.add([piece_of(episode, 0, 6, End.PENDING, episode % 2)])
+        storage.add([piece_of(episode, 5, 6, End.NONE, episode % 2)])
+        storage.add([piece_of(episode, 11, 4, End.TERMINATED, episode % 2)])
+    if is_open:
+        copy = path.with_name("killed")
+        shutil.copytree(path, copy)
+        storage.close()
+        shutil.rmtree(path)
+        copy.rename(path)
+    else:
+        storage.close()
+    with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as found:
+        rows = read_rows(found)
+    assert len(rows) == 15 * episodes
+    return rows
+
+
+def read_rows(storage: DiskStorage) -> Rows:
+    """All rows that are left, through the reader that users have."""
+    replay = SequenceReplayBuffer(seed=0)
+    replay._use(storage)
+    found: Rows = {}
+    for episode in replay.iter_episodes():
+        for place in range(episode.rows):
+            assert (episode.id, episode.first_row + place) not in found
+            found[episode.id, episode.first_row + place] = row_bytes(episode.fields, place)
+    return found
+
+
+def assert_true(left: Rows, true: Rows) -> None:
+    """Every row is what was written; before a hole a pending row may have come back."""
+    for (episode, place), row in left.items():
+        allowed = {true[episode, place]}
+        if place == PENDING_ROW:
+            allowed.add(row_bytes(piece_of(episode, 0, 6, End.PENDING).fields, PENDING_ROW))
+        assert row in allowed, (episode, place)
+
+
+def row_bytes(fields: Mapping[str, np.ndarray], place: int) -> bytes:
+    return b"".join(fields[name][place].tobytes() for name in sorted(fields))
+
+
+def poke(path: Path, offset: int, data: bytes = b"") -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        old = file.read(max(1, len(data)))
+        file.seek(offset)
+        file.write(data or bytes([old[0] ^ 0x10]))
+
+
+def header_of(path: Path) -> Header:
+    data = path.read_bytes()
+    return Header.unpack(data[: Header.length(data[:4096], str(path))], str(path))
+
+
+def middle(path: Path, number: int = 2) -> Path:
+    return segment_path(path, number)
+
+
+def flip_data(path: Path) -> None:
+    file = middle(path)
+    poke(file, header_of(file).data_offset + 700)
+
+
+def flip_both_slots(path: Path) -> None:
+    file = middle(path)
+    for offset in header_of(file).table_offsets:
+        poke(file, offset + 128 * 1 + 60)
+
+
+def flip_one_slot(path: Path) -> None:
+    file = middle(path)
+    poke(file, header_of(file).table_offsets[1] + 128 + 60)
+
+
+def flip_header(path: Path) -> None:
+    poke(middle(path), 50)
+
+
+def remove_segment(path: Path) -> None:
+    middle(path).unlink()
+
+
+def cut_segment(path: Path) -> None:
+    file = middle(path)
+    os.truncate(file, header_of(file).data_offset + 900)
+
+
+def extend_segment(path: Path) -> None:
+    os.truncate(middle(path), 300_000)
+
+
+def empty_segment(path: Path) -> None:
+    os.truncate(middle(path), 0)
+
+
+def flip_manifest(path: Path) -> None:
+    poke(path / "manifest.json", 300)
+
+
+def remove_manifest(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def zero_sector(path: Path) -> None:
+    file = middle(path)
+    poke(file, header_of(file).data_offset + 512, bytes(512))
+
+
+def swap_segments(path: Path) -> None:
+    one, other = middle(path, 1), middle(path, 3)
+    one.rename(path / "x")
+    other.rename(one)
+    (path / "x").rename(other)
+
+
+def flip_much(path: Path) -> None:
+    flip_manifest(path)
+    flip_data(path)
+    flip_header_of_first(path)
+
+
+def flip_header_of_first(path: Path) -> None:
+    poke(middle(path, 0), 50)
+
+
+Damage = Callable[[Path], None]
+# What is done, and how many rows it may cost at most; of pieces with 6, 6 or 4 rows.
+ONE, SEGMENT = 6, 200
+DAMAGES: dict[str, tuple[Damage, int]] = {
+    "data": (flip_data, 2 * ONE),
+    "a sector of data": (zero_sector, 4 * ONE),
+    "both copies of a slot": (flip_both_slots, ONE),
+    "a header": (flip_header, 0),
+    "the first header": (flip_header_of_first, 0),
+    "a missing segment": (remove_segment, SEGMENT),
+    "a truncated segment": (cut_segment, SEGMENT),
+    "an extended segment": (extend_segment, 0),
+    "an empty segment": (empty_segment, SEGMENT),
+    "the manifest": (flip_manifest, 0),
+    "a missing manifest": (remove_manifest, 0),
+    "two swapped segments": (swap_segments, 2 * SEGMENT),
+    "much": (flip_much, 2 * ONE),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_damaged_store_is_repaired(tmp_path: Path, name: str, is_open: bool) -> None:
+    path, (spoil, most) = tmp_path / "a", DAMAGES[name]
+    true = make_store(path, is_open=is_open)
+    spoil(path)
+    before = {each: each.read_bytes() for each in path.glob("*.*")}
+    found = verify(path, files=NoSyncFiles())
+    assert not found.is_whole
+    assert all(str(path) in damage.what for damage in found.damages)
+
+    asked = repair(path, files=NoSyncFiles())
+    assert not asked.is_done
+    assert [d.what for d in asked.damages] == [d.what for d in found.damages]
+    assert {each: each.read_bytes() for each in path.glob("*.*")} == before
+
+    done = repair(path, yes=True, files=NoSyncFiles())
+    assert done.is_done
+    assert done.kept or name in ("a missing segment", "a missing manifest")
+    for kept in done.kept:
+        assert kept.read_bytes() in before.values()
+    again = verify(path, files=NoSyncFiles())
+    assert again.is_whole, again.damages
+    with DiskStorage.open(path, files=NoSyncFiles()) as storage:
+        left = read_rows(storage)
+        assert_true(left, true)
+        assert len(true) - len(left) <= most
+        assert (len(left) == len(true)) == (most == 0)
+        assert found.rows <= again.rows == len(left)  # a header may have been saved
+        assert storage.sessions[0]["seed"] == 7
+        check_goes_on(storage, true)
+    with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as storage:
+        assert read_rows(storage).items() >= left.items()
+        assert len(read_rows(storage)) == len(left) + 5
+
+
+def check_goes_on(storage: DiskStorage, true: Rows) -> None:
+    """New episodes get ids that no lost one had."""
+    episode = storage.table.next_episode
+    assert episode > max(each for each, _ in true)
+    ids = storage.table.records["row_id"]
+    storage.add([piece_of(episode, 0, 5, End.TERMINATED)])
+    assert storage.table.records["row_id"][-1] > ids.max()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in DAMAGES if "manifest" not in name and name != "much"]
+)
+def test_a_reader_may_skip_what_is_damaged(tmp_path: Path, name: str) -> None:
+    path, (spoil, most) = tmp_path / "a", DAMAGES[name]
+    true = make_store(path)
+    spoil(path)
+    with pytest.raises(StoreCorrupt, match=r"run: stepwell repair|put the right file there"):
+        with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as storage:
+            read_rows(storage)
+    options = {"read_only": True, "on_corrupt": "skip"}
+    with DiskStorage.open(path, files=NoSyncFiles(), **options) as storage:  # type: ignore[arg-type]
+        left = read_rows(storage)
+        assert_true(left, true)
+        # A header that is damaged costs a reader its segment, which a repair would save.
+        assert len(true) - len(left) <= max(most, SEGMENT if "header" in name else 0)
+        assert (storage.lost_pieces > 0) == (len(left) < len(true))
+        lost = storage.lost_pieces
+        storage.refresh()
+        assert storage.lost_pieces == lost
+        assert read_rows(storage) == left
+
+
+def test_skipping_draws_windows_of_what_is_left(tmp_path: Path) -> None:
+    true = make_store(tmp_path / "a")
+    flip_data(tmp_path / "a")
+    path = tmp_path / "a"
+    with SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip", seed=0) as replay:
+        for _ in range(60):
+            batch = replay.sample_sequences(16, 5)
+            assert batch.observation.shape == (16, 5, 12, 8)
+        assert 1 <= replay.lost_pieces <= 2
+        rows = {row for episode in replay.iter_episodes() for row in episode.reward.tolist()}
+        assert rows
+    assert len(true) == 360
+
+
+def test_skipping_is_for_readers(tmp_path: Path) -> None:
+    make_store(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"^on_corrupt='skip': expected read_only=True, got .*rep"):
+        DiskStorage.open(tmp_path / "a", on_corrupt="skip")
+    with pytest.raises(ValueError, match=r"^on_corrupt: expected 'raise' or 'skip', got 'ignore'"):
+        DiskStorage.open(tmp_path / "a", read_only=True, on_corrupt="ignore")  # type: ignore[arg-type]
+
+
+def test_the_newest_segment_may_be_gone(tmp_path: Path) -> None:
+    true = make_store(tmp_path / "a", is_open=True)
+    last = max((tmp_path / "a").glob("segment-*.bin"))
+    last.unlink()
+    done = repair(tmp_path / "a", yes=True, files=NoSyncFiles())
+    assert done.is_done
+    assert [damage.rows for damage in done.damages] == [None]
+    with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
+        assert_true(read_rows(storage), true)
+        check_goes_on(storage, true)
+        read_rows(storage)
+        assert storage.table.records["row_id"][-1] >= 24 * (6 + 6 + 4)  # all that were given out
+
+
+def test_positions_of_a_lost_last_segment_are_not_given_anew(tmp_path: Path) -> None:
+    make_store(tmp_path / "a")
+    max((tmp_path / "a").glob("segment-*.bin")).unlink()
+    repair(tmp_path / "a", yes=True, files=NoSyncFiles())
+    with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
+        assert storage.table.base + len(storage.table) == 72
+        assert storage.lost_pieces > 0
+
+
+def test_a_follower_does_not_take_new_rows_for_those_that_a_repair_took_out(
+    tmp_path: Path,
+) -> None:
+    """The newest segment was lost: its positions are given anew, to other pieces."""
+    make_store(tmp_path / "a", is_open=True)
+    last = max((tmp_path / "a").glob("segment-*.bin"))
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True, seed=0) as reader:
+        reader.sample_sequences(200, 3, where=has_even_seed)
+        last.unlink()
+        repair(tmp_path / "a", yes=True, files=NoSyncFiles())
+        with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
+            fresh = storage.table.next_episode
+            for episode in range(fresh, fresh + 9):
+                storage.add([piece_of(episode, 0, 9, End.TERMINATED)])
+            true = read_rows(storage)
+        assert reader.refresh()
+        for found in reader.iter_episodes():
+            for place in range(found.rows):
+                row = row_bytes(found.fields, place)
+                assert row == true[found.id, found.first_row + place]
+        even = [found.id for found in reader.iter_episodes(where=has_even_seed)]
+        assert even == [found.id for found in reader.iter_episodes() if found.id % 2 == 0]
+
+
+def has_even_seed(metadata: Mapping[str, object]) -> bool:
+    return metadata.get("seed", 1) in range(0, 1 << 30, 2)
+
+
+def test_a_sound_store_is_whole_and_a_crash_is_no_damage(tmp_path: Path) -> None:
+    make_store(tmp_path / "a", is_open=True)
+    flip_one = header_of(max((tmp_path / "a").glob("segment-*.bin")))
+    poke(max((tmp_path / "a").glob("segment-*.bin")), flip_one.table_offsets[1] + 40)
+    found = verify(tmp_path / "a", files=NoSyncFiles())
+    assert found.is_whole
+    assert found.recovery.healed >= 1
+    assert (found.rows, found.episodes, found.pieces) == (360, 24, 72)
+    done = repair(tmp_path / "a", files=NoSyncFiles())
+    assert done.is_done
+    assert done.recovery == found.recovery
+    assert not done.kept
+    assert verify(tmp_path / "a", files=NoSyncFiles()).recovery == (0, 0)
+
+
+def test_verify_tells_the_place(tmp_path: Path) -> None:
+    make_store(tmp_path / "a")
+    flip_data(tmp_path / "a")
+    (damage,) = verify(tmp_path / "a", files=NoSyncFiles()).damages
+    assert damage.path == middle(tmp_path / "a")
+    assert damage.rows in (4, 6)
+    assert "bytes at offset" in damage.what
+    assert "of episode" in damage.what
+
+
+def test_verify_counts_the_bytes_that_it_compares(tmp_path: Path) -> None:
+    make_store(tmp_path / "a")
+    told: list[int] = []
+    found = verify(tmp_path / "a", on_bytes=told.append, files=NoSyncFiles())
+    with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
+        assert sum(told) == int(storage.table.records["nbytes"].sum())
+    assert found.nbytes > sum(told)
+
+
+def test_verify_changes_nothing_and_needs_no_lock(tmp_path: Path) -> None:
+    make_store(tmp_path / "a")
+    before = {each: each.read_bytes() for each in (tmp_path / "a").iterdir()}
+    with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()):
+        before = {each: each.read_bytes() for each in (tmp_path / "a").iterdir()}
+        assert verify(tmp_path / "a").is_whole
+        assert {each: each.read_bytes() for each in (tmp_path / "a").iterdir()} == before
+
+
+def test_random_damage_costs_only_what_it_hits(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    true = make_store(tmp_path / "a")
+    for round_ in range(40):
+        path = Path(shutil.copytree(tmp_path / "a", tmp_path / f"b{round_}"))
+        files = sorted(path.glob("segment-*.bin"))
+        for _ in range(int(rng.integers(1, 4))):
+            file = files[int(rng.integers(len(files)))]
+            poke(file, int(rng.integers(file.stat().st_size)))
+        found = verify(path, files=NoSyncFiles())
+        assert repair(path, yes=True, files=NoSyncFiles()).is_done
+        assert verify(path, files=NoSyncFiles()).is_whole
+        with DiskStorage.open(path, files=NoSyncFiles()) as storage:
+            left = read_rows(storage)
+        assert_true(left, true)
+        assert len(true) - len(left) <= 3 * ONE
+        assert not found.is_whole or left == true
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("name", ["data", "a header", "a missing segment", "much"])
+@pytest.mark.parametrize(
+    ("is_open", "stop"),
+    [(False, Killed), (True, Killed), pytest.param(True, OSError, marks=pytest.mark.full)],
+)
+def test_a_repair_that_is_stopped_at_any_call_can_be_begun_anew(
+    tmp_path: Path, name: str, is_open: bool, stop: type[BaseException]
+) -> None:
+    path, (spoil, _) = tmp_path / "a", DAMAGES[name]
+    make_store(path, is_open=is_open)
+    spoil(path)
+    expected, must_be_kept = what_a_repair_leaves(path)
+    fatal_call = 0
+    while True:
+        copy = Path(shutil.copytree(path, tmp_path / "copy"))
+        files = FaultyFiles(fatal_call, stop, seed=fatal_call)
+        with contextlib.suppress(Killed, OSError, StoreFailed):
+            repair(copy, yes=True, files=files)
+        repair(copy, yes=True, files=NoSyncFiles())
+        assert verify(copy, files=NoSyncFiles()).is_whole
+        with DiskStorage.open(copy, read_only=True) as storage:
+            assert read_rows(storage) == expected
+        there = {each.read_bytes() for each in copy.rglob("segment-*.bin*")}
+        assert must_be_kept <= there
+        shutil.rmtree(copy)
+        if not files.is_dead:
+            break
+        fatal_call += 1
+    assert fatal_call > 10
+
+
+@pytest.mark.parametrize("name", ["data", "a header", "an empty segment", "much"])
+def test_a_repair_that_loses_power_can_be_begun_anew(
+    tmp_path: Path, name: str, request: pytest.FixtureRequest
+) -> None:
+    path, (spoil, _) = tmp_path / "a", DAMAGES[name]
+    make_store(path, is_open=True)
+    spoil(path)
+    expected, must_be_kept = what_a_repair_leaves(path)
+    root, rng, images = tmp_path / "medium", random.Random(name), list[Image]()
+    shutil.copytree(path, root / "a")
+    medium = Medium(root)
+    files = MediumFiles(medium, lambda: images.append(medium.image(rng)), rng)
+    repair(root / "a", yes=True, files=files)
+    images += [medium.image(rng) for _ in range(3)]
+    assert len(images) > 20
+    for image in images if request.config.getoption("--full") else images[::3]:
+        restore(image, tmp_path / "image")
+        again = tmp_path / "image" / "a"
+        repair(again, yes=True, files=NoSyncFiles())
+        assert verify(again, files=NoSyncFiles()).is_whole
+        with DiskStorage.open(again, read_only=True) as storage:
+            assert read_rows(storage) == expected
+        there = {each.read_bytes() for each in again.rglob("segment-*.bin*")}
+        assert must_be_kept <= there
+
+
+def what_a_repair_leaves(path: Path) -> tuple[Rows, set[bytes]]:
+    """Of a copy of the store: its rows, and the segments that are kept as they were."""
+    whole = Path(shutil.copytree(path, path.with_name("whole")))
+    repair(whole, yes=True, files=NoSyncFiles())
+    with DiskStorage.open(whole, read_only=True) as storage:
+        rows = read_rows(storage)
+    originals = {each.read_bytes() for each in path.glob("segment-*.bin")}
+    return rows, originals & {each.read_bytes() for each in (whole / "damaged").glob("*")}
+
+
+def test_a_slot_within_the_last_flush_of_an_open_segment_may_be_lost(tmp_path: Path) -> None:
+    storage = DiskStorage.create(tmp_path / "made", SPEC, files=NoSyncFiles())
+    storage.add([piece_of(0, 0, 6, End.TERMINATED)])
+    storage.add([piece_of(episode, 0, 6, End.TERMINATED) for episode in (1, 2, 3)])
+    path = Path(shutil.copytree(tmp_path / "made", tmp_path / "a"))
+    storage.close()
+    for offset in header_of(middle(path, 0)).table_offsets:
+        poke(middle(path, 0), offset + 128 * 2 + 60)
+    assert repair(path, yes=True, files=NoSyncFiles()).is_done
+    assert verify(path, files=NoSyncFiles()).is_whole
+    with DiskStorage.open(path, read_only=True) as storage:
+        assert {episode for episode, _ in read_rows(storage)} == {0, 1, 3}
+
+
+def test_metadata_is_proved_alone_without_the_rows(tmp_path: Path) -> None:
+    make_store(tmp_path / "a", episodes=2)
+    with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
+        offset = storage.table.record(0).offset
+        nbytes = storage.table.record(0).nbytes
+        text = segment_path(tmp_path / "a", 0).read_bytes().index(b'{"seed":0}', offset)
+    poke(segment_path(tmp_path / "a", 0), offset + nbytes - 9)  # a row
+    with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
+        assert storage.metadata(0) == {"seed": 0}
+        with pytest.raises(StoreCorrupt, match="rows 0 to 5 of episode 0"):
+            storage.payload(0)
+    poke(segment_path(tmp_path / "a", 0), text + 8)
+    with (
+        DiskStorage.open(tmp_path / "a", read_only=True) as storage,
+        pytest.raises(StoreCorrupt, match="rows 0 to 5 of episode 0"),
+    ):
+        storage.metadata(0)
+
+
+def test_an_open_segment_whose_only_slot_is_lost_is_sealed_as_it_is(tmp_path: Path) -> None:
+    """Found by forged folders: it was cut off to nothing, its header too."""
+    storage = DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=20_000)
+    storage.add([piece_of(0)])
+    path = Path(shutil.copytree(tmp_path / "a", tmp_path / "b"))
+    storage.close()
+    file = path / "segment-00000000.bin"
+    data = bytearray(file.read_bytes())
+    header = Header.unpack(bytes(data[: Header.length(bytes(data), "")]), "")
+    slot = header.table_offsets[0]
+    data[slot + 50] ^= 1  # both copies are whole, and differ
+    data[slot + 124 : slot + 128] = struct.pack("<I", crc32(data[slot : slot + 124]))
+    file.write_bytes(data)
+    assert repair(path, yes=True).is_done
+    assert verify(path).is_whole
+    with DiskStorage.open(path) as again:
+        again.add([piece_of(again.table.next_episode)])
+
+
+def test_a_length_within_the_header_cuts_nothing_off(tmp_path: Path) -> None:
+    """Found by forged folders: repair cut the segment off there, slots and header too."""
+    with DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=20_000) as storage:
+        storage.add([piece_of(0)])
+    folder = StoreFolder(tmp_path / "a", NoSyncFiles())
+    manifest = folder.read_manifest()
+    folder.write_manifest(replace(manifest, sealed=(manifest.sealed[0]._replace(nbytes=240),)))
+    with pytest.raises(StoreCorrupt, match="bytes, expected"):
+        DiskStorage.open(tmp_path / "a")
+    assert not verify(tmp_path / "a").is_whole
+    assert repair(tmp_path / "a", yes=True).is_done
+    assert verify(tmp_path / "a").is_whole
+    with DiskStorage.open(tmp_path / "a", read_only=True) as reader:
+        assert len(reader.table) == 1
+        assert not reader.lost_pieces
+
+
+@pytest.mark.parametrize(("place", "number"), [(0, 10**8 - 5), (2, 1 << 62), (4, 1 << 62)])
+def test_a_writer_refuses_a_store_whose_numbers_are_used_up(
+    tmp_path: Path, place: int, number: int
+) -> None:
+    """Found by forged folders: its rows were stored with numbers that no reader takes."""
+    with DiskStorage.create(tmp_path / "a", SPEC) as storage:
+        storage.add([piece_of(0)])
+    folder = StoreFolder(tmp_path / "a", NoSyncFiles())
+    manifest = folder.read_manifest()
+    numbers = list(manifest.next)
+    numbers[place] = number
+    folder.write_manifest(replace(manifest, next=Next(*numbers)))
+    DiskStorage.open(tmp_path / "a", read_only=True).close()
+    with pytest.raises(StoreCorrupt, match="numbers for new rows"):
+        DiskStorage.open(tmp_path / "a")

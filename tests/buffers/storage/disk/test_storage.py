@@ -1,0 +1,323 @@
+"""A store in a folder: what is written is there after reopening, and every misuse is said."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    Field,
+    MemoryStorage,
+    Piece,
+    Spec,
+)
+from stepwell.buffers.storage.disk.format import Manifest
+from support.crash.disk_faults import NoSyncFiles
+from support.disk_stores import (
+    SMALL,
+    assert_same_table,
+    copy_of,
+    create,
+    filled,
+    read_all,
+    reopen,
+)
+from support.models.chunk_model import SPEC, Recording, assert_holds, piece_of, read_metadata, tails
+from support.storage_contract import play
+
+CALLS = st.lists(
+    st.one_of(
+        st.sampled_from(["close", "kill", "look"]),
+        st.lists(
+            st.tuples(
+                st.integers(0, 2),
+                st.integers(1, 40),
+                st.sampled_from([End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]),
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(CALLS, st.sampled_from([None, 60, 400]))
+@settings(max_examples=60)
+def test_reopening_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+    calls: list[str | list[tuple[int, int, End]]],
+    capacity: int | None,
+) -> None:
+    path = tmp_path_factory.mktemp("stores") / "a"
+    storage, memory = create(path, capacity=capacity), MemoryStorage(SPEC)
+    recording, added = Recording(), list[Piece]()
+    for call in calls:
+        if isinstance(call, list):
+            pieces = [recording.piece(*each) for each in call]
+            storage.add(pieces)
+            memory.add(pieces)
+            added += pieces
+            continue
+        before = storage.table
+        if call == "look":
+            with reopen(path, read_only=True) as reader:
+                assert_same_table(reader, storage)
+            continue
+        path = copy_of(path) if call == "kill" else path
+        storage.close()
+        storage = reopen(path)
+        assert (storage.table.records == before.records).all()
+        assert (storage.table.base, storage.table.counters) == (before.base, before.counters)
+        recording.open.clear()  # an unfinished episode stays cut
+    if capacity is None:
+        assert_holds(storage, added)
+        names = [name for name in storage.table.records.dtype.names or () if name not in PLACE]
+        assert (storage.table.records[names] == memory.table.records[names]).all()
+        assert storage.table.steps == memory.table.steps
+        assert storage.table.episodes == memory.table.episodes
+    assert storage.table.counters == memory.table.counters
+    read_all(storage)
+    storage.close()
+
+
+PLACE = ("segment", "offset")  # differ between RAM and disk
+
+
+def test_an_unfinished_episode_is_cut_by_reopening_and_never_continued(tmp_path: Path) -> None:
+    with create(tmp_path / "a") as storage:
+        storage.add([piece_of(0, 0, 4, End.PENDING)])
+    with reopen(tmp_path / "a") as storage:
+        with pytest.raises(ValueError, match="begins with row 3, expected row 0"):
+            storage.add([piece_of(0, 3, 4)])
+        with pytest.raises(ValueError, match=r"episode 0 is stored already.* from 1 on are free"):
+            storage.add([piece_of(0, 0, 4)])
+        storage.add([piece_of(1, 0, 4)])
+        assert_holds(storage, [piece_of(0, 0, 4, End.PENDING), piece_of(1, 0, 4)])
+
+
+def test_ids_are_not_used_again_when_their_rows_are_gone(tmp_path: Path) -> None:
+    with create(tmp_path / "a", capacity=160) as storage:
+        for episode in range(30):
+            storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
+        counters, base = storage.table.counters, storage.table.base
+    with reopen(tmp_path / "a") as storage:
+        assert (storage.table.counters, storage.table.base) == (counters, base)
+        assert counters == (600, 30, 19 * 30)
+        with pytest.raises(ValueError, match="episode 3 is stored already"):
+            storage.add([piece_of(3)])
+
+
+def test_counters_survive_when_every_segment_was_evicted(tmp_path: Path) -> None:
+    filled(tmp_path / "a")
+    folder = tmp_path / "a" / "manifest.json"
+    manifest = Manifest.unpack(folder.read_bytes(), "manifest")
+    folder.write_bytes(replace(manifest, sealed=()).pack())  # as between evicting and opening one
+    with reopen(tmp_path / "a") as storage:
+        assert len(storage.table) == 0
+        assert tuple(manifest.next)[1:] == (storage.table.base, *storage.table.counters)
+        assert storage.table.next_episode > 0
+        storage.add([piece_of(storage.table.next_episode)])
+        assert int(storage.table.records["segment"][0]) == manifest.next.segment
+
+
+def test_a_small_store_takes_little_room_once_closed(tmp_path: Path) -> None:
+    with DiskStorage.create(tmp_path / "a", SPEC) as storage:
+        storage.add([piece_of(0)])
+        assert storage.nbytes > 1 << 20
+    assert storage.nbytes == sum(path.stat().st_size for path in (tmp_path / "a").glob("*.bin"))
+    assert storage.nbytes < 100_000
+    with DiskStorage.open(tmp_path / "a"):
+        pass
+    assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json", "segment-00000000.bin"]
+
+
+def test_files_grow_with_the_run_and_keep_below_their_limit(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (2_000, 12, 8), np.uint8)
+    with create(tmp_path / "a", segment_bytes=4 << 20) as storage:
+        for episode in range(80):
+            whole = piece_of(episode, 0, 2_000, End.TERMINATED)
+            fields = {**whole.fields, "observation": noise}
+            storage.add([replace(whole, fields=fields)])
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "a").glob("*.bin"))]
+    assert sizes[0] < 1.2 * (1 << 20)
+    assert 3.5 * (1 << 20) < max(sizes) < 4.5 * (1 << 20)
+    assert len(sizes) < 12
+
+
+def test_a_piece_larger_than_a_file_gets_a_larger_file(tmp_path: Path) -> None:
+    whole = piece_of(1, 0, 3_000, End.TERMINATED, stream=1)
+    pieces = [piece_of(0, 0, 5), whole, piece_of(0, 5, 5)]
+    with create(tmp_path / "a") as storage:
+        storage.add(pieces)
+        assert storage.table.records["segment"].tolist()[:2] == [0, 1]
+        assert storage.table.records["nbytes"][1] > 2 * SMALL
+    with reopen(tmp_path / "a", read_only=True) as reader:
+        assert_holds(reader, pieces)
+
+
+def test_provenance_and_sessions_survive(tmp_path: Path) -> None:
+    provenance = {"recipe": {"game": "pong", "sizes": [84, 84]}, "né": 0.1}
+    with DiskStorage.create(tmp_path / "a", SPEC, provenance=provenance) as storage:
+        storage.append_session({"seed": 1, "command": ["a", "b"]})
+        storage.append_session({"seed": None})
+        copy_of(tmp_path / "a")
+    for name in ("a", "a-copy"):
+        with reopen(tmp_path / name, read_only=True) as reader:
+            assert reader.provenance == provenance
+            assert list(reader.sessions) == [{"seed": 1, "command": ["a", "b"]}, {"seed": None}]
+
+
+@pytest.mark.parametrize("value", [np.int64(3), float("nan"), {1, 2}])
+def test_facts_must_be_plain_json(tmp_path: Path, value: object) -> None:
+    with pytest.raises(TypeError, match=r"^expected plain JSON values: .*; convert them first$"):
+        DiskStorage.create(tmp_path / "a", SPEC, provenance={"x": value})
+    assert not (tmp_path / "a").exists()
+    with create(tmp_path / "a") as storage:
+        with pytest.raises(TypeError, match=r"^expected plain JSON values: "):
+            storage.append_session({"x": value})
+        storage.append_session({"x": 1})
+
+
+def test_a_capacity_stays_until_another_one_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    create(path, capacity=500).close()
+    with reopen(path) as storage:
+        assert (storage.capacity, storage.capacity_bytes) == (500, None)
+        play(storage, 60)
+        assert 300 < storage.table.steps <= 500
+        following = storage.table.next_episode
+    with DiskStorage.open(path, capacity=100, capacity_bytes=1 << 20) as storage:
+        storage.add([piece_of(following, 0, 5)])
+        assert storage.table.steps <= 100
+    with reopen(path, read_only=True) as reader:
+        assert (reader.capacity, reader.capacity_bytes) == (100, 1 << 20)
+
+
+# --- misuse ---------------------------------------------------------------------------------------
+
+
+def test_only_an_empty_folder_becomes_a_store(tmp_path: Path) -> None:
+    filled(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"a holds a store already, expected a new or empty folde"):
+        create(tmp_path / "a")
+    with pytest.raises(
+        ValueError, match=r"is not empty, expected a new or empty folder: choose an"
+    ):
+        create(tmp_path)
+    (tmp_path / "empty").mkdir()
+    create(tmp_path / "empty").close()
+    create(tmp_path / "new" / "and" / "deep").close()
+    assert DiskStorage.exists(tmp_path / "new" / "and" / "deep")
+
+
+def test_of_two_that_make_a_store_at_once_the_later_one_is_refused(tmp_path: Path) -> None:
+    class Late(NoSyncFiles):
+        """The other one makes and closes its store just before this one takes the lock."""
+
+        def lock(self, file: io.FileIO) -> bool:
+            filled(tmp_path / "a")
+            return super().lock(file)
+
+    with pytest.raises(ValueError, match=r"a holds a store already"):
+        DiskStorage.create(tmp_path / "a", SPEC, files=Late())
+    with reopen(tmp_path / "a") as storage:
+        assert len(storage.table) > 0
+
+
+def test_a_relative_path_survives_a_change_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = filled(Path("a"))
+    with reopen(Path("a"), read_only=True) as reader:
+        monkeypatch.chdir("/")
+        assert_holds(reader, pieces)
+
+
+def test_what_is_read_only_or_closed_is_not_written(tmp_path: Path) -> None:
+    storage = create(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"is open for writing, expected read_only=True"):
+        storage.refresh()
+    storage.add([piece_of(0)])
+    storage.close()
+    reader = reopen(tmp_path / "a", read_only=True)
+    writes: list[Callable[[DiskStorage], object]] = [
+        lambda one: one.add([piece_of(1)]),
+        lambda one: one.append_session({}),
+    ]
+    for write in writes:
+        with pytest.raises(ValueError, match=r"a was opened with read_only=True, expected a store"):
+            write(reader)
+    reader.close()
+    uses: list[Callable[[DiskStorage], object]] = [
+        *writes,
+        lambda one: one.payload(0),
+        lambda one: one.refresh(),
+    ]
+    for use in uses:
+        for closed in (storage, reader):
+            with pytest.raises(
+                ValueError, match=r"a is closed, expected an open store: open it ag"
+            ):
+                use(closed)
+
+
+def test_windows_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    message = r"needs Linux or macOS.*keep the replay in memory"
+    with pytest.raises(OSError, match=message):
+        create(tmp_path / "a")
+    with pytest.raises(OSError, match=message):
+        reopen(tmp_path / "a")
+
+
+def test_a_budget_too_small_for_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"capacity_bytes: expected at least 1048576 for a folder"):
+        create(tmp_path / "a", capacity_bytes=1 << 19)
+
+
+# --- a folder that is not as it was left ----------------------------------------------------------
+
+
+def test_files_that_a_crash_left_are_swept_by_the_next_writer(tmp_path: Path) -> None:
+    pieces = filled(tmp_path / "a")
+    before = sorted(os.listdir(tmp_path / "a"))
+    (tmp_path / "a" / "segment-00000099.bin.tmp").write_bytes(b"half")
+    (tmp_path / "a" / "manifest.json.tmp").write_bytes(b"half")
+    (tmp_path / "a" / "notes.txt").write_bytes(b"mine")
+    with reopen(tmp_path / "a") as storage:
+        assert_holds(storage, pieces)
+    assert sorted(os.listdir(tmp_path / "a")) == sorted([*before, "notes.txt"])
+
+
+def test_metadata_survives(tmp_path: Path) -> None:
+    filled(tmp_path / "a")
+    with reopen(tmp_path / "a", read_only=True) as reader:
+        for episode, tail in tails(reader).items():
+            position = tail
+            while (record := reader.table.record(position)).previous >= 0:
+                position = record.previous
+            assert read_metadata(reader, position) == {"seed": episode}
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_rows_without_a_reward_make_no_store(tmp_path: Path, dtype: str | None) -> None:
+    """Found by forged folders: `stepwell info` looked for the rewards of a store without any."""
+    fields = [field for field in SPEC.fields if field.name != "reward"]
+    fields += [Field("reward", dtype, (), "raw")] if dtype else []
+    with pytest.raises(ValueError, match=r"a reward of float64 \(\), got"):
+        DiskStorage.create(tmp_path / "a", Spec(tuple(fields), "observation", "action"))
+    assert not (tmp_path / "a").exists()

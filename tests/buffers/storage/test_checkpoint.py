@@ -1,0 +1,255 @@
+"""A restored replay goes on as the one before would have; saving costs what the state costs."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import (
+    DiskStorage,
+    End,
+    SequenceReplayBuffer,
+    StepwellError,
+    StoreCorrupt,
+    StoreNotFound,
+)
+from stepwell.buffers.storage.checkpoint import pack, unpack
+from support.crash.disk_faults import NoSyncFiles
+from support.models.chunk_model import SPEC, Recording
+
+
+def filled(path: Path | None, episodes: int = 6) -> SequenceReplayBuffer:
+    replay = SequenceReplayBuffer(path, seed=3)
+    replay.bind(SPEC, {})
+    add(replay, Recording(), episodes)
+    return replay
+
+
+def add(replay: SequenceReplayBuffer, recording: Recording, episodes: int) -> None:
+    for number in range(episodes):
+        replay.add([recording.piece(number % 2, 9, End.PENDING)])
+        replay.add([recording.piece(number % 2, 4, End.TERMINATED)])
+
+
+def draw(replay: SequenceReplayBuffer, times: int = 5) -> list[int]:
+    return [int(each) for _ in range(times) for each in replay.sample_sequences(7, 4).ids]
+
+
+def test_a_restored_replay_draws_the_very_same_batches(tmp_path: Path) -> None:
+    with filled(tmp_path / "a") as replay:
+        draw(replay)
+        replay.save_checkpoint({"updates": 5})
+        expected = draw(replay)
+    with SequenceReplayBuffer(tmp_path / "a", seed=99) as replay:
+        assert replay.load_checkpoint() == {"updates": 5}
+        assert draw(replay) == expected
+
+
+def test_it_does_so_after_a_crash_and_with_the_same_data_added(tmp_path: Path) -> None:
+    replay, recording = SequenceReplayBuffer(tmp_path / "a", seed=3), Recording()
+    replay.bind(SPEC, {})
+    add(replay, recording, 5)
+    draw(replay)
+    replay.save_checkpoint()
+    shutil.copytree(tmp_path / "a", tmp_path / "killed")  # written, but not closed
+    add(replay, recording, 3)
+    expected = draw(replay)
+    replay.close()
+    other = Recording(next_episode=5)
+    with SequenceReplayBuffer(tmp_path / "killed") as replay:
+        replay.load_checkpoint()
+        add(replay, other, 3)
+        assert draw(replay) == expected
+
+
+def test_what_was_stored_after_the_checkpoint_stays(tmp_path: Path) -> None:
+    with filled(tmp_path / "a") as replay:
+        replay.save_checkpoint()
+        add(replay, Recording(next_episode=6), 2)
+        steps = replay.steps
+    with SequenceReplayBuffer(tmp_path / "a") as replay:
+        replay.load_checkpoint()
+        assert replay.steps == steps
+
+
+def test_the_state_may_be_kept_elsewhere_also_in_ram() -> None:
+    replay = filled(None)
+    draw(replay)
+    state = replay.state_dict()
+    expected = draw(replay)
+    replay.load_state_dict(state)
+    assert draw(replay) == expected
+    assert len(repr(state)) < 1_000
+
+
+def test_checkpoints_have_names_and_are_replaced(tmp_path: Path) -> None:
+    with filled(tmp_path / "a") as replay:
+        for updates in range(3):
+            replay.save_checkpoint({"updates": updates})
+        replay.save_checkpoint({"updates": 77}, name="best-1")
+        assert replay.load_checkpoint() == {"updates": 2}
+        assert replay.load_checkpoint("best-1") == {"updates": 77}
+        with pytest.raises(StoreNotFound, match=r"no checkpoint 'x', .*: best-1, latest; save one"):
+            replay.load_checkpoint("x")
+        with pytest.raises(ValueError, match=r"^name of a checkpoint: expected .*, got '../a'"):
+            replay.save_checkpoint(name="../a")
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
+        assert replay.load_checkpoint("best-1") == {"updates": 77}
+        with pytest.raises(ValueError, match="was opened with read_only=True"):
+            replay.save_checkpoint()
+
+
+def test_a_replay_in_ram_says_where_checkpoints_go() -> None:
+    with pytest.raises(ValueError, match=r"kept in the replay's folder, .*: give Seq.* state_dict"):
+        filled(None).save_checkpoint()
+
+
+def test_a_state_of_another_store_or_of_later_is_refused(tmp_path: Path) -> None:
+    with filled(tmp_path / "a") as one, filled(tmp_path / "b") as other:
+        shutil.copytree(tmp_path / "a", tmp_path / "old")
+        with pytest.raises(
+            ValueError, match=r"^the state is that of store \w+, expected \w+: load"
+        ):
+            one.load_state_dict(other.state_dict())
+        add(one, Recording(next_episode=6), 1)
+        state = one.state_dict()
+    with SequenceReplayBuffer(tmp_path / "old") as old:
+        before = old.state_dict()
+        with pytest.raises(
+            ValueError, match=r"when 14 pieces had been stored, this store has had 12"
+        ):
+            old.load_state_dict(state)
+        assert old.state_dict() == before
+
+
+def test_a_damaged_checkpoint_is_found(tmp_path: Path) -> None:
+    with filled(tmp_path / "a") as replay:
+        replay.save_checkpoint({"weights": np.arange(40)})
+        file = tmp_path / "a" / "checkpoint-latest.bin"
+        whole = file.read_bytes()
+        for place in range(len(whole)):
+            data = bytearray(whole)
+            data[place] ^= 1
+            file.write_bytes(data)
+            with pytest.raises(StoreCorrupt, match="'latest'"):
+                replay.load_checkpoint()
+        for length in (0, 5, 20, len(whole) - 1):
+            file.write_bytes(whole[:length])
+            with pytest.raises(StoreCorrupt, match="'latest'"):
+                replay.load_checkpoint()
+        file.write_bytes(whole)
+        assert replay.load_checkpoint()["weights"].tolist() == list(range(40))
+
+
+class CountingFiles(NoSyncFiles):
+    """Counts the bytes that are written."""
+
+    written = 0
+
+    def pwrite(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+        self.written += len(data)
+        return super().pwrite(file, data, offset)
+
+
+def test_saving_writes_the_state_and_none_of_the_rows(tmp_path: Path) -> None:
+    files = CountingFiles()
+    storage = DiskStorage.create(tmp_path / "a", SPEC, files=files)
+    replay, recording = SequenceReplayBuffer(seed=0), Recording()
+    replay._use(storage)
+    costs: list[int] = []
+    for _ in range(3):
+        add(replay, recording, 30)
+        before = files.written
+        replay.save_checkpoint({"weights": np.zeros(100)})
+        costs.append(files.written - before)
+    assert max(costs) < 2_000
+    assert max(costs) - min(costs) < 20
+    replay.close()
+
+
+def test_a_crash_while_saving_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    with filled(tmp_path / "a") as replay:
+        replay.save_checkpoint({"updates": 1})
+    (tmp_path / "a" / "checkpoint-latest.bin.tmp").write_bytes(b"half")
+    with SequenceReplayBuffer(tmp_path / "a") as replay:
+        assert replay.load_checkpoint() == {"updates": 1}
+    assert not (tmp_path / "a" / "checkpoint-latest.bin.tmp").exists()
+
+
+PLAIN: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**130), 2**130)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(), parts, max_size=3),
+)
+
+
+@given(st.dictionaries(st.text(), PLAIN, max_size=4))
+def test_plain_values_come_back(state: dict[str, Any]) -> None:
+    state.pop("$array", None)
+    try:
+        packed = pack(state)
+    except TypeError:
+        assert "$array" in repr(state)
+        return
+    assert unpack(packed, "x") == state
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", ">f8", "<U3"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
+def test_arrays_come_back_in_memory_of_their_own(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.ones(shape, dtype)
+    found = unpack(pack({"a": {"b": [array, 3]}}), "x")["a"]["b"][0]
+    assert found.dtype == array.dtype.newbyteorder("<")
+    assert found.shape == shape
+    assert np.array_equal(found, array)
+    assert found.flags.writeable
+
+
+@pytest.mark.parametrize("bad", [object(), {1: 2}, {"$array": 1}, float("nan"), np.array([None])])
+def test_what_cannot_be_kept_is_refused_before_anything_is_written(
+    tmp_path: Path, bad: object
+) -> None:
+    with filled(tmp_path / "a") as replay:
+        with pytest.raises(TypeError, match=r"^a checkpoint"):
+            replay.save_checkpoint({"x": bad})
+        assert not list((tmp_path / "a").glob("checkpoint*"))
+        add(replay, Recording(next_episode=6), 1)  # the writer is sound
+
+
+def test_errors_of_checkpoints_are_stepwells_own() -> None:
+    assert issubclass(StoreNotFound, StepwellError)
+
+
+def test_a_state_that_is_none_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    """Somebody made the file, with a right checksum."""
+    with filled(tmp_path / "a") as replay:
+        replay.sample_transitions(4, draw="priorities")
+        before, state = replay.state_dict(), replay.state_dict()
+        state["sampler"]["priorities"]["masses"] = np.full(3, np.nan)
+        forged: list[tuple[dict[str, Any], str]] = [
+            ({**state, "generator": {}}, "generator: expected the state of a PCG64"),
+            ({**state, "generator": {**state["generator"], "uinteger": 1 << 99}}, "generator"),
+            ({**state, "pieces": "3"}, "pieces: expected a whole number"),
+            ({**state, "sampler": {"newest": [[1]], "priorities": None}}, "newest"),
+            (state, "priorities: expected int64 ids"),
+            ({}, "store: expected a value"),
+        ]
+        for each, message in forged:
+            with pytest.raises(ValueError, match=message):
+                replay.load_state_dict(each)
+            replay.storage.save_checkpoint("x", {"replay": each, "learner": {}})  # type: ignore[attr-defined]
+            with pytest.raises((StoreCorrupt, ValueError), match=message):
+                replay.load_checkpoint("x")
+            assert replay.state_dict()["generator"] == before["generator"]
+        masses = replay.state_dict()["sampler"]["priorities"]["masses"]
+        assert np.array_equal(masses, before["sampler"]["priorities"]["masses"])

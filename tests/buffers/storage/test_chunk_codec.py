@@ -1,0 +1,230 @@
+"""A piece's bytes give back every bit of its rows."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from stepwell.buffers import Codec, End, Field, Piece, Spec, SpecMismatch
+from stepwell.buffers.storage.chunk_codec import PieceReader, PieceWriter
+from support.models.chunk_model import SPEC, piece_of
+
+DTYPES = [
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+]
+CODECS: list[Codec] = ["raw", "narrow", "zstd"]
+
+
+def spec_of(*fields: Field) -> Spec:
+    return Spec(fields, observation=fields[0].name, action=fields[0].name)
+
+
+def encoded(spec: Spec, fields: Mapping[str, np.ndarray], **metadata: object) -> bytes:
+    return b"".join(PieceWriter(spec).encode(Piece(0, 0, 0, End.NONE, fields, metadata)))
+
+
+def decoded(
+    spec: Spec, data: bytes, rows: int, place: int, start: int = 0, stop: int | None = None
+) -> np.ndarray:
+    field = spec.fields[place]
+    out = np.empty(((rows if stop is None else stop) - start, *field.shape), field.numpy_dtype)
+    shifted = b"\xaa" * 24 + data  # a piece may lie anywhere in its memory
+    PieceReader(spec).read(shifted, 24, rows, place, start, out)
+    return out
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[Field, np.ndarray]:
+    dtype, codec = draw(st.sampled_from(DTYPES)), draw(st.sampled_from(CODECS))
+    shape = draw(st.sampled_from([(), (1,), (3,), (2, 3), (0,), (2, 0)]))
+    rows = draw(st.integers(1, 70))
+    values = small_values(dtype) if draw(st.booleans()) else None
+    array = draw(hnp.arrays(dtype, (rows, *shape), elements=values, fill=st.nothing()))
+    return Field("x", dtype, shape, codec), array
+
+
+def small_values(dtype: str) -> st.SearchStrategy[object] | None:
+    """Values that a narrower dtype holds, and those that look as if it did."""
+    if np.dtype(dtype).kind == "f":
+        return st.sampled_from([0.0, -0.0, 1.0, -1.0, 100.0, 200.0, 0.5, np.nan, np.inf, -np.inf])
+    if np.dtype(dtype).kind == "u":
+        return st.integers(0, 127)
+    return st.integers(-100, 100) if np.dtype(dtype).kind == "i" else None
+
+
+@given(columns(), st.data())
+def test_every_codec_gives_back_every_bit_of_every_dtype(
+    column: tuple[Field, np.ndarray], data: st.DataObject
+) -> None:
+    field, array = column
+    spec = spec_of(field)
+    start = data.draw(st.integers(0, len(array) - 1))
+    stop = data.draw(st.integers(start + 1, len(array)))
+    out = decoded(spec, encoded(spec, {"x": array}), len(array), 0, start, stop)
+    assert out.tobytes() == array[start:stop].tobytes()
+
+
+@given(columns())
+def test_big_endian_and_strided_rows_are_stored_by_value(column: tuple[Field, np.ndarray]) -> None:
+    field, array = column
+    spec, reference = spec_of(field), encoded(spec_of(field), {"x": array})
+    big = array.astype(array.dtype.newbyteorder(">"))
+    strided = np.repeat(array, 2, axis=0)[::2]
+    fortran = np.asfortranarray(array)
+    for same in (big, strided, fortran):
+        assert encoded(spec, {"x": same}) == reference
+
+
+NAN_BITS = [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0x7FFFFFFFFFFFFFFF]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("bits", [*NAN_BITS, 1 << 63, 1])
+def test_payloads_of_nan_and_signs_of_zero_survive(codec: Codec, bits: int) -> None:
+    array = np.array([0, bits, 1 << 62], np.uint64).view(np.float64)
+    spec = spec_of(Field("x", "float64", (), codec))
+    out = decoded(spec, encoded(spec, {"x": array}), 3, 0)
+    assert out.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "kept_as"),
+    [
+        ("int64", [0, 127], "|i1"),
+        ("int64", [-128, 127], "|i1"),
+        ("int64", [0, 255], "|u1"),
+        ("int64", [-1, 255], "<i2"),
+        ("int64", [0, 40_000], "<u2"),
+        ("int64", [0, 3_000_000_000], "<u4"),
+        ("int64", [-3_000_000_000], "<i8"),
+        ("uint64", [255], "|u1"),
+        ("uint64", [1 << 63], "<u8"),
+        ("float64", [-3.0, 1.0], "|i1"),
+        ("float64", [300.0], "<i2"),
+        ("float64", [0.25], "<f4"),
+        ("float64", [0.1], "<f8"),
+        ("float64", [-0.0], "<f4"),
+        ("float64", [float("nan")], "<f4"),
+        ("bool", [True], "|b1"),
+        ("complex128", [1j], "<c16"),
+    ],
+)
+def test_narrow_keeps_the_smallest_exact_dtype(
+    dtype: str, values: list[object], kept_as: str
+) -> None:
+    spec = spec_of(Field("x", dtype, (), "narrow"))
+    data = encoded(spec, {"x": np.array(values, dtype)})
+    tag, name = struct.unpack_from("<B4s", data, 8)
+    assert (tag, name.rstrip(b"\0").decode()) == (1, kept_as)
+
+
+def test_any_run_of_rows_is_read_from_its_blocks_alone() -> None:
+    """All windows of a piece of 2.5 blocks, incompressible rows in the middle block."""
+    spec = spec_of(Field("x", "uint8", (64, 64), "zstd"))
+    array = np.repeat(np.arange(40, dtype=np.uint8), 64 * 64).reshape(40, 64, 64)
+    array[17:30] = np.random.default_rng(0).integers(0, 256, (13, 64, 64))
+    data = encoded(spec, {"x": array})
+    for start in range(40):
+        for stop in range(start + 1, 41):
+            assert (decoded(spec, data, 40, 0, start, stop) == array[start:stop]).all()
+
+
+def test_rows_that_do_not_compress_take_their_own_size() -> None:
+    spec = spec_of(Field("x", "uint8", (64, 64), "zstd"))
+    noise = np.random.default_rng(0).integers(0, 256, (40, 64, 64), np.uint8)
+    assert noise.nbytes < len(encoded(spec, {"x": noise})) < noise.nbytes + 100
+    assert len(encoded(spec, {"x": np.zeros_like(noise)})) < 300
+
+
+def test_a_piece_beyond_what_its_blocks_can_count_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stepwell.buffers.storage.chunk_codec._MAX_BLOCKS_BYTES", 4096 * 40 - 1)
+    spec = spec_of(Field("x", "uint8", (64, 64), "zstd"))
+    noise = np.random.default_rng(0).integers(0, 256, (40, 64, 64), np.uint8)
+    encoded(spec, {"x": noise[:39]})
+    with pytest.raises(ValueError, match=r"takes 163840 bytes, expected at most 163839: flush m"):
+        encoded(spec, {"x": noise})
+
+
+def test_several_fields_and_metadata_share_a_piece() -> None:
+    piece = piece_of(3, 0, 50)
+    data = b"".join(PieceWriter(SPEC).encode(piece))
+    assert len(data) % 8 == 0
+    assert PieceReader(SPEC).metadata(data, 0) == {"seed": 3}
+    for place, field in enumerate(SPEC.fields):
+        out = decoded(SPEC, data, 50, place)
+        assert out.tobytes() == piece.fields[field.name].tobytes()
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+            ),
+            max_leaves=6,
+        ),
+        max_size=4,
+    )
+)
+def test_metadata_comes_back(metadata: dict[str, object]) -> None:
+    spec = spec_of(Field("x", "uint8", (), "raw"))
+    data = encoded(spec, {"x": np.zeros(3, np.uint8)}, **{})
+    piece = Piece(0, 0, 0, End.NONE, {"x": np.zeros(3, np.uint8)}, metadata)
+    data = b"".join(PieceWriter(spec).encode(piece))
+    assert PieceReader(spec).metadata(data, 0) == metadata
+    assert decoded(spec, data, 3, 0).tolist() == [0, 0, 0]
+
+
+def test_any_mapping_will_do_as_metadata() -> None:
+    from types import MappingProxyType
+
+    spec = spec_of(Field("x", "uint8", (), "raw"))
+    piece = Piece(0, 0, 0, End.NONE, {"x": np.zeros(1, np.uint8)}, MappingProxyType({"seed": 1}))
+    data = b"".join(PieceWriter(spec).encode(piece))
+    assert PieceReader(spec).metadata(data, 0) == {"seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("array", "got"),
+    [
+        (np.zeros((3, 2), np.int16), r"int16 \(3, 2\)"),
+        (np.zeros((3, 2), np.float32), r"float32 \(3, 2\)"),
+        (np.zeros((3, 3), np.int32), r"int32 \(3, 3\)"),
+        (np.zeros((3, 2, 1), np.int32), r"int32 \(3, 2, 1\)"),
+        (None, "nothing"),
+    ],
+)
+def test_rows_that_are_not_as_the_spec_says_are_refused(array: np.ndarray | None, got: str) -> None:
+    first, other = Field("a", "uint8", (), "raw"), Field("b", "int32", (2,), "narrow")
+    fields = {"a": np.zeros(3, np.uint8), "b": array}
+    message = rf"^field 'b' of a piece: expected int32 \(3, 2\), got {got}$"
+    with pytest.raises(SpecMismatch, match=message):
+        encoded(spec_of(first, other), cast("dict[str, np.ndarray]", fields))
+
+
+def test_a_reader_may_be_shared_between_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    spec = spec_of(Field("x", "uint8", (32, 32), "zstd"))
+    array = np.repeat(np.arange(200, dtype=np.uint8), 32 * 32).reshape(200, 32, 32)
+    data, reader = encoded(spec, {"x": array}), PieceReader(spec)
+
+    def read(start: int) -> bool:
+        out = np.empty((20, 32, 32), np.uint8)
+        reader.read(data, 0, 200, 0, start, out)
+        return bool((out == array[start : start + 20]).all())
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(read, [*range(180)] * 3))

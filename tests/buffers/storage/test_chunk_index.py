@@ -1,0 +1,223 @@
+"""The index against a slow, obvious list of pieces."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.buffers import End, Piece
+from stepwell.buffers.sampling.draws import draw_items
+from stepwell.buffers.sampling.windows import Window
+from stepwell.buffers.storage.chunk_index import Counters, PieceTable
+from stepwell.buffers.storage.chunk_info import PIECE
+from stepwell.buffers.storage.item_counts import Spans
+from support.models.chunk_model import Recording, held_by, piece_of, same_records, windows_of
+
+ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
+PROGRAMS = st.lists(
+    st.one_of(
+        st.sampled_from(["evict", "new segment", "count"]),
+        st.tuples(st.integers(0, 2), st.integers(1, 6), st.sampled_from(ENDS)),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    """All pieces that are held, each with its segment."""
+
+    def __init__(self) -> None:
+        self.table = PieceTable()
+        self.recording = Recording()
+        self.held: list[tuple[int, Piece]] = []
+        self.all: list[Piece] = []
+        self.segment = 0
+
+    def run(self, program: list[str | tuple[int, int, End]]) -> None:
+        for call in program:
+            if call == "count":  # so that counts are continued, not only made anew
+                for length in range(1, 8):
+                    self.table.items(Spans(length))
+            elif call == "new segment":
+                self.segment += 1
+            elif call == "evict":
+                self.evict()
+            elif not isinstance(call, str):
+                self.append(self.recording.piece(*call))
+
+    def append(self, piece: Piece) -> None:
+        steps = self.table.check([piece])
+        before = self.table.total_steps
+        self.table.append(piece, self.segment, 10 * len(self.all), 8)
+        assert [self.table.total_steps - before] == steps
+        self.held.append((self.segment, piece))
+        self.all.append(piece)
+
+    def evict(self) -> None:
+        if self.held:
+            oldest = self.held[0][0]
+            assert self.table.drop_segment() == oldest
+            self.held = [(segment, piece) for segment, piece in self.held if segment != oldest]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [piece for _, piece in self.held]
+
+
+@given(PROGRAMS)
+def test_what_is_held_is_counted(program: list[str | tuple[int, int, End]]) -> None:
+    model = Model()
+    model.run(program)
+    table, held = model.table, held_by(model.pieces)
+    tails = table.records[table.records["is_tail"] == 1]
+    assert dict(zip(tails["episode"].tolist(), tails["head"].tolist(), strict=True)) == {
+        episode: each.head for episode, each in held.items()
+    }
+    assert (tails["first_row"] + tails["rows"] - tails["head"]).tolist() == [
+        held[episode].rows for episode in tails["episode"].tolist()
+    ]
+    assert table.episodes == len(held)
+    assert table.rows == sum(each.rows for each in held.values())
+    assert table.steps == sum(each.rows - (each.head == 0) for each in held.values())
+    assert table.base == len(model.all) - len(model.held)
+    ever = held_by(model.all)
+    assert table.total_steps == sum(each.rows - 1 for each in ever.values())
+    assert table.next_episode == max([-1, *ever]) + 1
+
+
+@given(PROGRAMS, st.integers(1, 8))
+def test_every_window_is_drawn_and_none_else(
+    program: list[str | tuple[int, int, End]], length: int
+) -> None:
+    model = Model()
+    model.run(program)
+    expected = windows_of(model.pieces, length)
+    assert model.table.items(Spans(length)).total == len(expected)
+    assert sorted(all_windows(model.table, length)) == sorted(expected)
+
+
+@given(PROGRAMS, st.integers(1, 5), st.integers(1, 3))
+def test_windows_with_context_have_it_stored_or_before_the_reset(
+    program: list[str | tuple[int, int, End]], length: int, context: int
+) -> None:
+    model = Model()
+    model.run(program)
+    held = held_by(model.pieces)
+    expected = [
+        (episode, start)
+        for episode, start in windows_of(model.pieces, length)
+        if held[episode].head == 0 or start - context >= held[episode].head
+    ]
+    assert sorted(all_windows(model.table, length, context)) == sorted(expected)
+
+
+def all_windows(table: PieceTable, length: int, context: int = 0) -> list[tuple[int, int]]:
+    items = table.items(Spans(length, context))
+    index, starts = items.locate(np.arange(items.total))
+    found: list[tuple[int, int]] = []
+    for place, start in zip(index.tolist(), starts.tolist(), strict=True):
+        record = table.record(place + table.base)
+        last = start + length - 1
+        assert record.first_row <= last < record.first_row + record.rows
+        while start < record.first_row:  # the rows before are in the pieces before
+            record = table.record(record.previous)
+        found.append((record.episode, start))
+    return found
+
+
+def test_windows_are_drawn_uniformly() -> None:
+    """Chi-square over all windows of uneven pieces; the bound is passed once in 10^6 times."""
+    model = Model()
+    rng = np.random.default_rng(5)
+    for number in range(40):
+        end = End.TERMINATED if number % 4 == 3 else End.PENDING
+        model.append(model.recording.piece(number % 3, int(rng.integers(1, 12)), end))
+    expected = windows_of(model.pieces, 4)
+    draws = 200 * len(expected)
+    kinds = Window("inside", 4, 0, 0, 0).kinds()
+    index, starts = draw_items(model.table, kinds, "steps", draws, None, np.random.default_rng(0))
+    episodes = model.table.records["episode"][index]
+    counts = Counter(zip(episodes.tolist(), starts.tolist(), strict=True))
+    assert set(counts) <= set(expected)
+    chi_square = sum((counts[each] - 200) ** 2 / 200 for each in expected)
+    freedom = len(expected) - 1
+    assert chi_square < freedom + 5 * np.sqrt(2 * freedom)
+
+
+@given(PROGRAMS)
+@settings(max_examples=150)
+def test_a_table_made_at_once_equals_the_one_that_grew(
+    program: list[str | tuple[int, int, End]],
+) -> None:
+    model = Model()
+    model.run(program)
+    grown = model.table
+    stored = np.zeros(len(grown), PIECE)
+    kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows")
+    for name in (*kept, "segment", "offset", "nbytes"):
+        stored[name] = grown.records[name]
+    made = PieceTable.restore(stored, grown.counters, grown.base)
+    assert same_records(made.records, grown.records)
+    assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
+    assert (made.counters, made.base) == (grown.counters, grown.base)
+    assert made.items(Spans(2)).total == grown.items(Spans(2)).total
+    made.append(piece_of(made.next_episode), model.segment, 0, 8)
+    grown.append(piece_of(grown.next_episode), model.segment, 0, 8)
+    assert (made.records["row_id"] == grown.records["row_id"]).all()
+
+
+def test_row_ids_and_positions_are_never_used_twice() -> None:
+    model = Model()
+    for number in range(30):
+        model.segment = number // 3
+        model.append(piece_of(number, 0, 5, End.TERMINATED))
+        if number % 5 == 4:
+            model.evict()
+    assert model.table.record(model.table.base).row_id == 5 * model.table.base
+    assert model.table.next_row_id == 150
+
+
+@pytest.mark.parametrize("first", [0, 2, 4, 6])
+def test_a_piece_must_continue_its_episode(first: int) -> None:
+    table = PieceTable()
+    table.append(piece_of(0, 0, 5), 0, 0, 8)
+    message = rf"^piece of episode 0 begins with row {first}, expected row 5: pieces must be added"
+    with pytest.raises(ValueError, match=message):
+        table.check([piece_of(0, first, 3)])
+    table.check([piece_of(0, 5, 3), piece_of(0, 8, 3, End.PENDING), piece_of(0, 10, 1)])
+
+
+def test_after_a_pending_row_the_piece_begins_with_it_again() -> None:
+    table = PieceTable()
+    table.append(piece_of(0, 0, 5, End.PENDING), 0, 0, 8)
+    with pytest.raises(ValueError, match="begins with row 5, expected row 4"):
+        table.check([piece_of(0, 5, 3)])
+    assert table.check([piece_of(0, 4, 3)]) == [2]
+
+
+def test_checking_changes_nothing() -> None:
+    table = PieceTable()
+    table.append(piece_of(0, 0, 5), 0, 0, 8)
+    for _ in range(3):
+        assert table.check([piece_of(0, 5, 5), piece_of(1, 0, 3, stream=1)]) == [5, 2]
+    assert table.counters == (5, 1, 4)
+
+
+def test_a_stream_that_left_an_episode_does_not_come_back_to_it() -> None:
+    table = PieceTable()
+    table.append(piece_of(0, 0, 5), 0, 0, 8)
+    table.append(piece_of(1, 0, 5), 0, 0, 8)
+    with pytest.raises(ValueError, match="piece of episode 0 begins with row 5, expected row 0"):
+        table.check([piece_of(0, 5, 5)])
+
+
+def test_ids_from_before_are_refused_though_their_rows_are_gone() -> None:
+    table = PieceTable.restore(np.empty(0, PIECE), Counters(100, 9, 90), 20)
+    with pytest.raises(ValueError, match=r"episode 8 is stored already, .*: ids from 9 on"):
+        table.check([piece_of(8)])
+    table.check([piece_of(9)])
+    assert table.append(piece_of(9), 0, 0, 8) == 20

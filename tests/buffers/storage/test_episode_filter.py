@@ -1,0 +1,173 @@
+"""A condition on metadata chooses episodes, whatever was added, evicted and lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.buffers import End, NotEnoughData, Piece, SequenceReplayBuffer
+from stepwell.buffers.storage.episode_filter import chooses
+from support.models.chunk_model import SPEC, Recording
+
+
+def task_of(episode: int) -> str:
+    return "door" if episode % 3 else "key"
+
+
+def with_task(piece: Piece) -> Piece:
+    metadata = {"task": task_of(piece.episode), "seed": piece.episode}
+    return Piece(piece.episode, piece.stream, piece.first_row, piece.end, piece.fields, metadata)
+
+
+def filled(**options: Any) -> SequenceReplayBuffer:
+    replay = SequenceReplayBuffer(seed=0, **options)
+    replay.bind(SPEC, {})
+    return replay
+
+
+ENDS = st.sampled_from([End.NONE, End.PENDING, End.TERMINATED])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), ENDS), min_size=1, max_size=40))
+def test_windows_come_from_the_chosen_episodes_alone(calls: list[tuple[int, int, End]]) -> None:
+    recording, replay = Recording(), filled(capacity=64)
+    for number, call in enumerate(calls):
+        replay.add([with_task(recording.piece(*call))])
+        if number % 5 == 4:
+            check_task(replay, "key")
+    check_task(replay, "door")
+
+
+def check_task(replay: SequenceReplayBuffer, task: str) -> None:
+    expected = [e for e in replay.iter_episodes() if task_of(e.id) == task]
+    found = list(replay.iter_episodes(where={"task": task}))
+    assert [(e.id, e.first_row, e.rows) for e in found] == [
+        (e.id, e.first_row, e.rows) for e in expected
+    ]
+    assert all(e.metadata["task"] == task for e in found)
+    windows = {(e.reward[start], e.action[start]) for e in expected for start in range(e.rows - 1)}
+    if not windows:
+        with pytest.raises(NotEnoughData, match=r"no stored episode with where={'task'"):
+            replay.sample_sequences(4, 2, where={"task": task})
+        return
+    batch = replay.sample_sequences(8 * len(windows) + 20, 2, where={"task": task})
+    drawn = set(zip(batch.reward[:, 0].tolist(), batch.action[:, 0].tolist(), strict=True))
+    assert drawn <= {(np.float32(reward), action) for reward, action in windows}
+
+
+def test_windows_are_drawn_uniformly_over_the_chosen_episodes() -> None:
+    replay, recording = filled(), Recording()
+    for number in range(30):
+        piece = recording.piece(number % 3, 3 + number % 5, End.TERMINATED)
+        replay.add([with_task(piece)])
+    starts = [
+        int(row_id)
+        for e in replay.iter_episodes(where={"task": "key"})
+        for row_id in first_ids(replay, e.id, e.rows - 1)
+    ]
+    ids = replay.sample_sequences(200 * len(starts), 2, where={"task": "key"}).ids
+    found, counts = np.unique(ids, return_counts=True)
+    assert sorted(starts) == found.tolist()
+    freedom = len(starts) - 1
+    assert ((counts - 200) ** 2 / 200).sum() < freedom + 5 * np.sqrt(2 * freedom)
+
+
+def first_ids(replay: SequenceReplayBuffer, episode: int, windows: int) -> range:
+    records = replay.storage.table.records
+    row_id = int(records["row_id"][records["episode"] == episode][0])
+    return range(row_id, row_id + windows)
+
+
+def test_a_function_is_asked_once_about_each_episode() -> None:
+    replay, recording, asked = filled(), Recording(), list[object]()
+    for _ in range(6):
+        replay.add([with_task(recording.piece(0, 5, End.PENDING))])
+        replay.add([with_task(recording.piece(0, 5, End.TERMINATED))])
+
+    def is_late(metadata: Mapping[str, object]) -> bool:
+        asked.append(metadata["seed"])
+        return bool(metadata["seed"] in (4, 5))
+
+    for _ in range(3):
+        replay.sample_sequences(4, 3, where=is_late)
+    assert asked == [0, 1, 2, 3, 4, 5]
+    replay.add([with_task(recording.piece(0, 5, End.TERMINATED))])
+    replay.sample_sequences(4, 3, where=is_late)
+    assert asked == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_all_pieces_of_an_episode_have_its_verdict_though_its_first_ones_are_gone() -> None:
+    replay, recording = filled(capacity=64), Recording()
+    for _ in range(30):
+        replay.add([with_task(recording.piece(0, 7, End.PENDING))])
+    (episode,) = replay.iter_episodes(where={"task": "key"})
+    assert episode.first_row > 0
+    assert episode.metadata == {"task": "key", "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("where", "metadata", "expected"),
+    [
+        ({}, {}, True),
+        ({"a": 1}, {}, False),
+        ({"a": None}, {}, False),
+        ({"a": None}, {"a": None}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, True),
+        ({"a": 1, "b": 3}, {"a": 1, "b": 2}, False),
+        ({"a": np.int64(1)}, {"a": 1}, True),
+        ({"a": True}, {"a": 1}, False),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": (1, 2)}, {"a": [1, 2]}, True),
+        ({"a": "1"}, {"a": 1}, False),
+        (lambda metadata: metadata["a"] > 2, {"a": 3}, True),
+    ],
+)
+def test_a_mapping_asks_for_equal_values(where: Any, metadata: Any, expected: bool) -> None:
+    assert chooses(where, metadata) is expected
+
+
+def test_what_is_no_condition_is_refused() -> None:
+    replay = filled()
+    replay.add([Recording().piece(0, 5, End.TERMINATED)])
+    with pytest.raises(TypeError, match=r"^where: expected a mapping of .*, got 'task'$"):
+        replay.sample_sequences(1, 1, where="task")  # type: ignore[arg-type]
+
+
+def test_many_conditions_do_not_pile_up() -> None:
+    replay, recording = filled(), Recording()
+    replay.add([with_task(recording.piece(0, 5, End.TERMINATED))])
+    for number in range(50):
+        replay.sample_sequences(1, 1, where=lambda metadata, number=number: bool(number >= 0))
+    sampler = replay._sampler
+    assert sampler is not None
+    assert len(sampler._filters._filters) <= 8
+    assert len(sampler._makers) <= 16
+    assert len(replay.storage.table._counts) <= 16
+
+
+def test_a_piece_whose_only_row_was_superseded_is_read_over() -> None:
+    """A compressed field of no rows ended in a division by zero."""
+    replay, recording = filled(), Recording()
+    for rows, end in ((3, End.NONE), (1, End.PENDING), (4, End.TERMINATED)):
+        replay.add([with_task(recording.piece(0, rows, end))])
+    (episode,) = replay.iter_episodes()
+    assert episode.rows == 7
+    assert replay.sample_sequences(5, 7).reward.tolist() == [episode.reward.tolist()] * 5
+
+
+def test_pieces_that_are_decided_on_are_not_looked_at_again() -> None:
+    replay, recording = filled(), Recording()
+    replay.add([with_task(recording.piece(0, 5, End.TERMINATED)) for _ in range(9)])
+    replay.sample_sequences(4, 3, where={"task": "key"})
+    sampler = replay._sampler
+    assert sampler is not None
+    (one,) = sampler._filters._filters.values()
+    assert one._known == 9
+    replay.storage.table.records["end"][:] = int(End.LOST)  # would be seen if they were
+    one.update(replay.storage.table, lambda position: {})
+    assert one.verdicts(0, 9).tolist() == [episode % 3 == 0 for episode in range(9)]

@@ -1,0 +1,452 @@
+"""Several storages that are read as one: the same rows, as if each were read alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import (
+    Batch,
+    DiskStorage,
+    End,
+    Episode,
+    Field,
+    MemoryStorage,
+    NotEnoughData,
+    Spec,
+    SpecMismatch,
+    Storage,
+    StoreCorrupt,
+    StoreNotFound,
+)
+from stepwell.buffers.sampling.requests import Sequences
+from stepwell.buffers.sampling.sampler import Sampler
+from stepwell.buffers.storage.item_counts import Spans
+from stepwell.buffers.storage.joined import ManyStorages, open_many
+from support.crash.disk_faults import NoSyncFiles
+from support.rows.labelled_rows import SPEC, Label, Player, labels_of, rows_of, told, whole
+
+ID, STREAM = 1 << 48, 1 << 32
+RAW = SPEC.with_codecs({"observation": "raw", "info/picture": "raw"})
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def disk(stack: ExitStack, path: str, spec: Spec = SPEC, **options: Any) -> DiskStorage:
+    """A new store, open for writing."""
+    storage = DiskStorage.create(path, spec, segment_bytes=20_000, files=NoSyncFiles(), **options)
+    return stack.enter_context(closing(storage))
+
+
+def reading(stack: ExitStack, path: str, **options: Any) -> DiskStorage:
+    """A store that another process may be writing."""
+    return stack.enter_context(closing(DiskStorage.open(path, read_only=True, **options)))
+
+
+def three_kinds(stack: ExitStack, seed: int) -> list[Storage]:
+    """A ring in RAM, a dataset and a ring on disk, with other codecs, and an empty one between."""
+    storages: list[Storage] = [
+        MemoryStorage(SPEC, capacity=300),
+        disk(stack, f"{seed}/a", RAW),
+        MemoryStorage(RAW),
+        disk(stack, f"{seed}/b", capacity=400),
+    ]
+    for store, pieces in ((0, 90), (1, 60), (3, 120)):
+        Player(storages[store], store, seed).play(pieces)
+    return storages
+
+
+def episodes_of(storage: Storage) -> list[Episode]:
+    with closing(Sampler(storage, 1, 0.6)) as reader:
+        return list(reader.episodes(None))
+
+
+def draw(storage: Storage, count: int, length: int, seed: int = 0) -> Batch:
+    with closing(Sampler(storage, 1, 0.6)) as reader:
+        found = reader.sample(Sequences(count, length), None, np.random.default_rng(seed))
+        assert isinstance(found, Batch)
+        return found
+
+
+def windows_of(storages: Sequence[Storage], length: int) -> list[Label]:
+    """All windows, by what their first rows tell."""
+    return [
+        Label(store, episode.id, start)
+        for store, storage in enumerate(storages)
+        for episode in episodes_of(storage)
+        for start in range(episode.first_row, episode.first_row + episode.rows - length + 1)
+    ]
+
+
+def flags(rows: Batch | Episode, at: Any) -> list[Any]:
+    names = ("is_first", "is_last", "terminated", "truncated", "cut")
+    return [np.asarray(getattr(rows, name))[at].tolist() for name in names]
+
+
+def surprise(counts: Counter[Any], expected: dict[Any, float]) -> float:
+    """Chi-square as the number of standard deviations above its mean."""
+    assert set(counts) <= {key for key, number in expected.items() if number}
+    found = [(counts[key] - number) ** 2 / number for key, number in expected.items() if number]
+    freedom = len(found) - 1
+    return float((sum(found) - freedom) / np.sqrt(2 * max(1, freedom)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_episodes_are_those_of_each_storage_in_turn(seed: int, stack: ExitStack) -> None:
+    storages = three_kinds(stack, seed)
+    many = ManyStorages(storages)
+    found = episodes_of(many)
+    alone = [(k, one) for k, storage in enumerate(storages) for one in episodes_of(storage)]
+    assert [one.id for one in found] == [(k << 48) + one.id for k, one in alone]
+    assert [told(one) for one in found] == [
+        told(replace(one, stream=(k << 32) + one.stream)) for k, one in alone
+    ]
+    assert storages[0].table.base > 0
+    assert storages[3].table.base > 0
+    assert many.table.steps == sum(storage.table.steps for storage in storages)
+    assert many.table.total_steps == sum(storage.table.total_steps for storage in storages)
+    assert many.table.episodes == sum(storage.table.episodes for storage in storages)
+    assert many.nbytes == sum(storage.nbytes for storage in storages)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.0, 3.0]])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_drawn_window_is_one_of_its_storages_episode(
+    seed: int, weights: list[float] | None, stack: ExitStack
+) -> None:
+    storages = three_kinds(stack, seed)
+    episodes = {
+        (k, one.id): one for k, storage in enumerate(storages) for one in episodes_of(storage)
+    }
+    batch = draw(ManyStorages(storages, weights), 300, 5)
+    labels = labels_of(np.asarray(batch.observation))
+    assert {label.store for label in labels} == {0, 1, 3}
+    for b, label in enumerate(labels):
+        episode = episodes[label.store, label.episode]
+        rows = slice(label.row - episode.first_row, label.row - episode.first_row + 5)
+        assert np.array_equal(np.asarray(batch.action)[b], episode.action[rows])
+        assert np.array_equal(batch.reward[b], episode.reward[rows].astype(np.float32))
+        assert np.array_equal(batch.info["picture"][b], episode.fields["info/picture"][rows])
+        assert flags(batch, b) == flags(episode, rows)
+
+
+def test_without_weights_all_windows_are_drawn_alike(stack: ExitStack) -> None:
+    storages = three_kinds(stack, 0)
+    windows = windows_of(storages, 4)
+    many = ManyStorages(storages)
+    assert many.table.items(Spans(4)).total == len(windows)
+    batch = draw(many, 30 * len(windows), 4)
+    counts = Counter(labels_of(np.asarray(batch.observation)))
+    assert surprise(counts, dict.fromkeys(windows, 30.0)) < 5
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 0, 1], [8, 0, 0, 1], [0.02, 0.01, 0, 0.5]])
+def test_weights_share_the_draws_out_among_the_storages(
+    weights: list[float], stack: ExitStack
+) -> None:
+    storages = three_kinds(stack, 0)
+    windows = windows_of(storages, 4)
+    sizes = Counter(label.store for label in windows)
+    draws = 30_000
+    batch = draw(ManyStorages(storages, weights), draws, 4)
+    share = [draws * weight / sum(weights) for weight in weights]
+    counts = Counter(labels_of(np.asarray(batch.observation)))
+    stores: Counter[int] = Counter()
+    for label, number in counts.items():
+        stores[label.store] += number
+    assert surprise(stores, dict(enumerate(share))) < 5
+    alike = {label: share[label.store] / sizes[label.store] for label in windows}
+    assert surprise(counts, alike) < 5
+
+
+def test_a_storage_with_a_weight_and_no_window_is_named() -> None:
+    storages = [MemoryStorage(SPEC), MemoryStorage(SPEC)]
+    storages[0].add([whole(0, 0, 9)])
+    storages[1].add([whole(1, 0, 3)])
+    assert set(draw(ManyStorages(storages), 50, 4).is_first.shape) == {50, 4}
+    with pytest.raises(NotEnoughData, match=r"store 1 .* has no episode of 4 rows"):
+        draw(ManyStorages(storages, [1, 1]), 50, 4)
+    draw(ManyStorages(storages, [1, 0]), 50, 4)
+
+
+def test_ids_streams_and_segments_never_collide(stack: ExitStack) -> None:
+    storages = three_kinds(stack, 1)
+    records = ManyStorages(storages).table.records
+    assert len(np.unique(records["row_id"])) == len(records)
+    assert (np.diff(records["segment"]) >= 0).all()
+    for name in ("episode", "stream", "segment"):
+        alone = sum(len(np.unique(one.table.records[name])) for one in storages)
+        assert len(np.unique(records[name])) == alone
+
+
+def test_the_same_storage_may_stand_twice() -> None:
+    storage = MemoryStorage(SPEC)
+    storage.add([whole(0, 0, 9), whole(0, 1, 3)])
+    many = ManyStorages([storage, storage])
+    assert [one.id for one in episodes_of(many)] == [0, 1, ID, ID + 1]
+    assert many.table.items(Spans(3)).total == 2 * storage.table.items(Spans(3)).total
+    storage.add([whole(0, 2, 4)])
+    assert many.refresh()
+    assert [one.rows for one in episodes_of(many)] == [9, 3, 4, 9, 3, 4]
+
+
+def test_a_refresh_shows_what_was_stored_and_keeps_the_ids(stack: ExitStack) -> None:
+    written = [disk(stack, "a"), disk(stack, "b")]
+    for store, storage in enumerate(written):
+        storage.add([whole(store, 0, 6), whole(store, 1, 6)])
+    many = ManyStorages([reading(stack, "a"), reading(stack, "b")])
+    before = draw(many, 400, 3)
+    ids = dict(zip(labels_of(np.asarray(before.observation)), before.ids.tolist(), strict=True))
+    assert not many.refresh()
+    assert many.generation == 0
+    written[0].add([whole(0, 2, 6)])
+    assert [one.id for one in episodes_of(many)] == [0, 1, ID, ID + 1]
+    assert many.refresh()
+    assert [one.id for one in episodes_of(many)] == [0, 1, 2, ID, ID + 1]
+    after = draw(many, 600, 3)
+    again = dict(zip(labels_of(np.asarray(after.observation)), after.ids.tolist(), strict=True))
+    assert ids.items() < again.items()
+    assert len(set(again.values())) == len(again)
+
+
+def test_weights_outlive_a_refresh() -> None:
+    storages = [MemoryStorage(SPEC), MemoryStorage(SPEC)]
+    for store, storage in enumerate(storages):
+        storage.add([whole(store, 0, 9)])
+    many = ManyStorages(storages, [0, 1])
+    storages[0].add([whole(0, number, 9) for number in range(1, 30)])
+    assert many.refresh()
+    labels = labels_of(np.asarray(draw(many, 50, 3).observation))
+    assert {label.store for label in labels} == {1}
+
+
+def test_the_generation_tells_when_positions_stand_for_other_pieces(stack: ExitStack) -> None:
+    written = [disk(stack, "a"), disk(stack, "b")]
+    many = ManyStorages([reading(stack, "a"), reading(stack, "b")])
+    seen: list[tuple[bool, int]] = []
+    for store in (1, 1, 0, 1, 0):
+        written[store].add([whole(store, written[store].table.next_episode, 4)])
+        seen.append((many.refresh(), many.generation))
+    assert seen == [(True, 0), (True, 0), (True, 1), (True, 1), (True, 2)]
+
+
+def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
+    """What it remembers of positions must not outlive their renumbering."""
+    written = [disk(stack, "a", capacity=120), disk(stack, "b", capacity=90)]
+    players = [Player(storage, store) for store, storage in enumerate(written)]
+    for player in players:
+        player.play(20)
+    storages = [reading(stack, "a"), reading(stack, "b")]
+    many = ManyStorages(storages, [1, 1])
+    reader = stack.enter_context(closing(Sampler(many, 1, 0.6)))
+    rng = np.random.default_rng(0)
+    for turn in range(24):
+        windows = set(windows_of(storages, 3))
+        batch = reader.sample(Sequences(100, 3), None, rng)
+        assert set(labels_of(np.asarray(batch.observation))) <= windows
+        for b, label in enumerate(labels_of(np.asarray(batch.observation))):
+            row = rows_of(label.store, label.episode, label.row, label.row + 3)
+            assert np.array_equal(batch.info["picture"][b], row["info/picture"])
+        players[turn % 2].play(3)
+        assert many.refresh()
+    assert many.generation >= 12
+    assert all(storage.table.base > 0 for storage in storages)
+
+
+def test_a_snapshot_stays_until_the_refresh(stack: ExitStack) -> None:
+    written = disk(stack, "a", capacity=60)
+    written.add([whole(0, 0, 5)])
+    many = ManyStorages([reading(stack, "a")])
+    before = [told(one) for one in episodes_of(many)]
+    for episode in range(1, 40):
+        written.add([whole(0, episode, 9)])
+    assert written.table.base > 0
+    assert [told(one) for one in episodes_of(many)] == before
+    assert many.refresh()
+    assert min(one.id for one in episodes_of(many)) > 0
+
+
+def test_a_piece_that_was_evicted_in_ram_is_refused_not_mistaken() -> None:
+    storage = MemoryStorage(SPEC, capacity=40)
+    storage.add([whole(0, 0, 5)])
+    many = ManyStorages([MemoryStorage(SPEC), storage])
+    for episode in range(1, 40):
+        storage.add([whole(0, episode, 5)])
+    with pytest.raises(ValueError, match=r"store 1 \(in RAM\) was evicted .* call refresh"):
+        many.payload(0)
+    with pytest.raises(ValueError, match="was evicted"):
+        many.metadata(0)
+    assert many.refresh()
+    assert many.metadata(0)["number"] == storage.table.records["episode"][0]
+
+
+def test_metadata_and_sessions_are_those_of_each_storage(stack: ExitStack) -> None:
+    storages: list[Storage] = [disk(stack, "a"), MemoryStorage(SPEC)]
+    for store, storage in enumerate(storages):
+        storage.append_session({"run": store})
+        storage.add([whole(store, 0, 3), whole(store, 1, 3)])
+    many = ManyStorages(storages)
+    assert [dict(session) for session in many.sessions] == [{"run": 0}, {"run": 1}]
+    assert [many.metadata(position) for position in range(4)] == [
+        {"store": store, "number": number} for store in (0, 1) for number in (0, 1)
+    ]
+
+
+def test_nothing_can_be_written(stack: ExitStack) -> None:
+    many = ManyStorages([disk(stack, "a"), MemoryStorage(SPEC)])
+    with pytest.raises(ValueError, match="pieces cannot be added to 2 stores that are read as one"):
+        many.add([whole(0, 0, 3)])
+    with pytest.raises(ValueError, match=r"a run cannot be added .* open that one alone"):
+        many.append_session({})
+    assert len(many.table) == 0
+
+
+def test_closing_closes_every_storage(stack: ExitStack) -> None:
+    storages = [disk(stack, "a"), disk(stack, "b")]
+    many = ManyStorages(storages)
+    many.close()
+    many.close()
+    for storage in storages:
+        with pytest.raises(ValueError, match="is closed"):
+            storage.add([whole(0, 0, 3)])
+
+
+def changed(**change: Any) -> Spec:
+    return replace(SPEC, fields=(replace(SPEC.fields[0], **change), *SPEC.fields[1:]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (changed(dtype="int32"), r"'observation' was \(.* int64 .* is \(.* int32 \(3,\), narrow\)"),
+        (changed(shape=(4,)), r"'observation' was \(.* \(3,\), narrow\), is \(.* \(4,\), narrow\)"),
+        (changed(codec="raw", dtype="int32"), r"int64 \(3,\), narrow\), is \(.* int32 \(3,\), raw"),
+        (changed(stack=4, shape=(3,)), "stack of 4 padded by zero"),
+        (SPEC.with_more([Field("info/lives", "int64", (), "raw")]), "'info/lives' is not in the"),
+        (replace(SPEC, fields=SPEC.fields[:-1]), "field 'info/picture' is missing"),
+        (replace(SPEC, fields=SPEC.fields[::-1]), "stand in another order"),
+    ],
+)
+def test_other_rows_are_refused_with_the_folder_and_the_difference(
+    spec: Spec, message: str, stack: ExitStack
+) -> None:
+    storages = [disk(stack, "a"), disk(stack, "b", RAW), disk(stack, "c", spec)]
+    with pytest.raises(SpecMismatch, match=message) as caught:
+        ManyStorages(storages)
+    here = Path.cwd()
+    assert str(caught.value).startswith(f"{here / 'c'} holds other rows than {here / 'a'}: ")
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], "weights: expected one for each of 2 stores, got 1"),
+        ([1, 2, 3], "weights: expected one for each of 2 stores, got 3"),
+        ([1, -0.5], "weights: expected finite numbers >= 0, got -0.5"),
+        ([1, float("nan")], "weights: expected finite numbers >= 0, got nan"),
+        ([float("inf"), 1], "weights: expected finite numbers >= 0, got inf"),
+        ([0, 0.0], "weights: expected at least one above 0, got zeros alone"),
+    ],
+)
+def test_weights_that_share_nothing_out_are_refused(weights: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ManyStorages([MemoryStorage(SPEC), MemoryStorage(SPEC)], weights)
+
+
+def test_no_storage_and_several_in_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected at least one store, got none"):
+        ManyStorages([])
+    inner = ManyStorages([MemoryStorage(SPEC)])
+    with pytest.raises(ValueError, match="got several that are read as one already"):
+        ManyStorages([inner, MemoryStorage(SPEC)])
+
+
+def test_folders_are_opened_to_be_read_as_one(stack: ExitStack) -> None:
+    for store, path in enumerate("ab"):
+        with closing(disk(stack, path)) as storage:
+            storage.add([whole(store, 0, 5)])
+    with closing(open_many(["a", Path("b")], [0, 1], "raise")) as many:
+        assert [one.id for one in episodes_of(many)] == [0, ID]
+        assert {label.store for label in labels_of(draw(many, 9, 3).observation)} == {1}
+    with pytest.raises(StoreNotFound, match="nowhere holds no store"):
+        open_many(["a", "nowhere"], None, "raise")
+
+
+def test_stores_that_do_not_fit_together_are_closed_again(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk(stack, "a")
+    disk(stack, "b", changed(dtype="int32"))
+    closed: list[str] = []
+    close = DiskStorage.close
+
+    def noted(storage: DiskStorage) -> None:
+        closed.append(storage.path.name)
+        close(storage)
+
+    monkeypatch.setattr(DiskStorage, "close", noted)
+    with pytest.raises(SpecMismatch):
+        open_many(["a", "b"], None, "raise")
+    assert sorted(closed) == ["a", "b"]
+
+
+def spoil(storage: Storage, path: Path, position: int) -> None:
+    """Change a byte in a piece's rows."""
+    record = storage.table.record(position)
+    file = path / f"segment-{record.segment:08}.bin"
+    data = bytearray(file.read_bytes())
+    data[record.offset + record.nbytes - 9] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_a_damaged_piece_stops_a_read_or_is_skipped_and_counted(
+    on_corrupt: str, stack: ExitStack
+) -> None:
+    for store, path in enumerate("ab"):
+        with closing(disk(stack, path)) as storage:
+            storage.add([whole(store, 0, 5), whole(store, 1, 5)])
+            if path == "b":
+                spoil(storage, Path(path), 0)
+    storages = [reading(stack, path, on_corrupt=on_corrupt) for path in "ab"]
+    many = ManyStorages(storages)
+    if on_corrupt == "raise":
+        with pytest.raises(StoreCorrupt, match="b"):
+            episodes_of(many)
+        return
+    assert [one.id for one in episodes_of(many)] == [0, 1, ID + 1]
+    assert (many.lost_pieces, storages[0].lost_pieces) == (1, 0)
+    many.refresh()
+    assert [one.id for one in episodes_of(many)] == [0, 1, ID + 1]
+    assert set(labels_of(np.asarray(draw(many, 99, 4).observation))) == {
+        Label(store, episode, row) for store, episode in ((0, 0), (0, 1), (1, 1)) for row in (0, 1)
+    }
+
+
+def test_a_store_that_breaks_in_a_refresh_leaves_the_others_readable(stack: ExitStack) -> None:
+    written = [disk(stack, "a"), disk(stack, "b")]
+    many = ManyStorages([reading(stack, "a"), reading(stack, "b")])
+    written[0].add([whole(0, 0, 5)])
+    Path("b/manifest.json").write_text("nonsense")
+    with pytest.raises(StoreCorrupt, match="manifest"):
+        many.refresh()
+    assert [one.id for one in episodes_of(many)] == [0]
+
+
+def test_an_unfinished_episode_of_one_store_is_not_continued_by_another() -> None:
+    storages = [MemoryStorage(SPEC), MemoryStorage(SPEC)]
+    storages[0].add([whole(0, 0, 5, End.NONE)])
+    storages[1].add([whole(1, 0, 5, End.NONE)])
+    found = episodes_of(ManyStorages(storages))
+    assert [(one.id, one.rows, bool(one.cut[-1])) for one in found] == [(0, 5, True), (ID, 5, True)]

@@ -1,0 +1,60 @@
+"""What is particular to episodes in RAM; the rest is in the storage contract."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import End, Field, MemoryStorage, Spec
+from stepwell.buffers.storage.memory import check_free_memory
+from support.models.chunk_model import SPEC, assert_holds, piece_of
+from support.storage_contract import play
+
+
+def test_a_plan_that_does_not_fit_in_memory_fails_at_once() -> None:
+    raw = Spec(
+        (Field("observation", "float64", (1_000, 1_000), "raw"),), "observation", "observation"
+    )
+    message = (
+        r"capacity=10000000 steps takes \d+\.\d GB uncompressed, expected at most the \d+\.\d GB"
+    )
+    with pytest.raises(ValueError, match=message):
+        MemoryStorage(raw, capacity=10_000_000)
+    MemoryStorage(raw, capacity=1)
+
+
+def test_memory_of_evicted_pieces_is_given_back() -> None:
+    storage = MemoryStorage(SPEC, capacity=320, capacity_bytes=1 << 20)
+    most = 0
+    for episode in range(300):
+        storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
+        most = max(most, storage.nbytes)
+    assert storage.nbytes <= most <= 1 << 20
+
+
+def test_memory_that_was_given_out_outlives_its_eviction() -> None:
+    storage = MemoryStorage(SPEC, capacity=32)
+    storage.add([piece_of(0, 0, 2)])
+    buffer, origin = storage.payload(0)
+    before = bytes(np.asarray(buffer)[origin : origin + 100])
+    for episode in range(1, 100):
+        storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
+    assert storage.table.base > 0
+    assert bytes(np.asarray(buffer)[origin : origin + 100]) == before
+
+
+def test_closing_keeps_the_data() -> None:
+    storage = MemoryStorage(SPEC)
+    added = play(storage, 3)
+    storage.close()
+    assert_holds(storage, added)
+
+
+def test_the_limits_of_the_process_count_as_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: 1 << 60}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], 0))
+    check_free_memory(3 << 29, "a file")  # less than the machine has
+    limits[resource.RLIMIT_DATA] = 1 << 30
+    with pytest.raises(MemoryError, match=r"^a file takes 1\.6 GB of memory"):
+        check_free_memory(3 << 29, "a file")

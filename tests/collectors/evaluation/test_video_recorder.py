@@ -1,0 +1,251 @@
+"""A film of an episode shows the reset, each step once, the true last frame, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell import Collector, RandomPolicy, make_atari, make_vec
+from stepwell.collectors.evaluation.video import Video
+from stepwell.collectors.evaluation.video_recorder import Camera, real_time_fps
+from stepwell.wrappers import FrameSkip
+from support.envs.fakes import CounterEnv, RestartVectorEnv
+from support.envs.screen_env import ScreenEnv
+from support.mp4_files import needs_av, read
+
+SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+
+
+def screens(lengths: list[Any], **options: Any) -> SyncVectorEnv[Any, Any]:
+    kinds = [
+        lambda length=length, tag=tag: ScreenEnv(length, tag) for tag, length in enumerate(lengths)
+    ]
+    return SyncVectorEnv(kinds, **options)
+
+
+def film(
+    envs: Any, files: Mapping[int, Path | None], seed: int = 0, **goal: Any
+) -> tuple[Video, ...]:
+    camera = Camera(envs, files)
+    with Collector(envs, RandomPolicy(), seed=seed, on_step=camera.look) as collector:
+        collector.collect(**goal)
+    return camera.videos
+
+
+def told(video: Video) -> list[tuple[int, ...]]:
+    """(tag, episode of the env, t) of each frame, which must be of one colour."""
+    frames = video.frames
+    assert (frames == frames[:, :1, :1]).all()
+    return [tuple(frame[0, 0].tolist()) for frame in frames]
+
+
+def by_start(lengths: list[list[int]], count: int) -> list[tuple[int, int, int]]:
+    """(tag, episode of the env, steps) of the first episodes to start, played one by one."""
+    starts = []
+    for tag, own in enumerate(lengths):
+        at = 0
+        for episode in range(count):
+            steps = own[episode % len(own)]
+            starts.append((at, tag, episode, steps))
+            at += steps + 1  # in NEXT_STEP mode a reset takes a step
+    return [(tag, episode, steps) for _, tag, episode, steps in sorted(starts)[:count]]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3), min_size=1, max_size=4),
+    st.integers(1, 6),
+    st.data(),
+)
+def test_a_film_has_the_frames_of_its_episode_and_no_others(
+    lengths: list[list[int]], count: int, data: st.DataObject
+) -> None:
+    wanted = data.draw(st.sets(st.integers(0, count - 1)))
+    videos = film(screens(lengths), dict.fromkeys(wanted), episodes=count)
+    expected = by_start(lengths, count)
+    assert [video.episode for video in videos] == sorted(wanted)
+    for video in videos:
+        tag, episode, steps = expected[video.episode]
+        assert told(video) == [(tag, episode, t) for t in range(steps + 1)]
+        assert video.shape == (steps + 1, 6, 9, 3)
+
+
+def test_only_what_is_filmed_is_rendered_and_once_a_step() -> None:
+    envs = screens([3, 5, 4])
+    film(envs, {1: None, 3: None}, episodes=6)
+    assert [env.unwrapped.renders for env in envs.envs] == [4, 6, 0]  # type: ignore[attr-defined]
+
+
+def test_with_seeds_the_films_are_in_the_order_of_the_seeds() -> None:
+    videos = film(screens([2, 3]), {2: None, 1: None}, seeds=[5, 6, 7])
+    assert [told(video)[0][0] for video in videos] == [1, 0]
+    assert [video.shape[0] for video in videos] == [4, 3]
+
+
+def test_films_are_in_the_order_of_the_starts_whatever_ends_first() -> None:
+    videos = film(screens([9, 2]), {0: None, 1: None, 2: None}, episodes=3)
+    assert [video.episode for video in videos] == [0, 1, 2]
+    assert [video.shape[0] for video in videos] == [10, 3, 3]
+
+
+def test_under_vector_wrappers_the_envs_inside_are_filmed() -> None:
+    envs = gym.wrappers.vector.RecordEpisodeStatistics(screens([3, 2]))
+    (video,) = film(envs, {1: None}, episodes=2)
+    assert told(video) == [(1, 0, 0), (1, 0, 1), (1, 0, 2)]
+
+
+def test_an_episode_that_is_begun_anew_is_filmed_anew() -> None:
+    envs = RestartVectorEnv([lambda: ScreenEnv(5)], at_step=3)
+    (video,) = film(envs, {0: None}, episodes=1)
+    assert told(video) == [(0, 1, t) for t in range(6)]
+
+
+@needs_av
+def test_files_and_frames_of_several_episodes_at_once_agree() -> None:
+    files = {number: Path(f"{number}.mp4") for number in range(5)}
+    kinds = [
+        lambda: ScreenEnv([4, 2], 0, size=(33, 40)),
+        lambda: ScreenEnv(7, 60, size=(33, 40)),
+        lambda: ScreenEnv(3, 120, size=(33, 40)),
+    ]
+    videos = film(SyncVectorEnv(kinds), files, episodes=5)
+    assert len(videos) == 5
+    assert sorted(os.listdir()) == [f"{number}.mp4" for number in range(5)]
+    for video in videos:
+        assert video.path == files[video.episode]
+        assert video.to_json()["path"] == f"{video.episode}.mp4"
+        facts, decoded = read(Path(f"{video.episode}.mp4"))
+        assert facts["fps"] == video.fps == 24
+        assert facts["frames"] == video.shape[0]
+        assert np.abs(decoded[:, :33, :40].astype(int) - video.frames).mean() < 3
+
+
+@needs_av
+def test_what_was_not_filmed_to_the_end_leaves_no_file() -> None:
+    envs = screens([[3, 9], 9])
+    camera = Camera(envs, {0: Path("0.mp4"), 1: Path("1.mp4"), 2: Path("2.mp4")})
+    with Collector(envs, RandomPolicy(), seed=0, on_step=camera.look) as collector:
+        collector.collect(steps=12)
+    camera.abort()
+    camera.abort()
+    assert os.listdir() == ["0.mp4"]
+    assert [video.episode for video in camera.videos] == [0]
+
+
+@pytest.mark.parametrize("backend", ["make_atari", "gymnasium"])
+def test_a_film_of_an_atari_game_shows_the_screens_of_the_emulator(backend: str) -> None:
+    envs = (
+        make_atari("breakout", 2, backend="python", num_workers=0, max_frames=400)
+        if backend == "make_atari"
+        else make_vec(
+            "ALE/Breakout-v5",
+            2,
+            num_workers=0,
+            env_kwargs={"render_mode": "rgb_array", "max_num_frames_per_episode": 400},
+        )
+    )
+    kept: list[np.ndarray] = []
+    inner: Any = envs.unwrapped
+    camera = Camera(envs, {1: None})
+
+    def look(report: Any) -> None:
+        if (report.episode == 1).any():
+            kept.append(inner.envs[1].unwrapped.ale.getScreenRGB())
+        camera.look(report)
+
+    with Collector(envs, RandomPolicy(), seed=3, on_step=look) as collector:
+        lengths = collector.collect(seeds=[11, 12]).lengths
+    (video,) = camera.videos
+    assert video.shape[0] - 1 in lengths
+    assert (video.frames == np.stack(kept)).all()
+    assert (video.frames[-1] != video.frames[0]).any()
+    assert video.fps == 15
+
+
+FPS: list[tuple[Callable[[], Any], float]] = [
+    (lambda: ScreenEnv(), 24),
+    (lambda: FrameSkip(ScreenEnv(), 3), 8),
+    (lambda: TimeLimit(ScreenEnv(), 5), 24),
+    (lambda: CounterEnv(), 30),
+    (lambda: gym.make("CartPole-v1"), 50),
+    (lambda: make_atari("pong", backend="python", num_workers=0).unwrapped.envs[0], 15),  # type: ignore[attr-defined]
+    (
+        lambda: make_atari("pong", backend="python", num_workers=0, frame_skip=7).unwrapped.envs[0],  # type: ignore[attr-defined]
+        60 / 7,
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "fps"), FPS, ids=range(len(FPS)))
+def test_films_play_in_real_time(make: Callable[[], Any], fps: float) -> None:
+    assert float(real_time_fps(make())) == fps
+
+
+class Odd(ScreenEnv):
+    """Renders what is no frame."""
+
+    def __init__(self, frame: Any) -> None:
+        super().__init__()
+        self.frame = frame
+
+    def render(self) -> Any:
+        return self.frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (None, r"expected render\(\) to give a frame \[H, W, 3\], got NoneType"),
+        (np.zeros((4, 4), np.uint8), r"a frame \[H, W, 3\], got \(4, 4\)"),
+        (np.zeros((4, 4, 4), np.uint8), r"a frame \[H, W, 3\], got \(4, 4, 4\)"),
+        (np.zeros((4, 4, 3)), r"expected render\(\) to give uint8, got float64"),
+    ],
+)
+def test_what_is_no_frame_is_refused(frame: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        film(SyncVectorEnv([lambda: Odd(frame)]), {0: None}, episodes=1)
+
+
+def refused(envs: Any) -> str:
+    with pytest.raises(ValueError, match="video: ") as caught:
+        Camera(envs, {0: None})
+    envs.close()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
+def test_envs_that_are_reset_before_they_can_be_rendered_are_refused(mode: AutoresetMode) -> None:
+    assert refused(screens([3], autoreset_mode=mode)) == (
+        f"video: expected envs with autoreset mode NEXT_STEP, got {mode.name}, under which an env "
+        f"is reset before its last frame can be rendered; make them with NEXT_STEP"
+    )
+
+
+def test_envs_in_other_processes_or_in_native_code_are_refused() -> None:
+    for envs in (
+        AsyncVectorEnv([ScreenEnv]),
+        make_vec("CartPole-v1", 2, num_workers=1),
+        make_atari("pong"),
+    ):
+        assert refused(envs) == (
+            f"video: expected envs that are stepped in this process, got {type(envs).__name__}; "
+            f"give evaluate the env's id, or make the envs with num_workers=0 (make_atari: "
+            f"backend='python' too)"
+        )
+
+
+@pytest.mark.parametrize("mode", [None, "human", "rgb_array_list"])
+def test_envs_that_do_not_render_arrays_are_refused(mode: str | None) -> None:
+    assert refused(SyncVectorEnv([lambda: ScreenEnv(render_mode=mode)])) == (
+        f"video: expected envs made with render_mode='rgb_array', got {mode!r}; make them so, or "
+        f"give evaluate the env's id"
+    )

@@ -1,0 +1,120 @@
+"""Rows into episodes, episodes into the replay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from stepwell.buffers import SequenceReplayBuffer, Spec
+from stepwell.collectors.replay_writer import Recorder
+from stepwell.collectors.step_result import Arrival
+
+SPEC = Spec.from_spaces(spaces.Box(0, 9, (1,), np.int64), spaces.Discrete(3))
+
+
+@pytest.fixture
+def replay() -> SequenceReplayBuffer:
+    made = SequenceReplayBuffer(seed=0)
+    made.bind(SPEC, {})
+    return made
+
+
+class Feeder:
+    """Feeds a recorder with rows that count."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.t = recorder, 0
+
+    def row(self, *, first: bool = False, terminated: bool = False) -> None:
+        flag = np.array([True, True])
+        rows = {"observation": np.full((2, 1), self.t % 9)}
+        self.t += 1
+        self.recorder.observe(
+            Arrival(
+                None, rows, np.zeros(2), flag if first else None, flag if terminated else None, None
+            )
+        )
+
+    def act(self) -> None:
+        self.recorder.act({"action": np.array([1, 2])}, None)
+
+
+def test_rows_wait_for_the_flush(replay: SequenceReplayBuffer) -> None:
+    feed = Feeder(Recorder(replay, 2, flush_seconds=1e9))
+    feed.row(first=True)
+    for _ in range(5):
+        feed.act()
+        feed.row()
+    assert replay.steps == 0
+    feed.recorder.flush()
+    assert replay.steps == 10
+    assert feed.recorder.kept == "10 steps, 0 ended episodes, in RAM"
+    feed.recorder.flush()
+    assert replay.steps == 10
+
+
+def test_no_row_waits_longer_than_it_may(
+    replay: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("stepwell.collectors.replay_writer.time.monotonic", lambda: now[0])
+    feed = Feeder(Recorder(replay, 2, flush_seconds=10.0))
+    feed.row(first=True)
+    feed.act()
+    feed.row()
+    now[0] = 109.9
+    feed.act()
+    assert replay.steps == 0
+    feed.row()
+    now[0] = 110.0
+    feed.act()
+    assert replay.steps == 4
+    feed.row()
+    now[0] = 119.9
+    feed.act()
+    assert replay.steps == 4
+
+
+def test_what_is_kept_is_counted_for_this_recorder_alone(replay: SequenceReplayBuffer) -> None:
+    for _ in range(2):
+        feed = Feeder(Recorder(replay, 2, flush_seconds=1e9))
+        feed.row(first=True)
+        feed.act()
+        feed.row(terminated=True)
+        feed.recorder.flush()
+        assert feed.recorder.kept == "2 steps, 2 ended episodes, in RAM"
+    assert [episode.id for episode in replay.iter_episodes()] == [0, 1, 2, 3]
+
+
+def test_a_recorder_notices_that_somebody_else_has_written(replay: SequenceReplayBuffer) -> None:
+    one, other = (Feeder(Recorder(replay, 2, flush_seconds=1e9)) for _ in range(2))
+    one.row(first=True)
+    one.act()
+    one.row()
+    one.recorder.flush()
+    assert not one.recorder.is_overtaken
+    assert other.recorder.is_overtaken
+    other.recorder.begin_anew()
+    assert not other.recorder.is_overtaken
+    other.row(first=True)
+    other.act()
+    other.row(terminated=True)
+    other.recorder.flush()
+    assert one.recorder.is_overtaken
+    one.recorder.begin_anew()
+    one.row(first=True)
+    one.act()
+    one.row(terminated=True)
+    one.recorder.flush()
+    assert [(e.id, e.steps) for e in replay.iter_episodes()] == [(n, 1) for n in range(6)]
+
+
+def test_the_digest_is_that_of_the_replay(replay: SequenceReplayBuffer) -> None:
+    feed = Feeder(Recorder(replay, 2, flush_seconds=0.0))
+    feed.row(first=True)
+    for _ in range(4):
+        feed.act()
+        feed.row()
+    feed.recorder.flush()
+    assert feed.recorder.digest == replay.digest()

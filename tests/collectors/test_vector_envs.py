@@ -1,0 +1,124 @@
+"""What is known of the vector envs that exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from stepwell.collectors.vector_envs import (
+    FrameClock,
+    hands_out_copies,
+    is_ale,
+    mode_of,
+    split_step,
+)
+from support.envs.fakes import CounterEnv
+
+
+def counters(**options: Any) -> SyncVectorEnv:
+    return SyncVectorEnv([CounterEnv] * 2, **options)
+
+
+def test_the_mode_is_what_the_env_itself_says() -> None:
+    for mode in AutoresetMode:
+        assert mode_of(counters(autoreset_mode=mode)) is mode
+        if mode is not AutoresetMode.SAME_STEP:
+            assert mode_of(RecordEpisodeStatistics(counters(autoreset_mode=mode))) is mode
+
+
+def test_the_mode_in_the_metadata_is_taken_where_there_is_no_other() -> None:
+    class Bare(VectorEnv[Any, Any, Any]):
+        num_envs = 1
+        metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+    assert mode_of(Bare()) is AutoresetMode.DISABLED
+    Bare.metadata = {"autoreset_mode": "next_step"}
+    with pytest.raises(ValueError, match="autoreset_mode") as caught:
+        mode_of(Bare())
+    assert str(caught.value) == (
+        "envs.metadata['autoreset_mode']: expected a gymnasium.vector.AutoresetMode, got "
+        "'next_step'; set it to what the env does (stepwell.check_vector_env finds out)"
+    )
+
+
+def test_a_step_is_split_where_the_outermost_env_can_do_so() -> None:
+    class Sending(SyncVectorEnv):
+        def send(self, actions: Any) -> None:
+            self.sent = actions
+
+        def recv(self) -> Any:
+            return self.step(self.sent)
+
+    calls: list[str] = []
+
+    class Wrapped(RecordEpisodeStatistics):
+        def step(self, actions: Any) -> Any:
+            calls.append("step")
+            return super().step(actions)
+
+    envs = Sending([CounterEnv] * 2)
+    envs.reset(seed=0)
+    send, receive = split_step(envs)
+    send(np.zeros(2, np.int64))
+    assert receive()[0][:, 1].tolist() == [1, 1]
+    # What a wrapper adds must not be stepped past.
+    wrapped = Wrapped(envs)
+    wrapped.reset(seed=0)
+    send, receive = split_step(wrapped)
+    send(np.zeros(2, np.int64))
+    assert calls == []
+    assert receive()[0][:, 1].tolist() == [1, 1]
+    assert calls == ["step"]
+
+
+def test_only_envs_that_surely_copy_are_trusted() -> None:
+    class Mine(SyncVectorEnv):
+        pass
+
+    assert hands_out_copies(counters())
+    assert not hands_out_copies(counters(copy=False))
+    assert not hands_out_copies(Mine([CounterEnv]))
+    assert not hands_out_copies(RecordEpisodeStatistics(counters()))
+    envs = AsyncVectorEnv([CounterEnv], copy=False)
+    assert not hands_out_copies(envs)
+    envs.close()
+
+
+def test_ale_py_gives_arrays_of_its_own_each_step() -> None:
+    """What is trusted here."""
+    envs = AtariVectorEnv("pong", 2, img_height=8, img_width=8)
+    assert is_ale(envs)
+    assert is_ale(RecordEpisodeStatistics(envs))
+    assert not is_ale(counters())
+    assert hands_out_copies(envs)
+    observation, _ = envs.reset(seed=0)
+    held = [(observation, observation.copy())]
+    for _ in range(20):
+        observation = envs.step(np.ones(2, np.int64))[0]
+        assert not any(np.shares_memory(observation, one) for one, _ in held)
+        held.append((observation, observation.copy()))
+    assert all(np.array_equal(one, copy) for one, copy in held)
+    envs.close()
+
+
+def test_a_frame_clock_tells_a_reset_from_a_lost_life() -> None:
+    def info(frames: list[int], episode_frames: list[int]) -> dict[str, Any]:
+        return {
+            "frame_number": np.array(frames, np.int32),
+            "episode_frame_number": np.array(episode_frames, np.int32),
+        }
+
+    clock, everyone = FrameClock(2), slice(None)
+    clock.forget()
+    for frames in range(-3, 4):  # whatever they show after a reset, it was one
+        assert not clock.moved_on(info([frames, 5], [frames, 4]), everyone).any()
+    clock.set(info([100, 200], [50, 60]), everyone)
+    assert clock.moved_on(info([104, 200], [54, 0]), everyone).tolist() == [True, False]
+    assert clock.moved_on(info([204], [64]), np.array([1])).tolist() == [True]
+    clock.set(info([204], [0]), np.array([1]))
+    assert clock.moved_on(info([104, 205], [54, 1]), everyone).tolist() == [True, True]

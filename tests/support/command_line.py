@@ -1,0 +1,85 @@
+"""Runs the command line within the test's process, and knows what a user might name there."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stepwell.collectors.cli.app import main
+
+MODULE = """
+import numpy as np
+from support.envs.fakes import CounterEnv, CrashEnv
+
+def zeros(observation, is_first): return np.zeros(len(is_first), np.int64)
+def wide(observation, is_first): return np.zeros((len(is_first), 2), np.int64)
+def floats(observation, is_first): return np.zeros(len(is_first), np.float32)
+def high(observation, is_first): return np.full(len(is_first), 99)
+def fails(observation, is_first): return [][0]
+def one(observation): return 0
+class Agent:
+    def __init__(self): self.calls = 0
+    def __call__(self, observation, is_first):
+        self.calls += 1
+        return zeros(observation, is_first), {"calls": np.full(len(is_first), self.calls)}
+class Tired(Agent):
+    def __call__(self, observation, is_first):
+        if self.calls == 20: raise KeyError("tired")
+        return super().__call__(observation, is_first)
+class Counting:
+    def initial_state(self, num_envs): return np.zeros(num_envs, np.int64)
+    def __call__(self, observation, is_first, state):
+        return zeros(observation, is_first), state + 1, {"age": state}
+class Stateless(Counting):
+    def __call__(self, observation, is_first): pass
+class Needy:
+    def __init__(self, model): pass
+    def __call__(self, observation, is_first): pass
+number = 3
+def counter(): return CounterEnv(5)
+def crash_at_once(): return CrashEnv(1)
+def crash_later(): return CrashEnv(9)
+def unmade(): return undefined
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+class CommandLine:
+    """The command `stepwell`, in this process.
+
+    Args:
+        monkeypatch: Undoes what importing the user's modules does.
+        capsys: Reads what is printed.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self._patch = monkeypatch
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        self.write("mine", MODULE)
+
+    def write(self, name: str, source: str) -> None:
+        """Put a module into the current folder."""
+        Path(f"{name}.py").write_text(source)
+        self._patch.delitem(sys.modules, name, raising=False)
+        # Undone after the test: the name is another module in the next one.
+        self._patch.setitem(sys.modules, name, sys)
+        del sys.modules[name]
+
+    def __call__(self, command: str) -> Result:
+        """Run it."""
+        self._capsys.readouterr()
+        code = main(command.split())
+        said = self._capsys.readouterr()
+        return Result(code, said.out, said.err)

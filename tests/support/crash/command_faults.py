@@ -1,0 +1,594 @@
+"""Commands that are killed, interrupted, or run out of disk at any call, and what holds then.
+
+A scenario is a command in a folder of its own. Each case takes a fresh copy of that folder, lets a
+fault happen at one call, looks at what is there, and runs the command once more without a fault.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import stepwell as sw
+from stepwell.buffers import DiskStorage, End, Piece, StoreFailed, copy_episodes, verify
+from stepwell.buffers.bridges import export_episodes
+from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.collectors.cli.app import main
+from support.crash.crash_truth import Wrong, promised, require
+from support.crash.disk_faults import NoSyncFiles
+from support.crash.failing_calls import FAULTS, Commands, Fault, Outcome
+from support.exchanged_stores import tagged_store
+from support.libraries.original_memmap import OriginalWriter, tagged
+
+__all__ = ["SCENARIOS", "Case", "Scenario", "Yield", "run_cases"]
+
+_SENTENCE = re.compile(r"stepwell: .+\n")
+_KEPT = re.compile(r"kept: ([0-9,]+) steps, ([0-9,]+) ended episodes")
+# Of a flush that fails in one of these nobody knows whether it is stored.
+_FLUSHING = re.compile(r"(pwrite|fdatasync) /out/segment-[0-9]+\.bin")
+_OVER = End.TERMINATED | End.TRUNCATED
+
+Tree = Mapping[str, bytes]
+Yield = Counter[str]
+
+
+class Known(NamedTuple):
+    """Every bit of an episode."""
+
+    stream: int
+    first_row: int
+    rows: int
+    end: End
+    metadata: Mapping[str, object]
+    fields: Mapping[str, bytes]
+
+    @property
+    def steps(self) -> int:
+        return self.rows - (self.first_row == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A command, what it needs, and what must hold after a fault.
+
+    Args:
+        name: Of the scenario.
+        arguments: Of the command.
+        prepare: Makes what the command needs, in the folder that it is given.
+        check: Raises `Wrong` where something does not hold.
+        target: What the command makes or changes.
+        needs: Modules without which it cannot run.
+    """
+
+    name: str
+    arguments: str
+    prepare: Callable[[Path], None]
+    check: Callable[[Case], None]
+    target: str = "out"
+    needs: tuple[str, ...] = ()
+
+    @property
+    def is_ring(self) -> bool:
+        return "--capacity" in self.arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A fault at a call of a command, and what came of it.
+
+    Args:
+        scenario: The command.
+        commands: Runs commands.
+        folder: Where it ran.
+        before: The folder as it was before.
+        reference: A folder in which the command ran without a fault.
+        fault: What happened.
+        number: At which call.
+        outcome: How the command ended.
+    """
+
+    scenario: Scenario
+    commands: Commands
+    folder: Path
+    before: Path
+    reference: Path
+    fault: Fault
+    number: int
+    outcome: Outcome
+
+    @property
+    def target(self) -> Path:
+        """What the command makes or changes."""
+        return self.folder / self.scenario.target
+
+    @property
+    def made(self) -> Path:
+        """The same, of the command without a fault."""
+        return self.reference / self.scenario.target
+
+    @property
+    def is_complete(self) -> bool:
+        """The command says that it has done everything."""
+        return self.outcome.code == 0
+
+    @property
+    def call(self) -> str:
+        """Name and path of the call."""
+        calls = self.outcome.calls
+        return calls[self.number].text if self.number < len(calls) else ""
+
+    @property
+    def is_removing(self) -> bool:
+        """The call removes something, which stays where the call fails."""
+        return self.call.startswith(("unlink", "rmdir"))
+
+    def again(self, arguments: str = "") -> None:
+        """Run the command, or another one, once more, now that nothing is amiss."""
+        what = arguments or self.scenario.arguments
+        outcome = self.commands.run(what.split(), self.folder)
+        require(outcome.code == 0, f"then {what!r} ended with {outcome.code}: {outcome.err!r}")
+        require(not outcome.err, f"then {what!r} said {outcome.err!r}")
+
+
+def run_cases(
+    scenario: Scenario,
+    commands: Commands,
+    folder: Path,
+    *,
+    every: int | None = None,
+    first: int = 0,
+    faults: Sequence[Fault] = FAULTS,
+    until_wrong: bool = False,
+    seed: int = 0,
+) -> tuple[Yield, list[str]]:
+    """Let faults happen at calls of a command.
+
+    Args:
+        scenario: The command.
+        commands: Runs it.
+        folder: Where.
+        every: Each fault happens at every n-th call; None draws one call for each.
+        first: The first of these calls.
+        faults: What happens.
+        until_wrong: End with the first case in which something does not hold.
+        seed: For what is drawn.
+
+    Returns:
+        How often a fault ended the command how, and what did not hold.
+    """
+    before, reference = folder / "before", folder / "reference"
+    before.mkdir(parents=True)
+    scenario.prepare(before)
+    shutil.copytree(before, reference)
+    done = commands.run(scenario.arguments.split(), reference)
+    assert done.code == 0, done.err
+    rng, counts, wrong = random.Random(f"{scenario.name} {seed}"), Yield(calls=len(done.calls)), []
+    for fault in faults:
+        calls = sum(call.takes_room or not fault.needs_room for call in done.calls)
+        numbers: Iterable[int] = range(first, calls, every) if every else [rng.randrange(calls)]
+        for number in numbers:
+            place = folder / "case"
+            shutil.copytree(before, place)
+            outcome = commands.run(
+                scenario.arguments.split(), place, fault, number, seed=rng.randrange(1 << 30)
+            )
+            case = Case(scenario, commands, place, before, reference, fault, number, outcome)
+            counts["cases"] += 1
+            counts[f"{fault.name}: exit {outcome.code}"] += 1
+            try:
+                _check_end(case)
+                scenario.check(case)
+            except Wrong as error:
+                wrong.append(
+                    f"{scenario.name}: {fault.name} at call {number} of {calls}, {case.call}: "
+                    f"{error}"
+                )
+            shutil.rmtree(place)
+            if wrong and until_wrong:
+                return counts, wrong
+    return counts, wrong
+
+
+def _check_end(case: Case) -> None:
+    """The command ends as its help says, with one sentence, and leaves no process."""
+    outcome, fault = case.outcome, case.fault
+    require(not outcome.left, f"processes are left: {outcome.left}")
+    if not outcome.fired:  # a run that was shorter
+        require(outcome.code == 0, f"exit code {outcome.code} without a fault: {outcome.err!r}")
+    elif fault.is_kill:
+        require(outcome.code == -9, f"survived with {outcome.code}: {outcome.err!r}")
+    elif outcome.code == 0:
+        # A folder that is there already need not be made, and what is left may lie there.
+        is_made = case.call.startswith("mkdir") and not fault.is_lasting
+        is_harmless = fault.is_interrupt or is_made or case.is_removing
+        require(is_harmless, "exit code 0: the failure went unnoticed")
+        require(not outcome.err, f"done, but said {outcome.err!r}")
+    else:
+        expected = 130 if fault.is_interrupt else 2
+        require(outcome.code == expected, f"exit code {outcome.code}: {outcome.err[-2000:]!r}")
+        require(_SENTENCE.fullmatch(outcome.err) is not None, f"said {outcome.err!r}")
+
+
+# What is in folders
+
+
+def tree(folder: Path) -> Tree:
+    """Every file and folder below one."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"folder"
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def stored(store: Path) -> dict[int, Known]:
+    """Every bit of every episode of a store that must be whole, by id; none where no store is."""
+    if not DiskStorage.exists(store):
+        return {}
+    with promised("verifying"):
+        report = verify(store)
+    require(report.is_whole, f"damaged: {report.damages}")
+    with promised("reading"), sw.SequenceReplayBuffer.open(store, read_only=True) as replay:
+        return {
+            one.id: Known(
+                *(one.stream, one.first_row, one.rows, one.end, dict(one.metadata)),
+                {name: rows.tobytes() for name, rows in one.fields.items()},
+            )
+            for one in replay.iter_episodes()
+        }
+
+
+def content(path: Path) -> object:
+    """What a data set is, but for the times and numbers that are noted in a store."""
+    if DiskStorage.exists(path):
+        return list(stored(path).values())
+    if path.is_dir():
+        return {each.name: content(each) for each in path.iterdir() if each.name != "LOCK"}
+    return path.read_bytes()
+
+
+# The same of folders that change no more.
+_tree_before = functools.lru_cache(4)(tree)
+_stored_before = functools.lru_cache(4)(stored)
+_content_made = functools.lru_cache(4)(content)
+
+
+@functools.lru_cache(4)
+def _damaged_before(store: Path) -> Tree:
+    """The files of a store that are not what was written."""
+    return {each.path.name: each.path.read_bytes() for each in verify(store).damages}
+
+
+def _temporary(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.suffix in (".tmp", ".part")]
+
+
+# Commands that make something new
+
+
+def check_all_or_nothing(case: Case) -> None:
+    """What the command makes is complete or not there, and nothing else has changed."""
+    made, before, now = _content_made(case.made), _tree_before(case.before), tree(case.folder)
+    name = case.scenario.target
+    changed = [each for each, data in before.items() if now.get(each) != data]
+    require(not changed, f"changed {changed}")
+    is_there = now.get(name, b"folder") != b"folder" or any(
+        each.startswith(f"{name}/") for each in now
+    )
+    if is_there:
+        require(content(case.target) == made, f"{name} is there, but not complete")
+    require(is_there or not case.is_complete, "exit code 0, but nothing was made")
+    can_remove = not case.fault.is_broken_disk and not (case.fault.is_failure and case.is_removing)
+    if not case.fault.is_kill and can_remove:
+        new = sorted(now.keys() - before.keys())
+        left = new if not is_there else [n for n in new if f"{n}/".partition("/")[0] != name]
+        require(not left, f"left behind: {left}")
+    if not is_there and now != before:  # else the next run is what the first one was
+        case.again()
+        require(content(case.target) == made, "the next run made something else")
+        require(not _temporary(case.folder), f"the next run left {_temporary(case.folder)}")
+
+
+# Collecting
+
+
+def check_collected(case: Case) -> None:
+    """What was flushed is there, bit by bit; what is said to be kept is; the store goes on."""
+    found, had = stored(case.target), _stored_before(case.before / case.scenario.target)
+    whole = _whole_run(case)
+    for number, one in found.items():
+        if one != had.get(number):
+            require(number in whole, f"episode {number} was never collected")
+            _check_beginning(number, one, whole[number])
+    steps = sum(one.steps for one in found.values())
+    if case.scenario.is_ring:  # a sixteenth of 160 is evicted at a time
+        require(steps >= min(case.outcome.stored, 140), f"only {steps} steps are left")
+    else:
+        lost = had.keys() - found.keys()
+        require(not lost, f"episodes {sorted(lost)} of earlier runs are gone")
+        require(steps >= case.outcome.stored, f"{steps} steps of {case.outcome.stored} flushed")
+    if case.is_complete:
+        require(found == _stored_before(case.made), "exit code 0, but not all is there")
+    elif not case.fault.is_kill:
+        _check_sentence(case, {number: found[number] for number in found.keys() - had.keys()})
+    if not DiskStorage.exists(case.target):
+        case.again()
+        require(stored(case.target) == _stored_before(case.made), "the next run made other data")
+        return
+    case.again(f"{COLLECT} --workers 0 --steps 30 --resume --out {case.scenario.target}")
+    after = stored(case.target)
+    if not case.scenario.is_ring:
+        require(found.items() <= after.items(), "going on has changed what was there")
+    more = sum(one.steps for number, one in after.items() if number not in found)
+    require(more >= 30, f"going on brought {more} steps")
+    require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
+
+
+def _whole_run(case: Case) -> Mapping[int, Known]:
+    """What the command collects without a fault, before anything is evicted."""
+    if not case.scenario.is_ring:
+        return _stored_before(case.made)
+    known = case.reference / "whole"
+    if not known.exists():
+        words = re.sub("--capacity [0-9]+", "", case.scenario.arguments).split()
+        words[words.index("--out") + 1] = known.name
+        assert case.commands.run(words, case.reference).code == 0
+    return _stored_before(known)
+
+
+def _check_beginning(number: int, one: Known, whole: Known) -> None:
+    """An episode is that of the whole run, or some rows of it that a cut ends."""
+    require(
+        (one.stream, one.metadata) == (whole.stream, whole.metadata),
+        f"episode {number} is another one: {one[:5]}, expected {whole[:5]}",
+    )
+    start = one.first_row - whole.first_row
+    is_cut = start + one.rows < whole.rows
+    require(start >= 0 and start + one.rows <= whole.rows, f"rows of episode {number}")
+    require(one.end == (End.NONE if is_cut else whole.end), f"end of episode {number}: {one.end}")
+    for name, data in whole.fields.items():
+        size = len(data) // whole.rows
+        # Of the last row the action may not be chosen yet.
+        count = one.rows - (is_cut and name == "action")
+        expected = data[start * size : (start + count) * size]
+        require(one.fields[name][: count * size] == expected, f"{name} of episode {number}")
+
+
+def _check_sentence(case: Case, new: Mapping[int, Known]) -> None:
+    """What a command says that it has kept is there, and no more."""
+    kept = _KEPT.search(case.outcome.err)
+    said = tuple(int(text.replace(",", "")) for text in kept.groups()) if kept else (0, 0)
+    there = sum(one.steps for one in new.values()), sum(one.end.is_final for one in new.values())
+    is_true = said == there
+    if case.scenario.is_ring:  # an episode without beginning has a row more
+        is_true = said[1] == there[1] and abs(said[0] - there[0]) <= len(new)
+    if case.fault.is_failure and _FLUSHING.match(case.call):
+        is_true = said[0] <= there[0] and said[1] <= there[1]
+    require(is_true, f"said {case.outcome.err!r}, but there are {there}")
+
+
+# Repairing
+
+
+def check_repaired(case: Case) -> None:
+    """However often it is begun, it ends the same, and the files as they were are kept."""
+    whole = _stored_before(case.made)
+    require(not case.is_complete or stored(case.target) == whole, "done, but not the same")
+    case.again()
+    require(stored(case.target) == whole, "the next run ended otherwise")
+    kept = tree(case.target / "damaged").values()
+    for path, data in _damaged_before(case.before / case.scenario.target).items():
+        require(data in kept, f"{path} is not kept as it was")
+    require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
+
+
+# Checkpoints
+
+
+def save_checkpoints(store: str) -> None:
+    """Draw by priorities, save, draw, save; errors end it as they end a command."""
+    try:
+        with sw.SequenceReplayBuffer(store, seed=0) as replay:
+            number = int(replay.load_checkpoint()["number"])
+            for later in (number + 1, number + 2):
+                batch = replay.sample_transitions(16, draw="priorities")
+                replay.update_priorities(batch.ids, np.arange(16.0) + later)
+                _save(replay, later)
+    except KeyboardInterrupt:
+        print("stepwell: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except (StoreFailed, OSError) as error:
+        print(f"stepwell: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _save(replay: sw.SequenceReplayBuffer, number: int) -> None:
+    """Save a number, an array full of it, and what will be drawn next."""
+    state = replay.state_dict()
+    ids = replay.sample_transitions(16, draw="priorities").ids
+    replay.load_state_dict(state)
+    replay.save_checkpoint({"number": number, "next": ids, "array": np.full(1000, number)})
+
+
+def check_checkpoint(case: Case) -> None:
+    """There is the old checkpoint or a new one, and the draws go on as they would have."""
+    with promised("opening"), sw.SequenceReplayBuffer(case.target) as replay:
+        learner = replay.load_checkpoint()
+        number = learner["number"]
+        require(number in (1, 2, 3), f"checkpoint {number}")
+        require(bool((learner["array"] == number).all()), "an array is of another checkpoint")
+        ids = replay.sample_transitions(16, draw="priorities").ids
+        require(bool((ids == learner["next"]).all()), "other draws than before")
+        require(number == 3 or not case.is_complete, f"done, but the checkpoint is {number}")
+    before = _stored_before(case.before / case.scenario.target)
+    require(stored(case.target) == before, "the rows have changed")
+    require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
+
+
+# What the commands need
+
+
+def nothing(folder: Path) -> None:
+    """No more than the folder."""
+
+
+def two_stores(folder: Path) -> None:
+    """Two small stores of the same env."""
+    for name, steps, seed in (("a", 120, 1), ("b", 80, 2)):
+        out = folder / name
+        arguments = f"{COLLECT} --workers 0 --steps {steps} --seed {seed} --out {out}"
+        assert main(arguments.split()) == 0
+
+
+def killed_store(folder: Path) -> None:
+    """A store of two runs; the second was killed after its first flush."""
+    with tempfile.TemporaryDirectory() as scratch:
+        store = Path(scratch) / "store"
+        assert main(f"{COLLECT} --workers 0 --steps 300 --out {store}".split()) == 0
+        with DiskStorage.open(store, files=NoSyncFiles()) as storage:
+            _append(storage, collected(100))
+            shutil.copytree(store, folder / "out")
+
+
+def damaged_store(folder: Path) -> None:
+    """Changed bytes in rows of two segments, in the header of one, and in the manifest."""
+    source = collected(400)
+    store, files = folder / "out", NoSyncFiles()
+    with DiskStorage.create(store, source.spec, segment_bytes=20_000, files=files) as storage:
+        storage.append_session({"command": "a test"})
+        _append(storage, source)
+    first, second, *_, last = sorted(store.glob("segment-*.bin"))
+    for path, offset in (
+        (first, first.stat().st_size // 2),
+        (second, 20),
+        (last, last.stat().st_size // 2),
+        (store / "manifest.json", 200),
+    ):
+        data = bytearray(path.read_bytes())
+        data[offset] ^= 0xFF
+        path.write_bytes(data)
+
+
+def ring_with_checkpoint(folder: Path) -> None:
+    """A ring that has evicted, priorities, and a checkpoint."""
+    with sw.SequenceReplayBuffer(folder / "out", capacity=200, seed=0) as replay:
+        _collect(replay, 260)
+        replay.sample_transitions(16, draw="priorities")
+        _save(replay, 1)
+
+
+def pictures(folder: Path) -> None:
+    """A store of pictures."""
+    with sw.SequenceReplayBuffer(folder / "store") as target:
+        copy_episodes(tagged_store(episodes=3), target)
+
+
+def data_set(name: str) -> Callable[[Path], None]:
+    """The same pictures in a format."""
+    return lambda folder: _export(name, folder)
+
+
+def old_replay(folder: Path) -> None:
+    """A folder as memmap-replay-buffer writes it."""
+    writer = OriginalWriter(folder / "old", 4)
+    for number, steps in ((0, 3), (1, 1), (2, 6)):
+        writer.store(*tagged(number, steps))
+    writer.close()
+
+
+def place_of(name: str) -> str:
+    """What a data set of a format is called."""
+    if name == "minari":
+        return "./set-v0"
+    return "data.h5" if format_of(name).kind == "file" else "data"
+
+
+def _export(name: str, folder: Path) -> None:
+    export_episodes(tagged_store(episodes=3), name, f"{folder}/{place_of(name).removeprefix('./')}")
+
+
+def collected(steps: int) -> sw.SequenceReplayBuffer:
+    replay = sw.SequenceReplayBuffer()
+    _collect(replay, steps)
+    return replay
+
+
+def _collect(replay: sw.SequenceReplayBuffer, steps: int) -> None:
+    envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=5) as collector:
+        collector.collect(steps=steps)
+
+
+def _append(storage: DiskStorage, source: sw.SequenceReplayBuffer) -> None:
+    """Add all episodes, with new ids."""
+    for one in source.iter_episodes():
+        place = storage.table.next_episode, one.stream, one.first_row, one.end
+        storage.add([Piece(*place, one.fields, one.metadata)])
+
+
+COLLECT = "collect CartPole-v1 --num-envs 2 --seed 1 --quiet"
+FORMATS: dict[str, tuple[str, ...]] = {  # and what they need
+    "npz": (),
+    "dreamerv3": (),
+    "rlds": (),
+    "d3rlpy": ("h5py",),
+    "minari": ("minari", "h5py"),
+    "parquet": ("pyarrow",),
+    "lerobot": ("pyarrow",),
+    "iris": ("torch",),
+    "diamond": ("torch",),
+}
+_ROWS = "--observation state --action action --reward reward --terminated done"
+
+
+def _collecting(name: str, more: str, prepare: Callable[[Path], None] = nothing) -> Scenario:
+    return Scenario(name, f"{COLLECT} {more} --out out", prepare, check_collected)
+
+
+def _making(name: str, arguments: str, prepare: Callable[[Path], None]) -> Scenario:
+    return Scenario(name, f"{arguments} --quiet", prepare, check_all_or_nothing)
+
+
+def _exchanging(name: str, needs: tuple[str, ...]) -> list[Scenario]:
+    place = place_of(name)
+    target, check = place.removeprefix("./"), check_all_or_nothing
+    export = f"export store --to {name} --out {place} --quiet"
+    back = f"import {place} --from {name} --out out --quiet"
+    return [
+        Scenario(f"export {name}", export, pictures, check, target, needs),
+        Scenario(f"import {name}", back, data_set(name), check, needs=needs),
+    ]
+
+
+_ALL = [
+    _collecting("collect", "--workers 0 --steps 1100"),
+    _collecting("collect with workers", "--workers 2 --steps 1100"),
+    _collecting("collect into a ring", "--workers 0 --steps 180 --capacity 160"),
+    _collecting("collect --resume", "--workers 0 --steps 1100 --resume", killed_store),
+    _making("copy", "copy a --out out", two_stores),
+    _making("merge", "merge a b --out out", two_stores),
+    _making("filter", "filter a --min-steps 20 --out out", two_stores),
+    _making("drop", "drop a --min-steps 20 --out out", two_stores),
+    Scenario("repair", "repair out --quiet", killed_store, check_repaired),
+    Scenario("repair --yes", "repair out --yes --quiet", damaged_store, check_repaired),
+    Scenario(
+        "checkpoints",
+        f"{__name__}:save_checkpoints out",
+        ring_with_checkpoint,
+        check_checkpoint,
+    ),
+    _making("convert", "convert old out", old_replay),
+    _making("convert to rows", f"convert old out {_ROWS}", old_replay),
+    *(scenario for name, needs in FORMATS.items() for scenario in _exchanging(name, needs)),
+]
+SCENARIOS = {scenario.name: scenario for scenario in _ALL}

@@ -1,0 +1,223 @@
+"""What a store must hold after a crash, as a plain list, and the comparison with what it holds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import DiskStorage, End, Piece, StepwellError
+from stepwell.buffers.storage.chunk_codec import PieceReader, PieceWriter
+from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.disk import options
+from stepwell.buffers.storage.disk.appender import SEGMENTS
+from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter
+from stepwell.buffers.storage.memory import max_piece_rows
+from support.models.chunk_model import SPEC, Recording
+
+
+class Wrong(AssertionError):
+    """The store broke its promise. Other exceptions are mistakes of a test."""
+
+
+def require(claim: bool, *facts: object) -> None:
+    if not claim:
+        raise Wrong(" ".join(map(str, facts)))
+
+
+@contextmanager
+def promised(what: str) -> Iterator[None]:
+    """What happens inside must succeed."""
+    try:
+        yield
+    except (StepwellError, OSError, ValueError) as error:
+        raise Wrong(f"{what}: {type(error).__name__}: {error}") from error
+
+
+class Shape(NamedTuple):
+    """How a store is made."""
+
+    segment_bytes: int
+    capacity: int | None = None
+    capacity_bytes: int | None = None
+
+    def create(self, path: Path, files: Files) -> DiskStorage:
+        with pytest.MonkeyPatch.context() as patch:
+            # Else a ring of bytes would be full only after hundreds of pieces.
+            patch.setattr(options, "_MIN_CAPACITY_BYTES", 1 << 16)
+            return DiskStorage.create(path, SPEC, **self._asdict(), files=files)
+
+
+APPEND, APPEND_LARGE = Shape(16_000), Shape(60_000)
+RING, RING_BYTES = Shape(30_000, capacity=160), Shape(30_000, capacity_bytes=1 << 17)
+RING_SMALL = Shape(30_000, capacity_bytes=1 << 16)
+SHAPES = (APPEND, RING, APPEND_LARGE, RING_BYTES)
+
+_ENCODER = PieceWriter(SPEC)
+_ENDS = (End.NONE, End.NONE, End.PENDING, End.PENDING, End.TERMINATED, End.TRUNCATED)
+
+
+class Plan:
+    """Random flushes of one session of a writer, the same for the same seed."""
+
+    def __init__(self, seed: object, next_episode: int) -> None:
+        self._random = random.Random(repr(seed))
+        self._recording = Recording(next_episode)
+
+    def flush(self) -> list[Piece]:
+        """One to three pieces, now and then so many that they fill more than one segment."""
+        rng = self._random
+        count = rng.choice((1, 1, 1, 2, 2, 3, 3, 7))
+        return [
+            self._recording.piece(rng.randrange(4), rng.randrange(1, 18), rng.choice(_ENDS))
+            for _ in range(count)
+        ]
+
+    @property
+    def next_episode(self) -> int:
+        return self._recording.next_episode
+
+
+class Known(NamedTuple):
+    """A piece and the bytes that it is stored as."""
+
+    piece: Piece
+    data: bytes
+
+
+@dataclass
+class Truth:
+    """What was stored for certain, and the flush that may be there in part.
+
+    Args:
+        shape: How the store was made.
+        stored: Every piece that is stored, evicted ones too: their places are their positions.
+        under_way: Pieces of the flush that did not return yet.
+        parts: Numbers of these that were to be committed together, as far as known.
+        base: A position that eviction has reached for certain.
+    """
+
+    shape: Shape
+    stored: list[Known] = field(default_factory=list[Known])
+    under_way: list[Known] = field(default_factory=list[Known])
+    parts: list[int] = field(default_factory=list[int])
+    base: int = 0
+
+    def begin(self, flush: Sequence[Piece]) -> None:
+        most = max_piece_rows(self.shape.capacity)
+        parts = [part for piece in flush for part in piece.split(most)]
+        self.under_way = [Known(part, b"".join(_ENCODER.encode(part))) for part in parts]
+        self.parts = []
+
+    def end(self) -> None:
+        self.stored += self.under_way
+        self.under_way, self.parts = [], []
+
+    def copy(self) -> Truth:
+        return Truth(
+            self.shape, list(self.stored), list(self.under_way), list(self.parts), self.base
+        )
+
+    @property
+    def next_episode(self) -> int:
+        return max((each.piece.episode + 1 for each in self.stored), default=0)
+
+    def compare(self, store: DiskStorage, *, decode: bool = False) -> None:
+        """A store holds all that it must, at most the flush under way extra, bit by bit.
+
+        Args:
+            store: What is there.
+            decode: Compare the rows as well, as a reader gets them.
+        """
+        table = store.table
+        extra = table.base + len(table) - len(self.stored)
+        allowed = (0, *accumulate(self.parts))
+        require(extra in allowed, f"{extra} pieces more than stored, expected one of {allowed}")
+        pieces = self.stored + self.under_way[:extra]
+        self._compare_eviction(store)
+        _compare_records(table, [each.piece for each in pieces])
+        for position in range(table.base, len(pieces)):
+            buffer, origin = store.payload(position)
+            data = pieces[position].data
+            found = memoryview(cast("bytes", buffer))[origin : origin + len(data)]
+            require(found == data, f"the bytes of piece {position} are wrong")
+            if decode:
+                _compare_rows(store, position, pieces[position].piece)
+
+    def settle(self, store: DiskStorage) -> None:
+        """Compare with an open writer: what it found is stored for good from now on."""
+        self.compare(store)
+        self.stored += self.under_way[: store.table.base + len(store.table) - len(self.stored)]
+        self.under_way, self.parts = [], []
+        self.base = store.table.base
+
+    def _compare_eviction(self, store: DiskStorage) -> None:
+        """The oldest are gone, and no more of them than the capacity asks."""
+        table, shape = store.table, self.shape
+        require(table.base >= self.base, f"evicted pieces are back: {table.base} < {self.base}")
+        if shape.capacity is None and shape.capacity_bytes is None:
+            require(table.base == 0, f"{table.base} pieces are gone from a store without capacity")
+        if table.base and shape.capacity is not None:
+            # A segment is closed at a sixteenth of the capacity, and evicted as a whole.
+            require(table.steps >= 0.8 * shape.capacity, f"only {table.steps} steps are left")
+        if table.base and shape.capacity_bytes is not None:
+            # One file more than needed may go, and one that was full length is cut off after that.
+            least = shape.capacity_bytes - 3 * (shape.capacity_bytes // SEGMENTS + 16_384)
+            require(store.nbytes >= least, f"only {store.nbytes} bytes are left")
+
+
+def _compare_records(table: PieceTable, pieces: Sequence[Piece]) -> None:
+    """Order, ids and links; ids of rows count on through all sessions."""
+    row_ids = [0, *accumulate(piece.rows for piece in pieces)]
+    tails: dict[int, int] = {}
+    for position in range(table.base, len(pieces)):
+        piece, record = pieces[position], table.record(position)
+        before = tails.get(piece.episode, -1)
+        require(
+            (record.episode, record.stream, record.first_row, record.stored_rows, record.end)
+            == (piece.episode, piece.stream, piece.first_row, piece.rows, piece.end),
+            f"piece {position} is {record}",
+        )
+        require(record.row_id == row_ids[position], f"row id of piece {position}: {record}")
+        require(record.previous == before, f"piece {position} follows {before}: {record}")
+        tails[piece.episode] = position
+    found = np.flatnonzero(table.records["is_tail"]) + table.base
+    require(found.tolist() == sorted(tails.values()), f"last pieces: {found}")
+    require(table.next_row_id == row_ids[-1], f"next row id {table.next_row_id}")
+    steps = {piece.episode: piece.first_row + piece.rows - 1 for piece in pieces}
+    require(table.total_steps == sum(steps.values()), f"total steps {table.total_steps}")
+    used = max(steps, default=-1)
+    require(table.next_episode == used + 1, f"next episode {table.next_episode}, used {used}")
+
+
+def _compare_rows(store: DiskStorage, position: int, piece: Piece) -> None:
+    reader, (buffer, origin) = PieceReader(store.spec), store.payload(position)
+    places = reader.places(buffer, origin, piece.rows)
+    for each, place in zip(store.spec.fields, places, strict=True):
+        rows = piece.fields[each.name]
+        got = np.empty_like(rows)
+        reader.copy(buffer, place, 0, got)
+        require(got.tobytes() == rows.tobytes(), f"{each.name} of piece {position} is wrong")
+    require(store.metadata(position) == piece.metadata, f"metadata of piece {position} is wrong")
+
+
+@contextmanager
+def watched_commits(parts: list[int]) -> Iterator[None]:
+    """List how many pieces of a flush are to be committed together, before they are."""
+    commit = SegmentWriter.commit
+
+    def watched(self: SegmentWriter, pieces: Sequence[Encoded], table: PieceTable) -> None:
+        parts.append(len(pieces))
+        commit(self, pieces, table)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentWriter, "commit", watched)
+        yield

@@ -1,0 +1,216 @@
+"""Stores on a medium that loses power at a random moment, and again while they recover."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from stepwell.buffers import DiskStorage, StoreCorrupt, StoreFailed
+from support.crash.crash_truth import (
+    SHAPES,
+    Plan,
+    Shape,
+    Truth,
+    Wrong,
+    promised,
+    require,
+    watched_commits,
+)
+from support.crash.disk_faults import Killed, NoSyncFiles
+from support.crash.medium import Image, Medium, MediumFiles, restore
+
+MEAN_CALLS = 60
+"""System calls that a process makes before it is killed, on average."""
+_IMAGE_CHANCE = 0.05
+_MAX_DEPTH, _CHAIN_CHANCE = 3, 0.04
+
+
+class Yield(NamedTuple):
+    """What the images were worth.
+
+    Args:
+        images: How many there were.
+        pieces: Pieces that were stored before, summed over all images.
+        inside: Losses that came inside of `add`.
+        extra: Flushes under way that were found stored, all of them or a part.
+        recovered: Stores that were found with something to drop or to heal.
+        again: Losses of power in a store that had recovered from one before, or was recovering.
+    """
+
+    images: int = 0
+    pieces: int = 0
+    inside: int = 0
+    extra: int = 0
+    recovered: int = 0
+    again: int = 0
+
+    def plus(self, other: Yield) -> Yield:
+        return Yield(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Moment(NamedTuple):
+    """A loss of power.
+
+    Args:
+        image: What it left.
+        truth: What the store must hold.
+        is_made: `create` had returned.
+        is_clean: `close` had returned, and the store was not opened since.
+        depth: Losses of power before this one.
+    """
+
+    image: Image
+    truth: Truth
+    is_made: bool
+    is_clean: bool
+    depth: int
+
+
+def lose_power(seed: int, images: int, folder: Path) -> Yield:
+    """Look at what losses of power leave of stores of all shapes.
+
+    Args:
+        seed: With the number of images, it makes the very same run again.
+        images: How many.
+        folder: Where the stores are made.
+
+    Raises:
+        Wrong: The store broke its promise; the message names the seed of the life of that store.
+    """
+    total = Yield()
+    for life in count():
+        if total.images >= images:
+            return total
+        name, shape = f"{seed}-{life}", SHAPES[life % len(SHAPES)]
+        try:
+            total = total.plus(_life(name, shape, folder, images - total.images))
+        except Wrong as error:
+            raise Wrong(f"store {name}, {shape}: {error}") from error
+    raise AssertionError
+
+
+def _life(seed: str, shape: Shape, folder: Path, most: int) -> Yield:
+    """A store, every loss of power that it suffers, and what follows from these."""
+    rng, total = random.Random(seed), Yield()
+    moments = _World(folder / "world", rng, Moment({}, Truth(shape), False, False, -1)).run()
+    while moments and total.images < most:
+        moment = moments.pop()
+        try:
+            total = total.plus(_look(moment, folder / "image"))
+        except Wrong as error:
+            raise Wrong(f"image {total.images} (of depth {moment.depth}): {error}") from error
+        if moment.depth < _MAX_DEPTH and rng.random() < _CHAIN_CHANCE:
+            moments += _World(folder / "world", rng, moment).run()
+    return total
+
+
+class _World:
+    """What happens to one store from an image on, until nobody looks at it any more."""
+
+    def __init__(self, root: Path, rng: random.Random, start: Moment) -> None:
+        restore(start.image, root)
+        self._path = root / "store"
+        self._medium = Medium(root)
+        self._rng = rng
+        self._truth = start.truth.copy()
+        self._is_made, self._is_clean = start.is_made, start.is_clean
+        self._depth = start.depth + 1
+        self._may_lack_copies = False  # a failed sync takes copies with it that are no longer seen
+        self._moments: list[Moment] = []
+
+    def run(self) -> list[Moment]:
+        """Let some writers work, one after the other; the losses of power."""
+        for session in range(self._rng.randint(1, 3)):
+            # A third of the writers is not killed.
+            mean = self._rng.choice((None, MEAN_CALLS, MEAN_CALLS))
+            fatal_call = mean and int(self._rng.expovariate(1 / mean))
+            failing_sync = self._rng.choice((None, None, self._rng.randrange(8)))
+            files = MediumFiles(self._medium, self._watch, self._rng, fatal_call, failing_sync)
+            try:
+                self._write(session, files)
+            except Killed:
+                pass
+            except StoreCorrupt as error:
+                raise Wrong(f"session {session}: {error}") from error
+            except (StoreFailed, OSError) as error:
+                require(failing_sync is not None, f"the writer failed: {error!r}")
+                self._may_lack_copies = True
+            finally:
+                files.close_all()
+        self._note()
+        return self._moments
+
+    def _watch(self) -> None:
+        if self._rng.random() < _IMAGE_CHANCE:
+            self._note()
+        self._is_clean = False
+
+    def _note(self) -> None:
+        image = self._medium.image(self._rng)
+        truth = self._truth.copy()
+        self._moments.append(Moment(image, truth, self._is_made, self._is_clean, self._depth))
+
+    def _write(self, session: int, files: MediumFiles) -> None:
+        truth = self._truth
+        if DiskStorage.exists(self._path):
+            storage = DiskStorage.open(self._path, files=files)
+        else:
+            storage = truth.shape.create(self._path, files)
+        self._is_made = True
+        truth.settle(storage)
+        plan = Plan((self._rng.random(), session), storage.table.next_episode)
+        for _ in range(1 + int(self._rng.expovariate(1 / 5))):
+            truth.begin(flush := plan.flush())
+            with watched_commits(truth.parts):
+                storage.add(flush)
+            truth.end()
+            if self._rng.random() < 0.1:
+                storage.append_session({"note": "of a length that the next one may lack"})
+        if self._rng.random() < 0.7:
+            storage.close()
+            self._is_clean = not self._may_lack_copies
+
+
+def _look(moment: Moment, root: Path) -> Yield:
+    """Open an image as a reader and as a writer, add an episode, open it again."""
+    restore(moment.image, root)
+    path, truth, files = root / "store", moment.truth.copy(), NoSyncFiles()
+    seen = Yield(1, len(truth.stored), bool(truth.parts), 0, 0, moment.depth > 0)
+    before = len(truth.stored)
+    if DiskStorage.exists(path):
+        with promised("reading"), DiskStorage.open(path, read_only=True, files=files) as reader:
+            truth.compare(reader)
+            recovery = reader.recovery
+            require(not (moment.is_clean and any(recovery)), f"closed, but left {recovery}")
+        with promised("opening to write"), DiskStorage.open(path, files=files) as storage:
+            require(storage.recovery == recovery, f"{storage.recovery}, a reader saw {recovery}")
+            truth.settle(storage)
+            seen = seen._replace(recovered=any(recovery), extra=len(truth.stored) > before)
+            path = _add_one(truth, storage)
+    else:
+        require(not moment.is_made, "the manifest is gone")
+        with promised("making it anew"), truth.shape.create(path, files) as storage:
+            path = _add_one(truth, storage)
+    is_closed = path.name == "store"
+    with promised("opening again"), DiskStorage.open(path, read_only=True, files=files) as reader:
+        truth.compare(reader)
+        require(not (is_closed and any(reader.recovery)), f"closed, but left {reader.recovery}")
+    shutil.rmtree(root)
+    return seen
+
+
+def _add_one(truth: Truth, storage: DiskStorage) -> Path:
+    """The store is of use again.
+
+    Returns:
+        The folder to open next, half the time a copy as kill -9 would leave it.
+    """
+    truth.begin(flush := Plan("new", storage.table.next_episode).flush())
+    storage.add(flush)
+    truth.end()
+    if len(truth.stored) % 2:
+        return storage.path
+    return Path(shutil.copytree(storage.path, storage.path.with_name("killed")))

@@ -1,0 +1,55 @@
+"""Small stores in folders, and what is in them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from stepwell.buffers import DiskStorage, Piece
+from support.crash.disk_faults import NoSyncFiles
+from support.models.chunk_model import SPEC, same_records
+from support.storage_contract import play
+
+SMALL = 20_000  # bytes a segment: a few pieces
+
+
+def create(path: Path, **more: int | None) -> DiskStorage:
+    return DiskStorage.create(
+        path,
+        SPEC,
+        files=NoSyncFiles(),
+        **{"segment_bytes": SMALL, **more},  # type: ignore[arg-type]
+    )
+
+
+def reopen(path: Path, *, read_only: bool = False) -> DiskStorage:
+    return DiskStorage.open(path, read_only=read_only, files=NoSyncFiles())
+
+
+def filled(path: Path, calls: int = 12) -> list[Piece]:
+    with create(path) as storage:
+        return play(storage, calls)
+
+
+def copy_of(path: Path) -> Path:
+    """The folder as a killed process leaves it: written, but not closed."""
+    target = path.with_name(path.name + "-copy")
+    shutil.rmtree(target, ignore_errors=True)
+    return Path(shutil.copytree(path, target))
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in path.iterdir()}
+
+
+def read_all(storage: DiskStorage) -> None:
+    for position in range(storage.table.base, storage.table.base + len(storage.table)):
+        storage.payload(position)
+
+
+def assert_same_table(one: DiskStorage, other: DiskStorage) -> None:
+    assert same_records(one.table.records, other.table.records)
+    assert one.table.counters == other.table.counters
+    assert one.table.base == other.table.base
+    assert (one.table.steps, one.table.episodes) == (other.table.steps, other.table.episodes)
+    read_all(one)

@@ -1,0 +1,633 @@
+"""Data sets of all formats, forged in many ways, and what an import may make of them."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import struct
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.buffers import Field, SequenceReplayBuffer
+from stepwell.buffers.bridges import export_episodes
+from stepwell.buffers.bridges.formats.rlds.example import decoded, encoded
+from stepwell.buffers.bridges.formats.rlds.records import read_records, write_record
+from stepwell.buffers.dropin.memmap.conversion import convert
+from stepwell.buffers.dropin.memmap.original import OriginalFolder
+from stepwell.buffers.storage.disk.verify import verify
+from stepwell.collectors.cli.errors import sentence_of
+from stepwell.collectors.cli.exchange import ImportJob, import_data
+from support.crash.hostile_runner import Canaries, Fault, Told
+from support.exchanged_stores import tagged_store
+from support.libraries.original_memmap import OriginalWriter, tagged
+
+__all__ = ["ForgedImports", "formats_here"]
+
+MAX_BYTES = 64 << 20
+NEEDS = {
+    "d3rlpy": "h5py",
+    "minari": "minari",
+    "minari-arrow": "minari",
+    "iris": "torch",
+    "diamond": "torch",
+    "parquet": "pyarrow",
+    "lerobot": "pyarrow",
+}
+NAMES = (
+    *("npz", "d3rlpy", "minari", "minari-arrow", "iris", "diamond", "dreamerv3", "parquet"),
+    *("lerobot", "rlds", "memmap"),
+)
+NUMBERS = (-1, 0, 1, 2, 7, 255, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 10**30)
+ODD: tuple[Any, ...] = (
+    *(None, True, -0.5, 1e308, float("nan"), float("inf"), "", "x", "../../secret", "/etc/passwd"),
+    *("\0", "a" * 5000, "\ud800", [], {}, [[]], {"a": {}}, "O", "object", "|V2000000000", "S9"),
+)
+DTYPES = ("uint8", "int8", "int64", "uint64", "float16", "float32", "float64", "bool", "complex64")
+
+
+def formats_here() -> list[str]:
+    """Those whose libraries are installed."""
+    return [n for n in NAMES if n not in NEEDS or importlib.util.find_spec(NEEDS[n]) is not None]
+
+
+class ForgedImports:
+    """Imports a forged data set, by its number, and judges what came of it.
+
+    Args:
+        folder: For the data sets.
+        formats: Names of formats; the case's number tells which.
+    """
+
+    def __init__(self, folder: Path, formats: list[str]) -> None:
+        warnings.simplefilter("ignore")
+        self._folder = folder
+        self._formats = formats
+        self._templates = {name: _template(folder / "made", name) for name in formats}
+        self._secret = folder / "secret"
+        self._secret.mkdir()
+        (self._secret / "data.npz").write_bytes(b"nobody may read or change this")
+        self._canaries = Canaries(folder, frozenset({"case"}))
+
+    def __call__(self, number: int) -> Told:
+        """Forge a data set, import it, and look at what there is."""
+        rng = random.Random(number)
+        name = self._formats[number % len(self._formats)]
+        case = self._folder / "case"
+        shutil.rmtree(case, ignore_errors=True)
+        shutil.copytree(self._templates[name].parent, case / "given")
+        given = case / "given" / self._templates[name].name
+        forged = _forge(given, rng, self._secret)
+        out = case / "store"
+        said = self._imported(name, given, out, f"case {number} ({name}: {forged})")
+        self._canaries.check(f"case {number} ({name}: {forged})")
+        return {"format": name, "forged": forged.split(":")[0], "import": said}
+
+    def _imported(self, name: str, given: Path, out: Path, what: str) -> str:
+        job = ImportJob(
+            source=str(given),
+            from_=name.partition("-")[0],
+            out=out,
+            options={},
+            max_bytes=MAX_BYTES,
+            is_dry=False,
+            is_quiet=True,
+            as_json=False,
+        )
+        store = out
+        try:
+            if name == "memmap":  # what `stepwell convert` does
+                original = OriginalFolder(given, max_bytes=MAX_BYTES)
+                store = convert(original, out).store
+            else:
+                import_data(job)
+        except Exception as error:
+            said = sentence_of(error)
+            if said is None or isinstance(error, MemoryError):
+                raise Fault(_signature(error), f"{what}: {error!r:.500}") from error
+            left = [path.name for path in (out, out.with_name("store.part")) if path.exists()]
+            if left:
+                raise Fault("something is left", f"{what}: {left} after {said}") from error
+            return "refused"
+        report = verify(store)
+        if not report.is_whole:
+            raise Fault("not whole", f"{what}: {report}")
+        return "done"
+
+
+def _signature(error: Exception) -> str:
+    places: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        places.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return f"{type(error).__name__} in {' '.join(places[-3:])}"
+
+
+def _template(folder: Path, name: str) -> Path:
+    """A data set of Stepwell's."""
+    here = folder / name
+    here.mkdir(parents=True)
+    out = here / "given-v0"
+    if name == "memmap":
+        writer = OriginalWriter(out)
+        for number in range(3):
+            writer.store(*tagged(number, number + 2))
+        writer.close()
+        return out
+    image = Field("observation", "uint8", (16, 16, 3), "zstd")
+    action = Field("action", "int64", (), "narrow")
+    replay: SequenceReplayBuffer = tagged_store(image, action=action, episodes=4)
+    options = {"data_format": "arrow"} if name == "minari-arrow" else {}
+    options |= {"compress": "false"} if name == "npz" else {}
+    export_episodes(replay, name.partition("-")[0], out, options=options)
+    return out
+
+
+def _forge(given: Path, rng: random.Random, secret: Path) -> str:
+    """Change something, and tell what; the record of Stepwell's may be taken away before."""
+    if given.is_dir() and (given / "stepwell").is_dir() and rng.random() < 0.5:
+        shutil.rmtree(given / "stepwell")
+    told: list[str] = []
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        files = [given] if given.is_file() else sorted(p for p in given.rglob("*") if p.is_file())
+        if not files:
+            break
+        file = rng.choice(files)
+        kinds = _BY_SUFFIX.get(file.suffix.split("-")[0], ())
+        change = rng.choice([*kinds, *kinds, *kinds, *kinds, *_ANY])
+        if ".tfrecord" in file.name and rng.random() < 0.7:
+            change = _forge_records
+        if change in (_link_out, _switch):  # the last one: the others must not follow it
+            told.append(change(file, rng, secret))
+            break
+        try:
+            told.append(f"{change(file, rng, secret)}: {file.name}")
+        except Exception as error:  # it was forged before, and cannot be read by us either
+            told.append(f"nothing ({error!r:.80})")
+    return ", ".join(told)
+
+
+def _flip(file: Path, rng: random.Random, secret: Path) -> str:
+    data = bytearray(file.read_bytes())
+    for _ in range(rng.choice([1, 2, 16])):
+        place = rng.choice([rng.randrange(len(data)), rng.randrange(min(512, len(data)))])
+        data[place] = rng.choice([0, 255, data[place] ^ 1 << rng.randrange(8)])
+    file.write_bytes(data)
+    return "flip"
+
+
+def _number(file: Path, rng: random.Random, secret: Path) -> str:
+    """A length or an offset in the file becomes another one."""
+    data = bytearray(file.read_bytes())
+    kind = rng.choice(["<I", "<Q", "<H", ">I"])
+    place = rng.randrange(max(1, len(data) - 8))
+    most = 2 ** (8 * struct.calcsize(kind)) - 1
+    struct.pack_into(kind, data, place, rng.choice([0, 1, most, most // 2, 1 << 20]) & most)
+    file.write_bytes(data)
+    return "number"
+
+
+def _cut(file: Path, rng: random.Random, secret: Path) -> str:
+    data = file.read_bytes()
+    file.write_bytes(data[: rng.choice([0, 1, len(data) // 2, max(0, len(data) - 1)])])
+    return "cut"
+
+
+def _grown(file: Path, rng: random.Random, secret: Path) -> str:
+    with file.open("ab") as opened:
+        opened.write(rng.randbytes(100))
+    return "grown"
+
+
+def _gone(file: Path, rng: random.Random, secret: Path) -> str:
+    file.unlink()
+    return "gone"
+
+
+def _swapped(file: Path, rng: random.Random, secret: Path) -> str:
+    other = rng.choice(sorted(p for p in file.parent.iterdir() if p.is_file()))
+    mine, theirs = file.read_bytes(), other.read_bytes()
+    file.write_bytes(theirs)
+    other.write_bytes(mine)
+    return "swapped"
+
+
+def _twice(file: Path, rng: random.Random, secret: Path) -> str:
+    shutil.copy(file, file.with_name(f"{rng.choice(['9', 'z', '000009', '..9'])}{file.suffix}"))
+    return "twice"
+
+
+def _link_out(file: Path, rng: random.Random, secret: Path) -> str:
+    """A link, or a FIFO, in a file's place."""
+    kind = rng.choice(["file", "folder", "circle", "device", "fifo", "folder for file"])
+    file.unlink()
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "folder for file":
+        file.mkdir()
+    else:
+        targets = {"file": secret / "data.npz", "folder": secret, "circle": file}
+        file.symlink_to(targets.get(kind, Path("/dev/zero")))
+    return f"{kind}: {file.name}"
+
+
+def _switch(file: Path, rng: random.Random, secret: Path) -> str:
+    """A folder of the data set that is a link to elsewhere."""
+    folder = file.parent
+    if folder.name in ("given", "given-v0"):  # it is what the user names, who may name a link
+        return "nothing"
+    shutil.rmtree(folder)
+    folder.symlink_to(secret)
+    return f"link: {folder.name}"
+
+
+def _json(file: Path, rng: random.Random, secret: Path) -> str:
+    if rng.random() < 0.1:
+        depth = rng.choice([50, 200, 5000, 100_000])
+        file.write_text("[" * depth + "]" * depth)
+        return "deep"
+    file.write_text(json.dumps(_changed(json.loads(file.read_text()), rng)))
+    return "json"
+
+
+def _changed(tree: Any, rng: random.Random) -> Any:
+    """A place of nested data with something else in it."""
+    tree = copy.deepcopy(tree)
+    places = list(_places(tree))
+    for _ in range(rng.choice([1, 1, 2])):
+        if not places:
+            return rng.choice(ODD)
+        node, key = rng.choice(places)
+        try:
+            now = node[key]
+        except (KeyError, IndexError):
+            continue
+        kind = rng.randrange(6)
+        if kind == 0:
+            del node[key]
+        elif kind == 1 and isinstance(node, dict):
+            node[rng.choice(["", "x", "../x", "a/b"])] = node.pop(key)
+        elif kind == 2:
+            node[key] = rng.choice(ODD)
+        elif isinstance(now, str) and now[:1] in "{[":
+            node[key] = json.dumps(_changed(json.loads(now), rng))
+        elif kind == 3 and isinstance(now, list):
+            node[key] = now * rng.choice([0, 2, 50])
+        elif kind == 4:
+            node[key] = str(rng.choice(NUMBERS)) if isinstance(now, str) else [now]
+        else:
+            node[key] = rng.choice(NUMBERS)
+    return tree
+
+
+def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
+    inner = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in list(inner) if isinstance(tree, dict | list) else ():
+        yield tree, key
+        yield from _places(value)
+
+
+def _npy_file(file: Path, rng: random.Random, secret: Path) -> str:
+    if rng.random() < 0.5:
+        np.save(file, _array(np.load(file), rng))
+        return "npy array"
+    with file.open("r+b") as opened:  # a file with a hole in it
+        opened.truncate(rng.choice([200, 2**27]))
+    return "npy length"
+
+
+def _pickle(file: Path, rng: random.Random, secret: Path) -> str:
+    config = pickle.loads(file.read_bytes())
+    plain = _changed(json.loads(json.dumps(config)), rng)
+    file.write_bytes(pickle.dumps(plain if rng.random() < 0.8 else Path("x")))
+    return "pickle"
+
+
+def _array(array: np.ndarray, rng: random.Random) -> np.ndarray:
+    """Another array in an array's place."""
+    kind = rng.randrange(9)
+    if kind == 0:
+        return array[: rng.choice([0, 1, max(0, len(array) - 1)])] if array.ndim else array[None]
+    if kind == 1:
+        return np.concatenate([array, array]) if array.ndim else array.reshape(1, 1)
+    if kind == 2:
+        return array.astype(rng.choice(DTYPES))
+    if kind == 3:
+        return array[..., None]
+    if kind == 4:
+        return array.reshape(-1)
+    if kind == 5:
+        return np.full(array.shape, rng.choice([0, 1, 255, 127])).astype(array.dtype)
+    if kind == 6 and array.dtype.kind == "f":
+        return np.full(array.shape, rng.choice([np.nan, np.inf, -0.0, 1e30]), array.dtype)
+    if kind == 7:
+        text = array.tobytes()
+        facts = json.dumps(_changed(json.loads(text), rng)) if text[:1] == b"{" else "text"
+        return np.frombuffer(facts.encode(), np.uint8)
+    return np.array(rng.choice(["text", 1j, 2**40, b"\xff"]))
+
+
+def _npz(file: Path, rng: random.Random, secret: Path) -> str:
+    with zipfile.ZipFile(file) as archive:
+        entries = {info.filename: archive.read(info) for info in archive.infolist()}
+    name = rng.choice(sorted(entries))
+    kind = rng.choice(["array", "array", "head", "object", "gone", "name", "twice", "bomb", "text"])
+    more: list[tuple[str, bytes]] = []
+    if kind == "array":
+        entries[name] = _npy(_array(np.load(io.BytesIO(entries[name])), rng))
+    elif kind == "head":
+        shape = rng.choice(["(2**62,)", "(-1,)", "(4611686018427387904, 4)", "()", "(1,)*40"])
+        descr = rng.choice(["|u1", "|O", "<f8", "|V2147483647", "|S0", "x", "(3,)f4"])
+        shape = repr(eval(shape))
+        head = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}"
+        head = rng.choice([head, head, "(" * 9000, head[:9], "-" * 9000 + "1", head * 300])
+        raw = head.encode().ljust(118) + b"\n"
+        entries[name] = b"\x93NUMPY\x01\0" + struct.pack("<H", len(raw) & 0xFFFF) + raw
+    elif kind == "object":
+        buffer = io.BytesIO()
+        np.save(buffer, np.array([{"a": 1}], object))
+        entries[name] = buffer.getvalue()
+    elif kind == "gone":
+        del entries[name]
+    elif kind == "name":
+        entries[rng.choice(["../../x.npy", "/x.npy", "x", "observations/a.npy", "\u00e9/.npy"])] = (
+            entries.pop(name)
+        )
+    elif kind == "twice":
+        more = [(name, entries[name])]
+    elif kind == "bomb":
+        entries[name] = _npy(np.zeros(MAX_BYTES + 1, np.uint8))
+    else:
+        entries[name] = b"no array"
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore")
+        for entry, data in (*entries.items(), *more):
+            archive.writestr(entry, data)
+    if kind == "head" and rng.random() < 0.5:
+        whole = bytearray(file.read_bytes())
+        place = whole.rfind(b"PK\x01\x02")
+        struct.pack_into("<I", whole, place + 24, rng.choice([0, 1, 2**31, 2**32 - 2]))
+        file.write_bytes(whole)
+    return f"npz {kind}"
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _hdf5(file: Path, rng: random.Random, secret: Path) -> str:
+    import h5py
+
+    with h5py.File(file, "r+") as opened:
+        names: list[str] = []
+        opened.visit(names.append)
+        name = rng.choice(names)
+        old = opened[name]
+        is_column = isinstance(old, h5py.Dataset)
+        kind = rng.choice(
+            [
+                *("array", "array", "array", "huge", "chunk", "external", "virtual", "soft"),
+                *("link", "vlen", "text", "reference", "gone", "group", "circle", "empty"),
+                *("bomb", "attribute"),
+            ]
+        )
+        if kind == "attribute":
+            value = rng.choice([*ODD[1:8], np.zeros(3), h5py.Empty("f"), 2**62])
+            old.attrs[rng.choice([*old.attrs, "x", "a/b"])] = value
+            return "hdf5 attribute"
+        rows = old[()] if is_column else np.zeros(3)
+        del opened[name]
+        if kind == "array":
+            opened[name] = _array(np.asarray(rows), rng) if is_column else rows
+        elif kind in ("huge", "chunk"):
+            shape = rng.choice([(2**62,), (2**40, 3), (2**31,)]) if kind == "huge" else (1,)
+            chunks = (1,) * len(shape) if kind == "huge" else (2**28,)
+            maxshape = tuple(None for _ in shape)
+            opened.create_dataset(name, shape, "f4", chunks=chunks, maxshape=maxshape)
+        elif kind == "external":
+            where = str(secret / "data.npz")
+            opened.create_dataset(name, (30,), "u1", external=[(where, 0, 30)])
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout((30,), "u1")
+            layout[:] = h5py.VirtualSource(str(secret / "data.npz"), "x", (30,))
+            opened.create_virtual_dataset(name, layout)
+        elif kind == "soft":
+            opened[name] = h5py.SoftLink(rng.choice(["/", "/nowhere", f"/{name}"]))
+        elif kind == "link":
+            opened[name] = h5py.ExternalLink(str(secret / "data.npz"), "/")
+        elif kind == "vlen":
+            column = opened.create_dataset(name, (4,), h5py.vlen_dtype(np.uint8))
+            column[0] = np.frombuffer(rng.randbytes(100), np.uint8)
+        elif kind == "text":
+            opened[name] = rng.choice(["text", "{}", ["a", "b"]])
+        elif kind == "reference":
+            opened.create_dataset(name, (4,), h5py.ref_dtype)
+        elif kind == "group":
+            opened.create_group(name).create_group("inner")
+        elif kind == "circle":
+            opened[name] = opened["/"]
+        elif kind == "empty":
+            opened[name] = h5py.Empty("f4")
+        elif kind == "bomb":
+            zeros = np.zeros(MAX_BYTES + 1, np.uint8)
+            opened.create_dataset(name, data=zeros, compression="gzip", chunks=(1 << 20,))
+    return f"hdf5 {kind}"
+
+
+def _parquet(file: Path, rng: random.Random, secret: Path) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(file)
+    name = rng.choice(table.column_names)
+    place = table.column_names.index(name)
+    rows = table.num_rows
+    kind = rng.choice(
+        [
+            "type",
+            "gone",
+            "null",
+            "cut",
+            "more",
+            "name",
+            "bomb",
+            "text",
+            "metadata",
+            "lists",
+            "twice",
+        ]
+    )
+    values: Any = None
+    if kind == "type":
+        values = pa.array([rng.choice([0, 1, 2**40, -3]) for _ in range(rows)])
+        values = values.cast(rng.choice(["int64", "float64", "string"]))
+    elif kind == "gone":
+        table = table.remove_column(place)
+    elif kind == "null":
+        values = pa.nulls(rows, table.schema.field(place).type)
+    elif kind == "cut":
+        table = table.slice(0, rng.randrange(rows + 1))
+    elif kind == "more":
+        table = pa.concat_tables([table] * rng.choice([2, 30]))
+    elif kind == "name":
+        names = list(table.column_names)
+        names[place] = rng.choice(["", "x", "observation/../x", "action.y", names[0]])
+        table = table.rename_columns(names)
+    elif kind == "bomb":
+        big = pa.array([bytes(4 << 20)], pa.binary())
+        values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), big)
+    elif kind == "text":
+        values = pa.array([rng.choice(["", "x", "{}", "\0", "a" * 9999]) for _ in range(rows)])
+    elif kind == "lists":
+        values = pa.array([[1] * rng.randrange(4) for _ in range(rows)])
+    elif kind == "twice":
+        table = table.append_column(name, table.column(place))
+    if kind == "metadata":
+        texts = dict(table.schema.metadata or {})
+        for key in [key for key in texts if key.startswith(b"stepwell")]:
+            texts[key] = json.dumps(_changed(json.loads(texts[key]), rng)).encode()
+        table = table.replace_schema_metadata(texts)
+    if values is not None:
+        table = table.set_column(place, name, values)
+    codec = rng.choice(["zstd", "gzip", "snappy", "none"])
+    pq.write_table(table, file, compression=codec, row_group_size=rng.choice([3, 1000]))
+    return f"parquet {kind}"
+
+
+def _arrow(file: Path, rng: random.Random, secret: Path) -> str:
+    import pyarrow as pa
+
+    with pa.OSFile(str(file)) as raw:
+        table = pa.ipc.open_file(raw).read_all()
+    name = rng.choice(table.column_names)
+    place = table.column_names.index(name)
+    rows = table.num_rows
+    kind = rng.choice(["gone", "null", "cut", "more", "offsets", "text", "numbers", "name"])
+    if kind == "gone":
+        table = table.remove_column(place)
+    elif kind == "null":
+        table = table.set_column(place, name, pa.nulls(rows, table.schema.field(place).type))
+    elif kind == "cut":
+        table = table.slice(0, rng.randrange(rows + 1))
+    elif kind == "more":
+        table = pa.concat_tables([table] * 3)
+    elif kind == "offsets":
+        offsets = np.array([rng.choice([0, 5, -9, 2**30]) for _ in range(rows + 1)], np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bytes(100))]
+        table = table.set_column(place, name, pa.Array.from_buffers(pa.binary(), rows, buffers))
+    elif kind == "text":
+        table = table.set_column(place, name, pa.array(["x"] * rows))
+    elif kind == "numbers":
+        table = table.set_column(place, name, pa.array([rng.choice([0, 1, 255])] * rows))
+    else:
+        table = table.rename_columns(["x" if n == name else n for n in table.column_names])
+    options = pa.ipc.IpcWriteOptions(compression=rng.choice([None, "zstd", "lz4"]))
+    with pa.ipc.new_file(str(file), table.schema, options=options) as writer:
+        writer.write_table(table)
+    return f"arrow {kind}"
+
+
+def _forge_records(file: Path, rng: random.Random, secret: Path) -> str:
+    records = list(read_records(file))
+    place = rng.randrange(len(records))
+    kind = rng.choice(["bytes", "values", "values", "gone", "twice", "empty"])
+    if kind == "bytes":
+        data = bytearray(records[place])
+        for _ in range(rng.choice([1, 3])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        records[place] = bytes(data)
+    elif kind == "values":
+        values = decoded(records[place])
+        name = rng.choice(sorted(values))
+        value = values[name]
+        if isinstance(value, list):
+            odd = [b"", b"x", value[0] * 2 if value else b"", _bomb()]
+            values[name] = [rng.choice([*value, *odd]) for _ in range(rng.choice([0, 1, 3, 5]))]
+        else:
+            values[name] = rng.choice([value[:0], value[:1], np.tile(value, 3), value * 0 - 1])
+        if rng.random() < 0.2:
+            del values[name]
+        records[place] = encoded(values)
+    elif kind == "gone":
+        del records[place]
+    elif kind == "twice":
+        records.append(records[place])
+    else:
+        records[place] = b""
+    with file.open("wb") as opened:
+        for record in records:
+            write_record(opened, record)
+    return f"records {kind}"
+
+
+def _bomb() -> bytes:
+    import zlib
+
+    return zlib.compress(bytes(MAX_BYTES + 1))
+
+
+def _torch(file: Path, rng: random.Random, secret: Path) -> str:
+    import torch
+
+    kind = rng.choice(["tensor", "tensor", "stride", "dtype", "gone", "object", "pickle", "old"])
+    if kind == "pickle":
+        with zipfile.ZipFile(file) as archive:
+            entries = {info.filename: archive.read(info) for info in archive.infolist()}
+        name = next(n for n in entries if n.endswith("data.pkl"))
+        data = bytearray(entries[name])
+        for _ in range(rng.choice([1, 4])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        entries[name] = bytes(data)
+        with zipfile.ZipFile(file, "w") as archive:
+            for entry, text in entries.items():
+                archive.writestr(entry, text)
+        return "torch pickle"
+    found: dict[str, Any] = torch.load(file, weights_only=True)
+    name = rng.choice(sorted(found))
+    old = found[name]
+    if not isinstance(old, torch.Tensor):
+        found[name] = rng.choice([None, -1, 2**63, "x", [], {"final_observation": 3}])
+    elif kind == "stride":
+        found[name] = torch.zeros(1, dtype=old.dtype).expand(2**33, *old.shape[1:])
+    elif kind == "dtype":
+        found[name] = old.to(rng.choice([torch.uint8, torch.int32, torch.float64, torch.bool]))
+    elif kind == "gone":
+        del found[name]
+    elif kind == "object":
+        found[name] = Path("x")
+    elif kind == "tensor":
+        found[name] = rng.choice(
+            [old[:0], old[:1], torch.cat([old, old]), old * 0 + 1, old[..., None], old.to_sparse()]
+        )
+    torch.save(found, file, _use_new_zipfile_serialization=kind != "old")
+    return f"torch {kind}"
+
+
+_Change = Callable[[Path, random.Random, Path], str]
+_ANY: tuple[_Change, ...] = (
+    *(_flip, _flip, _number, _number, _cut, _grown, _gone, _swapped, _twice, _link_out, _switch),
+)
+_BY_SUFFIX: dict[str, tuple[_Change, ...]] = {
+    ".json": (_json,),
+    ".npz": (_npz,),
+    ".hdf5": (_hdf5,),
+    ".parquet": (_parquet,),
+    ".arrow": (_arrow,),
+    ".pt": (_torch,),
+    ".npy": (_npy_file,),
+    ".pkl": (_pickle,),
+    "": (_hdf5,),  # d3rlpy's file has no ending here
+}

@@ -1,0 +1,158 @@
+"""Checks of what becomes of batches in JAX, for a process of their own.
+
+Once JAX is loaded, a process that forks is warned; other tests fork. Says the names of the checks
+that passed, one a line.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import tempfile
+from dataclasses import fields, replace
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import numpy as np
+import pytest
+
+import stepwell as sw
+from stepwell.buffers.bridges import jax_arrays
+from stepwell.buffers.bridges.jax_arrays import to_jax
+from support.envs.logged_envs import Play
+
+
+def assert_same(some: Any, other: Any, path: str = "") -> None:
+    """Nested values hold the same numbers, JAX's arrays in place of numpy's."""
+    if isinstance(other, np.ndarray):
+        if path.endswith("ids"):
+            assert some is other
+            return
+        assert isinstance(some, jax.Array), path
+        assert some.shape == other.shape, path
+        np.testing.assert_array_equal(np.asarray(some), other, err_msg=path)
+    elif isinstance(other, dict):
+        assert set(some) == set(other), path
+        for key in other:
+            assert_same(some[key], other[key], f"{path}/{key}")
+    elif isinstance(other, tuple):
+        assert type(some) is type(other)
+        for place, part in enumerate(other):
+            assert_same(some[place], part, f"{path}/{place}")
+    elif hasattr(other, "__dataclass_fields__"):
+        assert type(some) is type(other), path
+        for field in fields(other):
+            if field.name == "memory":
+                assert some.memory == {}
+            else:
+                mine = getattr(some, field.name)
+                assert_same(mine, getattr(other, field.name), f"{path}/{field.name}")
+    else:
+        assert some is other or some == other, path
+
+
+def check_every_kind_of_batch_keeps_its_type_and_numbers() -> None:
+    for kind in ("vector", "dict", "stack-zero"):
+        play = Play(kind)
+        replay = play.replay()
+        stack = kind == "stack-zero"
+        transitions = replay.sample_transitions(16, n_step=3)
+        sequences = replay.sample_sequences(8, 4, align="transition", stack=stack, state=["value"])
+        collector = Play(kind).collector()
+        rollout = collector.rollout(steps=9)
+        rollout.advantages(0.9, 0.9)
+        minibatch = next(rollout.minibatches(8))
+        for batch in (transitions, sequences, replay.sample_episodes(3), rollout, minibatch):
+            assert_same(to_jax(batch), batch)
+            assert not isinstance(batch.reward, jax.Array)
+
+
+def check_what_is_drawn_later_changes_nothing() -> None:
+    play = Play("stack-zero")
+    replay = play.replay()
+    for request in (sw.Transitions(64), sw.Sequences(64, 3, stack=True)):
+        batch = replay.sample(request)
+        before = np.array(batch.observation)
+        mine = to_jax(batch)
+        for _ in range(5):
+            batch = replay.sample(request, out=batch)
+        batch.observation[...] = 77
+        batch.reward[...] = 77
+        assert (np.asarray(mine.observation) == before).all()
+        assert not (np.asarray(mine.reward) == 77).any()
+
+
+def check_large_arrays_have_memory_of_their_own() -> None:
+    for dtype in (np.float32, np.uint8):
+        array = np.zeros(1 << 18, dtype)
+        found: Any = to_jax({"a": array, "b": array[1:]})
+        array[...] = 7
+        assert not found["a"].any()
+        assert not found["b"].any()
+
+
+def check_64_bits_are_kept_or_refused() -> None:
+    batch = Play().replay().sample_transitions(4)
+    found = to_jax(batch)
+    assert (found.action.dtype, found.observation.dtype) == (np.int32, np.float32)
+    assert found.ids.dtype == np.int64
+    large = replace(batch, action=np.array([1, 2, 3, 2**31]))
+    with pytest.raises(
+        ValueError,
+        match=r"action: expected int64 numbers that int32 holds exactly.*"
+        r"got 2147483648; set jax_enable_x64$",
+    ):
+        to_jax(large)
+    thirds = replace(batch, observation=np.full((4, 5), 1 / 3))
+    with pytest.raises(
+        ValueError,
+        match=r"observation: expected float64 numbers that float32 .*or "
+        r"pass round_floats=True",
+    ):
+        to_jax(thirds)
+    rounded = to_jax(thirds, round_floats=True)
+    assert rounded.observation[0, 0] == np.float32(1 / 3)
+    holes = replace(batch, observation=np.array([[np.nan, np.inf, 1.0, 0.0, -1.0]] * 4))
+    assert_same(to_jax(holes), holes)
+    nested = {"a": (np.array([2**40]),)}
+    with pytest.raises(ValueError, match=r"^a/0: expected int64"):
+        to_jax(nested)
+    with jax.enable_x64(True):
+        wide = to_jax(large)
+        assert wide.action.dtype == np.int64
+        assert_same(to_jax(thirds), thirds)
+        assert to_jax(thirds).observation.dtype == np.float64
+
+
+def check_numbers_that_jax_does_not_have_are_refused() -> None:
+    for array in (np.array(["a"]), np.zeros(2, np.longdouble), np.array([None])):
+        with pytest.raises(
+            TypeError, match=r"^field: expected numbers that JAX has arrays of, got"
+        ):
+            to_jax({"field": array})
+    swapped = np.arange(3, dtype=">i2")
+    assert to_jax({"a": swapped})["a"].tolist() == [0, 1, 2]
+
+
+def check_a_device_is_where_arrays_go() -> None:
+    device = jax.devices("cpu")[0]
+    found: Any = to_jax({"a": np.arange(3)}, device=device)
+    assert found["a"].devices() == {device}
+
+
+def check_the_example_in_the_docstring_runs() -> None:
+    text = (jax_arrays.to_jax.__doc__ or "").replace("# doctest: +SKIP", "")
+    test = doctest.DocTestParser().get_doctest(text, vars(jax_arrays).copy(), "to_jax", None, 0)
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        for name in CHECKS:
+            globals()[name]()
+            print(name)

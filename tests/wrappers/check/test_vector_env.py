@@ -1,0 +1,328 @@
+"""check_vector_env says what vector envs really do."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import FrameStackObservation
+from numpy.testing import assert_equal
+
+from stepwell.wrappers.check.report import VectorEnvReport
+from stepwell.wrappers.check.vector_env import check_vector_env
+from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.make_vector_env import vectorize
+from support.envs.fakes import (
+    CounterEnv,
+    DictEnv,
+    FrameEnv,
+    InfoEnv,
+    LiveBufferEnv,
+    ReusingEnv,
+    SeededEnv,
+)
+
+MODES = {
+    AutoresetMode.NEXT_STEP: "next_step",
+    AutoresetMode.SAME_STEP: "same_step",
+    AutoresetMode.DISABLED: "disabled",
+}
+
+
+def check(envs: VectorEnv[Any, Any, Any], steps: int = 60) -> VectorEnvReport:
+    """The report on a vector env that is closed then."""
+    report = check_vector_env(envs, steps=steps)
+    envs.close()
+    return report
+
+
+def cartpoles(kind: Any = SyncVectorEnv, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    envs: VectorEnv[Any, Any, Any] = kind([lambda: gym.make("CartPole-v1")] * 3, **kwargs)
+    return envs
+
+
+def declare(envs: VectorEnv[Any, Any, Any], mode: object) -> VectorEnv[Any, Any, Any]:
+    """The same vector env with another declaration."""
+    envs.metadata = {**envs.metadata, "autoreset_mode": mode}
+    return envs
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_gymnasiums_vector_envs_do_what_they_declare(mode: AutoresetMode, kind: Any) -> None:
+    report = check(cartpoles(kind, autoreset_mode=mode))
+    assert report.autoreset == MODES[mode]
+    assert report.declared == mode.name
+    assert report.ends > 3
+    assert report.final_observation == "true"
+    assert (report.is_reproducible, report.envs_differ) == (True, True)
+    assert not report.same_memory
+    assert not report.changes_later
+    assert report.is_fine
+
+
+@pytest.mark.parametrize("env", [CounterEnv, DictEnv, InfoEnv, SeededEnv, LiveBufferEnv, FrameEnv])
+def test_workers_do_what_they_declare(env: Any) -> None:
+    report = check(vectorize([env] * 2, num_workers=1))
+    assert report.autoreset == "next_step"
+    assert report.final_observation == "true"
+    assert report.is_fine
+
+
+@pytest.mark.parametrize(
+    ("practised", "declared"),
+    [
+        (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP),
+        (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP),
+    ],
+)
+def test_a_wrong_declaration_is_found(practised: AutoresetMode, declared: AutoresetMode) -> None:
+    report = check(declare(cartpoles(autoreset_mode=practised), declared))
+    assert report.autoreset == MODES[practised]
+    assert not report.is_fine
+    assert "correct metadata['autoreset_mode'] first" in str(report)
+
+
+def test_a_missing_declaration_is_found() -> None:
+    report = check(declare(cartpoles(), None))
+    assert report.declared is None
+    assert report.autoreset == "next_step"
+    assert not report.is_fine
+    assert "refuses the env: set metadata['autoreset_mode']" in str(report)
+
+
+class NoFinal(gym.vector.VectorWrapper[Any, Any, Any]):
+    """Keeps final observations to itself."""
+
+    def step(self, actions: Any) -> Any:
+        *rest, info = super().step(actions)
+        hidden = ("final_obs", "_final_obs", "final_info", "_final_info")
+        return *rest, {key: value for key, value in info.items() if key not in hidden}
+
+
+def test_a_lost_final_observation_is_found() -> None:
+    report = check(NoFinal(cartpoles(autoreset_mode=AutoresetMode.SAME_STEP)))
+    assert report.autoreset == "same_step_lost"
+    assert report.final_observation == "lost"
+    assert not report.is_fine
+
+
+class GoesOnEnv(CounterEnv):
+    """Says terminated each third step, and goes on."""
+
+    def step(self, action: np.int64) -> Any:
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, self.t % 3 == 0, truncated, info
+
+
+class GoesOnVector(SyncVectorEnv[Any, Any]):
+    """Does not reset at all: each step steps."""
+
+    def step(self, actions: Any) -> Any:
+        self._autoreset_envs[:] = False
+        return super().step(actions)
+
+
+def test_an_env_that_goes_on_after_terminated_is_found() -> None:
+    report = check(GoesOnVector([lambda: GoesOnEnv(10**6)] * 2))
+    assert report.autoreset == "goes_on"
+    assert not report.is_fine
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_a_live_buffer_in_same_step_is_copied_as_the_collector_copies_it(kind: Any) -> None:
+    """Trap 2; tests/collectors/test_reused_memory.py has vector envs where that cannot be done."""
+    report = check(kind([LiveBufferEnv] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+    assert (report.autoreset, report.final_observation) == ("same_step", "true")
+    assert report.is_fine
+
+
+def test_a_nan_is_no_sign_of_anything() -> None:
+    report = check(SyncVectorEnv([partial(ReusingEnv, ["fresh"], ring=3, nan=True)] * 2))
+    assert report.is_reproducible
+    assert not report.changes_later
+    assert report.is_fine
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_arrays_that_are_returned_again_are_found(kind: Any) -> None:
+    """Trap 21."""
+    report = check(cartpoles(kind, copy=False))
+    assert report.same_memory
+    assert report.changes_later
+    assert report.autoreset == "next_step"
+    assert report.final_observation == "true"
+    assert "copies each row at once" in str(report)
+
+
+class Batched(gym.vector.VectorWrapper[Any, Any, Any]):
+    """Declares and returns what a test wants."""
+
+    returns: Callable[..., Any] = staticmethod(lambda *row: row)
+
+    def step(self, actions: Any) -> Any:
+        return type(self).returns(*super().step(actions))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o, r, *f: (o.astype(np.float64), r, *f), r"observation is float64 \(3, 4\) where"),
+        (lambda o, r, *f: (o[..., None], r, *f), r"observation is float32 \(3, 4, 1\) where"),
+        (lambda o, r, *f: (o, r[:, None], *f), r"reward is float64 \(3, 1\) where numbers \(3,\)"),
+        (
+            lambda o, r, t, u, i: (o, r, t.astype(int), u, i),
+            r"terminated is int64 \(3,\) where bool",
+        ),
+    ],
+)
+def test_rows_that_do_not_fit_are_found(
+    change: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Batched, "returns", staticmethod(change))
+    report = check(Batched(cartpoles()), steps=10)
+    assert not report.is_fine
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(" ".join(report.problems))
+
+
+def test_a_space_of_one_env_where_the_batch_is_due_is_found() -> None:
+    """Trap 30: EnvPool's observation_space is one env's."""
+    envs = cartpoles()
+    envs.observation_space = envs.single_observation_space
+    report = check(envs, steps=10)
+    (problem,) = report.problems
+    assert problem.startswith("observation_space is not 3 times single_observation_space")
+
+
+def test_seeds_that_are_ignored_or_shared_are_found() -> None:
+    """Trap 20."""
+
+    class Shared(SeededEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed=1 if seed is not None else None)
+
+    class Ignored(SeededEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset()
+
+    shared, ignored = (check(SyncVectorEnv([env] * 3)) for env in (Shared, Ignored))
+    assert (shared.is_reproducible, shared.envs_differ) == (True, False)
+    assert (ignored.is_reproducible, ignored.envs_differ) == (False, True)
+    assert "cannot promise the same data" in str(ignored)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "expected"),
+    [
+        (lambda env: env, (1, None)),
+        (lambda env: FrameStackObservation(env, 3), (3, "repeat")),  # pyright: ignore
+        (lambda env: FrameStackObservation(env, 2, padding_type="zero"), (2, "zero")),  # pyright: ignore
+        (lambda env: FrameStack(env, 4, padding="zero"), (4, "zero")),  # pyright: ignore
+    ],
+)
+def test_frame_stacks_are_found(wrap: Any, expected: tuple[int, str | None]) -> None:
+    report = check(SyncVectorEnv([lambda: wrap(FrameEnv())] * 2))
+    assert (report.frame_stack, report.stack_padding) == expected
+
+
+def test_a_stack_that_skips_a_frame_is_none() -> None:
+    class Skips(gym.ObservationWrapper[Any, Any, Any]):
+        def observation(self, observation: Any) -> Any:
+            return observation[[0, 2, 3]]
+
+    def build() -> Any:
+        env: Any = Skips(FrameStack(FrameEnv(), 4))
+        env.observation_space = spaces.Box(0, 255, (3, 4, 4), np.uint8)
+        return env
+
+    assert check(SyncVectorEnv([build])).frame_stack == 1
+
+
+class StillEnv(FrameEnv):
+    """Always shows the same."""
+
+    def frame(self) -> Any:
+        return np.full((4, 4), 7, np.uint8)
+
+
+def test_an_env_that_always_shows_the_same_is_no_stack() -> None:
+    assert check(SyncVectorEnv([StillEnv])).frame_stack == 1
+
+
+def test_the_env_is_reset_after_the_check_and_its_own_randomness_left_alone() -> None:
+    envs = SyncVectorEnv([lambda: CounterEnv(100)] * 2)
+    envs.action_space.seed(3)
+    expected = [envs.action_space.sample() for _ in range(20)]
+    envs.action_space.seed(3)
+    check_vector_env(envs, steps=10)
+    assert_equal([envs.action_space.sample() for _ in range(20)], expected)
+    assert_equal(envs.step(np.zeros(2, np.int64))[0][:, 1], [1, 1])
+    envs.close()
+
+
+def test_an_env_made_here_is_closed_here() -> None:
+    made: list[Any] = []
+
+    def build() -> Any:
+        made.append(cartpoles())
+        return made[0]
+
+    check_vector_env(build, steps=10)
+    assert made[0].closed
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="steps is too small: expected at least 10, got 3"):
+        check_vector_env(cartpoles, steps=3)
+    with pytest.raises(TypeError, match=r"envs is no vector env: .* got CounterEnv"):
+        check_vector_env(CounterEnv())  # type: ignore[arg-type] # pyright: ignore
+
+
+# ale-py's vector env
+
+
+def ale(**kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    from ale_py.vector_env import AtariVectorEnv
+
+    small: dict[str, Any] = {"img_height": 32, "img_width": 32, "num_threads": 1, **kwargs}
+    envs: VectorEnv[Any, Any, Any] = AtariVectorEnv("breakout", small.pop("num_envs", 2), **small)
+    return envs
+
+
+def test_ale_py_in_next_step_mode_shows_a_stale_last_frame() -> None:
+    """Trap 6."""
+    report = check(ale(), steps=500)
+    assert (report.autoreset, report.declared) == ("next_step", "NEXT_STEP")
+    assert report.final_observation == "repeats"
+    assert (report.frame_stack, report.stack_padding) == (4, "zero")
+    assert report.is_fine
+
+
+def test_ale_py_in_same_step_mode_speaks_its_own_dialect() -> None:
+    """Trap 4."""
+    report = check(ale(autoreset_mode=AutoresetMode.SAME_STEP), steps=500)
+    assert (report.autoreset, report.declared) == ("same_step_ale", "SAME_STEP")
+    assert report.final_observation != "overwritten"
+    assert report.is_fine
+
+
+def test_ale_py_with_life_loss_info_goes_on_after_terminated() -> None:
+    """Trap 5."""
+    report = check(ale(life_loss_info=True), steps=500)
+    assert report.autoreset == "mixed"
+    assert report.has_frame_counters
+    assert report.is_fine
+    assert "only where the frame counters show a reset" in str(report)
+
+
+def test_ale_py_with_a_smaller_batch_is_asynchronous() -> None:
+    """Trap 22."""
+    report = check(ale(num_envs=3, batch_size=2))
+    assert report.is_asynchronous
+    assert report.problems == ()
+    assert "info['env_id'] says of which" in str(report)

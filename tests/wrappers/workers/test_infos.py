@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import VectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.wrappers.workers.infos import add_info, plain_columns
+
+VALUES = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.booleans(),
+    st.just("text"),
+    st.just(np.int16(3)),
+    st.just(np.arange(2)),
+    st.just({"inner": 1}),
+)
+KEYS = st.sampled_from(["lives", "score", "_odd", "final_obs"])
+
+
+class Joined(VectorEnv[Any, Any, Any]):
+    """Gymnasium's own way."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+    def joined(self, infos: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+        collected: dict[str, Any] = {}
+        for index, info in infos:
+            collected = self._add_info(collected, info, index)
+        return collected
+
+
+@st.composite
+def plain(draw: st.DrawFn) -> list[tuple[int, dict[str, Any]]]:
+    kinds = draw(
+        st.dictionaries(
+            st.sampled_from(["lives", "score", "speed"]),
+            st.sampled_from([st.integers(-(2**63), 2**63 - 1), st.floats(), st.booleans()]),
+        )
+    )
+    infos = draw(st.lists(st.fixed_dictionaries(kinds), min_size=1, max_size=5))
+    return list(enumerate(infos))
+
+
+@given(plain())
+def test_plain_infos_are_joined_as_gymnasium_joins_them(
+    infos: list[tuple[int, dict[str, Any]]],
+) -> None:
+    found = plain_columns(infos, len(infos))
+    assert found is not None
+    check_equal(found, Joined(len(infos)).joined(infos))
+
+
+@given(st.lists(st.dictionaries(KEYS, VALUES), min_size=1, max_size=4), st.data())
+def test_what_is_joined_at_all_is_joined_as_gymnasium_does(
+    infos: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    indexed = [pair for pair in enumerate(infos) if data.draw(st.booleans())]
+    found = plain_columns(indexed, len(infos))
+    if found is not None:
+        check_equal(found, Joined(len(infos)).joined(indexed))
+
+
+def test_a_key_that_looks_like_a_mask_does_no_harm() -> None:
+    columns: dict[str, Any] = {}
+    for env in range(2):
+        add_info(columns, {"x": 1.5, "_x": True}, env, 2)
+    assert columns["x"].tolist() == [1.5, 1.5]
+
+
+def test_others_are_left_to_gymnasium() -> None:
+    assert plain_columns([(0, {"a": 1}), (1, {"a": 1.0})], 2) is None
+    assert plain_columns([(0, {"a": 1}), (1, {"b": 1})], 2) is None
+    assert plain_columns([(0, {"a": 1})], 2) is None
+    assert plain_columns([(0, {"a": "x"})], 1) is None
+    assert plain_columns([(0, {"a": True}), (1, {"a": 1})], 2) is None
+    assert plain_columns([(0, {"a": 2**70})], 1) is None
+
+
+NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.booleans(),
+    st.sampled_from([np.int8(-3), np.uint64(2**63), np.float32(0.1), np.int64(2**62), np.bool_(1)]),
+)
+ANYTHING = st.recursive(
+    st.one_of(
+        NUMBERS,
+        st.none(),
+        st.text(max_size=3),
+        st.sampled_from([np.arange(2), np.arange(3.0), np.array(2.5), np.array(["a"]), [1, 2]]),
+    ),
+    lambda inner: st.dictionaries(st.sampled_from(["x", "y"]), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+def given_by(columns: dict[str, Any], env: int) -> dict[str, Any]:
+    """What one env gave, read off the columns of all."""
+    return {
+        key: given_by(column, env) if isinstance(column, dict) else column[env]
+        for key, column in columns.items()
+        if not key.startswith("_") and columns[f"_{key}"][env]
+    }
+
+
+def assert_same(found: Any, given: Any) -> None:
+    if isinstance(given, dict):
+        assert found.keys() == given.keys()
+        for key, value in given.items():
+            assert_same(found[key], value)
+    else:
+        np.testing.assert_array_equal(found, given)
+        left, right = np.asarray(found).tolist(), np.asarray(given).tolist()
+        assert left == right or given != given  # Python compares numbers exactly, numpy does not
+
+
+def assert_kept(infos: list[dict[str, Any]]) -> None:
+    columns: dict[str, Any] = {}
+    for env, info in enumerate(infos):
+        add_info(columns, info, env, len(infos))
+    for env, info in enumerate(infos):
+        assert_same(given_by(columns, env), info)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1 / 3),
+        (True, 5),
+        (True, 0.5),
+        (2**60 + 1, 0.5),
+        (2**70, 1),
+        (np.uint64(2**63 + 1), -1),
+        (np.int8(3), np.int64(300)),
+        (np.float32(0.5), 0.1),
+        (np.array([2**60 + 1]), np.array([0.5])),
+        (np.arange(2), np.arange(2.0)),
+        (np.arange(2), np.arange(3)),
+        (np.arange(2), 5),
+        (np.array(["a"]), np.array(["longer"])),
+        ({"inner": 1}, 2),
+        ({"inner": 1}, {"inner": 0.5}),
+        ("text", 1),
+        (None, 1),
+    ],
+)
+def test_two_envs_that_give_different_things(one: Any, other: Any) -> None:
+    for first, second in ((one, other), (other, one)):
+        assert_kept([{"x": first}, {}, {"x": second}, {"x": first}])
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["lives", "prob"]), ANYTHING), min_size=1))
+def test_no_env_changes_what_another_one_gave(infos: list[dict[str, Any]]) -> None:
+    assert_kept(infos)
+
+
+@given(plain(), st.booleans())
+def test_values_of_one_type_are_joined_as_gymnasium_joins_them(
+    infos: list[tuple[int, dict[str, Any]]], skips: bool
+) -> None:
+    infos = infos[1:] if skips else infos
+    columns: dict[str, Any] = {}
+    for env, info in infos:
+        add_info(columns, info, env, 5)
+    check_equal(columns, Joined(5).joined(infos))
+
+
+def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(found) == list(expected)
+    for key, column in expected.items():
+        assert found[key].dtype == column.dtype
+        np.testing.assert_array_equal(found[key], column)

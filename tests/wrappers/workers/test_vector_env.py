@@ -1,0 +1,733 @@
+"""WorkerVectorEnv: same rows as gymnasium's, whoever steps them; dead workers; no orphans."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from numpy.testing import assert_equal
+
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from support.envs.fakes import (
+    CounterEnv,
+    CrashEnv,
+    DictEnv,
+    DieEnv,
+    InfoEnv,
+    LiveBufferEnv,
+    RewardKind,
+    RewardKindEnv,
+    SeededEnv,
+)
+
+ROOT = Path(__file__).parents[3]
+Made = list[WorkerVectorEnv]
+Make = Callable[..., WorkerVectorEnv]
+
+
+@pytest.fixture
+def make() -> Generator[Make]:
+    """Makes vector envs that are closed at the end of the test, whatever happens."""
+    made: Made = []
+
+    def build(env_fns: Any, **kwargs: Any) -> WorkerVectorEnv:
+        made.append(WorkerVectorEnv(env_fns, **kwargs))
+        return made[-1]
+
+    yield build
+    for envs in made:
+        envs.close()
+
+
+def worker_pids(envs: WorkerVectorEnv) -> list[int]:
+    """Pids of the workers, in order; asked of the envs themselves."""
+    pids = envs.call("worker_pid")
+    return list(dict.fromkeys(pids))
+
+
+class PidEnv(CounterEnv):
+    """A counter env that knows its process."""
+
+    def worker_pid(self) -> int:
+        return os.getpid()
+
+
+class PidDieEnv(DieEnv):
+    """Dies, and knows its process."""
+
+    def worker_pid(self) -> int:
+        return os.getpid()
+
+
+class ForkInStepEnv(PidEnv):
+    """Leaves behind a child process that holds on to the worker's pipe."""
+
+    def step(self, action: np.int64) -> Any:
+        if self.t == 1 and os.fork() == 0:
+            time.sleep(3)
+            os._exit(0)
+        return super().step(action)
+
+
+class SlowEnv(PidEnv):
+    """Sleeps for `seconds` in each step."""
+
+    seconds = 0.0
+
+    def step(self, action: np.int64) -> Any:
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pids: list[int], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, f"still there: {[p for p in pids if is_alive(p)]}"
+        time.sleep(0.02)
+
+
+def played(envs: Any, steps: int = 40, seed: int = 5) -> list[Any]:
+    """Everything that the envs return for the same seeds and actions."""
+    actions = envs.action_space
+    actions.seed(7)
+    rows: list[Any] = [envs.reset(seed=seed)]
+    rows += [envs.step(actions.sample()) for _ in range(steps)]
+    return rows
+
+
+ENV_FNS: dict[str, list[Callable[[], Any]]] = {
+    "counter": [partial(CounterEnv, [3, 1 + k, 4], tag=k) for k in range(5)],
+    "ends": [
+        lambda: CounterEnv(3, ends="terminated"),
+        lambda: CounterEnv(3, ends="truncated"),
+        lambda: CounterEnv(3, ends="both"),
+    ],
+    "dict": [DictEnv] * 4,
+    "info": [partial(InfoEnv, 2 + k) for k in range(4)],
+    "seeded": [partial(SeededEnv, 2 + k) for k in range(4)],
+    "live": [LiveBufferEnv] * 3,
+    "cartpole": [lambda: gym.make("CartPole-v1")] * 4,
+}
+
+
+@pytest.mark.parametrize("name", ENV_FNS)
+def test_rows_are_the_same_for_any_number_of_workers_and_as_gymnasiums(
+    name: str, make: Make
+) -> None:
+    sync = SyncVectorEnv(ENV_FNS[name])
+    expected = played(sync)
+    sync.close()
+    for num_workers in (1, 2, 3):
+        assert_equal(played(make(ENV_FNS[name], num_workers=num_workers)), expected)
+
+
+def test_rows_have_the_dtypes_of_gymnasiums(make: Make) -> None:
+    ours, theirs = make([DictEnv] * 3), SyncVectorEnv([DictEnv] * 3)
+    for row, other in zip(played(ours, 3), played(theirs, 3), strict=True):
+        assert row[0]["image"].dtype == other[0]["image"].dtype == np.uint8
+        assert row[0]["bits"].dtype == other[0]["bits"].dtype
+        assert [np.asarray(x).dtype for x in row[1:-1]] == [
+            np.asarray(x).dtype for x in other[1:-1]
+        ]
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert ours.single_observation_space == theirs.single_observation_space
+    assert ours.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    assert "autoreset_mode" not in DictEnv.metadata
+    theirs.close()
+
+
+@pytest.mark.parametrize("kind", ["float", "0-d", "(1,)", "int32"])
+def test_rewards_of_any_scalar_shape_arrive_as_float64(kind: RewardKind, make: Make) -> None:
+    envs = make([lambda: RewardKindEnv(kind)] * 2, num_workers=2)
+    envs.reset()
+    reward = [envs.step(np.zeros(2, np.int64))[1] for _ in range(3)]
+    assert_equal(np.array(reward), [[1, 1], [2, 2], [3, 3]])
+    assert reward[0].dtype == np.float64
+    assert reward[0].shape == (2,)
+
+
+def test_what_was_returned_is_never_written_again(make: Make) -> None:
+    envs = make([LiveBufferEnv] * 3, num_workers=2)
+    held: list[Any] = [envs.reset()]
+    held += [envs.step(np.zeros(3, np.int64)) for _ in range(3)]
+    assert_equal([int(row[0].max()) for row in held], [0, 1, 2, 3])
+    pairs = zip(held[1][:4], held[2][:4], strict=True)
+    assert not any(np.shares_memory(a, b) for a, b in pairs)
+
+
+def test_an_env_may_keep_its_actions(make: Make) -> None:
+    envs = make([DictEnv] * 2, num_workers=1)
+    envs.reset()
+    envs.action_space.seed(0)
+    sent = [envs.action_space.sample() for _ in range(3)]
+    for action in sent:
+        envs.step(action)
+    kept = envs.get_attr("actions_seen")[1]
+    assert_equal([one["dial"] for one in kept], [one["dial"][1] for one in sent])
+    assert_equal([one["stick"][0] for one in kept], [one["stick"][0][1] for one in sent])
+
+
+def test_workers_get_contiguous_blocks_of_envs(make: Make) -> None:
+    pids = make([PidEnv] * 7, num_workers=3).call("worker_pid")
+    assert len(set(pids)) == 3
+    assert sum(pid != after for pid, after in pairwise(pids)) == 2
+
+
+def test_there_are_never_more_workers_than_envs(make: Make) -> None:
+    assert make([CounterEnv] * 2, num_workers=5).num_workers == 2
+
+
+def test_seeds_differ_between_envs_and_repeat_between_runs(make: Make) -> None:
+    """Trap 20."""
+    runs = [make([SeededEnv] * 6, num_workers=w).reset(seed=3)[0] for w in (1, 3, 3)]
+    assert len(np.unique(runs[0], axis=0)) == 6
+    assert_equal(runs[1], runs[0])
+    assert_equal(runs[2], runs[0])
+
+
+def test_seeds_may_be_given_one_by_one(make: Make) -> None:
+    envs = make([SeededEnv] * 3, num_workers=2)
+    one_by_one, _ = envs.reset(seed=[9, None, 4])
+    assert_equal(one_by_one[0], envs.reset(seed=9)[0][0])
+    assert_equal(one_by_one[2], envs.reset(seed=4)[0][0])
+
+
+def test_reset_mask_resets_only_the_chosen_envs(make: Make) -> None:
+    envs = make([CounterEnv] * 3, num_workers=2)
+    envs.reset()
+    envs.step(np.zeros(3, np.int64))
+    options = {"reset_mask": np.array([True, False, True])}
+    observation, _ = envs.reset(options=options)
+    assert_equal(observation, [[1, 0, 0], [0, 1, 0], [1, 0, 0]])
+    assert list(options) == ["reset_mask"]
+
+
+def test_the_caller_can_work_between_send_and_recv(make: Make) -> None:
+    envs = make([CounterEnv] * 2)
+    envs.reset()
+    envs.send(np.zeros(2, np.int64))
+    with pytest.raises(AlreadyPendingCallError, match="call recv"):
+        envs.send(np.zeros(2, np.int64))
+    with pytest.raises(AlreadyPendingCallError, match="call recv"):
+        envs.call("render")
+    assert_equal(envs.recv()[0][:, 1], [1, 1])
+    with pytest.raises(NoAsyncCallError, match="call send or step"):
+        envs.recv()
+
+
+def test_reset_forgets_a_step_that_was_not_received(make: Make) -> None:
+    envs = make([InfoEnv] * 2)
+    envs.reset()
+    envs.send(np.zeros(2, np.int64))
+    time.sleep(0.1)  # most likely the answer is there by now: the worse case
+    observation, info = envs.reset()
+    assert_equal(observation, [[1, 0, 0], [1, 0, 0]])
+    assert_equal(info["only_reset"], [1, 1])
+    assert "t" not in info
+    assert_equal(envs.step(np.zeros(2, np.int64))[4]["t"], [1, 1])
+
+
+def test_attributes_and_methods_are_reached_in_the_workers(make: Make) -> None:
+    envs = make([partial(CounterEnv, 3, tag=k) for k in range(3)], num_workers=2)
+    envs.set_attr("length", [2, 3, 4])
+    assert envs.get_attr("length") == (2, 3, 4)
+    envs.set_attr("tag", 9)
+    assert envs.get_attr("tag") == (9, 9, 9)
+    envs.reset()
+    assert_equal(envs.call("observation"), [[0, 0, 9]] * 3)
+    with pytest.raises(ValueError, match="expected 3, one for each env, got 2"):
+        envs.set_attr("tag", [1, 2])
+    with pytest.raises(AttributeError, match="no_such") as caught:
+        envs.get_attr("no_such")
+    assert "raised in env 0" in caught.value.__notes__[0]
+    assert_equal(envs.step(np.zeros(3, np.int64))[0][:, 1], [1, 1, 1])
+
+
+def test_render_returns_each_envs_frame(make: Make) -> None:
+    envs = make([RenderEnv] * 2, num_workers=2)
+    assert_equal(envs.render(), [[[7]], [[7]]])
+
+
+class RenderEnv(CounterEnv):
+    """Renders one pixel."""
+
+    def render(self) -> Any:
+        return np.array([[7]])
+
+
+# What goes wrong inside an env
+
+
+def test_an_exception_names_the_env_and_shows_the_workers_traceback(make: Make) -> None:
+    envs = make([CounterEnv, CounterEnv, lambda: CrashEnv(2)], num_workers=2)
+    envs.reset()
+    envs.step(np.zeros(3, np.int64))
+    with pytest.raises(ZeroDivisionError, match="planted at step 2") as caught:
+        envs.step(np.zeros(3, np.int64))
+    (note,) = caught.value.__notes__
+    assert "raised in env 2, in worker process 1" in note
+    assert "fakes.py" in note
+    with pytest.raises(RuntimeError, match=r"raised ZeroDivisionError; call reset\(\) first"):
+        envs.step(np.zeros(3, np.int64))
+    assert_equal(envs.reset()[0][:, 0], [1, 1, 1])
+    assert_equal(envs.step(np.zeros(3, np.int64))[0][:, 1], [1, 1, 1])
+    assert envs.restarts == 0
+
+
+class OddError(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class OddErrorEnv(CounterEnv):
+    """Raises an exception that cannot travel."""
+
+    def step(self, action: np.int64) -> Any:
+        raise OddError(1, 2)
+
+
+def test_an_exception_that_cannot_travel_arrives_as_its_text(make: Make) -> None:
+    envs = make([OddErrorEnv])
+    envs.reset()
+    with pytest.raises(RuntimeError, match="OddError: 1 and 2"):
+        envs.step(np.zeros(1, np.int64))
+
+
+class OddInfoEnv(CounterEnv):
+    """Puts something into info that cannot be pickled."""
+
+    def step(self, action: np.int64) -> Any:
+        return *super().step(action)[:4], {"fine": 1, "odd": threading.Lock()}
+
+
+def test_an_info_that_cannot_travel_is_named(make: Make) -> None:
+    envs = make([CounterEnv, OddInfoEnv], num_workers=1)
+    envs.reset()
+    with pytest.raises(TypeError, match=r"info\['odd'\] of env 1 cannot be sent .* got lock"):
+        envs.step(np.zeros(2, np.int64))
+
+
+class BigInfoEnv(CounterEnv):
+    """Sends more through the pipe than fits into it at once."""
+
+    def step(self, action: np.int64) -> Any:
+        return *super().step(action)[:4], {"big": np.full(300_000, self.t)}
+
+
+def test_infos_larger_than_a_pipe_arrive(make: Make) -> None:
+    envs = make([BigInfoEnv] * 2, num_workers=2)
+    envs.reset()
+    info = envs.step(np.zeros(2, np.int64))[4]
+    assert_equal(info["big"], np.ones((2, 300_000)))
+
+
+class WrongShapeEnv(CounterEnv):
+    """Gives an observation that numpy would broadcast into the right shape."""
+
+    def observation(self) -> Any:
+        return np.array([self.t])
+
+
+class WrongDtypeEnv(CounterEnv):
+    """Gives floats where integers are declared."""
+
+    def observation(self) -> Any:
+        return np.full(3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("env", "kind", "message"),
+    [
+        (
+            WrongShapeEnv,
+            ValueError,
+            r"observation has the wrong shape: expected \(3,\), got \(1,\)",
+        ),
+        (WrongDtypeEnv, TypeError, r"wrong dtype: expected int64, got float64"),
+    ],
+)
+def test_an_observation_that_does_not_fit_its_space_is_refused(
+    env: type[CounterEnv], kind: type[Exception], message: str, make: Make
+) -> None:
+    with pytest.raises(kind, match=message):
+        make([env]).reset()
+
+
+def test_actions_that_do_not_fit_are_refused_before_anything_moves(make: Make) -> None:
+    envs = make([CounterEnv] * 2)
+    envs.reset()
+    with pytest.raises(
+        ValueError, match=r"actions has the wrong shape: expected \(2,\), got \(3,\)"
+    ):
+        envs.step(np.zeros(3, np.int64))
+    with pytest.raises(TypeError, match="actions has the wrong dtype: expected int64, got float64"):
+        envs.step(np.zeros(2))
+    assert_equal(envs.step(np.zeros(2, np.int32))[0][:, 1], [1, 1])
+
+
+def test_an_env_that_cannot_be_built_says_why() -> None:
+    def broken() -> CounterEnv:
+        if os.getpid() != parent:
+            raise FileNotFoundError("no rom")
+        return CounterEnv()
+
+    parent = os.getpid()
+    with pytest.raises(FileNotFoundError, match="no rom") as caught:
+        WorkerVectorEnv([CounterEnv, broken], num_workers=2)
+    assert "raised in env 1" in caught.value.__notes__[0]
+
+
+def test_envs_with_different_spaces_are_refused() -> None:
+    with pytest.raises(ValueError, match="the envs have different observation spaces"):
+        WorkerVectorEnv([CounterEnv, SeededEnv], num_workers=1)
+
+
+# Dead workers
+
+
+def test_a_dead_worker_is_replaced_and_its_rows_are_marked(make: Make) -> None:
+    fns = [CounterEnv, CounterEnv, lambda: DieEnv(3), lambda: CounterEnv(9, tag=3)]
+    envs = make(fns, num_workers=2)
+    envs.reset(seed=0)
+    rows = [envs.step(np.zeros(4, np.int64)) for _ in range(4)]
+    assert ["worker_restarted" in row[4] for row in rows] == [False, False, True, False]
+    observation, reward, terminated, truncated, info = rows[2]
+    assert_equal(info["worker_restarted"], [False, False, True, True])
+    assert_equal(observation[:, 1], [3, 3, 0, 0])
+    assert_equal(reward, [3, 3, 0, 0])
+    assert not (terminated | truncated).any()
+    assert_equal(rows[3][0][:, 1], [4, 4, 1, 1])
+    assert envs.restarts == 1
+
+
+def test_a_worker_killed_between_steps_is_replaced(make: Make) -> None:
+    envs = make([PidEnv] * 4, num_workers=2)
+    envs.reset(seed=0)
+    before = worker_pids(envs)
+    os.kill(before[0], signal.SIGKILL)
+    info = envs.step(np.zeros(4, np.int64))[4]
+    assert_equal(info["worker_restarted"], [True, True, False, False])
+    after = worker_pids(envs)
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+
+
+def test_a_worker_killed_before_a_reset_is_replaced_with_the_wanted_seeds(make: Make) -> None:
+    class SeededPidEnv(SeededEnv):
+        def worker_pid(self) -> int:
+            return os.getpid()
+
+    envs = make([SeededPidEnv] * 4, num_workers=2)
+    expected = envs.reset(seed=11)[0]
+    os.kill(worker_pids(envs)[1], signal.SIGKILL)
+    observation, info = envs.reset(seed=11)
+    assert_equal(observation, expected)
+    assert "worker_restarted" not in info
+
+
+def test_a_call_on_a_dead_worker_says_so_and_the_next_step_replaces_it(make: Make) -> None:
+    envs = make([PidEnv] * 2, num_workers=2)
+    envs.reset()
+    os.kill(worker_pids(envs)[1], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"of env 1 died: .*signal 9, SIGKILL"):
+        envs.call("worker_pid")
+    info = envs.step(np.zeros(2, np.int64))[4]
+    assert_equal(info["worker_restarted"], [False, True])
+
+
+def test_the_seeds_after_a_restart_are_new_and_repeat_between_runs(make: Make) -> None:
+    class SeededDieEnv(SeededEnv):
+        def step(self, action: np.int64) -> Any:
+            if self.t == 2:
+                os._exit(3)
+            return super().step(action)
+
+    runs: list[Any] = []
+    for _ in range(2):
+        envs = make([SeededDieEnv] * 2, num_workers=1)
+        rows = [envs.reset(seed=5)[0]]
+        rows += [envs.step(np.zeros(2, np.int64))[0] for _ in range(6)]
+        runs.append(np.concatenate([rows[0], rows[3], rows[6]]))  # deaths in steps 3 and 6
+        assert len(np.unique(runs[-1], axis=0)) == 6
+    assert_equal(runs[0], runs[1])
+
+
+def test_one_death_too_many_ends_everything_with_a_clear_error(make: Make) -> None:
+    envs = make([PidEnv, lambda: PidDieEnv(2)], num_workers=2, max_restarts=1)
+    envs.reset()
+    pids = [worker_pids(envs)[0]]
+    envs.step(np.zeros(2, np.int64))
+    envs.step(np.zeros(2, np.int64))
+    envs.step(np.zeros(2, np.int64))
+    message = r"of env 1 died \(exit code 7\): expected at most max_restarts=1 deaths"
+    with pytest.raises(RuntimeError, match=message):
+        envs.step(np.zeros(2, np.int64))
+    wait_until_gone(pids)
+    with pytest.raises(ClosedEnvironmentError, match="make a new one"):
+        envs.reset()
+
+
+def test_a_worker_that_hangs_is_replaced_after_the_timeout(make: Make) -> None:
+    envs = make([PidEnv, SlowEnv], num_workers=2, step_timeout=0.3)
+    envs.reset()
+    envs.set_attr("seconds", [0.0, 60.0])
+    info = envs.step(np.zeros(2, np.int64))[4]
+    assert_equal(info["worker_restarted"], [False, True])
+
+
+def test_a_dead_worker_is_noticed_though_a_child_of_it_holds_the_pipe(make: Make) -> None:
+    class ForkAndDieEnv(ForkInStepEnv):
+        def step(self, action: np.int64) -> Any:
+            result = super().step(action)
+            if self.t == 3:
+                os._exit(1)
+            return result
+
+    envs = make([ForkAndDieEnv])
+    envs.reset()
+    infos = [envs.step(np.zeros(1, np.int64))[4] for _ in range(3)]
+    assert_equal(infos[2]["worker_restarted"], [True])
+
+
+# The end
+
+
+def children() -> list[int]:
+    """Pids of all child processes."""
+    pids: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        pids += map(int, (task / "children").read_text().split())
+    return pids
+
+
+def test_close_ends_the_workers_also_in_the_middle_of_a_step(make: Make) -> None:
+    envs = make([PidEnv] * 4, num_workers=2)
+    envs.reset()
+    pids = worker_pids(envs)
+    envs.send(np.zeros(4, np.int64))
+    envs.close()
+    envs.close()
+    wait_until_gone(pids)
+    with pytest.raises(ClosedEnvironmentError, match="make a new one"):
+        envs.step(np.zeros(4, np.int64))
+
+
+def test_workers_end_when_the_vector_env_is_forgotten(make: Make) -> None:
+    envs = WorkerVectorEnv([PidEnv] * 2, num_workers=2)
+    pids = worker_pids(envs)
+    del envs
+    wait_until_gone(pids)
+
+
+SCRIPT_HEAD = f"""
+import os, signal, sys, time
+sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT / "tests/wrappers")!r}]
+import numpy as np
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from test_workers import PidEnv, SlowEnv, worker_pids
+"""
+
+
+def start_script(body: str, path: Path) -> subprocess.Popen[str]:
+    script = path / "script.py"
+    script.write_text(SCRIPT_HEAD + textwrap.dedent(body))
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+
+
+def read_pids(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    return [int(pid) for pid in process.stdout.readline().split()]
+
+
+@pytest.mark.parametrize("how", ["killed", "raises", "exits"])
+def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
+    body = """
+    envs = WorkerVectorEnv([SlowEnv] * 4, num_workers=2)
+    envs.reset()
+    print(*worker_pids(envs), flush=True)
+    envs.send(np.zeros(4, np.int64))
+    """
+    ends = {
+        "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+        "raises": "raise KeyError(1)",
+        "exits": "",
+    }
+    process = start_script(textwrap.dedent(body) + ends[how], tmp_path)
+    pids = read_pids(process)
+    process.communicate(timeout=60)
+    assert len(pids) == 2
+    wait_until_gone(pids)
+
+
+def test_ctrl_c_reaches_only_the_parent(tmp_path: Path) -> None:
+    body = """
+    envs = WorkerVectorEnv([SlowEnv] * 4, num_workers=2)
+    envs.reset()
+    envs.set_attr("seconds", 0.2)
+    envs.send(np.zeros(4, np.int64))
+    try:
+        print("ready", flush=True)
+        while True:
+            envs.recv()
+            envs.send(np.zeros(4, np.int64))
+    except KeyboardInterrupt:
+        observation, info = envs.reset()
+        print(len(observation), envs.restarts, *worker_pids(envs), flush=True)
+    envs.close()
+    """
+    process = start_script(body, tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert err == ""
+    num_envs, restarts, *pids = map(int, out.split())
+    assert (num_envs, restarts, process.returncode) == (4, 0, 0)
+    wait_until_gone(pids)
+
+
+# Start methods
+
+
+def test_spawned_workers_give_the_same_rows(make: Make) -> None:
+    expected = played(make(ENV_FNS["counter"], num_workers=2), steps=5)
+    spawned = make(ENV_FNS["counter"], num_workers=2, context="spawn")
+    assert_equal(played(spawned, steps=5), expected)
+
+
+def test_a_factory_that_cannot_be_pickled_is_named() -> None:
+    lock = threading.Lock()
+
+    def build() -> CounterEnv:
+        with lock:
+            return CounterEnv()
+
+    with pytest.raises(TypeError, match=r"env_fns\[1\] cannot be sent .* or use context='fork'"):
+        WorkerVectorEnv([CounterEnv, build], num_workers=1, context="spawn")
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_missing_main_guard_is_said_in_one_sentence(context: str, tmp_path: Path) -> None:
+    process = start_script(f"WorkerVectorEnv([PidEnv], context={context!r})", tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert 'top level to be under `if __name__ == "__main__":`' in err.splitlines()[-1]
+    assert err.count("Traceback") == 1  # the worker says nothing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"env_fns": []}, "env_fns is empty: expected at least one factory"),
+        ({"num_workers": 0}, "num_workers is wrong: expected 1 or more, got 0"),
+        ({"autoreset_mode": AutoresetMode.SAME_STEP}, "expected NEXT_STEP, got AutoresetMode.SAME"),
+        ({"context": "thread"}, "context is unknown: expected one of .* got 'thread'"),
+        ({"max_restarts": -1}, "max_restarts is wrong: expected 0 or more, got -1"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_a_process_starts(
+    arguments: dict[str, Any], message: str
+) -> None:
+    before = children()
+    with pytest.raises(ValueError, match=message):
+        WorkerVectorEnv(**{"env_fns": [CounterEnv], **arguments})
+    assert children() == before
+
+
+class TextEnv(CounterEnv):
+    """Has a space without a fixed shape inside a Dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space: Any = spaces.Dict({"a": spaces.Text(5)})
+
+
+def test_a_space_without_a_fixed_shape_is_refused_by_name() -> None:
+    message = r"observation space\['a'\] cannot be kept in shared memory: expected Box, .* got Text"
+    with pytest.raises(ValueError, match=message):
+        WorkerVectorEnv([TextEnv])
+
+
+def test_seeds_and_masks_of_a_wrong_length_are_refused(make: Make) -> None:
+    envs = make([CounterEnv] * 2)
+    with pytest.raises(ValueError, match="seed has the wrong length: expected 2"):
+        envs.reset(seed=[1, 2, 3])
+    with pytest.raises(ValueError, match=r"reset_mask'\] is wrong: expected a bool array of shape"):
+        envs.reset(options={"reset_mask": np.array([1, 0])})
+
+
+def test_a_worker_leaves_its_parents_garbage_alone(tmp_path: Path) -> None:
+    """ale-py's vector envs join threads when they are collected, which a fork does not have."""
+    program = tmp_path / "garbage.py"
+    program.write_text(
+        textwrap.dedent("""
+            import gc
+            import os
+
+            import gymnasium as gym
+            import numpy as np
+
+            import stepwell as sw
+            from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+
+            gc.disable()
+            parent = os.getpid()
+            for _ in range(10):
+                envs = sw.make_atari("pong", 2)
+                envs.reset(seed=0)
+                envs.step(np.zeros(2, np.int64))
+                envs.close()
+                cycle = [envs]
+                cycle.append(cycle)
+                del envs, cycle
+
+
+            def build():
+                if os.getpid() != parent:
+                    gc.collect()
+                return gym.make("CartPole-v1")
+
+
+            envs = WorkerVectorEnv([build] * 2, num_workers=2, context="fork")
+            print(envs.reset(seed=0)[0].shape)
+            envs.close()
+        """),
+        encoding="utf-8",
+    )
+    run = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stdout) == (0, "(2, 4)\n"), run.stderr

@@ -1,0 +1,1 @@
+"""A check of vector environments against what a Collector relies on."""

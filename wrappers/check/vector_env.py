@@ -1,0 +1,293 @@
+"""Find out what a vector env really does, whatever it declares."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, create_empty_array
+
+from stepwell.wrappers.check.report import Autoreset, FinalObservation, VectorEnvReport
+from stepwell.wrappers.check.watch import (
+    Leaves,
+    MemoryWatch,
+    ResetWatch,
+    Seen,
+    StackWatch,
+    copied,
+    leaves_of,
+    rows_equal,
+)
+from stepwell.wrappers.final_observations import HeldFinals, InfoKeeper
+from stepwell.wrappers.make_vector_env import require_spaces
+
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+
+
+def check_vector_env(
+    envs: AnyVectorEnv | Callable[[], AnyVectorEnv], *, steps: int = 500, seed: int = 0
+) -> VectorEnvReport:
+    """Step a vector env with random actions and report what it really does.
+
+    The env is reset before and after, so do not check one in the middle of collecting; one that
+    is made here by a factory is closed as well. Print the report to read it.
+
+    Args:
+        envs: A vector env, or a factory of one.
+        steps: Vector steps to make, at least 10. Ends of episodes tell most, so make enough of
+            them for a few ends.
+        seed: Seed of the actions and of the resets.
+
+    Returns:
+        The report: autoreset as practised, memory, final observations, dtypes, seeds, stacks.
+
+    Raises:
+        ValueError: Too few steps.
+        TypeError: `envs` is no vector env, or one that does not tell the spaces of one env.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> report = check_vector_env(lambda: gym.make_vec("CartPole-v1", num_envs=2), steps=100)
+        >>> report.autoreset, report.final_observation, report.same_memory, report.is_fine
+        ('next_step', 'true', False, True)
+    """
+    if steps < 10:
+        raise ValueError(f"steps is too small: expected at least 10, got {steps}")
+    if isinstance(envs, VectorEnv):
+        return _Check(envs, seed).report(steps)
+    made: Any = envs() if callable(envs) else envs
+    if not isinstance(made, VectorEnv):
+        raise TypeError(
+            f"envs is no vector env: expected a gymnasium.vector.VectorEnv or a factory of one, "
+            f"got {type(made).__name__}; make one with make_vec"
+        )
+    try:
+        return _Check(made, seed).report(steps)
+    finally:
+        made.close()
+
+
+class _Check:
+    """One check of one vector env."""
+
+    def __init__(self, envs: Any, seed: int) -> None:
+        require_spaces(envs)
+        self._envs, self._seed = envs, seed
+        self._memory = MemoryWatch()
+        self._keeper, self._held = InfoKeeper(envs), HeldFinals()  # as the Collector has them
+        self._is_overwritten = False
+        self._stack = StackWatch(envs.single_observation_space)
+        self._resets = ResetWatch(self._stack.newest)
+        self._problems: dict[str, None] = {}
+        self._single = _empty(envs.single_observation_space, 1)
+        self._actions = copy.deepcopy(envs.action_space)  # its own generator is left alone
+        self._actions.seed(seed)
+        self._declared = envs.metadata.get("autoreset_mode")
+        self._is_asynchronous = False
+        self._is_reproducible: bool | None = None
+        self._envs_differ: bool | None = None
+        self._disabled_resets = self._steps = 0
+
+    def report(self, steps: int) -> VectorEnvReport:
+        self._check_spaces()
+        try:
+            self._keeper.prepare()
+        except ValueError as error:
+            self._problem(str(error))
+        first = self._reset(self._seed)
+        self._is_asynchronous = len(first[0]) < self._envs.num_envs
+        if self._is_asynchronous:
+            # Its rows change places from step to step: only its shapes and memory can be judged.
+            for _ in range(10):
+                self._check_step(*self._step())
+                self._steps += 1
+        else:
+            self._check_seeds(first)
+            self._run(steps)
+            self._reset(self._seed)
+        return self._summary()
+
+    def _reset(self, seed: int) -> Leaves:
+        with self._keeper:
+            observation, _ = self._envs.reset(seed=seed)
+        self._held = HeldFinals()
+        leaves = leaves_of(observation)
+        self._memory.see(leaves)
+        return copied(leaves)
+
+    def _step(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        with self._keeper:
+            *rows, info = self._envs.step(self._actions.sample())
+        if not isinstance(info, dict):
+            self._problem(f"info is a {type(info).__name__} where a dict of arrays is expected")
+            info = {}
+        return *rows, info
+
+    def _check_seeds(self, first: Leaves) -> None:
+        others = [self._reset(self._seed + 1_000_003 * k) for k in (0, 1)]
+        again, other = others
+        self._is_reproducible = bool(rows_equal(first, again).all())
+        if self._envs.num_envs > 1:
+            rolled = [np.roll(leaf, 1, axis=0) for leaf in first]
+            self._envs_differ = not rows_equal(first, rolled).all()
+        for leaves in (first, again, other):
+            self._resets.see_first(leaves)
+            if len(leaves) == 1:
+                self._stack.see_first(leaves[0])
+
+    def _run(self, steps: int) -> None:
+        last = self._reset(self._seed)
+        self._resets.forget(last)
+        ended = np.zeros(self._envs.num_envs, np.bool_)
+        for _ in range(steps):
+            result = self._step()
+            self._memory.see(leaves_of(result[0]))
+            seen = self._check_step(*result)
+            self._check_finals(seen.ended, leaves_of(result[0]), result[4])
+            self._steps += 1
+            if self._problems:
+                return  # rows that do not fit cannot be compared
+            self._resets.see(seen)
+            inner = ~ended & ~seen.ended
+            if len(last) == 1:
+                self._stack.see(last[0][inner], seen.leaves[0][inner])
+            last, ended = seen.leaves, seen.ended
+            if self._declared == AutoresetMode.DISABLED and ended.any():
+                self._resets.judge_finals(np.flatnonzero(ended))
+                last = self._reset_ended(seen)
+                ended = np.zeros_like(ended)
+
+    def _check_finals(
+        self, ended: npt.NDArray[np.bool_], batch: Leaves, info: dict[str, Any]
+    ) -> None:
+        """See by their memory whether last observations are what they are said to be."""
+        self._is_overwritten |= self._held.written(ended) is not None
+        finals = info.get("final_obs")
+        if isinstance(finals, np.ndarray) and finals.dtype.hasobject:
+            for env in np.flatnonzero(ended).tolist():
+                if finals[env] is not None:
+                    self._is_overwritten |= self._held.is_lost(env, leaves_of(finals[env]), batch)
+        elif isinstance(finals, np.ndarray):
+            self._is_overwritten |= np.shares_memory(finals, batch[0])
+
+    def _reset_ended(self, seen: Seen) -> Leaves:
+        """The caller's part in DISABLED mode."""
+        ended = seen.ended
+        with self._keeper:
+            observation, _ = self._envs.reset(options={"reset_mask": ended.copy()})
+        leaves = copied(leaves_of(observation))
+        if not rows_equal(leaves, seen.leaves)[~ended].all():
+            self._problem("reset(options={'reset_mask': ...}) changed envs that it should not")
+        self._disabled_resets += int(ended.sum())
+        self._resets.forget(leaves)
+        return leaves
+
+    def _check_step(
+        self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any
+    ) -> Seen:
+        leaves = leaves_of(observation)
+        self._check_observation(observation)
+        rows = len(leaves[0])
+        flags: dict[str, npt.NDArray[Any]] = {"terminated": terminated, "truncated": truncated}
+        for name, array in flags.items():
+            if np.shape(array) != (rows,) or np.asarray(array).dtype != np.bool_:
+                self._problem(f"{name} is {_said(array)} where bool ({rows},) is expected")
+        if np.shape(reward) != (rows,) or np.asarray(reward).dtype.kind not in "fiub":
+            self._problem(f"reward is {_said(reward)} where numbers ({rows},) are expected")
+        return Seen(
+            copied(leaves),
+            np.array(reward, np.float64).reshape(-1),
+            np.array(terminated, np.bool_),
+            np.array(truncated, np.bool_),
+            {key: copy.deepcopy(value) for key, value in info.items() if key in INFO_KEYS},
+        )
+
+    def _check_observation(self, observation: Any) -> None:
+        got = leaves_of(observation)
+        if len(got) != len(self._single):
+            self._problem(
+                f"an observation has {len(got)} parts where {len(self._single)} are declared"
+            )
+            return
+        for want, have in zip(self._single, got, strict=True):
+            if want.dtype != have.dtype or want.shape[1:] != have.shape[1:]:
+                self._problem(
+                    f"an observation is {_said(have)} where {want.dtype} (N, "
+                    f"{', '.join(map(str, want.shape[1:]))}) is declared"
+                )
+
+    def _check_spaces(self) -> None:
+        envs = self._envs
+        num_envs = getattr(envs.unwrapped, "batch_size", envs.num_envs)
+        pairs = {
+            "observation_space": (envs.observation_space, envs.single_observation_space),
+            "action_space": (envs.action_space, envs.single_action_space),
+        }
+        for name, (batched, single) in pairs.items():
+            if batch_space(single, num_envs) != batched:
+                self._problem(
+                    f"{name} is not {num_envs} times single_{name}: got {batched} and {single}"
+                )
+
+    def _problem(self, text: str) -> None:
+        self._problems[text] = None
+
+    def _summary(self) -> VectorEnvReport:
+        autoreset, ends = self._autoreset()
+        declared = self._declared
+        return VectorEnvReport(
+            name=str(self._envs),
+            num_envs=self._envs.num_envs,
+            steps=self._steps,
+            ends=ends,
+            declared=declared.name if isinstance(declared, AutoresetMode) else None,
+            autoreset=autoreset,
+            final_observation=self._final(),
+            same_memory=self._memory.same_memory,
+            changes_later=self._memory.changes_later,
+            is_asynchronous=self._is_asynchronous,
+            is_reproducible=self._is_reproducible,
+            envs_differ=self._envs_differ,
+            frame_stack=self._stack.frame_stack,
+            stack_padding=self._stack.padding,
+            has_frame_counters=self._resets.has_frame_counters,
+            problems=tuple(self._problems),
+        )
+
+    def _autoreset(self) -> tuple[Autoreset, int]:
+        if self._disabled_resets:
+            return "disabled", self._disabled_resets
+        votes = self._resets.votes
+        ends = votes.total()
+        telling: dict[Autoreset, int] = {
+            vote: count for vote, count in votes.items() if vote != "unproven"
+        }
+        if not telling:
+            return "unproven", ends
+        if "goes_on" in telling:
+            return ("goes_on" if len(telling) == 1 else "mixed"), ends
+        return max(telling, key=telling.__getitem__), ends
+
+    def _final(self) -> FinalObservation:
+        finals = self._resets.finals
+        if self._is_overwritten:
+            return "overwritten"
+        if self._resets.finals_repeat:
+            return "repeats"
+        if finals["lost"] > finals["true"]:
+            return "lost"
+        return "true" if finals["true"] else "unknown"
+
+
+INFO_KEYS = ("final_obs", "_final_obs", "frame_number", "episode_frame_number")
+
+
+def _empty(space: spaces.Space[Any], num_envs: int) -> Leaves:
+    return leaves_of(create_empty_array(space, num_envs))
+
+
+def _said(array: Any) -> str:
+    return f"{np.asarray(array).dtype} {np.shape(array)}"

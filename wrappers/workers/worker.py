@@ -1,0 +1,282 @@
+"""What runs inside a worker process: a block of envs and the loop that serves the parent."""
+
+import gc
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Semaphore
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.wrappers.workers.memory import SharedRows, read_row, write_row
+
+# Columns of a worker's line of control words.
+ASKED, ANSWERED, COMMAND, STATUS = 0, 1, 2, 3
+# Commands; all but STEP have a pickled payload in the pipe.
+BUILD, RESET, STEP, CALL, SET, CLOSE = range(6)
+# Statuses; all but QUIET have a pickled payload in the pipe.
+QUIET, PAYLOAD, RAISED = range(3)
+
+ORPHAN_CHECK_SECONDS = 1.0
+# A message of this size fits in the pipe, so it can be written before the parent is woken.
+SMALL_BYTES = 32_768
+
+EnvFn = Callable[[], gym.Env[Any, Any]]
+Infos = list[tuple[int, dict[str, Any]]]
+
+
+class EnvBlock:
+    """The envs of one worker; `current` is the index of the env at work, for error messages."""
+
+    def __init__(self, env_fns: Sequence[EnvFn], first: int, rows: SharedRows) -> None:
+        self._env_fns, self._first, self._rows = env_fns, first, rows
+        self._envs: list[gym.Env[Any, Any]] = []
+        self._over = [False] * len(env_fns)
+        self.current = first
+
+    def _each(self) -> "list[tuple[int, int, gym.Env[Any, Any]]]":
+        return [(k, self._first + k, env) for k, env in enumerate(self._envs)]
+
+    def build(self, observation_space: Any, action_space: Any) -> None:
+        """Call the factories; their spaces must be the given ones."""
+        for k, env_fn in enumerate(self._env_fns):
+            self.current = self._first + k
+            env = env_fn()
+            self._envs.append(env)
+            _check_same("observation", observation_space, env.observation_space)
+            _check_same("action", action_space, env.action_space)
+
+    def reset(
+        self, seeds: list[int | None], options: dict[str, Any] | None, chosen: list[bool]
+    ) -> Infos:
+        """Reset the chosen envs and write their rows."""
+        infos: Infos = []
+        for k, index, env in self._each():
+            if chosen[k]:
+                self.current = index
+                observation, info = env.reset(seed=seeds[k], options=options)
+                self._write(k, observation, 0.0, False, False)
+                infos.append((index, info))
+        return infos
+
+    def step(self) -> Infos:
+        """Step all envs with the actions in the shared rows, and write their rows."""
+        infos: Infos = []
+        for k, index, env in self._each():
+            self.current = index
+            if self._over[k]:  # NEXT_STEP: the step after an episode's end resets
+                observation, info = env.reset()
+                self._write(k, observation, 0.0, False, False)
+            else:
+                observation, reward, terminated, truncated, info = env.step(
+                    read_row(self._rows.action, index)
+                )
+                self._write(k, observation, reward, terminated, truncated)
+            if info:
+                infos.append((index, info))
+        return infos
+
+    def _write(
+        self, k: int, observation: Any, reward: Any, terminated: bool, truncated: bool
+    ) -> None:
+        """Copy at once: the env may write its next observation into the same array."""
+        rows, index = self._rows, self._first + k
+        write_row(rows.observation, index, observation)
+        rows.reward[index] = scalar(reward)
+        rows.terminated[index] = terminated
+        rows.truncated[index] = truncated
+        self._over[k] = bool(terminated or truncated)
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Call a method of each env, or read an attribute that is no method."""
+        results: list[Any] = []
+        for _, index, env in self._each():
+            self.current = index
+            found = env.get_wrapper_attr(name)
+            results.append(found(*args, **kwargs) if callable(found) else found)
+        return results
+
+    def set(self, name: str, values: list[Any]) -> None:
+        """Set an attribute of each env."""
+        for k, index, env in self._each():
+            self.current = index
+            env.set_wrapper_attr(name, values[k])
+
+    def close(self) -> None:
+        """Close the envs."""
+        for _, index, env in self._each():
+            self.current = index
+            env.close()
+
+
+def scalar(reward: Any) -> float:
+    """The reward as one float, whether it came as a number, a 0-d array or an array of one."""
+    if isinstance(reward, float | int):  # np.float64 too
+        return float(reward)
+    array: npt.NDArray[Any] = np.asarray(reward)
+    if array.size != 1:
+        raise ValueError(
+            f"reward has the wrong shape: expected one number, got {array.shape}; "
+            f"turn it into one number with a wrapper"
+        )
+    return float(array.item())
+
+
+def _check_same(what: str, expected: Any, got: Any) -> None:
+    if expected != got:
+        raise ValueError(
+            f"the envs have different {what} spaces: expected {expected} as in env 0, got {got}; "
+            f"make them equal with a wrapper"
+        )
+
+
+def run_worker(
+    number: int,
+    first: int,
+    env_fns: Sequence[EnvFn] | bytes,
+    rows: SharedRows,
+    wake: Semaphore,
+    done: Semaphore,
+    pipe: Connection,
+) -> None:
+    """Serve the parent until it says CLOSE or is gone.
+
+    Args:
+        number: The worker's number.
+        first: Index of its first env.
+        env_fns: Factories of its envs, cloudpickled unless the process was forked.
+        rows: The shared rows.
+        wake: Released by the parent for each command.
+        done: Released by the worker for each answer.
+        pipe: Carries the payloads.
+    """
+    # What the fork brought along is not collected here: some of the parent's garbage (ale-py's
+    # vector envs) joins threads, when it is, that this process does not have, and crashes.
+    gc.freeze()
+    # Ctrl-C reaches the whole process group: only the parent decides what to do about it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Libraries that are loaded from here on: one thread each, since the workers fill the cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    fns: Sequence[EnvFn] = pickle.loads(env_fns) if isinstance(env_fns, bytes) else env_fns
+    block = EnvBlock(fns, first, rows)
+    link = Link(rows, number, wake, done, pipe)
+    try:
+        while (command := link.wait()) is not None:
+            limit_threads()
+            link.answer(command, block)
+            if command == CLOSE:
+                break
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone
+
+
+class Link:
+    """The worker's end of the line to the parent."""
+
+    def __init__(
+        self, rows: SharedRows, number: int, wake: Semaphore, done: Semaphore, pipe: Connection
+    ) -> None:
+        self._control = rows.control[number]
+        self._wake, self._done, self._pipe = wake, done, pipe
+        self._parent = os.getppid()
+
+    def wait(self) -> int | None:
+        """The next command; None when the parent is gone."""
+        control = self._control
+        while True:
+            self._wake.acquire(timeout=ORPHAN_CHECK_SECONDS)
+            if control[ASKED] != control[ANSWERED]:
+                return int(control[COMMAND])
+            if os.getppid() != self._parent:
+                return None
+
+    def answer(self, command: int, block: EnvBlock) -> None:
+        """Do the command and say what came of it."""
+        asked = int(self._control[ASKED])
+        arguments = b"" if command == STEP else self._pipe.recv_bytes()
+        try:
+            payload = _do(command, arguments, block)
+            status = QUIET if payload is None else PAYLOAD
+        except Exception as error:
+            status, payload = RAISED, packed_error(block.current, error)
+        self._control[STATUS] = status
+        if payload is not None and len(payload) <= SMALL_BYTES:
+            self._pipe.send_bytes(payload)
+        self._control[ANSWERED] = asked
+        self._done.release()
+        if payload is not None and len(payload) > SMALL_BYTES:
+            self._pipe.send_bytes(payload)
+
+
+def _do(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
+    if command == STEP:
+        infos = block.step()
+        return packed_infos(infos) if infos else None
+    arguments: tuple[Any, ...] = pickle.loads(packed_arguments)
+    if command == RESET:
+        return packed_infos(block.reset(*arguments))
+    if command == CALL:
+        return packed(block.call(*arguments))
+    if command == BUILD:
+        block.build(*arguments)
+    elif command == SET:
+        block.set(*arguments)
+    elif command == CLOSE:
+        block.close()
+    return None
+
+
+def packed(value: Any) -> bytes:
+    """Pickle a value for the pipe."""
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def packed_infos(infos: Infos) -> bytes:
+    """Pickle infos; if that fails, say which key of which env it was."""
+    try:
+        return packed(infos)
+    except Exception as error:
+        for index, info in infos:
+            for key, value in info.items():
+                _check_can_travel(index, key, value)
+        raise error
+
+
+def _check_can_travel(index: int, key: str, value: Any) -> None:
+    try:
+        packed(value)
+    except Exception as error:
+        raise TypeError(
+            f"info[{key!r}] of env {index} cannot be sent between processes: expected data that "
+            f"can be pickled, got {type(value).__name__} ({error}); drop it with a wrapper, "
+            f"or step the envs in this process (num_workers=0)"
+        ) from None
+
+
+def packed_error(index: int, error: Exception) -> bytes:
+    """Pickle an exception with the env's index and the traceback's text."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(data := packed((index, error, text)))
+    except Exception:  # its class cannot travel: send its text
+        data = packed((index, RuntimeError(f"{type(error).__name__}: {error}"), text))
+    return data
+
+
+def limit_threads() -> None:
+    """Keep libraries that are loaded here from starting threads: the workers fill the cores."""
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None and cv2.getNumThreads() > 1:
+        # 0 (not 1): run sequentially without waiting for threads that a fork left behind.
+        cv2.setNumThreads(0)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
