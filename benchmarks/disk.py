@@ -22,8 +22,8 @@ from gymnasium import spaces
 
 import rounds
 import stepwell as sw
-from stepwell.buffers import DiskStorage, End, Field, Piece, Spec
-from stepwell.buffers.storage.chunk_codec import PieceWriter
+from stepwell.buffers import Chunk, DiskStorage, End, Field, Spec
+from stepwell.buffers.storage.chunk_codec import ChunkEncoder
 
 WARM_UP_BYTES = 130 << 20  # from here on a segment has its full size
 WARM_UP_DRAWS = 100
@@ -61,19 +61,19 @@ def bare(path: Path, nbytes: int, flushes: int, count: int) -> Callable[[], floa
 
 
 def stored(
-    storage: DiskStorage, pieces: Iterator[list[Piece]], flushes: int
+    storage: DiskStorage, chunks: Iterator[list[Chunk]], flushes: int
 ) -> Callable[[], float]:
-    """Add the next pieces; how they are made is not part of it, but encoding them is."""
+    """Add the next chunks; how they are made is not part of it, but encoding them is."""
 
     def run() -> float:
         for _ in range(flushes):
-            storage.add(next(pieces))
+            storage.add(next(chunks))
         return flushes
 
     return run
 
 
-def noise_pieces(nbytes: int) -> tuple[Spec, Iterator[list[Piece]]]:
+def noise_chunks(nbytes: int) -> tuple[Spec, Iterator[list[Chunk]]]:
     """Episodes of eight rows that are kept as they are, one a flush."""
     row_bytes = nbytes // 8 - 32
     rng = np.random.default_rng(0)
@@ -83,11 +83,11 @@ def noise_pieces(nbytes: int) -> tuple[Spec, Iterator[list[Piece]]]:
         "reward": np.ones(8),
     }
     spec = Spec.from_spaces(spaces.Box(0, 255, (row_bytes,), np.uint8), spaces.Discrete(9))
-    flushes = ([Piece(number, 0, 0, End.TERMINATED, fields)] for number in range(1 << 40))
+    flushes = ([Chunk(number, 0, 0, End.TERMINATED, fields)] for number in range(1 << 40))
     return spec.with_codecs({"observation": "raw"}), flushes
 
 
-def frame_pieces(rows: int, envs: int = 8) -> tuple[Spec, Iterator[list[Piece]]]:
+def frame_chunks(rows: int, envs: int = 8) -> tuple[Spec, Iterator[list[Chunk]]]:
     """What a collector of eight Pong envs flushes every so many rows, compressed."""
     with sw.SequenceReplayBuffer() as replay:
         with sw.Collector(sw.make_atari("Pong", envs), sw.RandomPolicy(), replay, seed=0) as player:
@@ -95,13 +95,13 @@ def frame_pieces(rows: int, envs: int = 8) -> tuple[Spec, Iterator[list[Piece]]]
         spec = replay.spec
         plays = [episode.fields for episode in replay.iter_episodes() if episode.rows > 600][:envs]
 
-    def flushes() -> Iterator[list[Piece]]:
+    def flushes() -> Iterator[list[Chunk]]:
         number = 0
         while True:
             for start in range(0, 600 - rows, rows):
                 chosen = slice(start, start + rows)
                 yield [
-                    Piece(
+                    Chunk(
                         *(number + env, env, 0, End.TERMINATED),
                         {name: values[chosen] for name, values in play.items()},
                     )
@@ -112,28 +112,28 @@ def frame_pieces(rows: int, envs: int = 8) -> tuple[Spec, Iterator[list[Piece]]]
     return spec, flushes()
 
 
-def encoding(spec: Spec, pieces: Iterator[list[Piece]], flushes: int) -> Callable[[], float]:
-    """Turn the next pieces into bytes, and store nothing."""
-    writer = PieceWriter(spec)
+def encoding(spec: Spec, chunks: Iterator[list[Chunk]], flushes: int) -> Callable[[], float]:
+    """Turn the next chunks into bytes, and store nothing."""
+    writer = ChunkEncoder(spec)
 
     def run() -> float:
         for _ in range(flushes):
-            for piece in next(pieces):
-                writer.encode(piece)
+            for chunk in next(chunks):
+                writer.encode(chunk)
         return flushes
 
     return run
 
 
 def measure_flush(
-    folder: Path, name: str, source: Callable[[], tuple[Spec, Iterator[list[Piece]]]], count: int
+    folder: Path, name: str, source: Callable[[], tuple[Spec, Iterator[list[Chunk]]]], count: int
 ) -> tuple[str, ...]:
     """One line of the table."""
-    spec, pieces = source()
+    spec, chunks = source()
     with DiskStorage.create(folder / name, spec) as storage:
         warm_up, flushes = 0, 0
         while warm_up < WARM_UP_BYTES and flushes < 1_000:
-            storage.add(next(pieces))
+            storage.add(next(chunks))
             flushes += 1
             warm_up = int(storage.table.records["nbytes"].sum())
         nbytes = warm_up // flushes
@@ -142,7 +142,7 @@ def measure_flush(
             {
                 "bare": bare(folder / f"{name}.bare", nbytes, batch, count),
                 "encoded": encoding(spec, source()[1], batch),
-                "stored": stored(storage, pieces, batch),
+                "stored": stored(storage, chunks, batch),
             },
             count,
         )
@@ -157,7 +157,7 @@ def measure_flush(
 def flush_table(folder: Path, count: int) -> str:
     """Flushes of several sizes."""
     lines = [
-        measure_flush(folder, name, functools.partial(noise_pieces, nbytes), count)
+        measure_flush(folder, name, functools.partial(noise_chunks, nbytes), count)
         for name, nbytes in (
             ("raw, 4 KiB", 4 << 10),
             ("raw, 64 KiB", 64 << 10),
@@ -166,7 +166,7 @@ def flush_table(folder: Path, count: int) -> str:
         )
     ]
     for rows in (16, 64, 256):
-        source = functools.partial(frame_pieces, rows)
+        source = functools.partial(frame_chunks, rows)
         lines.append(measure_flush(folder, f"8 x {rows} Pong frames", source, count))
     head = (
         *("flush", "bytes", "bare, ms", "encoding alone, ms", "stored, ms"),
@@ -178,19 +178,19 @@ def flush_table(folder: Path, count: int) -> str:
 # --- many rows ------------------------------------------------------------------------------------
 
 
-def fill(path: Path, rows: int, piece_rows: int) -> None:
-    """A store of tiny rows, in episodes of one piece."""
+def fill(path: Path, rows: int, chunk_rows: int) -> None:
+    """A store of tiny rows, in episodes of one chunk."""
     rng = np.random.default_rng(0)
     with DiskStorage.create(path, TINY) as storage:
-        for begin in range(0, rows // piece_rows, 100):
+        for begin in range(0, rows // chunk_rows, 100):
             fields: dict[str, np.ndarray] = {
-                "observation": rng.random((piece_rows, 4), np.float32),
-                "action": rng.integers(0, 4, piece_rows),
-                "reward": np.ones(piece_rows),
+                "observation": rng.random((chunk_rows, 4), np.float32),
+                "action": rng.integers(0, 4, chunk_rows),
+                "reward": np.ones(chunk_rows),
             }
-            last = min(begin + 100, rows // piece_rows)
+            last = min(begin + 100, rows // chunk_rows)
             storage.add(
-                [Piece(number, 0, 0, End.TERMINATED, fields) for number in range(begin, last)]
+                [Chunk(number, 0, 0, End.TERMINATED, fields) for number in range(begin, last)]
             )
 
 
@@ -224,13 +224,13 @@ def index_bytes(path: Path) -> int:
 
 
 def opening_table(folder: Path, count: int) -> str:
-    """A million steps in long and in short pieces."""
+    """A million steps in long and in short chunks."""
     lines: list[tuple[str, ...]] = []
-    for piece_rows in (1_000, 100, 20):
-        path = folder / f"open{piece_rows}"
-        fill(path, 1_000_000 + 1_000_000 // piece_rows, piece_rows + 1)
+    for chunk_rows in (1_000, 100, 20):
+        path = folder / f"open{chunk_rows}"
+        fill(path, 1_000_000 + 1_000_000 // chunk_rows, chunk_rows + 1)
         with DiskStorage.open(path, read_only=True) as storage:
-            pieces, steps = len(storage.table), storage.table.steps
+            chunks, steps = len(storage.table), storage.table.steps
             measured = rounds.rates(
                 {
                     "read": opening(path, read_only=True),
@@ -242,11 +242,11 @@ def opening_table(folder: Path, count: int) -> str:
         seconds = (1 / np.array(measured[name]) for name in ("read", "write", "refresh"))
         texts = (f"{np.median(each):.3f} ({min(each):.3f}-{max(each):.3f})" for each in seconds)
         taken = index_bytes(path)
-        per_piece = f"{taken / pieces:,.0f}"
-        lines.append((f"{steps:,}", f"{pieces:,}", *texts, f"{taken / 1e6:.1f} MB", per_piece))
+        per_chunk = f"{taken / chunks:,.0f}"
+        lines.append((f"{steps:,}", f"{chunks:,}", *texts, f"{taken / 1e6:.1f} MB", per_chunk))
     head = (
-        *("steps", "pieces", "open to read, s", "open to write, s", "refresh, s"),
-        *("RAM", "bytes a piece"),
+        *("steps", "chunks", "open to read, s", "open to write, s", "refresh, s"),
+        *("RAM", "bytes a chunk"),
     )
     return rounds.table(head, lines)
 
@@ -264,14 +264,14 @@ def drawing(
     return run
 
 
-def drawing_table(folder: Path, count: int, piece_rows: int) -> str:
+def drawing_table(folder: Path, count: int, chunk_rows: int) -> str:
     """The same batches out of few rows and of many."""
     replays: dict[int, sw.SequenceReplayBuffer] = {}
     for rows in (100_000, 10_000_000):
         path = folder / f"draw{rows}"
-        fill(path, rows, piece_rows)
+        fill(path, rows, chunk_rows)
         replay = replays[rows] = sw.SequenceReplayBuffer.open(path, read_only=True, seed=0)
-        for _ in range(WARM_UP_DRAWS):  # each piece is checked at its first touch: mostly here
+        for _ in range(WARM_UP_DRAWS):  # each chunk is checked at its first touch: mostly here
             replay.sample_sequences(1_000, 1)
     lines: list[tuple[str, ...]] = []
     for batch, length in ((16, 64), (256, 1)):
@@ -290,7 +290,7 @@ def drawing_table(folder: Path, count: int, piece_rows: int) -> str:
         *("batch", "batches/s of 100,000 rows", "of 10,000,000"),
         *("cost ratio: median", "min", "max"),
     )
-    return f"pieces of {piece_rows} rows\n" + rounds.table(head, lines)
+    return f"chunks of {chunk_rows} rows\n" + rounds.table(head, lines)
 
 
 def main() -> None:
@@ -298,7 +298,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", choices=["flush", "open", "draw"])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--piece-rows", type=int, default=1_000, help="rows a piece, for draw")
+    parser.add_argument("--chunk-rows", type=int, default=1_000, help="rows a chunk, for draw")
     parser.add_argument("--folder", default=".", help="a folder on the disk to be measured")
     options = parser.parse_args()
     print(rounds.machine("stepwell", "numpy", "zstandard"))
@@ -309,7 +309,7 @@ def main() -> None:
         if options.only in (None, "open"):
             print("\n" + opening_table(folder, options.rounds))
         if options.only in (None, "draw"):
-            print("\n" + drawing_table(folder, options.rounds, options.piece_rows))
+            print("\n" + drawing_table(folder, options.rounds, options.chunk_rows))
 
 
 if __name__ == "__main__":

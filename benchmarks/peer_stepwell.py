@@ -9,7 +9,7 @@ import numpy as np
 
 import stepwell as sw
 from peers import Call, Rows
-from stepwell.buffers import Codec, End, EpisodeBuffer, Field, Piece, Spec
+from stepwell.buffers import Chunk, Codec, End, EpisodeBuffer, Field, Spec
 
 __all__ = ["atari", "prioritized", "replay_of", "sequences", "transitions", "writing"]
 
@@ -20,7 +20,7 @@ def replay_of(
     stack: int = 1,
     path: Path | None = None,
     threads: int | None = None,
-    piece_rows: int = 512,
+    chunk_rows: int = 512,
 ) -> sw.SequenceReplayBuffer:
     """Raw rows, in RAM or in a folder; with a stack the rows are the single frames of it."""
     replay = sw.SequenceReplayBuffer(path, seed=0, threads=threads)
@@ -32,7 +32,7 @@ def replay_of(
             "action": rows.action[start:stop],
             "reward": rows.reward[start:stop].astype(np.float64),
         }
-        replay.add(Piece(episode, 0, 0, End.TERMINATED, fields).split(piece_rows))
+        replay.add(Chunk(episode, 0, 0, End.TERMINATED, fields).split(chunk_rows))
     return replay
 
 

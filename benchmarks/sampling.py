@@ -56,7 +56,7 @@ def on_disk(
     """Raw pixels in a folder, all of it in the page cache."""
     lines: list[tuple[str, ...]] = []
     with peer_stepwell.replay_of(rows, path=folder, threads=threads) as replay:
-        for _ in range(3 * len(replay) // 16_384):  # each piece is checked at its first touch
+        for _ in range(3 * len(replay) // 16_384):  # each chunk is checked at its first touch
             replay.sample_sequences(256, 64)
         for batch, length in SHAPES:
             candidates = {

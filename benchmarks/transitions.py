@@ -96,9 +96,9 @@ def by_priority(
 def few_and_many(count: int, most: int) -> list[tuple[str, ...]]:
     """The same batches out of 100,000 tiny rows and out of many more."""
     sizes = (100_000, most)
-    replays = {size: peer_stepwell.replay_of(tiny(size), piece_rows=500) for size in sizes}
+    replays = {size: peer_stepwell.replay_of(tiny(size), chunk_rows=500) for size in sizes}
     for replay in replays.values():
-        for _ in range(_WARM_UP_DRAWS):  # each piece is looked into at its first touch
+        for _ in range(_WARM_UP_DRAWS):  # each chunk is looked into at its first touch
             replay.sample_sequences(1_000, 1)
     lines: list[tuple[str, ...]] = []
     for what, draw in {

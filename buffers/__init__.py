@@ -7,7 +7,7 @@ if __name__ != "stepwell.buffers":  # would hold every class a second time
 
 from stepwell import lazy_names
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import End, Episode, Piece
+from stepwell.buffers.episode import Chunk, End, Episode
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.errors import (
     LimiterClosed,
@@ -24,7 +24,7 @@ from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Episodes, Sequences, Transitions
 from stepwell.buffers.spec import Codec, Field, Layout, Spec, Tree
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.joined import ManyStorages
+from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.memory import MemoryStorage
 from stepwell.buffers.storage.protocol import Storage
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
 __all__ = [
     "Batch",
     "Bootstrap",
+    "Chunk",
     "Codec",
     "CopyReport",
     "Digest",
@@ -56,14 +57,13 @@ __all__ = [
     "Episodes",
     "Epoch",
     "Field",
+    "JoinedStorage",
     "Layout",
     "LimiterClosed",
     "Loader",
-    "ManyStorages",
     "MemoryStorage",
     "Minibatch",
     "NotEnoughData",
-    "Piece",
     "RepairReport",
     "ReplayRatio",
     "Rollout",

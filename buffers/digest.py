@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 
 __all__ = ["Digest"]
 
@@ -17,17 +17,17 @@ class Digest:
     """Running fingerprint of the episodes of all streams.
 
     Every row of every field counts, the order within a stream, and where episodes begin and end.
-    What does not count: the order in which streams were flushed, the sizes of pieces, episode ids.
+    What does not count: the order in which streams were flushed, the sizes of chunks, episode ids.
     It is for telling data apart (CRC-32 of each field and stream, then SHA-256), not for security.
 
     Example:
         >>> import numpy as np
-        >>> from stepwell.buffers import Piece, End
+        >>> from stepwell.buffers import Chunk, End
         >>> whole, halves = Digest(), Digest()
         >>> rows = {"reward": np.arange(4.0)}
-        >>> piece = Piece(0, 0, 0, End.TERMINATED, rows)
-        >>> whole.update(piece)
-        >>> for half in piece.split(2):
+        >>> chunk = Chunk(0, 0, 0, End.TERMINATED, rows)
+        >>> whole.update(chunk)
+        >>> for half in chunk.split(2):
         ...     halves.update(half)
         >>> whole.hexdigest() == halves.hexdigest()
         True
@@ -36,21 +36,21 @@ class Digest:
     def __init__(self) -> None:
         self._streams: dict[int, _Stream] = {}
 
-    def update(self, piece: Piece) -> None:
+    def update(self, chunk: Chunk) -> None:
         """Take up the next rows of an episode, in the order of their stream."""
-        stream = self._streams.get(piece.stream, _NOTHING)
-        # A pending last row comes again in the next piece, then with its action.
-        settled = piece.rows - bool(piece.end & End.PENDING)
-        known = stream.settled if piece.episode == stream.episode else stream.whole
-        fields = piece.fields.items()
+        stream = self._streams.get(chunk.stream, _NOTHING)
+        # A pending last row comes again in the next chunk, then with its action.
+        settled = chunk.rows - bool(chunk.end & End.PENDING)
+        known = stream.settled if chunk.episode == stream.episode else stream.whole
+        fields = chunk.fields.items()
         now = {name: _crc(rows[:settled], known.get(name, 0)) for name, rows in fields}
         then = {name: _crc(rows[settled:], now[name]) for name, rows in fields}
-        borders, length = stream.borders, piece.first_row + piece.rows
-        if piece.episode != stream.episode:
+        borders, length = stream.borders, chunk.first_row + chunk.rows
+        if chunk.episode != stream.episode:
             borders = zlib.crc32(f"{stream.rows} rows".encode(), borders)
-        if piece.end.is_final:
-            borders = zlib.crc32(f"end {int(piece.end)}".encode(), borders)
-        self._streams[piece.stream] = _Stream(piece.episode, length, now, then, borders)
+        if chunk.end.is_final:
+            borders = zlib.crc32(f"end {int(chunk.end)}".encode(), borders)
+        self._streams[chunk.stream] = _Stream(chunk.episode, length, now, then, borders)
 
     def hexdigest(self) -> str:
         """The fingerprint, 16 hexadecimal digits."""

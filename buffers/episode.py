@@ -1,4 +1,4 @@
-"""Episodes, and the pieces of them that are stored."""
+"""Episodes, and the chunks of them that are stored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from stepwell.buffers.spec import Spec, unflatten
 
-__all__ = ["End", "Episode", "Piece"]
+__all__ = ["Chunk", "End", "Episode"]
 
 
 class End(enum.IntFlag):
-    """What the last row of a piece is.
+    """What the last row of a chunk is.
 
-    An episode whose last piece has neither TERMINATED nor TRUNCATED is ended by a *cut*: only its
+    An episode whose last chunk has neither TERMINATED nor TRUNCATED is ended by a *cut*: only its
     recording stopped. That needs no flag, so that a crash writes it too.
     """
 
@@ -25,9 +25,9 @@ class End(enum.IntFlag):
     TERMINATED = 1
     TRUNCATED = 2
     PENDING = 4
-    """No action was chosen yet: the next piece of the episode begins with this row again."""
+    """No action was chosen yet: the next chunk of the episode begins with this row again."""
     LOST = 8
-    """The piece's bytes are damaged: it holds its place in the order, but none of its rows."""
+    """The chunk's bytes are damaged: it holds its place in the order, but none of its rows."""
 
     @property
     def is_final(self) -> bool:
@@ -36,7 +36,7 @@ class End(enum.IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """Consecutive rows of one episode: what one flush stores.
 
     Args:
@@ -45,8 +45,8 @@ class Piece:
         first_row: Place of the first row in the episode, 0 for the row of the reset.
         end: What the last row is.
         fields: Arrays ``[rows, ...]``, one per field of the Spec.
-        metadata: JSON-able facts about the episode, the same in all of its pieces.
-        is_beheaded: The rows before ``first_row`` are gone for good: this piece may be the first
+        metadata: JSON-able facts about the episode, the same in all of its chunks.
+        starts_late: The rows before ``first_row`` are gone for good: this chunk may be the first
             one that is stored of its episode. It is not stored itself: ``first_row`` tells it.
     """
 
@@ -56,32 +56,32 @@ class Piece:
     end: End
     fields: Mapping[str, np.ndarray]
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
-    is_beheaded: bool = False
+    starts_late: bool = False
 
     @property
     def rows(self) -> int:
         """Number of rows."""
         return len(next(iter(self.fields.values())))
 
-    def split(self, max_rows: int) -> list[Piece]:
-        """The same rows in pieces of at most ``max_rows`` each."""
+    def split(self, max_rows: int) -> list[Chunk]:
+        """The same rows in chunks of at most ``max_rows`` each."""
         if self.rows <= max_rows:
             return [self]
-        pieces: list[Piece] = []
+        chunks: list[Chunk] = []
         for start in range(0, self.rows, max_rows):
             stop = min(start + max_rows, self.rows)
-            pieces.append(
-                Piece(
+            chunks.append(
+                Chunk(
                     self.episode,
                     self.stream,
                     self.first_row + start,
                     self.end if stop == self.rows else End.NONE,
                     {name: rows[start:stop] for name, rows in self.fields.items()},
                     self.metadata,
-                    self.is_beheaded and start == 0,
+                    self.starts_late and start == 0,
                 )
             )
-        return pieces
+        return chunks
 
 
 @dataclass(frozen=True, slots=True)

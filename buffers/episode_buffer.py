@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.stack_check import StackCheck
@@ -18,7 +18,7 @@ _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 64 << 20
 
 
 class EpisodeBuffer:
-    """Takes rows a vector step at a time and hands out pieces of episodes.
+    """Takes rows a vector step at a time and hands out chunks of episodes.
 
     A row is made in two halves: `observe` writes what arrived, `act` the action chosen from it.
     Envs may be observed in any groups: what counts is the order within one env.
@@ -26,8 +26,8 @@ class EpisodeBuffer:
     Args:
         spec: The fields of every row.
         num_envs: Number of envs N; env i writes stream i.
-        piece_rows: Rows of an env after which its piece is due; None chooses by size (at most 512).
-        capacity: Steps that are kept where the pieces go. Of all envs together an eighth of that
+        chunk_rows: Rows of an env after which its chunk is due; None chooses by size (at most 512).
+        capacity: Steps that are kept where the chunks go. Of all envs together an eighth of that
             waits here at most: more of one env would evict newer rows of another.
         next_episode: Id of the first episode that begins here.
 
@@ -42,7 +42,7 @@ class EpisodeBuffer:
         >>> buffer.observe(row, is_first=np.array([True]))
         >>> buffer.act({"action": np.array([1])})
         >>> buffer.observe(row, terminated=np.array([True]))
-        >>> [piece.end.name for piece in buffer.take(everything=True)]
+        >>> [chunk.end.name for chunk in buffer.take(everything=True)]
         ['TERMINATED']
     """
 
@@ -51,22 +51,22 @@ class EpisodeBuffer:
         spec: Spec,
         num_envs: int,
         *,
-        piece_rows: int | None = None,
+        chunk_rows: int | None = None,
         capacity: int | None = None,
         next_episode: int = 0,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
-        if piece_rows is not None and piece_rows < 1:
-            raise ValueError(f"piece_rows: expected a whole number >= 1, got {piece_rows}")
+        if chunk_rows is not None and chunk_rows < 1:
+            raise ValueError(f"chunk_rows: expected a whole number >= 1, got {chunk_rows}")
         self._spec = spec
         self._acted = [_Column(field) for field in spec.fields if _is_chosen(field.name)]
         self._observed = [_Column(field) for field in spec.fields if not _is_chosen(field.name)]
-        self._piece_rows = piece_rows or _rows_by_size(spec, num_envs)
+        self._chunk_rows = chunk_rows or _rows_by_size(spec, num_envs)
         if capacity is not None:
-            self._piece_rows = max(1, min(self._piece_rows, capacity // (8 * num_envs)))
-        # Room for one more: the row that awaits its action when the piece before was taken.
-        self._room = self._piece_rows + 1
+            self._chunk_rows = max(1, min(self._chunk_rows, capacity // (8 * num_envs)))
+        # Room for one more: the row that awaits its action when the chunk before was taken.
+        self._room = self._chunk_rows + 1
         self._rows = {
             field.name: np.empty((num_envs * self._room, *field.shape), field.numpy_dtype)
             for field in spec.fields
@@ -77,8 +77,8 @@ class EpisodeBuffer:
         self._all = np.arange(num_envs)
         self._base = self._all * self._room
         self._cursor = np.zeros(num_envs, np.int64)
-        # The envs' pieces fall due one after the other: each is then stored behind one env step.
-        self._due = self._piece_rows - (self._all * self._piece_rows) // num_envs
+        # The envs' chunks fall due one after the other: each is then stored behind one env step.
+        self._due = self._chunk_rows - (self._all * self._chunk_rows) // num_envs
         self._until_due = 0  # never more than the rows that may come before one is due
         self._pending = np.zeros(num_envs, np.bool_)
         self._is_given = np.zeros(num_envs, np.bool_)  # the pending row was handed out already
@@ -95,7 +95,7 @@ class EpisodeBuffer:
 
     @property
     def is_due(self) -> bool:
-        """Some env has a whole piece, which must be taken before its next row comes."""
+        """Some env has a whole chunk, which must be taken before its next row comes."""
         if self._until_due <= 0:
             self._until_due = int((self._due - self._cursor).min())
         return self._until_due <= 0
@@ -180,25 +180,25 @@ class EpisodeBuffer:
             self._rows[column.name][place] = values[column.name][some]
         self._pending[envs] = False
 
-    def take(self, *, everything: bool = False) -> list[Piece]:
-        """The pieces that are due, or all rows there are.
+    def take(self, *, everything: bool = False) -> list[Chunk]:
+        """The chunks that are due, or all rows there are.
 
-        Rows that await their action are given out too, at the end of a piece marked
-        ``End.PENDING``, and once more, with their action, at the beginning of the env's next piece.
+        Rows that await their action are given out too, at the end of a chunk marked
+        ``End.PENDING``, and once more, with their action, at the beginning of the env's next chunk.
 
         Returns:
-            Pieces in the order of their rows. Their arrays are views that stay valid until the
+            Chunks in the order of their rows. Their arrays are views that stay valid until the
             next `observe` or `act`: store or copy them at once.
         """
         self._release()
         envs = range(self.num_envs) if everything else np.flatnonzero(self._cursor >= self._due)
-        pieces: list[Piece] = []
+        chunks: list[Chunk] = []
         for env in map(int, envs):
             unfinished = self._unfinished(env)
-            pieces += [self._piece(env, run) for run in (*self._ended[env], *unfinished)]
+            chunks += [self._chunk(env, run) for run in (*self._ended[env], *unfinished)]
             self._is_given[env] |= bool(unfinished)
             self._taken.append(env)
-        return pieces
+        return chunks
 
     def cut(self, env_ids: Sequence[int] | None = None) -> None:
         """Stop recording the open episodes of some envs (all when None).
@@ -242,17 +242,17 @@ class EpisodeBuffer:
         if self._pending[env]:
             self._blank(env)
             is_new = stop - run.start > 1 or (run.first_row > 0 and not self._is_given[env])
-            # A row of a reset from which nothing followed is not worth a piece.
+            # A row of a reset from which nothing followed is not worth a chunk.
             return [run._replace(stop=stop, end=End.PENDING)] if is_new else []
         return [run._replace(stop=stop)] if stop > run.start else []
 
-    def _piece(self, env: int, run: _Run) -> Piece:
+    def _chunk(self, env: int, run: _Run) -> Chunk:
         rows = slice(env * self._room + run.start, env * self._room + run.stop)
         fields = {field.name: self._rows[field.name][rows] for field in self._spec.fields}
-        return Piece(run.episode, env, run.first_row, run.end, fields, run.metadata)
+        return Chunk(run.episode, env, run.first_row, run.end, fields, run.metadata)
 
     def _release(self) -> None:
-        """Make room where pieces were taken; only now, since they are views."""
+        """Make room where chunks were taken; only now, since they are views."""
         for env in self._taken:
             stop = int(self._cursor[env])
             keep = int(self._pending[env])
@@ -266,7 +266,7 @@ class EpisodeBuffer:
                 self._open[env] = run._replace(first_row=first_row, start=0)
             self._ended[env] = []
             self._cursor[env] = keep
-            self._due[env] = self._piece_rows
+            self._due[env] = self._chunk_rows
         self._taken = []
 
     def _places(self, envs: np.ndarray) -> np.ndarray:
@@ -305,9 +305,9 @@ class EpisodeBuffer:
                         f"env {env} has no open episode: expected a row with is_first, got one "
                         f"without; mark the row of its reset"
                     )
-        if self._until_due < 0 and (self._cursor[envs] > self._piece_rows).any():
+        if self._until_due < 0 and (self._cursor[envs] > self._chunk_rows).any():
             raise ValueError(
-                f"expected at most {self._piece_rows} rows of an env that were not taken, got "
+                f"expected at most {self._chunk_rows} rows of an env that were not taken, got "
                 f"{self._room}: call take() whenever is_due"
             )
 

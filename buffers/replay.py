@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Episode, Piece
+from stepwell.buffers.episode import Chunk, Episode
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreLocked
 from stepwell.buffers.replay_state import checked, difference_of, parts_of_checkpoint, state_of
 from stepwell.buffers.sampling.requests import (
     Align,
-    Asks,
+    BatchRequest,
     BatchT,
     Borders,
     Draw,
@@ -29,7 +29,7 @@ from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.options import OnCorrupt
-from stepwell.buffers.storage.disk.publish import appearing, check_complete
+from stepwell.buffers.storage.disk.publish import check_complete, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.episode_filter import Where
 from stepwell.buffers.storage.joined import open_many
@@ -131,8 +131,8 @@ class SequenceReplayBuffer:
                 it; None draws uniformly over the sequences of all.
             read_only: Take no lock and write nothing; several processes may do so at once, also
                 while another one writes: `refresh` takes up what it has stored.
-            on_corrupt: What to do about damaged pieces: ``"raise"``, or, with ``read_only``,
-                ``"skip"`` them; `lost_pieces` counts them.
+            on_corrupt: What to do about damaged chunks: ``"raise"``, or, with ``read_only``,
+                ``"skip"`` them; `lost_chunks` counts them.
             seed: Seed of the replay's own generator.
             threads: Threads that copy and decompress a large batch.
             priority_alpha: Power to which priorities are raised.
@@ -175,7 +175,7 @@ class SequenceReplayBuffer:
 
     @property
     def storage(self) -> Storage:
-        """Where the pieces are kept.
+        """Where the chunks are kept.
 
         Raises:
             NotEnoughData: Nothing was collected yet, so it is not known what the rows are.
@@ -203,12 +203,12 @@ class SequenceReplayBuffer:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the pieces added through this object, as they were stored."""
+        """Bytes of the chunks added through this object, as they were stored."""
         return self._total_bytes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of RAM or disk that the stored pieces take."""
+        """Bytes of RAM or disk that the stored chunks take."""
         return 0 if self._storage is None else self._storage.nbytes
 
     @property
@@ -217,9 +217,9 @@ class SequenceReplayBuffer:
         return isinstance(self._storage, DiskStorage) and self._storage.is_being_written
 
     @property
-    def lost_pieces(self) -> int:
-        """Pieces that are left out as damaged."""
-        return 0 if self._storage is None else self._storage.lost_pieces
+    def lost_chunks(self) -> int:
+        """Chunks that are left out as damaged."""
+        return 0 if self._storage is None else self._storage.lost_chunks
 
     def __len__(self) -> int:
         """Env steps stored now."""
@@ -252,16 +252,16 @@ class SequenceReplayBuffer:
             )
         self.storage.append_session(session)
 
-    def add(self, pieces: Sequence[Piece]) -> None:
-        """Store pieces of episodes; when it returns they are kept for good.
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Store chunks of episodes; when it returns they are kept for good.
 
         Raises:
             NotEnoughData: `bind` was not called yet.
-            ValueError: A piece does not continue its episode; nothing was stored.
+            ValueError: A chunk does not continue its episode; nothing was stored.
         """
         table = self.storage.table
         before = table.base + len(table)
-        self.storage.add(pieces)
+        self.storage.add(chunks)
         self._total_bytes += int(table.records["nbytes"][max(0, before - table.base) :].sum())
 
     @contextlib.contextmanager
@@ -283,7 +283,7 @@ class SequenceReplayBuffer:
         if self._path is None:
             yield self
             return
-        with appearing(self._path, doing) as part:
+        with publish(self._path, doing) as part:
             written = SequenceReplayBuffer(
                 part,
                 capacity=self._capacity,
@@ -310,7 +310,7 @@ class SequenceReplayBuffer:
         self.storage.drop_before(row_id)
 
     def sample(
-        self, request: Asks[BatchT], *, out: BatchT | None = None, rng: Rng | None = None
+        self, request: BatchRequest[BatchT], *, out: BatchT | None = None, rng: Rng | None = None
     ) -> BatchT:
         """Draw what a request asks for.
 
@@ -328,7 +328,7 @@ class SequenceReplayBuffer:
             ValueError: The request makes no sense, in itself or for this data.
             StoreCorrupt: Stored bytes are not what was written.
         """
-        return self._sampler_in_force().sample(request, out, self._rng if rng is None else rng)
+        return self._require_sampler().sample(request, out, self._rng if rng is None else rng)
 
     def sample_sequences(
         self,
@@ -493,7 +493,7 @@ class SequenceReplayBuffer:
         """
         return self.sample(Episodes(batch_size, align, stack, fields, time_major, where), rng=rng)
 
-    def take(self, request: Asks[BatchT], ids: np.ndarray) -> BatchT:
+    def take(self, request: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
         """What a request asks for, of rows that the caller chooses, in the order given.
 
         Args:
@@ -515,14 +515,14 @@ class SequenceReplayBuffer:
             >>> (again.observation == batch.observation).all()
             np.True_
         """
-        return self._sampler_in_force().at(request, ids)
+        return self._require_sampler().at(request, ids)
 
     def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
         """One field of rows that the caller chooses, in the order given, and nothing else.
 
         Args:
             name: The field, as the spec has it; single frames under frame stacking.
-            ids: [B] int64: ids of the rows; that of a batch's row t, in a piece that was stored at
+            ids: [B] int64: ids of the rows; that of a batch's row t, in a chunk that was stored at
                 once, is ``batch.ids + t``.
 
         Returns:
@@ -544,9 +544,9 @@ class SequenceReplayBuffer:
             >>> (first == batch.observation[:, 0]).all()
             np.True_
         """
-        return self._sampler_in_force().field_rows(name, ids)
+        return self._require_sampler().field_rows(name, ids)
 
-    def count(self, request: Asks[BatchT]) -> int:
+    def count(self, request: BatchRequest[BatchT]) -> int:
         """How many different items a request can draw from: 0 in an empty replay.
 
         Args:
@@ -555,7 +555,7 @@ class SequenceReplayBuffer:
         Raises:
             ValueError: The request makes no sense, in itself or for this data.
         """
-        return 0 if self._storage is None else self._sampler_in_force().count(request)
+        return 0 if self._storage is None else self._require_sampler().count(request)
 
     def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
         """Set how often what was drawn with ``draw="priorities"`` is drawn from now on.
@@ -573,11 +573,11 @@ class SequenceReplayBuffer:
         Raises:
             ValueError: The arrays are not of this form, or nothing was drawn by priorities yet.
         """
-        return self._sampler_in_force().update_priorities(ids, priorities)
+        return self._require_sampler().update_priorities(ids, priorities)
 
     def epoch(
         self,
-        request: Asks[BatchT],
+        request: BatchRequest[BatchT],
         *,
         stride: int = 1,
         shuffle: bool = True,
@@ -598,7 +598,7 @@ class SequenceReplayBuffer:
         from stepwell.buffers.sampling.epoch import Epoch  # few programs need it
 
         return Epoch(
-            self._sampler_in_force(),
+            self._require_sampler(),
             request,
             stride=stride,
             shuffle=shuffle,
@@ -609,7 +609,7 @@ class SequenceReplayBuffer:
 
     def loader(
         self,
-        source: Asks[BatchT] | Epoch[BatchT],
+        source: BatchRequest[BatchT] | Epoch[BatchT],
         *,
         prefetch: int = 2,
         threads: int = 1,
@@ -699,7 +699,7 @@ class SequenceReplayBuffer:
         """
         if self._storage is None:
             return iter(())
-        return self._sampler_in_force().episodes(where)
+        return self._require_sampler().episodes(where)
 
     def refresh(self) -> bool:
         """Take up what another process has stored since; between two calls nothing changes.
@@ -729,7 +729,7 @@ class SequenceReplayBuffer:
         """
         known = checked(state, self._storage, self._rng)
         if known.get("sampler") is not None:
-            self._sampler_in_force().restore(known["sampler"])
+            self._require_sampler().restore(known["sampler"])
         self._rng.bit_generator.state = known["generator"]
 
     def save_checkpoint(
@@ -784,7 +784,7 @@ class SequenceReplayBuffer:
         digest = Digest()
         for episode in self.iter_episodes():
             place = episode.id, episode.stream, episode.first_row, episode.end
-            digest.update(Piece(*place, episode.fields))
+            digest.update(Chunk(*place, episode.fields))
         return digest.hexdigest()
 
     def close(self) -> None:
@@ -800,9 +800,9 @@ class SequenceReplayBuffer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _endless(self, request: Asks[BatchT]) -> Callable[[BatchT | None], BatchT]:
+    def _endless(self, request: BatchRequest[BatchT]) -> Callable[[BatchT | None], BatchT]:
         """Draws, again and again."""
-        sampler = self._sampler_in_force()
+        sampler = self._require_sampler()
         sampler.check(request)  # now, not in a thread
         return lambda out: sampler.sample(request, out, self._rng)
 
@@ -830,7 +830,7 @@ class SequenceReplayBuffer:
     def _use(self, storage: Storage) -> None:
         self._storage = storage
 
-    def _sampler_in_force(self) -> Sampler:
+    def _require_sampler(self) -> Sampler:
         if self._sampler is None:
             # Not before: a program that only collects need not load it.
             from stepwell.buffers.sampling.sampler import Sampler

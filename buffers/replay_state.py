@@ -11,7 +11,7 @@ from stepwell.buffers import json_values
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.joined import ManyStorages
+from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["checked", "difference_of", "parts_of_checkpoint", "state_of"]
@@ -21,7 +21,7 @@ def state_of(storage: Storage | None, rng: np.random.Generator) -> dict[str, Any
     """What a restored replay needs beside the stored rows."""
     return {
         "store": _store(storage),
-        "pieces": _pieces(storage),
+        "pieces": _chunks(storage),
         "generator": rng.bit_generator.state,
     }
 
@@ -45,10 +45,10 @@ def checked(
             f"the state is that of store {str(known['store'])[:100]}, expected {_store(storage)}: "
             f"load it into the replay that it was taken from"
         )
-    if known["pieces"] > _pieces(storage):
+    if known["pieces"] > _chunks(storage):
         raise ValueError(
-            f"the state was taken when {known['pieces']} pieces had been stored, this store has "
-            f"had {_pieces(storage)}: restore both from one copy"
+            f"the state was taken when {known['chunks']} chunks had been stored, this store has "
+            f"had {_chunks(storage)}: restore both from one copy"
         )
     return known
 
@@ -125,13 +125,13 @@ def _checked_form(state: object, rng: np.random.Generator) -> dict[str, Any]:
 
 def _store(storage: Storage | None) -> object:
     """The name of a store, or of several; one in RAM has none."""
-    if isinstance(storage, ManyStorages):
+    if isinstance(storage, JoinedStorage):
         return [_store(each) for each in storage.storages]
     return storage.store if isinstance(storage, DiskStorage) else None
 
 
-def _pieces(storage: Storage | None) -> int:
-    """Pieces ever stored."""
-    if isinstance(storage, ManyStorages):
-        return sum(map(_pieces, storage.storages))
+def _chunks(storage: Storage | None) -> int:
+    """Chunks ever stored."""
+    if isinstance(storage, JoinedStorage):
+        return sum(map(_chunks, storage.storages))
     return 0 if storage is None else storage.table.base + len(storage.table)

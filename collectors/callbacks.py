@@ -9,9 +9,9 @@ import numpy as np
 from stepwell.buffers import Layout
 from stepwell.buffers.rollout.trees import map_tree
 from stepwell.buffers.spec import unflatten
-from stepwell.collectors.episode_counter import Tally
+from stepwell.collectors.episode_counter import EpisodeCounter
 from stepwell.collectors.report import EpisodeReport, StepReport
-from stepwell.collectors.step_result import Arrival
+from stepwell.collectors.step_result import StepResult
 
 __all__ = ["Callbacks"]
 
@@ -31,7 +31,7 @@ class Callbacks:
 
     def __init__(
         self,
-        tally: Tally,
+        tally: EpisodeCounter,
         layout: Layout,
         on_step: Callable[[StepReport], None] | None,
         on_episode: Callable[[EpisodeReport], None] | None,
@@ -45,7 +45,7 @@ class Callbacks:
         self._on_episode = on_episode
         self._steps: list[StepReport] = []
 
-    def note(self, arrival: Arrival) -> None:
+    def note(self, arrival: StepResult) -> None:
         """An arrival was counted a moment ago."""
         if self._on_step is None:
             return

@@ -16,16 +16,16 @@ from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.spec import Field, default_codec
 from stepwell.collectors.callbacks import Callbacks
 from stepwell.collectors.env_groups import as_groups, stepper_of
-from stepwell.collectors.episode_counter import Tally
-from stepwell.collectors.episode_metadata import EpisodeFacts, EpisodeMetadata
+from stepwell.collectors.episode_counter import EpisodeCounter
+from stepwell.collectors.episode_metadata import EpisodeMetadata, MetadataOrFunction
 from stepwell.collectors.goal import check_goal, check_number, seeds_for_all
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.policies.actions import PolicyCaller
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
-from stepwell.collectors.replay_writer import Recorder
+from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of
-from stepwell.collectors.step_loop import Turns
+from stepwell.collectors.step_loop import StepLoop
 from stepwell.collectors.step_result import InfoReader
 from stepwell.collectors.vector_envs import Vector
 
@@ -90,7 +90,7 @@ class Collector:
         *,
         seed: int | None = None,
         info: Mapping[str, object] | None = None,
-        metadata: EpisodeMetadata | None = None,
+        metadata: MetadataOrFunction | None = None,
         frame_stack: int | None = None,
         flush_seconds: float = 10.0,
         store_state: bool = False,
@@ -111,7 +111,7 @@ class Collector:
             stack_padding=padding,
             more=[_info_field(name, value) for name, value in reader.missing.items()],
         )
-        facts = EpisodeFacts(metadata)
+        facts = EpisodeMetadata(metadata)
         self._policy = policy
         self._replay = replay
         self._frame_skip = frame_skip(first)
@@ -123,10 +123,10 @@ class Collector:
             policy, first.single_action_space, self._spec, num_envs, store_state
         )
         self._minibatch_rng = self._seeds.minibatch_rng()
-        self._tally = Tally(num_envs)
+        self._tally = EpisodeCounter(num_envs)
         layout = self._spec.observation
         describes = partial(describe, self._groups, policy, self._seeds)
-        self._turns = Turns(
+        self._turns = StepLoop(
             stepper_of(self._groups, layout, reader, facts),
             self._call,
             self._tally,
@@ -416,11 +416,11 @@ def _bound(
     call: PolicyCaller,
     describes: Callable[[], dict[str, object]],
     flush_seconds: float,
-) -> Recorder:
+) -> ReplayWriter:
     """Settle what the rows are, now that the policy's extras are known, and record them."""
     facts = describes()
     replay.bind(spec.with_more(call.extra_fields), facts)
-    return Recorder(replay, cast("int", facts["num_envs"]), flush_seconds)
+    return ReplayWriter(replay, cast("int", facts["num_envs"]), flush_seconds)
 
 
 def _holds_whole(replay: SequenceReplayBuffer, envs: Vector) -> bool:

@@ -11,7 +11,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TransformReward
 
 from stepwell.buffers import Layout
-from stepwell.collectors.episode_metadata import EpisodeFacts
+from stepwell.collectors.episode_metadata import EpisodeMetadata
 from stepwell.collectors.session import frame_skip, frame_stack_of
 from stepwell.collectors.step_result import InfoReader
 from stepwell.collectors.vector_envs import Vector, is_partial
@@ -68,7 +68,7 @@ def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
 
 
 def stepper_of(
-    groups: Sequence[Vector], layout: Layout, info: InfoReader, facts: EpisodeFacts
+    groups: Sequence[Vector], layout: Layout, info: InfoReader, facts: EpisodeMetadata
 ) -> Stepper | StepperGroups:
     """Steps the vector envs, in turns if they are several.
 

@@ -8,12 +8,12 @@ from typing import cast
 import numpy as np
 
 from stepwell.collectors.report import EpisodeReport
-from stepwell.collectors.step_result import Arrival
+from stepwell.collectors.step_result import StepResult
 
-__all__ = ["Tally"]
+__all__ = ["EpisodeCounter"]
 
 
-class Tally:
+class EpisodeCounter:
     """Counts steps, returns and lengths, and chooses episodes by the order of their *starts*.
 
     Choosing by who finishes first would favour short episodes.
@@ -91,7 +91,7 @@ class Tally:
         told, self._told = self._told, len(self.ended)
         return self.ended[told:]
 
-    def envs_of(self, arrival: Arrival) -> np.ndarray:
+    def envs_of(self, arrival: StepResult) -> np.ndarray:
         """[n] the envs of an arrival."""
         return self._all if arrival.env_ids is None else arrival.env_ids
 
@@ -100,7 +100,7 @@ class Tally:
         found: np.ndarray = self._numbers[envs]
         return found
 
-    def count(self, arrival: Arrival) -> Arrival | None:
+    def count(self, arrival: StepResult) -> StepResult | None:
         """Count what arrived and return the rows that are to be recorded, None for none."""
         envs = self.envs_of(arrival)
         self.restarts += arrival.restarts
@@ -140,7 +140,7 @@ class Tally:
                 self.cut += int(self._lengths[env] > 0)
                 self.lost.append(env)
 
-    def _add(self, arrival: Arrival, envs: np.ndarray) -> None:
+    def _add(self, arrival: StepResult, envs: np.ndarray) -> None:
         self.rows += len(envs)
         if arrival.is_first is not None:
             first = envs[arrival.is_first]

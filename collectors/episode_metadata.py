@@ -8,9 +8,9 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-__all__ = ["EpisodeFacts", "EpisodeMetadata"]
+__all__ = ["EpisodeMetadata", "MetadataOrFunction"]
 
-EpisodeMetadata: TypeAlias = (
+MetadataOrFunction: TypeAlias = (
     "Mapping[str, object] | Callable[[int, Mapping[str, object]], Mapping[str, object]]"
 )
 """JSON-able facts for every episode, or a function that gives those of one: it is called with the
@@ -19,7 +19,7 @@ index of the env and the info of its reset."""
 _OURS = ("seed", "stream_episode")
 
 
-class EpisodeFacts:
+class EpisodeMetadata:
     """Gives the metadata of episodes as they begin.
 
     Args:
@@ -30,7 +30,7 @@ class EpisodeFacts:
         ValueError: It has a key that the Collector itself writes.
     """
 
-    def __init__(self, metadata: EpisodeMetadata | None) -> None:
+    def __init__(self, metadata: MetadataOrFunction | None) -> None:
         given = {} if metadata is None else metadata
         if not isinstance(given, Mapping) and not callable(given):
             raise TypeError(

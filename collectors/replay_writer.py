@@ -16,16 +16,16 @@ from stepwell.buffers import (
     StepwellError,
 )
 from stepwell.buffers.digest import Digest
-from stepwell.collectors.step_result import Arrival
+from stepwell.collectors.step_result import StepResult
 
-__all__ = ["Recorder", "kept_since"]
+__all__ = ["ReplayWriter", "kept_since"]
 
 
-class Recorder:
+class ReplayWriter:
     """Writes the rows of one Collector.
 
     Args:
-        replay: Takes up the pieces; its Spec is settled.
+        replay: Takes up the chunks; its Spec is settled.
         num_envs: Number of envs N.
         flush_seconds: No row waits longer than this to be stored.
     """
@@ -64,7 +64,7 @@ class Recorder:
             next_episode=self._known_episodes,
         )
 
-    def observe(self, arrival: Arrival) -> None:
+    def observe(self, arrival: StepResult) -> None:
         """Begin the rows of what arrived."""
         self._buffer.observe(
             {**arrival.leaves, "reward": arrival.reward},
@@ -94,13 +94,13 @@ class Recorder:
         self._flushed = time.monotonic()
 
     def _store(self, *, everything: bool) -> None:
-        pieces = self._buffer.take(everything=everything)
-        if not pieces:
+        chunks = self._buffer.take(everything=everything)
+        if not chunks:
             return
-        self._replay.add(pieces)
+        self._replay.add(chunks)
         self._known_episodes = self._replay.storage.table.next_episode
-        for piece in pieces:
-            self._digest.update(piece)
+        for chunk in chunks:
+            self._digest.update(chunk)
 
 
 def kept_since(replay: SequenceReplayBuffer, first_episode: int) -> str:

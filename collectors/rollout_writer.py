@@ -11,7 +11,7 @@ from stepwell.buffers import Spec
 from stepwell.buffers.sampling.batch_fields import under
 from stepwell.buffers.spec import unflatten
 from stepwell.collectors.policies.policy_state import PolicyState
-from stepwell.collectors.step_result import Arrival
+from stepwell.collectors.step_result import StepResult
 
 if TYPE_CHECKING:
     from stepwell.buffers import Rollout
@@ -143,7 +143,7 @@ class RolloutWriter:
         self._look_at_rows()
         self._ends = [end._replace(step=end.step - done) for end in self._ends if end.step >= done]
 
-    def observe(self, arrival: Arrival) -> None:
+    def observe(self, arrival: StepResult) -> None:
         """Close the rows from which a step was taken, and begin the next ones."""
         envs = self._all if arrival.env_ids is None else arrival.env_ids
         chosen, first = self._is_chosen[envs], arrival.is_first
@@ -251,7 +251,7 @@ class RolloutWriter:
                 arrays["cut"][row - 1, env] = not ended
         self._row[envs] += 1
 
-    def _close(self, arrival: Arrival, envs: np.ndarray, closed: np.ndarray) -> None:
+    def _close(self, arrival: StepResult, envs: np.ndarray, closed: np.ndarray) -> None:
         """What arrived is what the marked rows' actions brought."""
         some: slice | np.ndarray = slice(None)
         if np.count_nonzero(closed) < len(envs):

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepwell.collectors.callbacks import Callbacks
-from stepwell.collectors.episode_counter import Tally
+from stepwell.collectors.episode_counter import EpisodeCounter
 from stepwell.collectors.policies.actions import Choice, PolicyCaller
-from stepwell.collectors.replay_writer import Recorder
-from stepwell.collectors.step_result import Arrival
+from stepwell.collectors.replay_writer import ReplayWriter
+from stepwell.collectors.step_result import StepResult
 from stepwell.collectors.vector_stepper import Stepper
 
 if TYPE_CHECKING:
     from stepwell.collectors.rollout_writer import RolloutWriter
     from stepwell.collectors.stepper_groups import StepperGroups
 
-__all__ = ["Turns"]
+__all__ = ["StepLoop"]
 
 
-class Turns:
+class StepLoop:
     """Counts the rows that arrive, shows them to callbacks and passes them to who keeps them.
 
     Args:
@@ -38,19 +38,19 @@ class Turns:
         self,
         stepper: Stepper | StepperGroups,
         call: PolicyCaller,
-        tally: Tally,
+        tally: EpisodeCounter,
         callbacks: Callbacks,
-        make_recorder: Callable[[], Recorder] | None,
+        make_recorder: Callable[[], ReplayWriter] | None,
     ) -> None:
         self._stepper = stepper
         self._call = call
         self._tally = tally
         self._callbacks = callbacks
         self._make_recorder = make_recorder
-        self._uncounted: list[Arrival] = []  # until it is known which episodes ended
-        self._counted: list[Arrival] = []  # and not kept yet
+        self._uncounted: list[StepResult] = []  # until it is known which episodes ended
+        self._counted: list[StepResult] = []  # and not kept yet
         self._unsure: np.ndarray | None = None
-        self.recorder: Recorder | None = None
+        self.recorder: ReplayWriter | None = None
         self.writer: RolloutWriter | None = None
         """Of rollouts that follow each other; None where what comes is not part of one."""
         self.restart_clock()
@@ -134,7 +134,7 @@ class Turns:
         """Wait for what is under way, and forget what it brings."""
         self._stepper.drain()
 
-    def _take(self, arrivals: list[Arrival]) -> None:
+    def _take(self, arrivals: list[StepResult]) -> None:
         """Take over what has arrived, and count it once it is known what ended."""
         if not arrivals:
             return

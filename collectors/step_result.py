@@ -9,11 +9,11 @@ import numpy as np
 
 from stepwell.buffers import SpecMismatch
 
-__all__ = ["Arrival", "InfoReader"]
+__all__ = ["InfoReader", "StepResult"]
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class StepResult:
     """What one vector step brought for n envs: the first halves of their rows.
 
     Args:
@@ -41,13 +41,13 @@ class Arrival:
         """Env steps that brought these rows: a reset is none."""
         return len(self.reward) - (0 if self.is_first is None else int(self.is_first.sum()))
 
-    def only(self, keep: np.ndarray, env_ids: np.ndarray) -> Arrival:
+    def only(self, keep: np.ndarray, env_ids: np.ndarray) -> StepResult:
         """The rows marked in ``keep`` [n]; ``env_ids`` [n] are those of this arrival."""
 
         def chosen(flags: np.ndarray | None) -> np.ndarray | None:
             return None if flags is None else flags[keep]
 
-        return Arrival(
+        return StepResult(
             env_ids[keep],
             {name: rows[keep] for name, rows in self.leaves.items()},
             self.reward[keep],
@@ -57,7 +57,7 @@ class Arrival:
             self.metadata,
         )
 
-    def going_on(self, rows: np.ndarray) -> Arrival:
+    def going_on(self, rows: np.ndarray) -> StepResult:
         """The same, but the episodes of the marked rows [n] did not end."""
         assert self.terminated is not None
         return replace(self, terminated=self.terminated & ~rows)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepwell.buffers import Tree
-from stepwell.collectors.step_result import Arrival
+from stepwell.collectors.step_result import StepResult
 from stepwell.collectors.vector_stepper import Stepper
 
 __all__ = ["StepperGroups"]
@@ -53,7 +53,7 @@ class StepperGroups:
         return None
 
     @property
-    def newest(self) -> list[Arrival]:
+    def newest(self) -> list[StepResult]:
         """The newest rows of all groups of which none is under way."""
         return [
             self._told(group, arrival)
@@ -61,7 +61,7 @@ class StepperGroups:
             for arrival in stepper.newest
         ]
 
-    def reset(self, seed: int | Sequence[int]) -> list[Arrival]:
+    def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
         """Reset all envs; env i gets ``seed + i``, or the i-th seed."""
         self.drain()
         self._turn = 0
@@ -76,12 +76,12 @@ class StepperGroups:
         self._steppers[self._turn].send(action)
         self._is_under_way[self._turn] = True
 
-    def receive(self) -> list[Arrival]:
+    def receive(self) -> list[StepResult]:
         """Pass the turn on, and finish the next group's step if one is under way."""
         self._turn = (self._turn + 1) % len(self._steppers)
         return self._finished(self._turn)
 
-    def gather(self) -> list[Arrival]:
+    def gather(self) -> list[StepResult]:
         """Finish all steps that are under way; the turn stays where it is."""
         groups = range(len(self._steppers))
         return [arrival for group in groups for arrival in self._finished(group)]
@@ -96,7 +96,7 @@ class StepperGroups:
         """Never asked: no row is unsure."""
         raise AssertionError
 
-    def _finished(self, group: int) -> list[Arrival]:
+    def _finished(self, group: int) -> list[StepResult]:
         if not self._is_under_way[group]:
             return []
         self._is_under_way[group] = False
@@ -108,7 +108,7 @@ class StepperGroups:
             )
         return [self._told(group, arrival) for arrival in arrivals]
 
-    def _told(self, group: int, arrival: Arrival) -> Arrival:
+    def _told(self, group: int, arrival: StepResult) -> StepResult:
         """The rows with the numbers that their envs have among all."""
         ids, own = self._env_ids[group], arrival.env_ids
         facts = arrival.metadata

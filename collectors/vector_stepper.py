@@ -23,8 +23,8 @@ from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import Layout, Tree
 from stepwell.buffers.spec import flatten, unflatten
-from stepwell.collectors.episode_metadata import EpisodeFacts
-from stepwell.collectors.step_result import Arrival, InfoReader
+from stepwell.collectors.episode_metadata import EpisodeMetadata
+from stepwell.collectors.step_result import InfoReader, StepResult
 from stepwell.collectors.vector_envs import (
     FrameClock,
     Vector,
@@ -60,7 +60,7 @@ class Stepper:
         envs: Vector,
         layout: Layout,
         info: InfoReader,
-        facts: EpisodeFacts,
+        facts: EpisodeMetadata,
         first_env: int = 0,
     ) -> None:
         self.envs = envs
@@ -92,12 +92,12 @@ class Stepper:
         return self.envs.num_envs
 
     @property
-    def newest(self) -> list[Arrival]:
+    def newest(self) -> list[StepResult]:
         """The rows from which no action has been chosen yet, without what led to them."""
         nothing = np.zeros(len(self.is_first))
-        return [Arrival(self.env_ids, self.leaves, nothing, self.is_first, None, None)]
+        return [StepResult(self.env_ids, self.leaves, nothing, self.is_first, None, None)]
 
-    def reset(self, seed: int | Sequence[int]) -> list[Arrival]:
+    def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
         """Reset all envs; env i gets ``seed + i``, or the i-th seed.
 
         Raises:
@@ -130,7 +130,7 @@ class Stepper:
         self._send(action)
         self._is_waiting = True
 
-    def receive(self) -> list[Arrival]:
+    def receive(self) -> list[StepResult]:
         """Finish the step: the rows that it brought, in the order in which they count."""
         self._is_waiting = False
         with self._keeper:
@@ -160,7 +160,7 @@ class Stepper:
                 f"stepwell.make_vec"
             ) from error
 
-    def gather(self) -> list[Arrival]:
+    def gather(self) -> list[StepResult]:
         """Finish what is under way and can be waited for without another action: nothing here."""
         return []
 
@@ -182,7 +182,7 @@ class Stepper:
         terminated: np.ndarray,
         truncated: np.ndarray,
         info: _Info,
-    ) -> Arrival:
+    ) -> StepResult:
         """A row for each env; where an episode ended before, it is the first of the next one."""
         env_ids = self._env_ids(info)
         envs = slice(None) if env_ids is None else env_ids
@@ -223,7 +223,7 @@ class Stepper:
         terminated: np.ndarray,
         truncated: np.ndarray,
         info: _Info,
-    ) -> list[Arrival]:
+    ) -> list[StepResult]:
         """The last rows of the episodes that ended, then a row for each env."""
         env_ids = self._env_ids(info)
         envs = slice(None) if env_ids is None else env_ids
@@ -237,7 +237,7 @@ class Stepper:
             ended = self._really_reset(ended, envs, info) & ~fresh
         first = ended | fresh
         leaves = self._see(observation, first, len(reward), env_ids)
-        arrivals: list[Arrival] = []
+        arrivals: list[StepResult] = []
         self._refuse_written(ended)
         if ended.any():
             batch = leaves if self._copies else self._flat(observation)
@@ -253,13 +253,13 @@ class Stepper:
         reward: np.ndarray,
         first: np.ndarray | None,
         info: _Info,
-    ) -> Arrival:
+    ) -> StepResult:
         """A row for each env, of which those marked in ``first`` [n] begin an episode."""
         rows = {**leaves, **self._info.read(info, len(reward))}
         if first is None or not np.count_nonzero(first):
-            return Arrival(env_ids, rows, reward, None, None, None)
+            return StepResult(env_ids, rows, reward, None, None, None)
         restarted = _restarted(info)
-        return Arrival(
+        return StepResult(
             env_ids,
             rows,
             np.where(first, 0.0, reward),
@@ -279,7 +279,7 @@ class Stepper:
         terminated: np.ndarray,
         truncated: np.ndarray,
         info: _Info,
-    ) -> Arrival:
+    ) -> StepResult:
         """The true last rows, which a SAME_STEP env hands out in its info."""
         places = np.flatnonzero(ended)
         last = self._final_leaves(places, batch, info)
@@ -287,7 +287,7 @@ class Stepper:
         declared = self._info.read(final_info, len(reward))
         rows = {**last, **{name: column[places] for name, column in declared.items()}}
         envs = places if env_ids is None else env_ids[places]
-        return Arrival(envs, rows, reward[places], None, terminated[places], truncated[places])
+        return StepResult(envs, rows, reward[places], None, terminated[places], truncated[places])
 
     def _final_leaves(
         self, places: np.ndarray, batch: Mapping[str, np.ndarray], info: _Info
@@ -321,7 +321,7 @@ class Stepper:
         if env is not None:
             raise _overwritten(env, "an array that the next step wrote into")
 
-    def _reset_ended(self) -> Arrival:
+    def _reset_ended(self) -> StepResult:
         """Reset the envs whose episode has ended: DISABLED envs do not do so themselves."""
         envs = np.flatnonzero(self._ended)
         with self._keeper:
@@ -332,7 +332,7 @@ class Stepper:
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
         everyone = np.ones(len(envs), np.bool_)
         metadata = self._metadata(envs, None, info)
-        return Arrival(envs, rows, np.zeros(len(envs)), everyone, None, None, metadata)
+        return StepResult(envs, rows, np.zeros(len(envs)), everyone, None, None, metadata)
 
     def _metadata(
         self, places: np.ndarray, env_ids: np.ndarray | None, info: _Info

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.wrappers.check.vector_env import check_vector_env
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
-    from stepwell.wrappers.old_gym.nes_py_repair import mend_nes_py
+    from stepwell.wrappers.old_gym.nes_py_repair import patch_nes_py
 
 __all__ = [
     "AleFrameSkip",
@@ -50,7 +50,7 @@ __all__ = [
     "make_atari",
     "make_nes",
     "make_vec",
-    "mend_nes_py",
+    "patch_nes_py",
     "vectorize",
 ]
 
@@ -62,6 +62,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "nes.env": ["NesEnv"],
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],
-            "old_gym.nes_py_repair": ["mend_nes_py"],
+            "old_gym.nes_py_repair": ["patch_nes_py"],
         },
     )

@@ -8,8 +8,8 @@ from typing import Any
 from stepwell.buffers.bridges.formats.d3rlpy.columns import D3rlpyRows
 from stepwell.buffers.bridges.formats.d3rlpy.foreign import ForeignEpisodes
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.episode_writer import PieceWriter
-from stepwell.buffers.episode import Episode, Piece
+from stepwell.buffers.curation.episode_writer import EpisodeWriter
+from stepwell.buffers.episode import Chunk, Episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_d3rlpy", "to_d3rlpy"]
@@ -105,11 +105,11 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
     sessions = replay.sessions
     recipe = sessions[0].get("recipe", {}) if sessions else {}
     replay.bind(rows.spec, {"source": "d3rlpy", "recipe": recipe})
-    writer = PieceWriter(replay, _nothing)
+    writer = EpisodeWriter(replay, _nothing)
     for number, one in enumerate(columns):
         episode = rows.episode(number, one)
-        piece = Piece(0, 0, 0, episode.end, episode.fields, episode.metadata)
-        writer.put(piece.split(writer.max_rows))
+        chunk = Chunk(0, 0, 0, episode.end, episode.fields, episode.metadata)
+        writer.put(chunk.split(writer.max_rows))
     writer.flush()
     return rows.notes
 

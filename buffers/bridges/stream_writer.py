@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Layout, Spec, default_codec
 
 __all__ = ["Columns", "StreamWriter", "layout_of", "rows_spec"]
 
-_PIECE_ROWS = 512
+_CHUNK_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +155,17 @@ class StreamWriter:
             self._is_bound = True
         following = self._replay.storage.table.next_episode
         still_open = dict(self._open)
-        pieces: list[Piece] = []
+        chunks: list[Chunk] = []
         for stream, columns in some.items():
             still_open.pop(stream, None)
             for run in runs[stream]:
                 episode = run.before.episode if run.before else following
                 following += run.before is None
-                piece, after = _piece(spec, stream, episode, columns, run)
-                pieces += piece.split(_PIECE_ROWS)
-                if not piece.end.is_final and run.stop == len(columns.cut):
+                chunk, after = _chunk(spec, stream, episode, columns, run)
+                chunks += chunk.split(_CHUNK_ROWS)
+                if not chunk.end.is_final and run.stop == len(columns.cut):
                     still_open[stream] = after
-        self._replay.add(pieces)
+        self._replay.add(chunks)
         self._open = still_open
         return sum(len(columns.cut) for columns in some.values())
 
@@ -265,9 +265,9 @@ def _check_stacks(field: Field, stacks: np.ndarray, begins: bool) -> None:
         )
 
 
-def _piece(
+def _chunk(
     spec: Spec, stream: int, episode: int, columns: Columns, run: _Run
-) -> tuple[Piece, _Open]:
+) -> tuple[Chunk, _Open]:
     """The rows of a run, and what is left to go on from."""
     rows = slice(run.start, run.stop)
     fields: dict[str, np.ndarray] = {}
@@ -291,7 +291,7 @@ def _piece(
     terminated = End.TERMINATED if columns.terminated[last] else End.NONE
     truncated = End.TRUNCATED if columns.truncated[last] else End.NONE
     end = terminated | truncated or End.PENDING
-    is_beheaded = run.before is None and run.first_row > 0
-    piece = Piece(episode, stream, run.first_row, end, fields, {}, is_beheaded)
+    starts_late = run.before is None and run.first_row > 0
+    chunk = Chunk(episode, stream, run.first_row, end, fields, {}, starts_late)
     number = run.first_row + run.stop - run.start
-    return piece, _Open(episode, number, newest, bool(columns.cut[last]))
+    return chunk, _Open(episode, number, newest, bool(columns.cut[last]))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import cast
 
-from stepwell.buffers.curation.episode_writer import PieceWriter, check_new
+from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
 from stepwell.buffers.curation.repeated_episodes import Duplicates, check_duplicates, find_repeats
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
@@ -16,7 +16,7 @@ from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.episode_filter import Where, check_where, chooses
-from stepwell.buffers.storage.joined import ManyStorages, check_same_rows, name_of
+from stepwell.buffers.storage.joined import JoinedStorage, check_same_rows, name_of
 from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["CopyReport", "copy_episodes"]
@@ -34,12 +34,12 @@ class CopyReport:
         left_out_episodes: Episodes that are not to be copied.
         left_out_steps: Env steps of them.
         duplicate_episodes: Of these, how many are left out as an earlier source holds them too.
-        beheaded: Chosen episodes whose beginning the source does not have any more.
+        beheaded: Drawn episodes whose beginning the source does not have any more.
         raw_bytes: Bytes of the copied rows, uncompressed.
         stored_bytes: Bytes of the same rows as they are stored now.
         seconds: Wall time.
         digest: Fingerprint of the copied rows, 16 hexadecimal digits: that of the source when all
-            of one source was copied and no piece of it is damaged.
+            of one source was copied and no chunk of it is damaged.
     """
 
     episodes: int = 0
@@ -77,7 +77,7 @@ def copy_episodes(
     not there.
 
     Rows, streams, ends and metadata stay what they are, bit for bit; ids are given anew, from 0 on
-    and in the same order. What was stored in many small pieces is joined into large ones. The
+    and in the same order. What was stored in many small chunks is joined into large ones. The
     sources' sessions are copied too, and one is added that tells of the copy.
 
     Args:
@@ -245,7 +245,7 @@ class _Copy:
         self._target = target
         self._progress = progress
         self._began = began
-        self._writer = PieceWriter(target, self._tell)
+        self._writer = EpisodeWriter(target, self._tell)
         self.report = plan
 
     @property
@@ -259,7 +259,7 @@ class _Copy:
 
     def copy(self, episode: StoredEpisode) -> None:
         """Copy one episode."""
-        self._writer.put(episode.pieces(self._writer.max_rows))
+        self._writer.put(episode.chunks(self._writer.max_rows))
 
     def finish(self) -> None:
         """Write what waits."""
@@ -319,7 +319,7 @@ def _check_same_envs(storages: Sequence[Storage]) -> None:
 
 
 def _leave_out_damaged(storage: Storage) -> None:
-    """Where the user said that damaged pieces may be left out, find all before episodes are chosen.
+    """Where the user said that damaged chunks may be left out, find all before episodes are chosen.
 
     What is around them then comes as episodes of its own.
     """
@@ -365,7 +365,7 @@ def _version_of(package: str) -> str:
 
 def _origins_of(storage: Storage) -> list[dict[str, object]]:
     """JSON-able facts by which a source, or each of several that are read as one, can be found."""
-    if isinstance(storage, ManyStorages):
+    if isinstance(storage, JoinedStorage):
         return [origin for one in storage.storages for origin in _origins_of(one)]
     counts = {"episodes": storage.table.episodes, "steps": storage.table.steps}
     if not isinstance(storage, DiskStorage):

@@ -1,4 +1,4 @@
-"""Puts whole episodes into a replay, a few large pieces at a time."""
+"""Puts whole episodes into a replay, a few large chunks at a time."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Piece
+from stepwell.buffers.episode import Chunk
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 
-__all__ = ["PieceWriter", "check_new"]
+__all__ = ["EpisodeWriter", "check_new"]
 
-# A piece is at most so large, and so is what is held in memory until it is written.
-_PIECE_ROWS = 4096
-_PIECE_BYTES = 32 << 20
-_PIECES_A_FLUSH = 4096
+# A chunk is at most so large, and so is what is held in memory until it is written.
+_CHUNK_ROWS = 4096
+_CHUNK_BYTES = 32 << 20
+_CHUNKS_A_FLUSH = 4096
 
 
-class PieceWriter:
-    """Gives episodes new ids, and writes their pieces when enough of them wait.
+class EpisodeWriter:
+    """Gives episodes new ids, and writes their chunks when enough of them wait.
 
     Args:
         target: A replay that is bound.
@@ -36,14 +36,14 @@ class PieceWriter:
         # What is written is read from the target itself: an interrupt cannot come in between.
         self._before = target.storage.table.counters
         self._next_id = self._before.next_episode
-        self._waiting: list[Piece] = []
+        self._waiting: list[Chunk] = []
         self._waiting_rows = 0
         self._digest = Digest()
         self._put_rows = 0
         self._ends = array("q")
         """Rows put by the end of each episode."""
-        self.max_rows = max(1, min(_PIECE_ROWS, _PIECE_BYTES // self._row_bytes))
-        """Rows of the largest piece that `put` likes to be given."""
+        self.max_rows = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // self._row_bytes))
+        """Rows of the largest chunk that `put` likes to be given."""
 
     @property
     def rows(self) -> int:
@@ -70,14 +70,14 @@ class PieceWriter:
         """Fingerprint of the rows written, 16 hexadecimal digits."""
         return self._digest.hexdigest()
 
-    def put(self, pieces: Iterable[Piece]) -> None:
-        """Take up one episode: all its pieces, the oldest first."""
-        for piece in pieces:
+    def put(self, chunks: Iterable[Chunk]) -> None:
+        """Take up one episode: all its chunks, the oldest first."""
+        for chunk in chunks:
             if self._is_full():
                 self.flush()
-            self._waiting.append(replace(piece, episode=self._next_id))
-            self._waiting_rows += piece.rows
-            self._put_rows += piece.rows
+            self._waiting.append(replace(chunk, episode=self._next_id))
+            self._waiting_rows += chunk.rows
+            self._put_rows += chunk.rows
         self._ends.append(self._put_rows)
         self._next_id += 1
         if self._is_full():
@@ -86,17 +86,17 @@ class PieceWriter:
     def flush(self) -> None:
         """Write what waits, and tell."""
         self._target.add(self._waiting)
-        for piece in self._waiting:
-            self._digest.update(piece)
+        for chunk in self._waiting:
+            self._digest.update(chunk)
         self._waiting, self._waiting_rows = [], 0
         self._on_flush()
 
     def _is_full(self) -> bool:
         rows = self._waiting_rows
         return (
-            rows * self._row_bytes >= _PIECE_BYTES
-            or rows >= _PIECE_ROWS
-            or len(self._waiting) >= _PIECES_A_FLUSH
+            rows * self._row_bytes >= _CHUNK_BYTES
+            or rows >= _CHUNK_ROWS
+            or len(self._waiting) >= _CHUNKS_A_FLUSH
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.storage.joined import ManyStorages, name_of
+from stepwell.buffers.storage.joined import JoinedStorage, name_of
 from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["Duplicates", "Repeats", "check_duplicates", "find_repeats"]
@@ -81,7 +81,7 @@ def find_repeats(
 
     def each() -> Iterator[tuple[int, StoredEpisode]]:
         for number, episode in episodes():
-            is_many = isinstance(storages[number], ManyStorages)
+            is_many = isinstance(storages[number], JoinedStorage)
             yield first[number] + (episode.id >> _ID_BITS if is_many else 0), episode
 
     runs = [_runs_of(source) for source in sources]
@@ -175,7 +175,7 @@ def _compared(
 
 
 def _parts_of(storage: Storage) -> Sequence[Storage]:
-    return storage.storages if isinstance(storage, ManyStorages) else (storage,)
+    return storage.storages if isinstance(storage, JoinedStorage) else (storage,)
 
 
 def _seed_of(episode: StoredEpisode) -> int | None:
@@ -187,7 +187,7 @@ def _seed_of(episode: StoredEpisode) -> int | None:
 def _fingerprint(episode: StoredEpisode, run_rows: int) -> bytes:
     """16 bytes, equal for equal rows, and for no others that anybody could find by chance."""
     total = hashlib.blake2b(digest_size=_HASH_BYTES)
-    for piece in episode.pieces(run_rows):
-        for rows in piece.fields.values():
+    for chunk in episode.chunks(run_rows):
+        for rows in chunk.fields.values():
             total.update(rows.reshape(-1).view("uint8").data)
     return total.digest()

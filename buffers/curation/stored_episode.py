@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.storage.chunk_info import Record
+from stepwell.buffers.storage.chunk_info import ChunkInfo
 from stepwell.buffers.storage.memory import check_free_memory
 from stepwell.buffers.storage.protocol import Storage
 from stepwell.buffers.storage.row_copier import RowCopier
@@ -25,7 +25,7 @@ class StoredEpisode:
     Args:
         storage: Where it is.
         copier: Reads rows of that storage.
-        position: Position of its last piece.
+        position: Position of its last chunk.
     """
 
     __slots__ = ("_copier", "_metadata", "_position", "_record", "_storage", "_total_reward")
@@ -90,19 +90,19 @@ class StoredEpisode:
             self._total_reward = sum(rewards)
         return self._total_reward
 
-    def pieces(self, max_rows: int) -> Iterator[Piece]:
-        """Its rows in large pieces, however small those are that are stored.
+    def chunks(self, max_rows: int) -> Iterator[Chunk]:
+        """Its rows in large chunks, however small those are that are stored.
 
         Args:
-            max_rows: Rows of each piece but the last, which has the rest.
+            max_rows: Rows of each chunk but the last, which has the rest.
         """
         stop = self.first_row + self.rows
         for first_row, fields in self._runs(max_rows, self._storage.spec.names):
             is_last = first_row + len(next(iter(fields.values()))) == stop
             end = self.end if is_last else End.NONE
             # Where the source has lost the beginning, the copy must not be refused for that.
-            is_beheaded = first_row == self.first_row > 0
-            yield Piece(self.id, self.stream, first_row, end, fields, self.metadata, is_beheaded)
+            starts_late = first_row == self.first_row > 0
+            yield Chunk(self.id, self.stream, first_row, end, fields, self.metadata, starts_late)
 
     def _runs(self, max_rows: int, names: list[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """First row and fields of consecutive runs of rows."""
@@ -120,14 +120,14 @@ class StoredEpisode:
                 name: np.empty((end - begin, *spec[name].shape), spec[name].numpy_dtype)
                 for name in names
             }
-            # Where a piece has no row that counts, the one after it begins with the same row.
+            # Where a chunk has no row that counts, the one after it begins with the same row.
             position, record = chain[bisect_right(first_rows, end - 1) - 1]
             targets = list(zip(places, rows.values(), strict=True))
             self._copier.copy(position, record, begin, end, targets)
             yield begin, rows
 
-    def _chain(self) -> list[tuple[int, Record]]:
-        """Position and record of all its pieces, the oldest first."""
+    def _chain(self) -> list[tuple[int, ChunkInfo]]:
+        """Position and record of all its chunks, the oldest first."""
         found = [(self._position, self._record)]
         while found[-1][1].previous >= 0:
             position = found[-1][1].previous
@@ -138,20 +138,20 @@ class StoredEpisode:
 def stored_episodes(storage: Storage) -> Iterator[StoredEpisode]:
     """All episodes of a storage, in the order of their ids.
 
-    An episode of which a middle piece is lost comes as two: up to the gap, and from there on.
+    An episode of which a middle chunk is lost comes as two: up to the gap, and from there on.
 
     Example:
         >>> import numpy as np
-        >>> from stepwell.buffers import End, Field, MemoryStorage, Piece, Spec
+        >>> from stepwell.buffers import End, Field, MemoryStorage, Chunk, Spec
         >>> spec = Spec((Field("reward", "float64", (), "raw"),), "reward", "reward")
         >>> storage = MemoryStorage(spec)
         >>> for first_row, end in ((0, End.NONE), (4, End.TERMINATED)):
         ...     rows = {"reward": np.arange(4.0)}
-        ...     storage.add([Piece(0, 0, first_row, end, rows, {"task": "door"})])
+        ...     storage.add([Chunk(0, 0, first_row, end, rows, {"task": "door"})])
         >>> (episode,) = stored_episodes(storage)
         >>> episode.steps, episode.total_reward, episode.has_ended, episode.metadata
         (7, 12.0, True, {'task': 'door'})
-        >>> [piece.rows for piece in episode.pieces(max_rows=6)]
+        >>> [chunk.rows for chunk in episode.chunks(max_rows=6)]
         [6, 2]
     """
     records = storage.table.records

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers.dropin.arrival_rows import FLAGS, ArrivalRows, as_column
 from stepwell.buffers.dropin.ring import check_whole, new_replay
-from stepwell.buffers.dropin.snapshot import pieces_of, snapshot
+from stepwell.buffers.dropin.snapshot import chunks_of, snapshot
 from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.errors import NotEnoughData, SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
@@ -302,7 +302,7 @@ class IndependentVectorizedBuffer:
 
     @property
     def _patience(self) -> int:
-        """Rows that may wait: a learner that draws at every step would store one-row pieces."""
+        """Rows that may wait: a learner that draws at every step would store one-row chunks."""
         rows = len(self._replay)
         return max(rows // 1000, min(rows // 100, _FEW_ROWS * self._num_envs))
 
@@ -385,9 +385,9 @@ class IndependentVectorizedBuffer:
 
     def _store(self, *, everything: bool) -> None:
         assert self._episodes is not None
-        pieces = self._episodes.take(everything=everything)
-        self._replay.add(pieces)
-        self._waiting -= sum(piece.rows for piece in pieces)
+        chunks = self._episodes.take(everything=everything)
+        self._replay.add(chunks)
+        self._waiting -= sum(chunk.rows for chunk in chunks)
 
     def _begin_with(self, replay: SequenceReplayBuffer) -> None:
         """Go over to another replay, of rows that are not known yet."""
@@ -413,7 +413,7 @@ class IndependentVectorizedBuffer:
         if rows is not None:
             known = ArrivalRows.from_json(columns)
             replay.bind(known.spec(None, self._codec), _facts(known))
-            replay.add(pieces_of(rows))
+            replay.add(chunks_of(rows))
         self._begin_with(replay)
         if known is not None:
             self._settle(known)

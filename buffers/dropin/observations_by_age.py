@@ -81,14 +81,14 @@ class ObservationsByAge:
         """The ids of the rows in which they are stored."""
         waiting = self._writer.steps - self._flushed
         if int(ages.max()) >= len(self) - waiting:
-            self._flush()  # not at each call: that would store a piece each time
+            self._flush()  # not at each call: that would store a chunk each time
             waiting = 0
         counts = self._stored_counts()
         # Never below 0, unless a folder was written by more envs than there are now.
         place = np.maximum(ages + (int(counts[-1]) + waiting - len(self)), 0)
-        piece = np.searchsorted(counts, place, side="right") - 1
+        chunk = np.searchsorted(counts, place, side="right") - 1
         records = self._replay.storage.table.records
-        ids: np.ndarray = records["row_id"][piece] + place - counts[piece]
+        ids: np.ndarray = records["row_id"][chunk] + place - counts[chunk]
         return ids
 
     def _flush(self) -> None:
@@ -97,7 +97,7 @@ class ObservationsByAge:
         self._flushed, self._until = self._writer.steps, table.base + len(table)
 
     def _stored_counts(self) -> np.ndarray:
-        """How many of them come before each piece that was there at the last flush, and in all."""
+        """How many of them come before each chunk that was there at the last flush, and in all."""
         table = self._replay.storage.table
         extent = (table.base, self._until)
         if extent != self._extent:

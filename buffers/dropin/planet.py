@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.buffers.dropin.planet_rows import as_piece, as_steps, check_rows, spec_of
+from stepwell.buffers.dropin.planet_rows import as_chunk, as_steps, check_rows, spec_of
 from stepwell.buffers.dropin.ring import check_whole
 from stepwell.buffers.dropin.shortage import TooFew
 from stepwell.buffers.replay import SequenceReplayBuffer
@@ -244,7 +244,7 @@ class Memory:
             self._is_writing = True
         table = self.replay.storage.table
         first, number = table.next_row_id, table.next_episode
-        self.replay.add([as_piece(each, number + place) for place, each in enumerate(rows)])
+        self.replay.add([as_chunk(each, number + place) for place, each in enumerate(rows)])
         for each in rows:
             self._held.append(_Held(first, each.steps))
             first += each.steps + 1
@@ -371,7 +371,7 @@ _FIELDS = ("observation", "action", "info/r", "info/t")
 
 
 def _held_in(replay: SequenceReplayBuffer) -> Iterator[_Held]:
-    """The episodes that a folder holds, the oldest first; each was stored as one piece."""
+    """The episodes that a folder holds, the oldest first; each was stored as one chunk."""
     for record in replay.storage.table.records:
         if record["first_row"] == 0 and record["is_tail"] and record["rows"] > 1:
             yield _Held(int(record["row_id"]), int(record["rows"]) - 1)

@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from stepwell.buffers.dropin.ring import row_field
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.spec import Codec, Field, Spec
 
-__all__ = ["Played", "Steps", "as_piece", "as_steps", "check_rows", "spec_of"]
+__all__ = ["Played", "Steps", "as_chunk", "as_steps", "check_rows", "spec_of"]
 
 _NAMES = ("observation", "action", "reward", "info/r", "info/t")
 
@@ -98,14 +98,14 @@ def as_steps(episode: Played, spec: Spec) -> Steps:
     return Steps(rows, end, len(u))
 
 
-def as_piece(steps: Steps, number: int) -> Piece:
-    """The piece that an episode is stored as.
+def as_chunk(steps: Steps, number: int) -> Chunk:
+    """The chunk that an episode is stored as.
 
     Args:
         steps: The episode.
         number: Its id.
     """
-    return Piece(number, 0, 0, steps.end, steps.fields)
+    return Chunk(number, 0, 0, steps.end, steps.fields)
 
 
 def _actions(episode: Played) -> np.ndarray:

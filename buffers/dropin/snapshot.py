@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.replay import SequenceReplayBuffer
 
-__all__ = ["pieces_of", "snapshot"]
+__all__ = ["chunks_of", "snapshot"]
 
 _PLACE = ("episode", "stream", "first_row", "rows", "end")
 
 
 def snapshot(replay: SequenceReplayBuffer) -> dict[str, Any]:
-    """Copies of all stored rows, piece by piece.
+    """Copies of all stored rows, chunk by chunk.
 
     Returns:
-        Under ``"pieces"`` [pieces, 5] int64: episode, stream, first row, rows and end of each;
+        Under ``"pieces"`` [chunks, 5] int64: episode, stream, first row, rows and end of each;
         under ``"rows"`` arrays [rows, ...] by field.
     """
     records = replay.storage.table.records
@@ -36,12 +36,12 @@ def snapshot(replay: SequenceReplayBuffer) -> dict[str, Any]:
             count, target = int(records["rows"][place]), int(starts[place])
             for name, values in episode.fields.items():
                 rows[name][target : target + count] = values[first : first + count]
-    pieces = np.stack([records[name] for name in _PLACE], axis=1)
-    return {"pieces": pieces, "rows": rows}
+    chunks = np.stack([records[name] for name in _PLACE], axis=1)
+    return {"pieces": chunks, "rows": rows}
 
 
-def pieces_of(state: Mapping[str, Any]) -> list[Piece]:
-    """The pieces of a snapshot, to be stored again in an empty replay of the same fields.
+def chunks_of(state: Mapping[str, Any]) -> list[Chunk]:
+    """The chunks of a snapshot, to be stored again in an empty replay of the same fields.
 
     Args:
         state: What `snapshot` gave.
@@ -57,7 +57,7 @@ def pieces_of(state: Mapping[str, Any]) -> list[Piece]:
             f"state: expected {total} rows of field {wrong[0]!r}, got {len(rows[wrong[0]])}; load "
             f"what state_dict gave, unchanged"
         )
-    pieces: list[Piece] = []
+    chunks: list[Chunk] = []
     ids: dict[int, int] = {}
     cursor = 0
     for episode, stream, first_row, count, end in table.tolist():
@@ -65,7 +65,7 @@ def pieces_of(state: Mapping[str, Any]) -> list[Piece]:
         number = ids.setdefault(episode, len(ids))
         fields = {name: values[cursor : cursor + count] for name, values in rows.items()}
         final = End(end) & (End.TERMINATED | End.TRUNCATED)
-        is_beheaded = first_row > 0 and not is_known
-        pieces.append(Piece(number, stream, first_row, final, fields, is_beheaded=is_beheaded))
+        starts_late = first_row > 0 and not is_known
+        chunks.append(Chunk(number, stream, first_row, final, fields, starts_late=starts_late))
         cursor += count
-    return pieces
+    return chunks

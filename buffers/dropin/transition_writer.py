@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepwell.buffers.dropin.declared import as_declared
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Spec
 
@@ -165,7 +165,7 @@ class TransitionWriter:
     def catch_up(self, *, newest: bool) -> None:
         """`flush`, unless less than a thousandth of what can be drawn would come in.
 
-        For a caller that draws after every few steps: each flush makes a piece for every env. So it
+        For a caller that draws after every few steps: each flush makes a chunk for every env. So it
         is a thousandth for each of them, and a hundredth at most.
         """
         if self._waiting * 1000 >= len(self._replay) * min(10, self.num_envs):
@@ -185,9 +185,9 @@ class TransitionWriter:
         self._store(envs, newest=False)
 
     def _store(self, envs: Iterable[int], *, newest: bool) -> None:
-        pieces = [piece for env in envs for piece in self._streams[env].pieces(env, newest=newest)]
-        if pieces:
-            self._replay.add(pieces)
+        chunks = [chunk for env in envs for chunk in self._streams[env].chunks(env, newest=newest)]
+        if chunks:
+            self._replay.add(chunks)
         for env in envs:
             self._streams[env].forget(newest=newest)
 
@@ -251,10 +251,10 @@ class _Stream:
             self._ended.append(_Run(self._episode, self._first_row, self._start, self.cursor, end))
         self._start, self.is_open = self.cursor, False
 
-    def pieces(self, number: int, *, newest: bool) -> list[Piece]:
+    def chunks(self, number: int, *, newest: bool) -> list[Chunk]:
         """What there is to store; views that are valid until the next row."""
         return [
-            Piece(
+            Chunk(
                 run.episode,
                 number,
                 run.first_row,
@@ -274,7 +274,7 @@ class _Stream:
         return [run] if run.stop > run.start else []
 
     def forget(self, *, newest: bool) -> None:
-        """What `pieces` gave is stored."""
+        """What `chunks` gave is stored."""
         if self.is_open:
             if self.cursor > self._start:
                 # The newest observation is repeated where the next one is not known.

@@ -122,7 +122,7 @@ def sequence_batches(
     to: str,
     device: object,
 ) -> Iterator[Minibatch]:
-    """The columns, or pieces of them; see `Rollout.sequences`.
+    """The columns, or chunks of them; see `Rollout.sequences`.
 
     Args:
         rows: All rows, [T, N, ...], with the ``state`` before each.

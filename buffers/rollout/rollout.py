@@ -243,7 +243,7 @@ class Rollout:
         to: Literal["numpy", "torch"] = "numpy",
         device: object = None,
     ) -> Iterator[Minibatch]:
-        """Columns, or pieces of them, in random order, each once an epoch: for recurrent policies.
+        """Columns, or chunks of them, in random order, each once an epoch: for recurrent policies.
 
         A sequence has all its rows, also those without ``mask``: leave them out of the loss. Where
         ``is_first`` is set within a sequence the policy began anew, from its initial state.

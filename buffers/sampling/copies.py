@@ -1,6 +1,6 @@
 """Copies of large rows, planned under the storage's lock and made without it.
 
-A plan refers to the memory itself, so it stays valid when the pieces are evicted meanwhile.
+A plan refers to the memory itself, so it stays valid when the chunks are evicted meanwhile.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.sampling.thread_share import ThreadShare
 from stepwell.buffers.spec import Field
-from stepwell.buffers.storage.chunk_codec import Coding, PieceReader
-from stepwell.buffers.storage.field_locator import DamagedPiece
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder, Coding
+from stepwell.buffers.storage.field_locator import DamagedChunk
 
 __all__ = ["CodedCopies", "Copies", "PlainCopies"]
 
@@ -86,19 +86,19 @@ class CodedCopies(NamedTuple):
         reader: Reads them.
         sources: [S] memory.
         codings: [S] how they are stored.
-        places: [S] offset of the piece's rows in the memory, number of its rows, first row wanted,
+        places: [S] offset of the chunk's rows in the memory, number of its rows, first row wanted,
             rows wanted, first row of the output.
-        pieces: [S] index of the piece that each lies in.
-        base: Position of the first piece.
+        chunks: [S] index of the chunk that each lies in.
+        base: Position of the first chunk.
         columns: As in `PlainCopies`.
     """
 
     field: Field
-    reader: PieceReader
+    reader: ChunkDecoder
     sources: list[memoryview]
     codings: list[Coding]
     places: list[tuple[int, int, int, int, int]]
-    pieces: np.ndarray
+    chunks: np.ndarray
     base: int
     columns: int = 0
 
@@ -145,9 +145,9 @@ class CodedCopies(NamedTuple):
         else:
             self.reader.copy_rows(source, coding, offset, stored, start, out)
 
-    def _damaged(self, k: int, error: StoreCorrupt) -> DamagedPiece:
-        what = f"a piece of field {self.field.name!r} cannot be read: {error}; run stepwell verify"
-        return DamagedPiece(self.base + int(self.pieces[k]), StoreCorrupt(what))
+    def _damaged(self, k: int, error: StoreCorrupt) -> DamagedChunk:
+        what = f"a chunk of field {self.field.name!r} cannot be read: {error}; run stepwell verify"
+        return DamagedChunk(self.base + int(self.chunks[k]), StoreCorrupt(what))
 
 
 Copies: TypeAlias = PlainCopies | CodedCopies

@@ -8,24 +8,24 @@ import numpy as np
 
 from stepwell.buffers import json_values
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.episode_filter import EpisodeFilter
 from stepwell.buffers.storage.item_counts import (
-    Family,
+    EpisodeTails,
     ItemCounts,
-    LastStarts,
+    ItemKind,
     Shares,
-    Spans,
-    Wholes,
+    WholeEpisodes,
+    Windows,
 )
 
-__all__ = ["Chosen", "CountedDraw", "Kinds", "NewestQueue", "draw_items"]
+__all__ = ["CountedDraw", "Drawn", "ItemKinds", "NewestQueue", "draw_items"]
 
 _TRIES = 8
 CountedDraw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "wholes"]
 
 
-class Kinds(NamedTuple):
+class ItemKinds(NamedTuple):
     """The families that the items of a request form.
 
     Args:
@@ -37,21 +37,21 @@ class Kinds(NamedTuple):
     """
 
     rows: int
-    every: Spans
-    ends: LastStarts | None
-    wholes: Wholes | None
-    newest: Spans | None
+    every: Windows
+    ends: EpisodeTails | None
+    wholes: WholeEpisodes | None
+    newest: Windows | None
 
 
-class Chosen(NamedTuple):
+class Drawn(NamedTuple):
     """Items that were chosen.
 
     Args:
-        piece: [B] index of a piece that holds a row of the item, or of a later one of its episode.
+        chunk: [B] index of a chunk that holds a row of the item, or of a later one of its episode.
         start: [B] first row, counted in its episode or, across episodes, in its stream.
     """
 
-    piece: np.ndarray
+    chunk: np.ndarray
     start: np.ndarray
 
 
@@ -59,21 +59,21 @@ class NewestQueue:
     """Remembers up to where the newest items were handed out."""
 
     def __init__(self) -> None:
-        self._cursors: dict[Spans, tuple[int, int]] = {}
+        self._cursors: dict[Windows, tuple[int, int]] = {}
 
-    def next(self, table: PieceTable, family: Spans, count: int) -> Chosen:
+    def next(self, table: ChunkIndex, family: Windows, count: int) -> Drawn:
         """At most ``count`` items that were not handed out yet, the oldest first."""
         items, records = table.items(family), table.records
         row_id, row = self._cursors.get(family, (0, 0))
         index = int(np.searchsorted(records["row_id"], row_id))
         is_there = index < len(records) and records["row_id"][index] == row_id
         first = items.number_of(index, row) if is_there else items.before(index)
-        return Chosen(*items.locate(np.arange(first, min(first + count, items.total))))
+        return Drawn(*items.locate(np.arange(first, min(first + count, items.total))))
 
-    def advance(self, table: PieceTable, family: Spans, chosen: Chosen) -> None:
+    def advance(self, table: ChunkIndex, family: Windows, chosen: Drawn) -> None:
         """Items that `next` gave were handed out."""
         if len(chosen.start):
-            last = int(table.records["row_id"][chosen.piece[-1]])
+            last = int(table.records["row_id"][chosen.chunk[-1]])
             self._cursors[family] = (last, int(chosen.start[-1]) + 1)
 
     def state(self) -> list[list[object]]:
@@ -90,7 +90,7 @@ class NewestQueue:
             json_values.items(entry, "newest", 3) for entry in json_values.items(state, "newest")
         ]
         self._cursors = {
-            Spans.from_json(family): (
+            Windows.from_json(family): (
                 json_values.whole(row_id, "newest: row id"),
                 json_values.whole(row, "newest: row"),
             )
@@ -99,13 +99,13 @@ class NewestQueue:
 
 
 def draw_items(
-    table: PieceTable,
-    kinds: Kinds,
+    table: ChunkIndex,
+    kinds: ItemKinds,
     draw: CountedDraw,
     count: int,
     chosen: EpisodeFilter | None,
     rng: np.random.Generator,
-) -> Chosen:
+) -> Drawn:
     """Draw items by one of the modes that need no memory, with replacement.
 
     Raises:
@@ -125,12 +125,12 @@ def draw_items(
     else:
         _check_each(table.shares, items, kinds.rows, chosen)
         numbers = _draw_by(table.shares, items, draw == "recent", count, rng)
-    found = Chosen(*items.locate(numbers))
+    found = Drawn(*items.locate(numbers))
     if draw != "episodes":
         return found
-    records = table.at(found.piece)
+    records = table.at(found.chunk)
     stop = records["first_row"] + records["rows"] - kinds.every.length
-    return Chosen(found.piece, rng.integers(found.start, stop + 1))
+    return Drawn(found.chunk, rng.integers(found.start, stop + 1))
 
 
 def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
@@ -140,7 +140,7 @@ def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
 
 
 def _without_repeats(
-    table: PieceTable, items: ItemCounts, count: int, rng: np.random.Generator
+    table: ChunkIndex, items: ItemCounts, count: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Different items, each as likely as the others."""
     if table.shares is not None:
@@ -161,7 +161,7 @@ def _without_repeats(
     return rng.choice(items.total, count, replace=False)
 
 
-def _family_of(kinds: Kinds, draw: CountedDraw) -> Family:
+def _family_of(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
     found = {"ends": kinds.ends, "episodes": kinds.wholes, "wholes": kinds.wholes}.get(
         draw, kinds.every
     )
@@ -198,7 +198,7 @@ def _check_each(shares: Shares, items: ItemCounts, rows: int, chosen: EpisodeFil
 
 
 def _shortage(
-    table: PieceTable, kinds: Kinds, draw: CountedDraw, chosen: EpisodeFilter | None
+    table: ChunkIndex, kinds: ItemKinds, draw: CountedDraw, chosen: EpisodeFilter | None
 ) -> str:
     is_tail = table.records["is_tail"] == 1
     if chosen is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.storage.episode_filter import EpisodeFilter
-from stepwell.buffers.storage.field_locator import DamagedPiece
+from stepwell.buffers.storage.field_locator import DamagedChunk
 from stepwell.buffers.storage.memory import check_free_memory
 from stepwell.buffers.storage.protocol import Storage
 from stepwell.buffers.storage.row_copier import RowCopier
@@ -21,7 +21,7 @@ class EpisodeReader:
     """Reads whole episodes out of a storage.
 
     Args:
-        storage: Where the pieces are.
+        storage: Where the chunks are.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -42,8 +42,8 @@ class EpisodeReader:
         generation = self._storage.generation
         return (episode for position in positions for episode in self._whole(position, generation))
 
-    def leave_out(self, damaged: DamagedPiece) -> None:
-        """Go on without a damaged piece, where the user said so."""
+    def leave_out(self, damaged: DamagedChunk) -> None:
+        """Go on without a damaged chunk, where the user said so."""
         if not self._storage.skips_corrupt:
             raise damaged
         with self._storage.lock:
@@ -51,12 +51,12 @@ class EpisodeReader:
                 self._storage.lose(damaged.position)
 
     def _whole(self, position: int, generation: int) -> Iterator[Episode]:
-        """The episode whose last piece stands at a position; its parts where a piece is damaged."""
+        """The episode whose last chunk stands at a position; its parts where a chunk is damaged."""
         try:
             with self._storage.lock:
                 found = self._episode(position, generation)
             yield found
-        except DamagedPiece as damaged:
+        except DamagedChunk as damaged:
             before = self._storage.table.record(damaged.position).previous
             self.leave_out(damaged)
             if before >= 0:
@@ -65,7 +65,7 @@ class EpisodeReader:
                 yield from self._whole(position, generation)
 
     def _episode(self, position: int, generation: int) -> Episode:
-        """The episode whose last piece stands at a position."""
+        """The episode whose last chunk stands at a position."""
         self.copier.follow()
         table = self._storage.table
         if position < table.base or self._storage.generation != generation:

@@ -7,7 +7,7 @@ from typing import Any, Generic, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.requests import Asks, BatchT, Episodes, Request
+from stepwell.buffers.sampling.requests import BatchRequest, BatchT, Episodes, Request
 from stepwell.buffers.sampling.sampler import Sampler
 
 __all__ = ["Epoch"]
@@ -47,7 +47,7 @@ class Epoch(Generic[BatchT]):
     def __init__(
         self,
         sampler: Sampler,
-        request: Asks[BatchT],
+        request: BatchRequest[BatchT],
         *,
         stride: int = 1,
         shuffle: bool = True,

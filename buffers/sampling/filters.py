@@ -13,11 +13,11 @@ _MAX_FILTERS = 8  # conditions whose verdicts are remembered
 
 
 class Filters:
-    """Asks about each episode once, for each of the last few conditions.
+    """BatchRequest about each episode once, for each of the last few conditions.
 
     Args:
         storage: Where the episodes are.
-        metadata: Gives the metadata of the piece at a position.
+        metadata: Gives the metadata of the chunk at a position.
     """
 
     def __init__(self, storage: Storage, metadata: Callable[[int], Mapping[str, object]]) -> None:
@@ -31,7 +31,7 @@ class Filters:
 
         Raises:
             TypeError: It is no condition.
-            DamagedPiece: The metadata of an episode is not what was written.
+            DamagedChunk: The metadata of an episode is not what was written.
         """
         if where is None:
             return None

@@ -17,7 +17,7 @@ def fill_flags(flags: np.ndarray, records: np.ndarray, segments: Segments) -> No
 
     Args:
         flags: [6, rows] bool, overwritten; in the order of `FLAGS`.
-        records: [S] the records of the segments' pieces.
+        records: [S] the records of the segments' chunks.
         segments: Where the rows lie.
     """
     flags[:5] = False

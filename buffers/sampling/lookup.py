@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.sampling.draws import Chosen, Kinds
-from stepwell.buffers.sampling.windows import piece_of
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds
+from stepwell.buffers.sampling.windows import chunk_of
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import first_start
 
 __all__ = ["checked_ids", "items_at", "rows_at"]
@@ -30,15 +30,15 @@ def checked_ids(ids: np.ndarray) -> np.ndarray:
     return rows.astype(np.int64)
 
 
-def rows_at(table: PieceTable, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The pieces that hold given rows, and which of a piece's rows each one is.
+def rows_at(table: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The chunks that hold given rows, and which of a chunk's rows each one is.
 
     Args:
         table: The index of what is stored.
         ids: [B] ids of rows.
 
     Returns:
-        Indices of the pieces [B], and places in them [B].
+        Indices of the chunks [B], and places in them [B].
 
     Raises:
         NotEnoughData: A row is not stored any more.
@@ -49,13 +49,13 @@ def rows_at(table: PieceTable, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     is_there = np.zeros(len(ids), np.bool_)
     place = index
     if len(records):
-        place = ids - first[index]  # where the index is -1, that of the last piece: far below 0
+        place = ids - first[index]  # where the index is -1, that of the last chunk: far below 0
         is_there = (place >= 0) & (place < records["rows"][index])
     _check(is_there, ids, "is not stored: it was evicted, or there never was one")
     return index, place
 
 
-def items_at(table: PieceTable, kinds: Kinds, ids: np.ndarray, *, are_whole: bool) -> Chosen:
+def items_at(table: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole: bool) -> Drawn:
     """The items that begin with given rows.
 
     Args:
@@ -72,12 +72,12 @@ def items_at(table: PieceTable, kinds: Kinds, ids: np.ndarray, *, are_whole: boo
     at = table.at(index)
     start = at["stream_row" if family.is_across else "first_row"] + place
     last = start + (_BEHIND_ALL if are_whole else family.length - 1)
-    piece, place, at = piece_of(table, index, last, family.is_across)
+    chunk, place, at = chunk_of(table, index, last, family.is_across)
     stop = at["stream_row" if family.is_across else "first_row"] + place
     is_item = stop >= start + family.length - 1
     is_item &= start >= first_start(at, family)
     _check(is_item, ids, f"begins no item of {family.length} rows: too few are stored around it")
-    return Chosen(piece, start)
+    return Drawn(chunk, start)
 
 
 def _check(is_right: np.ndarray, ids: np.ndarray, wrong: str) -> None:

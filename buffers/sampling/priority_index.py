@@ -1,4 +1,4 @@
-"""Which items priorities are kept for, as pieces come and go."""
+"""Which items priorities are kept for, as chunks come and go."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from stepwell.buffers import json_values
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.sampling.draws import Chosen, Kinds
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.priorities import LARGEST_MASS, Priorities
-from stepwell.buffers.storage.chunk_index import PieceTable
-from stepwell.buffers.storage.item_counts import Spans, first_start
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import Windows, first_start
 
 __all__ = ["PriorityIndex"]
 
@@ -20,7 +20,7 @@ __all__ = ["PriorityIndex"]
 class PriorityIndex:
     """Priorities of the items of one family, by the rows that they begin with.
 
-    Rows are numbered without gaps, because ids have some, where pieces were lost.
+    Rows are numbered without gaps, because ids have some, where chunks were lost.
 
     Args:
         alpha: Items are drawn in proportion to ``priority ** alpha``.
@@ -29,15 +29,20 @@ class PriorityIndex:
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
         self._priorities = Priorities(alpha)
-        self._family: Spans | None = None
+        self._family: Windows | None = None
         self._base = self._losses = self._next_number = 0
         self._gap: int | None = None
         self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
         self._generation = 0
 
     def draw(
-        self, table: PieceTable, generation: int, kinds: Kinds, count: int, rng: np.random.Generator
-    ) -> tuple[Chosen, np.ndarray]:
+        self,
+        table: ChunkIndex,
+        generation: int,
+        kinds: ItemKinds,
+        count: int,
+        rng: np.random.Generator,
+    ) -> tuple[Drawn, np.ndarray]:
         """Draw items in proportion to their priorities.
 
         Args:
@@ -64,14 +69,14 @@ class PriorityIndex:
         numbers, probabilities = self._priorities.draw(count, rng)
         index = self._numbers.searchsorted(numbers, side="right") - 1
         rows = table.records[self._row_name][index] + (numbers - self._numbers[index])
-        return Chosen(index, rows), probabilities
+        return Drawn(index, rows), probabilities
 
     def weights(self, probabilities: np.ndarray, beta: float) -> np.ndarray:
         """Importance weights [B] float32; see `Priorities.weights`."""
         return self._priorities.weights(probabilities, beta)
 
     def update(
-        self, table: PieceTable, generation: int, ids: np.ndarray, values: np.ndarray
+        self, table: ChunkIndex, generation: int, ids: np.ndarray, values: np.ndarray
     ) -> int:
         """Give items new priorities by the ids of their rows; returns how many were ignored.
 
@@ -86,7 +91,7 @@ class PriorityIndex:
         self._follow(table, generation)
         return self._priorities.update(self._numbers_of(_checked_ids(ids)), values)
 
-    def state(self, table: PieceTable, generation: int) -> dict[str, Any] | None:
+    def state(self, table: ChunkIndex, generation: int) -> dict[str, Any] | None:
         """JSON-able values and arrays: the priorities of all items, by the ids of their rows."""
         if self._family is None:
             return None
@@ -100,7 +105,7 @@ class PriorityIndex:
             "masses": masses,
         }
 
-    def restore(self, table: PieceTable, generation: int, state: Mapping[str, Any] | None) -> None:
+    def restore(self, table: ChunkIndex, generation: int, state: Mapping[str, Any] | None) -> None:
         """Go on with the priorities of `state`; what was stored since has the largest one.
 
         Nothing changes where the state is refused.
@@ -112,7 +117,7 @@ class PriorityIndex:
             self._family = None
             self._forget(table, generation)
             return
-        family = Spans.from_json(json_values.member(state, "family"))
+        family = Windows.from_json(json_values.member(state, "family"))
         alpha, largest = (_positive(json_values.member(state, n), n) for n in ("alpha", "largest"))
         ids, masses = (json_values.member(state, name) for name in ("ids", "masses"))
         if not _is_column(ids, np.int64) or not _is_column(masses, np.float64, len(ids)):
@@ -164,7 +169,7 @@ class PriorityIndex:
             numbers[strange] = -1
         return numbers
 
-    def _check(self, kinds: Kinds) -> None:
+    def _check(self, kinds: ItemKinds) -> None:
         if self._family is None:
             self._family = kinds.every
         if self._family != kinds.every:
@@ -173,7 +178,7 @@ class PriorityIndex:
                 f"kept, got {_named(kinds.every)}; use another replay for those"
             )
 
-    def _follow(self, table: PieceTable, generation: int) -> None:
+    def _follow(self, table: ChunkIndex, generation: int) -> None:
         """Take up what was added, evicted and lost."""
         if generation != self._generation or table.losses != self._losses:
             held = self._held()
@@ -183,7 +188,7 @@ class PriorityIndex:
         elif table.base != self._base or len(table) != len(self._numbers):
             self._take_up(table)
 
-    def _take_up(self, table: PieceTable) -> None:
+    def _take_up(self, table: ChunkIndex) -> None:
         gone = table.base - self._base
         if gone:
             self._numbers = self._numbers[gone:].copy()
@@ -209,8 +214,8 @@ class PriorityIndex:
             last = self._numbers[twice] + self._rows[twice] - 1
             self._priorities.leave(last, np.ones(len(twice), np.int64))
 
-    def _new_ranges(self, table: PieceTable, known: int) -> tuple[np.ndarray, np.ndarray]:
-        """First numbers and counts of the rows with which items begin that came with new pieces."""
+    def _new_ranges(self, table: ChunkIndex, known: int) -> tuple[np.ndarray, np.ndarray]:
+        """First numbers and counts of the rows with which items begin that came with new chunks."""
         assert self._family is not None
         length, records = self._family.length, table.records[known:]
         row = records[self._row_name]
@@ -221,7 +226,7 @@ class PriorityIndex:
             found += self._ranges(table, known + index, int(first[index]), int(last[index]))
         return _columns(found)
 
-    def _without_context(self, table: PieceTable) -> tuple[np.ndarray, np.ndarray]:
+    def _without_context(self, table: ChunkIndex) -> tuple[np.ndarray, np.ndarray]:
         """First numbers and counts of rows of which what must come before is not stored."""
         assert self._family is not None
         found: list[tuple[int, int]] = []
@@ -235,13 +240,13 @@ class PriorityIndex:
         return _columns(found)
 
     def _ranges(
-        self, table: PieceTable, index: int, first: int, last: int
+        self, table: ChunkIndex, index: int, first: int, last: int
     ) -> Iterator[tuple[int, int]]:
-        """Numbers and counts of the rows ``first .. last``, of which the last is in no later piece.
+        """Numbers and counts of the rows ``first .. last``, of which the last is in no later chunk.
 
         Args:
             table: The index of what is stored.
-            index: Index of a piece.
+            index: Index of a chunk.
             first: First row, counted in the episode or stream.
             last: Last row.
         """
@@ -259,7 +264,7 @@ class PriorityIndex:
     def _row_name(self) -> str:
         return "stream_row" if self._family is not None and self._family.is_across else "first_row"
 
-    def _forget(self, table: PieceTable, generation: int) -> None:
+    def _forget(self, table: ChunkIndex, generation: int) -> None:
         self._priorities = Priorities(self.alpha)
         self._generation, self._losses = generation, table.losses
         self._base, self._next_number, self._gap = table.base, 0, None
@@ -300,7 +305,7 @@ def _columns(ranges: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return pairs[:, 0], pairs[:, 1]
 
 
-def _named(family: Spans) -> str:
+def _named(family: Windows) -> str:
     where = " across episodes" if family.is_across else ""
     before = f" after {family.context} more" if family.context else ""
     return f"items of {family.length} rows{where}{before}"

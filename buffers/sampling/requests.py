@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # loaded when something is drawn
 
 __all__ = [
     "Align",
-    "Asks",
+    "BatchRequest",
     "BatchT",
     "Borders",
     "Draw",
@@ -58,11 +58,11 @@ BatchT = TypeVar("BatchT", bound="Batch | TransitionBatch")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 
-class Asks(Protocol[BatchT_co]):
+class BatchRequest(Protocol[BatchT_co]):
     """A request: `Sequences`, `Transitions` or `Episodes`."""
 
     @property
-    def gives(self) -> type[BatchT_co]:
+    def batch_type(self) -> type[BatchT_co]:
         """What it is answered with."""
         ...
 
@@ -84,7 +84,7 @@ class Sequences(NamedTuple):
     where: Where | None = None
 
     @property
-    def gives(self) -> type[Batch]:
+    def batch_type(self) -> type[Batch]:
         """What it is answered with."""
         from stepwell.buffers.sampling.batch import Batch
 
@@ -104,7 +104,7 @@ class Transitions(NamedTuple):
     where: Where | None = None
 
     @property
-    def gives(self) -> type[TransitionBatch]:
+    def batch_type(self) -> type[TransitionBatch]:
         """What it is answered with."""
         from stepwell.buffers.sampling.batch import TransitionBatch
 
@@ -122,7 +122,7 @@ class Episodes(NamedTuple):
     where: Where | None = None
 
     @property
-    def gives(self) -> type[Batch]:
+    def batch_type(self) -> type[Batch]:
         """What it is answered with."""
         from stepwell.buffers.sampling.batch import Batch
 

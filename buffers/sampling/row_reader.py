@@ -8,69 +8,69 @@ from typing import NamedTuple
 import numpy as np
 
 from stepwell.buffers.sampling.copies import CodedCopies, Copies, PlainCopies
-from stepwell.buffers.sampling.small_field_cache import RowColumns
+from stepwell.buffers.sampling.small_field_cache import SmallFieldCache
 from stepwell.buffers.sampling.thread_share import ThreadShare
-from stepwell.buffers.storage.field_locator import PiecePlaces
+from stepwell.buffers.storage.field_locator import FieldLocator
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["RowGather", "Runs", "Segments", "Spot", "spread"]
+__all__ = ["RowReader", "RowRefs", "Runs", "Segments", "spread"]
 
 
 class Runs(NamedTuple):
     """Rows that follow one another in a stream; each run goes to consecutive rows of an output.
 
     Args:
-        piece: [R] index of the piece that holds the run's last row.
-        stop: [R] row of that piece after the last.
+        chunk: [R] index of the chunk that holds the run's last row.
+        stop: [R] row of that chunk after the last.
         rows: [R] how many rows.
         target: [R] row of the output that the first one goes to.
     """
 
-    piece: np.ndarray
+    chunk: np.ndarray
     stop: np.ndarray
     rows: np.ndarray
     target: np.ndarray
 
 
 class Segments(NamedTuple):
-    """The same rows, each segment in one piece.
+    """The same rows, each segment in one chunk.
 
     Args:
-        piece: [S] index of the piece.
+        chunk: [S] index of the chunk.
         start: [S] first row in it.
         rows: [S] how many rows.
         target: [S] row of the output that the first one goes to.
-        first_piece: [R] for each run the index of the piece that holds its first row.
-        first_start: [R] that row in the piece.
+        first_chunk: [R] for each run the index of the chunk that holds its first row.
+        first_start: [R] that row in the chunk.
     """
 
-    piece: np.ndarray
+    chunk: np.ndarray
     start: np.ndarray
     rows: np.ndarray
     target: np.ndarray
-    first_piece: np.ndarray
+    first_chunk: np.ndarray
     first_start: np.ndarray
 
 
-class Spot(NamedTuple):
+class RowRefs(NamedTuple):
     """Single rows.
 
     Args:
-        piece: [B] index of the piece that each lies in.
-        row: [B] which of the piece's rows it is.
+        chunk: [B] index of the chunk that each lies in.
+        row: [B] which of the chunk's rows it is.
         slots: [B] where it stands in the columns of the small fields.
     """
 
-    piece: np.ndarray
+    chunk: np.ndarray
     row: np.ndarray
     slots: np.ndarray
 
 
-class RowGather:
+class RowReader:
     """Gathers rows; what it finds is valid as long as the storage's lock is held.
 
     Args:
-        storage: Where the pieces are.
+        storage: Where the chunks are.
         threads: Threads that copy and decompress; see `ThreadShare`.
     """
 
@@ -81,8 +81,8 @@ class RowGather:
             for place, field in enumerate(storage.spec.fields)
         }
         self._extent: tuple[int, int, int] | None = None
-        self._places = PiecePlaces(storage)
-        self._columns = RowColumns(storage, self._places)
+        self._places = FieldLocator(storage)
+        self._columns = SmallFieldCache(storage, self._places)
         self._share = ThreadShare(threads)
 
     def follow(self) -> None:
@@ -103,22 +103,22 @@ class RowGather:
         return name in self._columns.names
 
     def segments(self, runs: Runs) -> Segments:
-        """Find the pieces that runs of rows lie in, and their fields.
+        """Find the chunks that runs of rows lie in, and their fields.
 
         Raises:
-            DamagedPiece: The bytes of one are not what was written.
+            DamagedChunk: The bytes of one are not what was written.
         """
         table = self._storage.table
         found = _resolve(runs, table.records, table.base)
-        self._find(found.piece)
+        self._find(found.chunk)
         return found
 
     def slots(self, segments: Segments, size: int) -> np.ndarray:
         """Where the rows stand in the columns, [size] by output row; 0 where no run goes."""
-        begin = self._columns.slots(segments.piece, segments.start)
+        begin = self._columns.slots(segments.chunk, segments.start)
         count = segments.rows
         rows = int(count[0])
-        is_whole = len(count) == len(segments.first_piece)
+        is_whole = len(count) == len(segments.first_chunk)
         if is_whole and len(count) * rows == size and (count == rows).all():
             # The usual case: no run is split, all are as long, and so fill the output in order.
             found: np.ndarray = (begin[:, None] + np.arange(rows)).ravel()
@@ -138,20 +138,20 @@ class RowGather:
         self.copy([(self.plan(name, segments, out), out)])
         return out
 
-    def spot(self, index: np.ndarray, row: np.ndarray) -> Spot:
-        """Find one row of each of some pieces.
+    def spot(self, index: np.ndarray, row: np.ndarray) -> RowRefs:
+        """Find one row of each of some chunks.
 
         Args:
-            index: [B] indices of the pieces.
+            index: [B] indices of the chunks.
             row: [B] the rows in them.
 
         Raises:
-            DamagedPiece: The bytes of one are not what was written.
+            DamagedChunk: The bytes of one are not what was written.
         """
         self._find(index)
-        return Spot(index, row, self._columns.slots(index, row))
+        return RowRefs(index, row, self._columns.slots(index, row))
 
-    def pick(self, name: str, spot: Spot) -> np.ndarray:
+    def pick(self, name: str, spot: RowRefs) -> np.ndarray:
         """One row each of a field, [B, ...]."""
         if self.is_small(name):
             return self._columns.rows(name, spot.slots)
@@ -170,10 +170,10 @@ class RowGather:
             columns: Where that is to be ``[columns, B]`` rows, columns; see `PlainCopies`.
         """
         place, field, dtype, row_bytes = self._fields[name]
-        piece, start, rows, target = segments[:4]
+        chunk, start, rows, target = segments[:4]
         records, places = self._storage.table.records, self._places
-        sources = places.buffers(piece, records["segment"][piece])
-        offsets, kinds = places.offsets[place].take(piece), places.kinds[place].take(piece)
+        sources = places.buffers(chunk, records["segment"][chunk])
+        offsets, kinds = places.offsets[place].take(chunk), places.kinds[place].take(chunk)
         first = places.codings[kinds[0]]
         is_plain = not first.block_rows and first.dtype == dtype == out.dtype
         if is_plain and np.count_nonzero(kinds == kinds[0]) == len(kinds):
@@ -184,11 +184,11 @@ class RowGather:
                 (rows * row_bytes).tolist(),
                 columns,
             )
-        found = (offsets, records["stored_rows"][piece], start, rows, target)
+        found = (offsets, records["stored_rows"][chunk], start, rows, target)
         codings = [places.codings[kind] for kind in kinds.tolist()]
         where = list(zip(*(values.tolist() for values in found), strict=True))
         base = self._storage.table.base
-        return CodedCopies(field, places.reader, sources, codings, where, piece, base, columns)
+        return CodedCopies(field, places.reader, sources, codings, where, chunk, base, columns)
 
     def copy(self, copies: Sequence[tuple[Copies, np.ndarray]]) -> None:
         """Make copies, without the storage's lock.
@@ -201,7 +201,7 @@ class RowGather:
                 each.make(out, self._share)
 
     def _find(self, indices: np.ndarray) -> None:
-        """Find the fields of pieces that were not touched yet, and take their small ones."""
+        """Find the fields of chunks that were not touched yet, and take their small ones."""
         table = self._storage.table
         for index in self._columns.unknown(indices).tolist():
             self._columns.decode(index, table.record(index + table.base))
@@ -229,22 +229,22 @@ def _resolve(runs: Runs, records: np.ndarray, base: int) -> Segments:
         return Segments(index, start, need, target, index, start)
     count = np.minimum(need, stop)
     parts = [(index, stop - count, count, target + need - count)]
-    first_piece, first_start = index, stop - count
+    first_chunk, first_start = index, stop - count
     need = need - count
     of = np.flatnonzero(need)
     if len(of):
-        first_piece, first_start = first_piece.copy(), first_start.copy()
+        first_chunk, first_start = first_chunk.copy(), first_start.copy()
         index, need, target = index[of], need[of], target[of]
     while len(of):
         index = records["stream_previous"][index] - base
         stop = records["rows"][index]
         count = np.minimum(need, stop)
         parts.append((index, stop - count, count, target + need - count))
-        first_piece[of], first_start[of] = index, stop - count
+        first_chunk[of], first_start[of] = index, stop - count
         need = need - count
         more = need > 0
         of, index, need, target = of[more], index[more], need[more], target[more]
-    pieces, starts, rows, targets = map(np.concatenate, zip(*parts, strict=True))
-    # Of a piece whose only row was superseded nothing is taken.
+    chunks, starts, rows, targets = map(np.concatenate, zip(*parts, strict=True))
+    # Of a chunk whose only row was superseded nothing is taken.
     some = np.flatnonzero(rows)
-    return Segments(pieces[some], starts[some], rows[some], targets[some], first_piece, first_start)
+    return Segments(chunks[some], starts[some], rows[some], targets[some], first_chunk, first_start)

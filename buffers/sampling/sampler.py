@@ -13,43 +13,43 @@ from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.copies import Copies
-from stepwell.buffers.sampling.draws import Chosen, Kinds, NewestQueue, draw_items
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds, NewestQueue, draw_items
 from stepwell.buffers.sampling.episode_reader import EpisodeReader
 from stepwell.buffers.sampling.filters import Filters
 from stepwell.buffers.sampling.lookup import checked_ids, items_at, rows_at
 from stepwell.buffers.sampling.memory import Memory
 from stepwell.buffers.sampling.priority_index import PriorityIndex
 from stepwell.buffers.sampling.requests import (
-    Asks,
+    BatchRequest,
     BatchT,
     Episodes,
     Request,
     Sequences,
     Transitions,
 )
-from stepwell.buffers.sampling.row_reader import RowGather
+from stepwell.buffers.sampling.row_reader import RowReader
 from stepwell.buffers.sampling.sequences import SequenceSampler
 from stepwell.buffers.sampling.transitions import TransitionSampler
 from stepwell.buffers.sampling.whole_episodes import EpisodeSampler
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.episode_filter import Where
-from stepwell.buffers.storage.field_locator import DamagedPiece
+from stepwell.buffers.storage.field_locator import DamagedChunk
 from stepwell.buffers.storage.item_counts import ItemCounts
-from stepwell.buffers.storage.joined import ManyStorages
+from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["AnyBatch", "Contents", "Sampler"]
+__all__ = ["AnyBatch", "EpochSnapshot", "Sampler"]
 
 AnyBatch: TypeAlias = Batch | TransitionBatch
 ResultT = TypeVar("ResultT")
 _MAX_MAKERS = 16  # requests that are remembered
 
 
-class Contents(NamedTuple):
+class EpochSnapshot(NamedTuple):
     """What there was when an epoch began.
 
     Args:
-        records: The records of all pieces.
+        records: The records of all chunks.
         base: Position of the first one.
         items: The counts of what can be given out.
         generation: Of the storage, and so of the positions.
@@ -71,12 +71,12 @@ class _Plan(Protocol):
 class _Maker(Protocol):
     """What makes batches for one request."""
 
-    def kinds(self, stride: int = 1) -> Kinds: ...
+    def kinds(self, stride: int = 1) -> ItemKinds: ...
 
     def memory(self, count: int, out: AnyBatch | None) -> Memory: ...
 
     def plan(
-        self, gather: RowGather, table: PieceTable, chosen: Chosen, memory: Memory
+        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
     ) -> _Plan: ...
 
     # Any: a plan goes back to the maker that it came from.
@@ -88,21 +88,21 @@ class Sampler:
     """Draws from a storage, from several threads at once, also while one thread writes.
 
     Args:
-        storage: Where the pieces are.
+        storage: Where the chunks are.
         threads: Threads that copy and decompress; see `ThreadShare`.
         alpha: Power to which priorities are raised.
     """
 
     def __init__(self, storage: Storage, threads: int | None, alpha: float) -> None:
         self._storage = storage
-        self._gather = RowGather(storage, threads)
+        self._gather = RowReader(storage, threads)
         self._reader = EpisodeReader(storage)
         self._filters = Filters(storage, self._reader.copier.metadata)
         self._makers: dict[Request, _Maker] = {}
         self._newest = NewestQueue()
         self._priorities = PriorityIndex(alpha)
 
-    def sample(self, asked: Asks[BatchT], out: BatchT | None, rng: Generator) -> BatchT:
+    def sample(self, asked: BatchRequest[BatchT], out: BatchT | None, rng: Generator) -> BatchT:
         """Draw a batch; see `SequenceReplayBuffer.sample`."""
         request = cast("Request", asked)
         maker = self._maker(request)
@@ -121,7 +121,7 @@ class Sampler:
 
         return cast("BatchT", self._made(maker, plan))
 
-    def count(self, asked: Asks[BatchT]) -> int:
+    def count(self, asked: BatchRequest[BatchT]) -> int:
         """See `SequenceReplayBuffer.count`."""
         request = cast("Request", asked)
         kinds = self._maker(request).kinds()
@@ -131,7 +131,7 @@ class Sampler:
             chosen = self._filters.chosen(request.where)
             return self._storage.table.items(family, chosen).total
 
-    def check(self, request: Asks[BatchT]) -> None:
+    def check(self, request: BatchRequest[BatchT]) -> None:
         """Refuse a request that makes no sense.
 
         Raises:
@@ -139,23 +139,25 @@ class Sampler:
         """
         self._maker(cast("Request", request))
 
-    def contents(self, asked: Asks[BatchT], stride: int) -> Contents:
+    def contents(self, asked: BatchRequest[BatchT], stride: int) -> EpochSnapshot:
         """What there is for an epoch, as it is now."""
         request = cast("Request", asked)
         kinds = self._maker(request).kinds(stride)
         family = kinds.wholes if isinstance(request, Episodes) else kinds.every
         assert family is not None
 
-        def look() -> Contents:
+        def look() -> EpochSnapshot:
             storage, table = self._storage, self._storage.table
             items = ItemCounts(family, self._filters.chosen(request.where))
             records = table.records.copy()
             items.update(records, table.base)
-            return Contents(records, table.base, items, storage.generation, table.losses)
+            return EpochSnapshot(records, table.base, items, storage.generation, table.losses)
 
         return self._locked(look)
 
-    def take(self, asked: Asks[BatchT], contents: Contents, numbers: np.ndarray) -> BatchT:
+    def take(
+        self, asked: BatchRequest[BatchT], contents: EpochSnapshot, numbers: np.ndarray
+    ) -> BatchT:
         """A batch of the items of an epoch with the given numbers.
 
         Raises:
@@ -172,7 +174,7 @@ class Sampler:
 
         return cast("BatchT", self._made(maker, plan))
 
-    def at(self, asked: Asks[BatchT], ids: np.ndarray) -> BatchT:
+    def at(self, asked: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
         """See `SequenceReplayBuffer.take`."""
         request = cast("Request", asked)
         maker, rows = self._maker(request), checked_ids(ids)
@@ -236,13 +238,13 @@ class Sampler:
         self._gather.close()
 
     def _made(self, maker: _Maker, plan: Callable[[], tuple[_Plan, np.ndarray]]) -> object:
-        """The batch of a plan, which is made anew where a piece turns out to be damaged."""
+        """The batch of a plan, which is made anew where a chunk turns out to be damaged."""
         while True:
             found, weights = self._locked(plan)
             try:
                 # Without the lock: what is evicted meanwhile stays in memory until it is copied.
                 self._gather.copy(found.copies)
-            except DamagedPiece as damaged:
+            except DamagedChunk as damaged:
                 self._reader.leave_out(damaged)
             else:
                 return maker.finish(found, weights)
@@ -254,7 +256,7 @@ class Sampler:
                 with self._storage.lock:
                     self._gather.follow()
                     return find()
-            except DamagedPiece as damaged:
+            except DamagedChunk as damaged:
                 self._reader.leave_out(damaged)
 
     def _maker(self, request: Request) -> _Maker:
@@ -270,7 +272,7 @@ class Sampler:
             found = self._makers[request] = _new_maker(request, self._storage)
         return found
 
-    def _newest_items(self, table: PieceTable, request: Request, kinds: Kinds) -> Chosen | None:
+    def _newest_items(self, table: ChunkIndex, request: Request, kinds: ItemKinds) -> Drawn | None:
         """What is handed out because it is new; None where the request draws in another way."""
         if isinstance(request, Episodes) or request.draw != "newest":
             return None
@@ -278,8 +280,8 @@ class Sampler:
         return self._newest.next(table, kinds.newest, request.batch_size)
 
     def _choose(
-        self, request: Request, kinds: Kinds, newest: Chosen | None, rng: Generator
-    ) -> tuple[Chosen, np.ndarray]:
+        self, request: Request, kinds: ItemKinds, newest: Drawn | None, rng: Generator
+    ) -> tuple[Drawn, np.ndarray]:
         """Items as the request says, and their weights."""
         table, count = self._storage.table, request.batch_size
         draw = "wholes" if isinstance(request, Episodes) else request.draw
@@ -296,25 +298,25 @@ class Sampler:
             rest = count - len(newest.start)
             if rest:
                 others = draw_items(table, kinds, "steps", rest, None, rng)
-                newest = Chosen(*map(np.concatenate, zip(newest, others, strict=True)))
+                newest = Drawn(*map(np.concatenate, zip(newest, others, strict=True)))
             return newest, weights
         verdicts = self._filters.chosen(request.where)
         return draw_items(table, kinds, draw, count, verdicts, rng), weights
 
-    def _still_there(self, request: Request, contents: Contents, numbers: np.ndarray) -> Chosen:
+    def _still_there(self, request: Request, contents: EpochSnapshot, numbers: np.ndarray) -> Drawn:
         """Items of an epoch where they stand now."""
         storage, table = self._storage, self._storage.table
-        piece, start = contents.items.locate(numbers)
-        piece = piece + (contents.base - table.base)
+        chunk, start = contents.items.locate(numbers)
+        chunk = chunk + (contents.base - table.base)
         is_same = (storage.generation, table.losses) == (contents.generation, contents.losses)
         if is_same and isinstance(request, Episodes):
-            is_same = bool((table.records["is_tail"][piece[piece >= 0]] == 1).all())
-        if not is_same or (piece < 0).any():
+            is_same = bool((table.records["is_tail"][chunk[chunk >= 0]] == 1).all())
+        if not is_same or (chunk < 0).any():
             raise NotEnoughData(
                 "what an epoch is made of has changed while it was read: expected episodes that "
                 "stay as they are, got some that were evicted, lost or continued; begin a new epoch"
             )
-        return Chosen(piece, start)
+        return Drawn(chunk, start)
 
 
 def _with_tuples(request: Request) -> Request:
@@ -328,7 +330,7 @@ def _with_tuples(request: Request) -> Request:
 def _new_maker(request: Request, storage: Storage) -> _Maker:
     if isinstance(request, Episodes):
         return EpisodeSampler(request, storage.spec)
-    if isinstance(storage, ManyStorages) and request.draw in ("newest", "priorities"):
+    if isinstance(storage, JoinedStorage) and request.draw in ("newest", "priorities"):
         raise ValueError(
             f"draw={request.draw!r}: expected one store, got several that are read as one; merge "
             f"them into one, or draw in another way"

@@ -16,15 +16,15 @@ from stepwell.buffers.sampling.batch_fields import (
     under,
 )
 from stepwell.buffers.sampling.copies import Copies
-from stepwell.buffers.sampling.draws import Chosen, Kinds
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.flags import FLAGS, fill_flags, fill_mask
 from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
 from stepwell.buffers.sampling.requests import Sequences, check_sequences
-from stepwell.buffers.sampling.row_reader import RowGather, Runs, Segments, spread
+from stepwell.buffers.sampling.row_reader import RowReader, Runs, Segments, spread
 from stepwell.buffers.sampling.stacks import pad_before, stack_copies, stack_views
-from stepwell.buffers.sampling.windows import Window, piece_of
+from stepwell.buffers.sampling.windows import Window, chunk_of
 from stepwell.buffers.spec import Field, Spec
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 
 __all__ = ["SequencePlan", "SequenceSampler"]
 
@@ -85,7 +85,7 @@ class SequenceSampler:
         self._is_shifted = is_shifted
         self._shapes = self._shapes_of(request.batch_size)
 
-    def kinds(self, stride: int = 1) -> Kinds:
+    def kinds(self, stride: int = 1) -> ItemKinds:
         """The families of its items; see `Window.kinds`."""
         return self._kinds if stride == 1 else self.window.kinds(stride)
 
@@ -99,18 +99,18 @@ class SequenceSampler:
         return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
-        self, gather: RowGather, table: PieceTable, chosen: Chosen, memory: Memory
+        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
     ) -> SequencePlan:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedPiece: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are not what was written.
         """
         batch = len(chosen.start)
         runs = self.window.runs(table, chosen, 0)
         segments = gather.segments(runs)
         flags = memory["flags"].reshape(len(FLAGS), -1)
-        fill_flags(flags, table.at(segments.piece), segments)
+        fill_flags(flags, table.at(segments.chunk), segments)
         is_full = fill_mask(flags[-1], runs.target, runs.rows)
         copies = self._take(gather, segments, memory)
         missing = rows = None
@@ -191,7 +191,7 @@ class SequenceSampler:
         return self._request.time_major and not self._is_stacked(field)
 
     def _take(
-        self, gather: RowGather, segments: Segments, memory: Memory
+        self, gather: RowReader, segments: Segments, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
         """Take the rows of small fields, and plan to copy those of large ones."""
         copies: list[tuple[Copies, np.ndarray]] = []
@@ -212,7 +212,7 @@ class SequenceSampler:
         return copies
 
     def _take_frames(
-        self, gather: RowGather, wider: Runs, memory: Memory
+        self, gather: RowReader, wider: Runs, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
         """Plan to copy the frames that stacks are made of."""
         segments = gather.segments(wider)
@@ -241,28 +241,28 @@ class SequenceSampler:
         pad_before(rows, plan.missing, field)
         return stack_views(rows, field.stack, skipped, self.window.rows)
 
-    def _state(self, gather: RowGather, segments: Segments) -> dict[str, np.ndarray]:
+    def _state(self, gather: RowReader, segments: Segments) -> dict[str, np.ndarray]:
         if not self._fields.state:
             return {}
-        first = gather.spot(segments.first_piece, segments.first_start)
+        first = gather.spot(segments.first_chunk, segments.first_start)
         return {
             field.name.removeprefix("extra/"): gather.pick(field.name, first)
             for field in self._fields.state
         }
 
-    def _ids(self, table: PieceTable, chosen: Chosen, segments: Segments) -> np.ndarray:
+    def _ids(self, table: ChunkIndex, chosen: Drawn, segments: Segments) -> np.ndarray:
         """The ids of the rows that the items begin with."""
-        index, row = segments.first_piece, segments.first_start
+        index, row = segments.first_chunk, segments.first_start
         records, borders = table.records, self.window.borders
         if self.window.burn_in or borders == "pad_before":
             is_across = borders == "cross"
-            index, row, _ = piece_of(table, chosen.piece, chosen.start, is_across)
+            index, row, _ = chunk_of(table, chosen.chunk, chosen.start, is_across)
         ids: np.ndarray = records["row_id"][index] + row
         return ids
 
-    def _row_numbers(self, table: PieceTable, segments: Segments, mask: np.ndarray) -> np.ndarray:
+    def _row_numbers(self, table: ChunkIndex, segments: Segments, mask: np.ndarray) -> np.ndarray:
         """Each row's place in its episode [B, T], or -1 where there is no row."""
-        first = table.records["first_row"][segments.piece] + segments.start
+        first = table.records["first_row"][segments.chunk] + segments.start
         rows = spread(first, segments, np.full(mask.size, -1))
         return rows.reshape(mask.shape)
 

@@ -1,4 +1,4 @@
-"""Small fields of all rows, decoded once and kept beside the pieces as one array a field."""
+"""Small fields of all rows, decoded once and kept beside the chunks as one array a field."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.spec import Field
-from stepwell.buffers.storage.chunk_info import Record
-from stepwell.buffers.storage.field_locator import DamagedPiece, PiecePlaces
+from stepwell.buffers.storage.chunk_info import ChunkInfo
+from stepwell.buffers.storage.field_locator import DamagedChunk, FieldLocator
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["RowColumns"]
+__all__ = ["SmallFieldCache"]
 
-# A gather over one array takes microseconds for a whole batch; piece by piece it would be that for
+# A gather over one array takes microseconds for a whole batch; chunk by chunk it would be that for
 # each row. Rows of more bytes cost so much to copy that the difference is not felt.
 _SMALL_ROW_BYTES = 64
 _MAX_BYTES = 1 << 30
 _NONE = np.zeros(0, np.int64)
 
 
-class RowColumns:
-    """The rows of small fields, decoded at the first touch of their piece.
+class SmallFieldCache:
+    """The rows of small fields, decoded at the first touch of their chunk.
 
-    Rows are numbered by *slots*, which count all stored rows, so that a piece has consecutive ones.
-    Of integers as many bytes are kept as the stored pieces keep: an Atari row takes two or three.
+    Rows are numbered by *slots*, which count all stored rows, so that a chunk has consecutive ones.
+    Of integers as many bytes are kept as the stored chunks keep: an Atari row takes two or three.
 
     Args:
-        storage: Where the pieces are.
+        storage: Where the chunks are.
         places: Where their fields lie.
     """
 
-    def __init__(self, storage: Storage, places: PiecePlaces) -> None:
+    def __init__(self, storage: Storage, places: FieldLocator) -> None:
         self._storage = storage
         self._places = places
         self._fields: Sequence[tuple[int, Field]] = [
@@ -45,7 +45,7 @@ class RowColumns:
         self._generation, self._base = places.generation, places.base
         self._slots, self._is_known = np.zeros(0, np.int64), np.zeros(0, np.bool_)
         self._columns: dict[str, np.ndarray] = {}
-        self._pieces = self._next_slot = self._origin = self._size = 0
+        self._chunks = self._next_slot = self._origin = self._size = 0
         self._is_too_large = False
 
     @property
@@ -67,33 +67,33 @@ class RowColumns:
         if gone:
             self._slots, self._is_known = self._slots[gone:].copy(), self._is_known[gone:].copy()
             self._base = places.base
-            self._pieces -= gone
-        new = table.records["stored_rows"][max(0, self._pieces) :]
+            self._chunks -= gone
+        new = table.records["stored_rows"][max(0, self._chunks) :]
         if not len(new):
             return
         if len(table) > len(self._slots):
             more = 2 * len(table) - len(self._slots)
             self._slots = np.pad(self._slots, (0, more))
             self._is_known = np.pad(self._is_known, (0, more))
-        if self._pieces < 0:  # more was evicted than was ever looked at
-            self._pieces = 0
+        if self._chunks < 0:  # more was evicted than was ever looked at
+            self._chunks = 0
         stops = self._next_slot + np.cumsum(new)
-        self._slots[self._pieces : len(table)] = stops - new
-        self._pieces, self._next_slot = len(table), int(stops[-1])
+        self._slots[self._chunks : len(table)] = stops - new
+        self._chunks, self._next_slot = len(table), int(stops[-1])
         self._make_room()
 
     def unknown(self, indices: np.ndarray) -> np.ndarray:
-        """Those of the pieces that were not decoded yet, once each."""
+        """Those of the chunks that were not decoded yet, once each."""
         is_known = self._is_known[indices]
         return (
             _NONE if np.count_nonzero(is_known) == len(is_known) else np.unique(indices[~is_known])
         )
 
-    def decode(self, index: int, record: Record) -> None:
-        """Decode a piece.
+    def decode(self, index: int, record: ChunkInfo) -> None:
+        """Decode a chunk.
 
         Raises:
-            DamagedPiece: Its bytes are not what was written.
+            DamagedChunk: Its bytes are not what was written.
         """
         buffer, offsets, kinds = self._places.find(index + self._base, record)
         if not self._is_too_large:
@@ -107,11 +107,11 @@ class RowColumns:
                         buffer, coding, offsets[place], record.stored_rows, 0, rows
                     )
                 except StoreCorrupt as error:
-                    raise DamagedPiece(index + self._base, error, record) from error
+                    raise DamagedChunk(index + self._base, error, record) from error
         self._is_known[index] = True
 
     def slots(self, indices: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Where rows of pieces stand in the columns."""
+        """Where rows of chunks stand in the columns."""
         found: np.ndarray = self._slots[indices] + (rows - self._origin)
         return found
 
@@ -168,5 +168,5 @@ class RowColumns:
         self._generation, self._base = self._places.generation, self._places.base
         self._slots, self._is_known = np.zeros(0, np.int64), np.zeros(0, np.bool_)
         self._columns = {}
-        self._pieces = self._next_slot = self._origin = self._size = 0
+        self._chunks = self._next_slot = self._origin = self._size = 0
         self._is_too_large = False

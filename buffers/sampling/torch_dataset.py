@@ -16,7 +16,7 @@ from stepwell.buffers.sampling.requests import Episodes, Request
 from stepwell.buffers.sampling.tensors import ToTensors, load_torch
 from stepwell.buffers.storage.disk.options import OnCorrupt
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.joined import ManyStorages
+from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 
 if TYPE_CHECKING:  # which imports this module
@@ -97,7 +97,7 @@ class _Stores(NamedTuple):
     @classmethod
     def of(cls, storage: Storage) -> _Stores | None:
         """Those of a storage; None where some of it is in RAM."""
-        parts = storage.storages if isinstance(storage, ManyStorages) else (storage,)
+        parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
         folders = [os.path.abspath(part.path) for part in parts if isinstance(part, DiskStorage)]
         if len(folders) < len(parts):
             return None

@@ -16,15 +16,15 @@ from stepwell.buffers.episode import End
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.batch_fields import BatchFields, longest_stack, pick
 from stepwell.buffers.sampling.copies import Copies
-from stepwell.buffers.sampling.draws import Chosen, Kinds
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
 from stepwell.buffers.sampling.requests import Transitions, check_transitions
-from stepwell.buffers.sampling.row_reader import RowGather, Runs, Segments, Spot
+from stepwell.buffers.sampling.row_reader import RowReader, RowRefs, Runs, Segments
 from stepwell.buffers.sampling.stacks import pad_before
-from stepwell.buffers.sampling.windows import piece_of
+from stepwell.buffers.sampling.windows import chunk_of
 from stepwell.buffers.spec import Field, Spec
-from stepwell.buffers.storage.chunk_index import PieceTable
-from stepwell.buffers.storage.item_counts import LastStarts, Spans, Wholes
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 
 __all__ = ["TransitionPlan", "TransitionSampler"]
 
@@ -53,13 +53,13 @@ class _Path(NamedTuple):
     Args:
         first: Where rows t are.
         last: Where rows t + k are.
-        at_last: [B] the records of their pieces.
+        at_last: [B] the records of their chunks.
         start: [B] rows t, counted in their episodes.
         steps: [B] k.
     """
 
-    first: Spot
-    last: Spot
+    first: RowRefs
+    last: RowRefs
     at_last: np.ndarray
     start: np.ndarray
     steps: np.ndarray
@@ -94,7 +94,7 @@ class TransitionSampler:
         self._kinds = self._all_kinds()
         self._shapes = self._shapes_of(request.batch_size)
 
-    def kinds(self, stride: int = 1) -> Kinds:
+    def kinds(self, stride: int = 1) -> ItemKinds:
         """The families of its items.
 
         Args:
@@ -102,16 +102,16 @@ class TransitionSampler:
         """
         if stride == 1:
             return self._kinds
-        return self._kinds._replace(every=Spans(2, self._frames, stride))
+        return self._kinds._replace(every=Windows(2, self._frames, stride))
 
-    def _all_kinds(self) -> Kinds:
+    def _all_kinds(self) -> ItemKinds:
         n, frames = self._request.n_step, self._frames
-        return Kinds(
+        return ItemKinds(
             2,
-            Spans(2, frames),
-            LastStarts(n, 1, frames),
-            Wholes(2, frames),
-            Spans(2, frames, is_settled=True),
+            Windows(2, frames),
+            EpisodeTails(n, 1, frames),
+            WholeEpisodes(2, frames),
+            Windows(2, frames, is_settled=True),
         )
 
     def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
@@ -124,16 +124,16 @@ class TransitionSampler:
         return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
-        self, gather: RowGather, table: PieceTable, chosen: Chosen, memory: Memory
+        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
     ) -> TransitionPlan:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedPiece: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are not what was written.
         """
         path = self._path(gather, table, chosen)
-        piece, row, _ = path.first
-        columns = {"ids": table.records["row_id"][piece] + row, "steps": path.steps}
+        chunk, row, _ = path.first
+        columns = {"ids": table.records["row_id"][chunk] + row, "steps": path.steps}
         self._mark_ends(columns, path)
         if self._is_rewarded:
             columns["reward"] = self._returns(gather, path)
@@ -174,17 +174,17 @@ class TransitionSampler:
             memory=plan.memory,
         )
 
-    def _path(self, gather: RowGather, table: PieceTable, chosen: Chosen) -> _Path:
+    def _path(self, gather: RowReader, table: ChunkIndex, chosen: Drawn) -> _Path:
         """Where each transition begins and ends."""
         start, n = chosen.start, self._request.n_step
-        piece, place, at_last = piece_of(table, chosen.piece, start + n, is_across=False)
+        chunk, place, at_last = chunk_of(table, chosen.chunk, start + n, is_across=False)
         steps = _ones(len(start)) if n == 1 else at_last["first_row"] + place - start
-        last, row = gather.spot(piece, place), place - steps
-        if np.count_nonzero(row < 0):  # in an earlier piece
-            piece, row, _ = piece_of(table, chosen.piece, start, is_across=False)
-            first = gather.spot(piece, row)
+        last, row = gather.spot(chunk, place), place - steps
+        if np.count_nonzero(row < 0):  # in an earlier chunk
+            chunk, row, _ = chunk_of(table, chosen.chunk, start, is_across=False)
+            first = gather.spot(chunk, row)
         else:
-            first = Spot(piece, row, last.slots - steps)
+            first = RowRefs(chunk, row, last.slots - steps)
         return _Path(first, last, at_last, start, steps)
 
     def _mark_ends(self, columns: dict[str, np.ndarray], path: _Path) -> None:
@@ -207,20 +207,20 @@ class TransitionSampler:
             "discount": discount,
         }
 
-    def _returns(self, gather: RowGather, path: _Path) -> np.ndarray:
+    def _returns(self, gather: RowReader, path: _Path) -> np.ndarray:
         """Discounted sums of the rewards of rows t + 1 to t + k, [B] float32."""
         n, steps = self._request.n_step, path.steps
         if n == 1:
             return gather.pick("reward", path.last).astype(np.float32)
         target = np.arange(len(steps)) * n
-        segments = gather.segments(Runs(path.last.piece, path.last.row + 1, steps, target))
+        segments = gather.segments(Runs(path.last.chunk, path.last.row + 1, steps, target))
         rewards = gather.rows("reward", segments, n * len(steps)).reshape(-1, n)
         is_used = np.arange(n) < steps[:, None]
         returns: np.ndarray = (np.where(is_used, rewards, 0) @ self._weights).astype(np.float32)
         return returns
 
     def _take(
-        self, gather: RowGather, path: _Path, memory: Memory
+        self, gather: RowReader, path: _Path, memory: Memory
     ) -> tuple[list[tuple[Copies, np.ndarray]], dict[int, np.ndarray]]:
         """Take small observations, and plan to copy large ones, a run of rows for each."""
         copies: list[tuple[Copies, np.ndarray]] = []
@@ -243,12 +243,12 @@ class TransitionSampler:
 
     def _runs(self, path: _Path, k: int) -> tuple[Runs, np.ndarray]:
         """The rows that stacks of k frames are made of, and how many of each are not there."""
-        index, stop = path.last.piece, path.last.row + 1
+        index, stop = path.last.chunk, path.last.row + 1
         if self._is_joined(k):
             width, rows = k + 1, path.start + 2
         else:
             width, rows = k, np.concatenate([path.start, path.start + path.steps]) + 1
-            index = np.concatenate([path.first.piece, index])
+            index = np.concatenate([path.first.chunk, index])
             stop = np.concatenate([path.first.row + 1, stop])
         count = np.minimum(rows, width)
         missing = width - count

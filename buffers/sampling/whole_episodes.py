@@ -9,14 +9,14 @@ import numpy as np
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.batch_fields import longest_stack
 from stepwell.buffers.sampling.copies import Copies
-from stepwell.buffers.sampling.draws import Chosen, Kinds
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.memory import Memory
 from stepwell.buffers.sampling.requests import Episodes, Sequences, check_episodes
-from stepwell.buffers.sampling.row_reader import RowGather
+from stepwell.buffers.sampling.row_reader import RowReader
 from stepwell.buffers.sampling.sequences import SequencePlan, SequenceSampler
 from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_index import PieceTable
-from stepwell.buffers.storage.item_counts import Spans, Wholes
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import WholeEpisodes, Windows
 from stepwell.buffers.storage.memory import check_free_memory
 
 __all__ = ["EpisodePlan", "EpisodeSampler"]
@@ -58,11 +58,13 @@ class EpisodeSampler:
         self._frames = longest_stack(spec) - 1 if request.stack else 0
         self._of_length(1)
 
-    def kinds(self, stride: int = 1) -> Kinds:
+    def kinds(self, stride: int = 1) -> ItemKinds:
         """The families of its items: episodes of which there is a row, or a transition."""
         del stride
         rows = 1 + self._shift
-        return Kinds(rows, Spans(rows, self._frames), None, Wholes(rows, self._frames), None)
+        return ItemKinds(
+            rows, Windows(rows, self._frames), None, WholeEpisodes(rows, self._frames), None
+        )
 
     def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
         """Nothing yet: how much is needed depends on the episodes that are drawn.
@@ -79,15 +81,15 @@ class EpisodeSampler:
         return {}
 
     def plan(
-        self, gather: RowGather, table: PieceTable, chosen: Chosen, memory: Memory
+        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
     ) -> EpisodePlan:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedPiece: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are not what was written.
             MemoryError: The batch would not fit in the memory that is free.
         """
-        records = table.at(chosen.piece)
+        records = table.at(chosen.chunk)
         rows = records["first_row"] + records["rows"] - chosen.start
         most = int(rows.max()) * len(rows) * self._spec.row_bytes
         check_free_memory(most, f"a batch of {len(rows)} episodes")

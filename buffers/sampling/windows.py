@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.sampling.draws import Chosen, Kinds
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds
 from stepwell.buffers.sampling.requests import Borders
 from stepwell.buffers.sampling.row_reader import Runs
-from stepwell.buffers.storage.chunk_index import PieceTable
-from stepwell.buffers.storage.item_counts import LastStarts, Spans, Wholes
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
 
-__all__ = ["Window", "piece_of"]
+__all__ = ["Window", "chunk_of"]
 
 
 class Window(NamedTuple):
@@ -43,7 +43,7 @@ class Window(NamedTuple):
         is_padded = self.borders in ("pad_after", "pad_before")
         return (1 if is_padded else self.length) + self.shift
 
-    def kinds(self, stride: int = 1) -> Kinds:
+    def kinds(self, stride: int = 1) -> ItemKinds:
         """The families of such sequences.
 
         Args:
@@ -56,20 +56,20 @@ class Window(NamedTuple):
         if self.borders == "pad_after":
             reach = self.length
         if self.borders == "cross":
-            every = Spans(item, context, stride, is_across=True)
-            newest = Spans(item, context, self.length, is_across=True, is_settled=True)
-            return Kinds(item, every, None, None, newest)
-        ends = LastStarts(reach, item - 1, context)
-        newest = Spans(item, context, self.length, is_settled=True)
-        return Kinds(
+            every = Windows(item, context, stride, is_across=True)
+            newest = Windows(item, context, self.length, is_across=True, is_settled=True)
+            return ItemKinds(item, every, None, None, newest)
+        ends = EpisodeTails(reach, item - 1, context)
+        newest = Windows(item, context, self.length, is_settled=True)
+        return ItemKinds(
             item,
-            Spans(item, context, stride),
+            Windows(item, context, stride),
             ends,
-            Wholes(item, context),
+            WholeEpisodes(item, context),
             newest if self.borders == "inside" else None,
         )
 
-    def runs(self, table: PieceTable, chosen: Chosen, frames: int) -> Runs:
+    def runs(self, table: ChunkIndex, chosen: Drawn, frames: int) -> Runs:
         """The rows of sequences that were drawn, each for its place in ``[B, frames + rows]``.
 
         Args:
@@ -84,7 +84,7 @@ class Window(NamedTuple):
             first = np.maximum(last - (self.length + self.shift) + 1, 0)
         else:
             last = first + self.length + self.shift - 1
-        index, place, records = piece_of(table, chosen.piece, last, is_across)
+        index, place, records = chunk_of(table, chosen.chunk, last, is_across)
         last = records["stream_row" if is_across else "first_row"] + place
         begin = np.maximum(first - (self.burn_in + frames), 0)
         if is_across:
@@ -98,26 +98,26 @@ class Window(NamedTuple):
         return Runs(index, place + 1, count, target)
 
 
-def piece_of(
-    table: PieceTable, index: np.ndarray, row: np.ndarray, is_across: bool
+def chunk_of(
+    table: ChunkIndex, index: np.ndarray, row: np.ndarray, is_across: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the pieces that hold rows; where a row is not there, the last one of its episode.
+    """Find the chunks that hold rows; where a row is not there, the last one of its episode.
 
     Args:
         table: The index of what is stored.
-        index: [B] index of some piece of the same episode, or stream.
+        index: [B] index of some chunk of the same episode, or stream.
         row: [B] the row, counted in that.
         is_across: It is counted in the stream.
 
     Returns:
-        Index of the piece [B], place of the row in the piece [B], and the pieces' records [B].
+        Index of the chunk [B], place of the row in the chunk [B], and the chunks' records [B].
     """
     base = table.base
     name = "stream_row" if is_across else "first_row"
     while True:
         at = table.at(index)
         place, rows = row - at[name], at["rows"]
-        # As an unsigned number a row before the piece is one far behind it: one comparison.
+        # As an unsigned number a row before the chunk is one far behind it: one comparison.
         if np.count_nonzero(place.view(np.uint64) < rows.view(np.uint64)) == len(place):
             return index, place, at
         is_after = place >= rows

@@ -1,4 +1,4 @@
-"""The bytes of one piece, the same in RAM and on disk. Pure: no files, no clock.
+"""The bytes of one chunk, the same in RAM and on disk. Pure: no files, no clock.
 
 ::
 
@@ -10,7 +10,7 @@
                   zstd          u32 end of each block, then the blocks, each a zstd frame of
                                 consecutive rows, or the rows themselves where zstd gains nothing
 
-All numbers are little-endian; offsets count from the piece's first byte.
+All numbers are little-endian; offsets count from the chunk's first byte.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import numpy as np
 import zstandard
 
 from stepwell.buffers import json_values
-from stepwell.buffers.episode import Piece
+from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.spec import Field, Spec
 
-__all__ = ["Buffer", "Coding", "Part", "PieceReader", "PieceWriter", "Place"]
+__all__ = ["Buffer", "ChunkDecoder", "ChunkEncoder", "Coding", "Part", "Place"]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
@@ -58,30 +58,30 @@ _NARROWER = {
 }
 
 
-class PieceWriter:
-    """Turns pieces into bytes. Not safe to share between threads.
+class ChunkEncoder:
+    """StepLoop chunks into bytes. Not safe to share between threads.
 
     Args:
-        spec: The fields that every piece must have.
+        spec: The fields that every chunk must have.
     """
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
 
-    def encode(self, piece: Piece) -> list[Part]:
-        """The piece's bytes, as parts of one byte an item, to be written one after the other.
+    def encode(self, chunk: Chunk) -> list[Part]:
+        """The chunk's bytes, as parts of one byte an item, to be written one after the other.
 
         Raises:
             SpecMismatch: A field is missing, or has another dtype or shape than in the Spec.
         """
-        metadata = _metadata_text(piece)
+        metadata = _metadata_text(chunk)
         head_bytes = _HEADER.size + _FIELD.size * len(self._spec.fields) + len(metadata)
         head = bytearray(_HEADER.pack(len(self._spec.fields), len(metadata)))
         data: list[Part] = [_padding(head_bytes)]
         offset = head_bytes + len(data[0])
         for field in self._spec.fields:
-            dtype, block_rows, parts = self._encode_field(field, _rows_of(piece, field))
+            dtype, block_rows, parts = self._encode_field(field, _rows_of(chunk, field))
             nbytes = sum(map(len, parts))
             head += _FIELD.pack(_TAGS[field.codec], dtype.encode(), block_rows, offset, nbytes)
             data += [*parts, _padding(nbytes)]
@@ -107,14 +107,14 @@ class PieceWriter:
         ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
         if ends[-1] > _MAX_BLOCKS_BYTES:
             raise ValueError(
-                f"one field of a piece takes {ends[-1]} bytes, expected at most "
+                f"one field of a chunk takes {ends[-1]} bytes, expected at most "
                 f"{_MAX_BLOCKS_BYTES}: flush more often"
             )
         return [_as_bytes(ends.astype("<u4")), *blocks]
 
 
 class Coding(NamedTuple):
-    """How the rows of one field of a piece are stored; few pieces differ in it."""
+    """How the rows of one field of a chunk are stored; few chunks differ in it."""
 
     dtype: np.dtype[np.generic]
     row_bytes: int
@@ -122,20 +122,20 @@ class Coding(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the rows of one field of a piece lie, and how they are stored."""
+    """Where the rows of one field of a chunk lie, and how they are stored."""
 
     coding: Coding
     offset: int
     rows: int
 
 
-class PieceReader:
-    """Reads rows out of the bytes that `PieceWriter` made. Safe to share between threads.
+class ChunkDecoder:
+    """Reads rows out of the bytes that `ChunkEncoder` made. Safe to share between threads.
 
     Bytes that come from elsewhere than this process' memory go through `check` first.
 
     Args:
-        spec: The fields that the pieces were written with.
+        spec: The fields that the chunks were written with.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -156,7 +156,7 @@ class PieceReader:
         self._local = threading.local()
 
     def least_bytes(self, rows: np.ndarray) -> np.ndarray:
-        """Bytes [n] that pieces of so many rows [n] take at the very least, as float64."""
+        """Bytes [n] that chunks of so many rows [n] take at the very least, as float64."""
         least = rows * self._least_row + self._head.size  # more, perhaps, than 64 bits hold
         for block_rows in self._least_blocks:
             least += np.ceil(rows / block_rows) * _END.size
@@ -166,7 +166,7 @@ class PieceReader:
         """Refuse a head of another length than its slot says, or of another number of fields.
 
         Raises:
-            StoreCorrupt: No `PieceWriter` made this.
+            StoreCorrupt: No `ChunkEncoder` made this.
         """
         fields, metadata = _HEADER.unpack_from(cast("bytes", buffer), origin)
         if fields != len(self._fields) or self._head.size + metadata != nbytes:
@@ -176,18 +176,18 @@ class PieceReader:
             )
 
     def check(self, buffer: Buffer, origin: int, nbytes: int, rows: int) -> None:
-        """Refuse a piece whose fields do not lie in its bytes as its rows ask for.
+        """Refuse a chunk whose fields do not lie in its bytes as its rows ask for.
 
         Every size and offset is looked at, and no row decoded.
 
         Args:
-            buffer: Memory that holds the piece.
-            origin: Where the piece begins in it.
+            buffer: Memory that holds the chunk.
+            origin: Where the chunk begins in it.
             nbytes: How long it is.
             rows: Rows that were written into it.
 
         Raises:
-            StoreCorrupt: No `PieceWriter` made this.
+            StoreCorrupt: No `ChunkEncoder` made this.
         """
         _, metadata, *values = self._head.unpack_from(cast("bytes", buffer), origin)
         least = self._head.size + metadata
@@ -217,7 +217,7 @@ class PieceReader:
             least = offset + size
 
     def check_rows(self, buffer: Buffer, origin: int, rows: int) -> None:
-        """Decode every row of a piece, which `check` has let through.
+        """Decode every row of a chunk, which `check` has let through.
 
         Raises:
             StoreCorrupt: A compressed block does not hold its rows.
@@ -233,7 +233,7 @@ class PieceReader:
                 self.decode_rows(source, coding, offset, rows, start, count, part)
 
     def metadata(self, buffer: Buffer, origin: int) -> Mapping[str, object]:
-        """The metadata of the piece that begins at ``origin``.
+        """The metadata of the chunk that begins at ``origin``.
 
         Raises:
             StoreCorrupt: It is no JSON object.
@@ -250,9 +250,9 @@ class PieceReader:
         """Where the fields' rows lie, in the order of the Spec.
 
         Args:
-            buffer: Memory that holds the piece.
-            origin: Where the piece begins in it.
-            rows: Rows that were written into the piece.
+            buffer: Memory that holds the chunk.
+            origin: Where the chunk begins in it.
+            rows: Rows that were written into the chunk.
         """
         values = self._head.unpack_from(cast("bytes", buffer), origin)
         return [
@@ -269,9 +269,9 @@ class PieceReader:
         """Copy rows ``start .. start + len(out)`` of one field into ``out``.
 
         Args:
-            buffer: Memory that holds the piece.
+            buffer: Memory that holds the chunk.
             place: Where the field lies in it.
-            start: First row wanted, counted within the piece.
+            start: First row wanted, counted within the chunk.
             out: C-contiguous array ``[n, *shape]``, in the field's dtype where it is compressed.
         """
         coding, offset, rows = place
@@ -313,10 +313,10 @@ class PieceReader:
         """Decode the blocks that hold ``count`` rows of a compressed field.
 
         Args:
-            source: Memory that holds the piece.
+            source: Memory that holds the chunk.
             coding: How the rows are stored.
             offset: Where the field begins in the memory.
-            rows: All rows of the piece.
+            rows: All rows of the chunk.
             start: First row wanted.
             count: Rows wanted.
             target: Where their bytes go.
@@ -375,17 +375,17 @@ class PieceReader:
         return cast("memoryview", scratch)[:nbytes]
 
 
-def _metadata_text(piece: Piece) -> bytes:
-    if not piece.metadata:
+def _metadata_text(chunk: Chunk) -> bytes:
+    if not chunk.metadata:
         return b""
-    text = json.dumps(dict(piece.metadata), separators=(",", ":")).encode()
-    json_values.check_extent(text, piece.metadata)
+    text = json.dumps(dict(chunk.metadata), separators=(",", ":")).encode()
+    json_values.check_extent(text, chunk.metadata)
     return text
 
 
-def _rows_of(piece: Piece, field: Field) -> np.ndarray:
+def _rows_of(chunk: Chunk, field: Field) -> np.ndarray:
     """The rows of one field; a silent cast or a missing row would be stored for good."""
-    rows, expected = piece.fields.get(field.name), (piece.rows, *field.shape)
+    rows, expected = chunk.fields.get(field.name), (chunk.rows, *field.shape)
     # The byte order of the source does not matter: it is turned around exactly.
     if rows is not None and rows.shape == expected:
         dtype = field.numpy_dtype
@@ -393,7 +393,7 @@ def _rows_of(piece: Piece, field: Field) -> np.ndarray:
             return rows
     got = "nothing" if rows is None else f"{rows.dtype} {rows.shape}"
     raise SpecMismatch(
-        f"field {field.name!r} of a piece: expected {field.dtype} {expected}, got {got}"
+        f"field {field.name!r} of a chunk: expected {field.dtype} {expected}, got {got}"
     )
 
 
@@ -417,9 +417,9 @@ def _block_rows(field: Field) -> int:
 
 
 def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
-    """All ways in which `PieceWriter` may keep a field: codec, dtype and rows a block.
+    """All ways in which `ChunkEncoder` may keep a field: codec, dtype and rows a block.
 
-    The store that a piece comes from may keep the field otherwise than the Spec says, where several
+    The store that a chunk comes from may keep the field otherwise than the Spec says, where several
     stores are read as one: so all codecs are here.
     """
     own = field.numpy_dtype.newbyteorder("<")
@@ -441,7 +441,7 @@ def _check_blocks(
 
     Args:
         field: What they are.
-        buffer: Memory that holds the piece.
+        buffer: Memory that holds the chunk.
         offset: Where the ends of the blocks stand in it.
         size: Length of ends and blocks.
         rows: How many rows there are.

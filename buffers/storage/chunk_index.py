@@ -1,7 +1,7 @@
-"""The index of a storage: one record for each stored piece, and the windows that can be drawn.
+"""The index of a storage: one record for each stored chunk, and the windows that can be drawn.
 
-Only the newest pieces change, so everything here is kept up to date at a cost that follows the new
-pieces, whatever the number of stored rows.
+Only the newest chunks change, so everything here is kept up to date at a cost that follows the new
+chunks, whatever the number of stored rows.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Piece
-from stepwell.buffers.storage.chunk_info import PIECE, Record, behead_streams, link, records_at
+from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.storage.chunk_info import CHUNK, ChunkInfo, link, mark_late_starts, records_at
 from stepwell.buffers.storage.episode_filter import EpisodeFilter
-from stepwell.buffers.storage.item_counts import Family, ItemCounts, Shares
+from stepwell.buffers.storage.item_counts import ItemCounts, ItemKind, Shares
 
-__all__ = ["Counters", "PieceTable"]
+__all__ = ["ChunkIndex", "Counters"]
 
 
 _MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
-_CountKey: TypeAlias = "tuple[Family, EpisodeFilter | None]"
+_CountKey: TypeAlias = "tuple[ItemKind, EpisodeFilter | None]"
 
 
 class Counters(NamedTuple):
-    """Numbers that only ever grow: they outlive the pieces that raised them.
+    """Numbers that only ever grow: they outlive the chunks that raised them.
 
     Args:
         next_row_id: Id that the next stored row gets.
@@ -37,14 +37,14 @@ class Counters(NamedTuple):
     total_steps: int = 0
 
 
-class PieceTable:
-    """Records of stored pieces, oldest first, addressed by *position*.
+class ChunkIndex:
+    """Records of stored chunks, oldest first, addressed by *position*.
 
-    A position counts all pieces ever stored, so that it stays valid when older pieces are evicted.
+    A position counts all chunks ever stored, so that it stays valid when older chunks are evicted.
     """
 
     def __init__(self) -> None:
-        self._records: np.ndarray = np.empty(64, PIECE)
+        self._records: np.ndarray = np.empty(64, CHUNK)
         self._length = 0
         self._base = 0
         self._open: dict[int, _Open] = {}
@@ -60,16 +60,16 @@ class PieceTable:
         self.total_steps = 0
 
     @classmethod
-    def restore(cls, stored: np.ndarray, counters: Counters, base: int) -> PieceTable:
-        """The table of pieces that an earlier process stored, all at once.
+    def restore(cls, stored: np.ndarray, counters: Counters, base: int) -> ChunkIndex:
+        """The table of chunks that an earlier process stored, all at once.
 
-        Episodes that were not ended by their env stay as they are: no piece continues them.
+        Episodes that were not ended by their env stay as they are: no chunk continues them.
 
         Args:
-            stored: Records [pieces], dtype `PIECE`; of every piece its episode, stream, first row,
+            stored: Records [chunks], dtype `CHUNK`; of every chunk its episode, stream, first row,
                 end, row id, stored rows, segment, offset and length. The rest is found here.
-            counters: What the next piece would have got.
-            base: Position of the first piece.
+            counters: What the next chunk would have got.
+            base: Position of the first chunk.
         """
         table = cls()
         records = stored.copy()
@@ -89,11 +89,11 @@ class PieceTable:
 
     @property
     def records(self) -> np.ndarray:
-        """The live records [pieces], dtype `PIECE`; a view that must not be changed."""
+        """The live records [chunks], dtype `CHUNK`; a view that must not be changed."""
         return self._records[: self._length]
 
     def at(self, index: np.ndarray) -> np.ndarray:
-        """The records [n], dtype `PIECE`, at some indices [n]; a copy."""
+        """The records [n], dtype `CHUNK`, at some indices [n]; a copy."""
         return records_at(self._records, index)
 
     @property
@@ -109,43 +109,43 @@ class PieceTable:
     def __len__(self) -> int:
         return self._length
 
-    def record(self, position: int) -> Record:
+    def record(self, position: int) -> ChunkInfo:
         """The record at a position."""
-        return Record._make(self._records[position - self._base].tolist())
+        return ChunkInfo._make(self._records[position - self._base].tolist())
 
-    def check(self, pieces: Sequence[Piece]) -> list[int]:
-        """Refuse pieces that could not be appended, one after the other.
+    def check(self, chunks: Sequence[Chunk]) -> list[int]:
+        """Refuse chunks that could not be appended, one after the other.
 
         Returns:
-            The env steps that each piece adds to `total_steps`.
+            The env steps that each chunk adds to `total_steps`.
 
         Raises:
-            ValueError: A piece has no rows, does not continue its episode, or uses an old id again.
+            ValueError: A chunk has no rows, does not continue its episode, or uses an old id again.
         """
         newest = dict(self._open)
         fresh: set[int] = set()
         steps: list[int] = []
-        for piece in pieces:
-            before = newest.pop(piece.stream, None)
-            if before is None or before.episode != piece.episode:
-                self._check_first(piece, fresh)
-                fresh.add(piece.episode)
+        for chunk in chunks:
+            before = newest.pop(chunk.stream, None)
+            if before is None or before.episode != chunk.episode:
+                self._check_first(chunk, fresh)
+                fresh.add(chunk.episode)
                 before = None
-            elif piece.first_row != before.next_row:
-                raise ValueError(_misplaced(piece, before.next_row))
-            if piece.rows < 1:
-                raise ValueError(f"piece of episode {piece.episode} has no rows, expected some")
-            if not piece.end.is_final:
-                newest[piece.stream] = _open_after(piece, 0)
-            steps.append(_new_steps(piece, before))
+            elif chunk.first_row != before.next_row:
+                raise ValueError(_misplaced(chunk, before.next_row))
+            if chunk.rows < 1:
+                raise ValueError(f"chunk of episode {chunk.episode} has no rows, expected some")
+            if not chunk.end.is_final:
+                newest[chunk.stream] = _open_after(chunk, 0)
+            steps.append(_new_steps(chunk, before))
         return steps
 
-    def append(self, piece: Piece, segment: int, offset: int, nbytes: int) -> int:
-        """Take up a stored piece, which `check` has let through, and return its position."""
+    def append(self, chunk: Chunk, segment: int, offset: int, nbytes: int) -> int:
+        """Take up a stored chunk, which `check` has let through, and return its position."""
         position = self._base + self._length
-        newest = self._open.pop(piece.stream, None)
-        before = newest if newest and newest.episode == piece.episode else None
-        head, previous = piece.first_row, -1
+        newest = self._open.pop(chunk.stream, None)
+        before = newest if newest and newest.episode == chunk.episode else None
+        head, previous = chunk.first_row, -1
         if before and before.position >= self._base and not self._is_lost(before.position):
             previous = before.position
             head = self._continue(previous)
@@ -154,17 +154,17 @@ class PieceTable:
         if self._length == len(self._records):
             self._records = _with_room(self._records, self._length)
         self._records[self._length] = (
-            *(piece.episode, piece.stream, piece.first_row, piece.rows, int(piece.end)),
-            *(1, previous, head, self.next_row_id, piece.rows, segment, offset, nbytes),
-            *self._join_stream(piece, previous, position),
+            *(chunk.episode, chunk.stream, chunk.first_row, chunk.rows, int(chunk.end)),
+            *(1, previous, head, self.next_row_id, chunk.rows, segment, offset, nbytes),
+            *self._join_stream(chunk, previous, position),
         )
         self._length += 1
-        if not piece.end.is_final:
-            self._open[piece.stream] = _open_after(piece, position)
-        self.steps += piece.rows - (piece.first_row == 0)
-        self.total_steps += _new_steps(piece, before)
-        self.next_row_id += piece.rows
-        self.next_episode = max(self.next_episode, piece.episode + 1)
+        if not chunk.end.is_final:
+            self._open[chunk.stream] = _open_after(chunk, position)
+        self.steps += chunk.rows - (chunk.first_row == 0)
+        self.total_steps += _new_steps(chunk, before)
+        self.next_row_id += chunk.rows
+        self.next_episode = max(self.next_episode, chunk.episode + 1)
         return position
 
     @property
@@ -177,7 +177,7 @@ class PieceTable:
         return int(records["row_id"][count]) if count < len(records) else self.next_row_id
 
     def drop_segment(self) -> int:
-        """Forget the pieces of the oldest segment and return its number."""
+        """Forget the chunks of the oldest segment and return its number."""
         records = self.records
         segment = int(records["segment"][0])
         count = int(np.searchsorted(records["segment"], segment, side="right"))
@@ -187,18 +187,18 @@ class PieceTable:
         continued = dropped[(dropped["is_tail"] == 0) & (dropped["end"] & End.LOST == 0)]
         for episode, head in set(continued[["episode", "head"]].tolist()):
             rest = np.flatnonzero((kept["episode"] == episode) & (kept["head"] == head))
-            if len(rest):  # none where the episode's later pieces were dropped with these
+            if len(rest):  # none where the episode's later chunks were dropped with these
                 kept["head"][rest] = kept["first_row"][rest[0]]
                 kept["previous"][rest[0]] = -1
         self._base += count
-        behead_streams(kept, self._base)
+        mark_late_starts(kept, self._base)
         self._records = _with_room(kept, max(64, len(kept)))
         self._length = len(kept)
         self._counts.clear()
         return segment
 
     def lose(self, positions: Iterable[int]) -> None:
-        """Mark pieces whose bytes are damaged: their rows do not count any more.
+        """Mark chunks whose bytes are damaged: their rows do not count any more.
 
         What comes before one in its episode is ended by a cut; what comes after it stays, as the
         rows of an episode of which the first ones are gone.
@@ -212,7 +212,7 @@ class PieceTable:
         self._counts.clear()
         self.losses += 1
 
-    def items(self, family: Family, chosen: EpisodeFilter | None = None) -> ItemCounts:
+    def items(self, family: ItemKind, chosen: EpisodeFilter | None = None) -> ItemCounts:
         """The counts of a family's items, up to date.
 
         Args:
@@ -228,11 +228,11 @@ class PieceTable:
         counts.update(self.records, self._base)
         return counts
 
-    def _check_first(self, piece: Piece, fresh: set[int]) -> None:
-        """Refuse a first piece that does not begin an episode of its own."""
-        if piece.first_row != 0 and not piece.is_beheaded:
-            raise ValueError(_misplaced(piece, 0))
-        number = piece.episode
+    def _check_first(self, chunk: Chunk, fresh: set[int]) -> None:
+        """Refuse a first chunk that does not begin an episode of its own."""
+        if chunk.first_row != 0 and not chunk.starts_late:
+            raise ValueError(_misplaced(chunk, 0))
+        number = chunk.episode
         is_old = number < self._oldest_new_episode or number in fresh
         if is_old or (number < self.next_episode and (self.records["episode"] == number).any()):
             raise ValueError(
@@ -244,34 +244,34 @@ class PieceTable:
         return bool(self._records["end"][position - self._base] & End.LOST)
 
     def _continue(self, position: int) -> int:
-        """Make room for the next piece of an episode and return the episode's first stored row."""
+        """Make room for the next chunk of an episode and return the episode's first stored row."""
         record = self._records[position - self._base]
         record["is_tail"] = 0
         if int(record["end"]) & End.PENDING:
-            # The pending last row does not count any more: the piece that follows has it again.
+            # The pending last row does not count any more: the chunk that follows has it again.
             record["rows"] -= 1
-            # The reset's row is no step, so a piece of that row alone held none.
+            # The reset's row is no step, so a chunk of that row alone held none.
             self.steps -= bool(record["rows"] or record["first_row"])
-        for counts in self._counts.values():  # whether it is the last piece counts, too
+        for counts in self._counts.values():  # whether it is the last chunk counts, too
             counts.forget_from(position - self._base)
         return int(record["head"])
 
     def _join_stream(
-        self, piece: Piece, previous: int, position: int
+        self, chunk: Chunk, previous: int, position: int
     ) -> tuple[int, int, int, int, int]:
-        """Link a piece to the one before in its stream, where no row is missing in between."""
-        before = self._newest.get(piece.stream, -1)
-        self._newest[piece.stream] = position
+        """Link a chunk to the one before in its stream, where no row is missing in between."""
+        before = self._newest.get(chunk.stream, -1)
+        self._newest[chunk.stream] = position
         is_joined = before >= self._base and not self._is_lost(before)
-        if not is_joined or (before != previous and piece.first_row != 0):
-            return -1, -1, 0, 0, int(piece.first_row > 0)
+        if not is_joined or (before != previous and chunk.first_row != 0):
+            return -1, -1, 0, 0, int(chunk.first_row > 0)
         record = self._records[before - self._base]
         record["stream_next"] = position
         row = int(record["stream_row"] + record["rows"])
         return before, -1, row, int(record["stream_head"]), int(record["is_stream_beheaded"])
 
     def _find_newest(self) -> None:
-        """Find the newest piece of each stream."""
+        """Find the newest chunk of each stream."""
         streams = self.records["stream"].tolist()
         self._newest = {stream: self._base + place for place, stream in enumerate(streams)}
 
@@ -283,7 +283,7 @@ class PieceTable:
 
 def _with_room(records: np.ndarray, more: int) -> np.ndarray:
     """The records, and room for more: `np.concatenate` takes 0.1 ms to compare the dtypes."""
-    roomy = np.empty(len(records) + more, PIECE)
+    roomy = np.empty(len(records) + more, CHUNK)
     roomy[: len(records)] = records
     return roomy
 
@@ -297,24 +297,24 @@ class _Open(NamedTuple):
     is_pending: bool
 
 
-def _open_after(piece: Piece, position: int) -> _Open:
-    is_pending = bool(piece.end & End.PENDING)
-    return _Open(piece.episode, position, piece.first_row + piece.rows - is_pending, is_pending)
+def _open_after(chunk: Chunk, position: int) -> _Open:
+    is_pending = bool(chunk.end & End.PENDING)
+    return _Open(chunk.episode, position, chunk.first_row + chunk.rows - is_pending, is_pending)
 
 
-def _new_steps(piece: Piece, before: _Open | None) -> int:
-    """Env steps of a piece: neither the reset's row nor a superseding row is a new one."""
-    return piece.rows - (piece.first_row == 0 or (before is not None and before.is_pending))
+def _new_steps(chunk: Chunk, before: _Open | None) -> int:
+    """Env steps of a chunk: neither the reset's row nor a superseding row is a new one."""
+    return chunk.rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
 
 
 def _steps_of(records: np.ndarray) -> np.ndarray:
-    """Env steps [pieces] that count: the reset's row is none."""
+    """Env steps [chunks] that count: the reset's row is none."""
     steps: np.ndarray = np.maximum(0, records["rows"] - (records["first_row"] == 0))
     return steps
 
 
-def _misplaced(piece: Piece, expected: int) -> str:
+def _misplaced(chunk: Chunk, expected: int) -> str:
     return (
-        f"piece of episode {piece.episode} begins with row {piece.first_row}, "
-        f"expected row {expected}: pieces must be added in order"
+        f"chunk of episode {chunk.episode} begins with row {chunk.first_row}, "
+        f"expected row {expected}: chunks must be added in order"
     )

@@ -1,4 +1,4 @@
-"""What is known of one stored piece, and how the pieces of episodes and streams are linked."""
+"""What is known of one stored chunk, and how the chunks of episodes and streams are linked."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 
-__all__ = ["PIECE", "Record", "behead_streams", "link", "records_at"]
+__all__ = ["CHUNK", "ChunkInfo", "link", "mark_late_starts", "records_at"]
 
 
-class Record(NamedTuple):
-    """What is known of one stored piece."""
+class ChunkInfo(NamedTuple):
+    """What is known of one stored chunk."""
 
     episode: int
     """Id of the episode."""
     stream: int
     """Index of the env that played it."""
     first_row: int
-    """Place of the piece's first row in the episode."""
+    """Place of the chunk's first row in the episode."""
     rows: int
     """Rows that count: one less than stored once a pending last row is superseded."""
     end: int
     """End of the last row."""
     is_tail: int
-    """1 when no later piece of this episode is stored."""
+    """1 when no later chunk of this episode is stored."""
     previous: int
-    """Position of the episode's piece before, or -1."""
+    """Position of the episode's chunk before, or -1."""
     head: int
     """First row of the episode that is still stored."""
     row_id: int
@@ -41,9 +41,9 @@ class Record(NamedTuple):
     nbytes: int
     """How long."""
     stream_previous: int
-    """Position of the piece before in the stream, or -1: nothing is missing in between."""
+    """Position of the chunk before in the stream, or -1: nothing is missing in between."""
     stream_next: int
-    """Position of the piece after in the stream, or -1."""
+    """Position of the chunk after in the stream, or -1."""
     stream_row: int
     """Place of the first row among the rows of the stream that follow one another."""
     stream_head: int
@@ -52,23 +52,23 @@ class Record(NamedTuple):
     """1 when that one is not the row of a reset."""
 
 
-PIECE = np.dtype([(name, np.int64) for name in Record._fields])
+CHUNK = np.dtype([(name, np.int64) for name in ChunkInfo._fields])
 
 
 def records_at(records: np.ndarray, index: np.ndarray) -> np.ndarray:
     """The records [n] at some indices [n]; a copy.
 
     Args:
-        records: Contiguous records, dtype `PIECE`.
+        records: Contiguous records, dtype `CHUNK`.
         index: Which of them.
     """
     # Several times as fast as indexing with an array, which copies field by field.
-    numbers = np.ndarray((len(records), len(Record._fields)), np.int64, records)
-    return np.ndarray(len(index), PIECE, numbers.take(index, 0))
+    numbers = np.ndarray((len(records), len(ChunkInfo._fields)), np.int64, records)
+    return np.ndarray(len(index), CHUNK, numbers.take(index, 0))
 
 
 def link(records: np.ndarray, base: int) -> None:
-    """Fill in what follows from the order of the pieces, as appending them would have done."""
+    """Fill in what follows from the order of the chunks, as appending them would have done."""
     order = np.argsort(records["stream"], kind="stable")
     of_stream = records_at(records, order)
     is_pending = of_stream["end"] & End.PENDING != 0
@@ -93,12 +93,12 @@ def link(records: np.ndarray, base: int) -> None:
 
 
 def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray, base: int) -> None:
-    """Fill in how the pieces of each stream follow one another.
+    """Fill in how the chunks of each stream follow one another.
 
     Args:
         records: All records.
         order: Their indices, stream by stream.
-        continues: [pieces] in that order: the piece continues the episode of the one before.
+        continues: [chunks] in that order: the chunk continues the episode of the one before.
         base: Position of the first record.
     """
     of_stream = records_at(records, order)
@@ -119,8 +119,8 @@ def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray,
     records["is_stream_beheaded"][order] = of_stream["first_row"][begin] > 0
 
 
-def behead_streams(kept: np.ndarray, base: int) -> None:
-    """Let the streams begin with the first pieces that are kept."""
+def mark_late_starts(kept: np.ndarray, base: int) -> None:
+    """Let the streams begin with the first chunks that are kept."""
     is_first = (kept["stream_previous"] < base) & (kept["stream_previous"] >= 0)
     for first in np.flatnonzero(is_first).tolist():
         stream = kept["stream"][first]

@@ -10,7 +10,7 @@ import numpy as np
 from stepwell.buffers.episode import End
 
 if TYPE_CHECKING:
-    from stepwell.buffers.storage.chunk_index import PieceTable
+    from stepwell.buffers.storage.chunk_index import ChunkIndex
 
 __all__ = ["EpisodeFilter", "Where", "check_where", "chooses"]
 
@@ -20,7 +20,7 @@ the metadata that says whether the episode is wanted."""
 
 
 class EpisodeFilter:
-    """Keeps for each stored piece whether its episode is chosen; asks once for each.
+    """Keeps for each stored chunk whether its episode is chosen; asks once for each.
 
     Args:
         where: The condition.
@@ -40,13 +40,13 @@ class EpisodeFilter:
         return f"where={self._where!r}"
 
     def update(
-        self, table: PieceTable, metadata: Callable[[int], Mapping[str, object]]
+        self, table: ChunkIndex, metadata: Callable[[int], Mapping[str, object]]
     ) -> EpisodeFilter:
-        """Decide on the pieces that are new; returns itself.
+        """Decide on the chunks that are new; returns itself.
 
         Args:
             table: The index of what is stored.
-            metadata: Gives the metadata of the piece at a position.
+            metadata: Gives the metadata of the chunk at a position.
         """
         self._forget_before(table.base)
         records = table.records
@@ -69,11 +69,11 @@ class EpisodeFilter:
         return self
 
     def verdicts(self, position: int, count: int) -> np.ndarray:
-        """Whether the episodes of ``count`` pieces from a position on are chosen, [count] bool."""
+        """Whether the episodes of ``count`` chunks from a position on are chosen, [count] bool."""
         return self._verdicts[position - self._begin : position - self._begin + count]
 
     def _forget_before(self, position: int) -> None:
-        """Let go of pieces that were evicted."""
+        """Let go of chunks that were evicted."""
         gone = min(position - self._begin, self._known)
         self._verdicts = self._verdicts[gone:].copy() if gone else self._verdicts
         self._known -= gone

@@ -1,4 +1,4 @@
-"""Where the fields of the stored pieces lie in memory, found at the first touch of each."""
+"""Where the fields of the stored chunks lie in memory, found at the first touch of each."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import cast
 import numpy as np
 
 from stepwell.buffers.errors import NotEnoughData, StoreCorrupt
-from stepwell.buffers.storage.chunk_codec import Coding, PieceReader
-from stepwell.buffers.storage.chunk_info import Record
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder, Coding
+from stepwell.buffers.storage.chunk_info import ChunkInfo
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["DamagedPiece", "PiecePlaces"]
+__all__ = ["DamagedChunk", "FieldLocator"]
 
 # Before Python 3.13 each file that is mapped holds a file descriptor.
 _MAX_SEGMENTS = 512
 
 
-class DamagedPiece(StoreCorrupt):
-    """A piece is not what was written.
+class DamagedChunk(StoreCorrupt):
+    """A chunk is not what was written.
 
     Args:
         position: Its position.
         error: What the storage said.
-        record: Its record, where the error does not tell which piece it is.
+        record: Its record, where the error does not tell which chunk it is.
     """
 
-    def __init__(self, position: int, error: StoreCorrupt, record: Record | None = None) -> None:
+    def __init__(self, position: int, error: StoreCorrupt, record: ChunkInfo | None = None) -> None:
         what = str(error)
         if record is not None:
             last_row = record.first_row + record.stored_rows - 1
@@ -38,18 +38,18 @@ class DamagedPiece(StoreCorrupt):
         self.position = position
 
 
-class PiecePlaces:
-    """Remembers for each piece that was touched where its fields lie: ten bytes a field.
+class FieldLocator:
+    """Remembers for each chunk that was touched where its fields lie: ten bytes a field.
 
-    Pieces are addressed by *index*: their position less `base`.
+    Chunks are addressed by *index*: their position less `base`.
 
     Args:
-        storage: Where the pieces are.
+        storage: Where the chunks are.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self.reader = PieceReader(storage.spec)
+        self.reader = ChunkDecoder(storage.spec)
         self.codings: list[Coding] = []
         self._numbers: dict[Coding, int] = {}
         self.generation = self.base = 0
@@ -73,11 +73,11 @@ class PiecePlaces:
         if len(table) > len(self.is_known):
             self._grow(2 * len(table))
 
-    def find(self, position: int, record: Record) -> tuple[memoryview, list[int], list[int]]:
-        """Memory of a piece, and of each of its fields the offset in it and the kind of coding.
+    def find(self, position: int, record: ChunkInfo) -> tuple[memoryview, list[int], list[int]]:
+        """Memory of a chunk, and of each of its fields the offset in it and the kind of coding.
 
         Raises:
-            DamagedPiece: The bytes are not what was written.
+            DamagedChunk: The bytes are not what was written.
             NotEnoughData: It was evicted since `follow`.
         """
         index = position - self.base
@@ -92,10 +92,10 @@ class PiecePlaces:
         return buffer, self.offsets[:, index].tolist(), self.kinds[:, index].tolist()
 
     def buffers(self, indices: np.ndarray, segments: np.ndarray) -> list[memoryview]:
-        """Memory that holds pieces, all of which were found before.
+        """Memory that holds chunks, all of which were found before.
 
         Args:
-            indices: [n] indices of the pieces.
+            indices: [n] indices of the chunks.
             segments: [n] their segments.
         """
         buffers = self._buffers
@@ -109,12 +109,12 @@ class PiecePlaces:
         found = self._buffers.get(record.segment)
         return self._look_up(position, record) if found is None else found
 
-    def _look_up(self, position: int, record: Record) -> memoryview:
-        """Find a piece's memory and its fields, and remember them."""
+    def _look_up(self, position: int, record: ChunkInfo) -> memoryview:
+        """Find a chunk's memory and its fields, and remember them."""
         try:
             payload, origin = self._storage.payload(position)
         except StoreCorrupt as error:
-            raise DamagedPiece(position, error) from error
+            raise DamagedChunk(position, error) from error
         buffer = memoryview(cast("bytes", payload))
         places = self.reader.places(buffer, origin, record.stored_rows)
         index = position - self.base
@@ -140,9 +140,9 @@ class PiecePlaces:
         fields = len(self._storage.spec.fields)
         self.offsets, self.kinds = np.zeros((fields, 0), np.int64), np.zeros((fields, 0), np.int16)
 
-    def _grow(self, pieces: int) -> None:
-        """Make room for more pieces."""
-        more = pieces - len(self.is_known)
+    def _grow(self, chunks: int) -> None:
+        """Make room for more chunks."""
+        more = chunks - len(self.is_known)
         self.is_known = np.pad(self.is_known, (0, more))
         self.offsets = np.pad(self.offsets, ((0, 0), (0, more)))
         self.kinds = np.pad(self.kinds, ((0, 0), (0, more)))

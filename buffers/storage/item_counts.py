@@ -1,4 +1,4 @@
-"""How many things can be drawn from each piece: kinds of item, and their running counts."""
+"""How many things can be drawn from each chunk: kinds of item, and their running counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from stepwell.buffers import json_values
 from stepwell.buffers.episode import End
 from stepwell.buffers.storage.episode_filter import EpisodeFilter
 
-__all__ = ["Family", "ItemCounts", "LastStarts", "Shares", "Spans", "Wholes", "first_start"]
+__all__ = [
+    "EpisodeTails",
+    "ItemCounts",
+    "ItemKind",
+    "Shares",
+    "WholeEpisodes",
+    "Windows",
+    "first_start",
+]
 
 
 class Shares(NamedTuple):
@@ -25,8 +33,8 @@ class Shares(NamedTuple):
     weights: np.ndarray
 
 
-class Family(Protocol):
-    """A kind of item, each of which belongs to one piece of its episode."""
+class ItemKind(Protocol):
+    """A kind of item, each of which belongs to one chunk of its episode."""
 
     def counts(self, records: np.ndarray) -> np.ndarray:
         """How many items belong to each of some records, [n] int64."""
@@ -42,10 +50,10 @@ class Family(Protocol):
         ...
 
 
-class Spans(NamedTuple):
+class Windows(NamedTuple):
     """Runs of ``length`` rows that begin at every ``stride``-th row.
 
-    A span belongs to the piece that holds its *last* row: then the number of a piece's spans does
+    A span belongs to the chunk that holds its *last* row: then the number of a chunk's spans does
     not change while its episode grows, and the running count is only ever continued.
 
     Args:
@@ -64,7 +72,7 @@ class Spans(NamedTuple):
     is_settled: bool = False
 
     @classmethod
-    def from_json(cls, data: object) -> Spans:
+    def from_json(cls, data: object) -> Windows:
         """The spans that `to_json` described; the data may come from anywhere.
 
         Raises:
@@ -110,7 +118,7 @@ class Spans(NamedTuple):
         return rows
 
 
-class LastStarts(NamedTuple):
+class EpisodeTails(NamedTuple):
     """Of each episode that the env ended, the last rows that an item can begin with.
 
     Args:
@@ -147,8 +155,8 @@ class LastStarts(NamedTuple):
         return stop
 
 
-class Wholes(NamedTuple):
-    """Episodes of at least so many rows; each belongs to its last piece and begins as it can.
+class WholeEpisodes(NamedTuple):
+    """Episodes of at least so many rows; each belongs to its last chunk and begins as it can.
 
     Args:
         length: Rows.
@@ -175,7 +183,7 @@ class Wholes(NamedTuple):
         return 1
 
 
-def first_start(records: np.ndarray, family: Spans) -> np.ndarray:
+def first_start(records: np.ndarray, family: Windows) -> np.ndarray:
     """The first row [n] of each record's episode, or stream, that a span can begin with."""
     return _first_start(records, family.context, family.is_across)
 
@@ -185,8 +193,8 @@ def _first_start(records: np.ndarray, context: int, is_across: bool) -> np.ndarr
     head: np.ndarray = records["stream_head" if is_across else "head"]
     if not context:
         return head
-    is_beheaded = records["is_stream_beheaded"] if is_across else head > 0
-    first: np.ndarray = head + context * is_beheaded
+    starts_late = records["is_stream_beheaded"] if is_across else head > 0
+    first: np.ndarray = head + context * starts_late
     return first
 
 
@@ -198,7 +206,7 @@ class ItemCounts:
         chosen: Episodes that the items may belong to; None for all.
     """
 
-    def __init__(self, family: Family, chosen: EpisodeFilter | None) -> None:
+    def __init__(self, family: ItemKind, chosen: EpisodeFilter | None) -> None:
         self._family = family
         self._chosen = chosen
         self._running = np.zeros(64, np.int64)
@@ -216,11 +224,11 @@ class ItemCounts:
         return int(self._running[index - 1]) if index else 0
 
     def forget_from(self, index: int) -> None:
-        """Count the pieces from an index on again."""
+        """Count the chunks from an index on again."""
         self._known = min(self._known, index)
 
     def update(self, records: np.ndarray, base: int) -> None:
-        """Take up new pieces.
+        """Take up new chunks.
 
         Args:
             records: All live records.
@@ -249,7 +257,7 @@ class ItemCounts:
         return limits[:-1], limits[1:]
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Find items by their numbers, which follow the order of the pieces.
+        """Find items by their numbers, which follow the order of the chunks.
 
         Returns:
             Indices of the items' records ``[n]``, and the items' first rows ``[n]``.

@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.episode import Piece
+from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import Counters, PieceTable
-from stepwell.buffers.storage.chunk_info import PIECE
+from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
+from stepwell.buffers.storage.chunk_info import CHUNK
 from stepwell.buffers.storage.disk.options import OnCorrupt
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.item_counts import Shares
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["ManyStorages", "check_same_rows", "name_of", "open_many"]
+__all__ = ["JoinedStorage", "check_same_rows", "name_of", "open_many"]
 
 # Ids of the k-th storage begin at k << bits: the same after every refresh, whatever was added.
 _ID_BITS = 48
@@ -37,8 +37,8 @@ _SHIFTS = {
 }
 
 
-class ManyStorages:
-    """Shows the pieces of several storages as one storage that can only be read.
+class JoinedStorage:
+    """Shows the chunks of several storages as one storage that can only be read.
 
     Episode ``e`` of the k-th storage has the id ``(k << 48) + e``, its stream ``s`` is
     ``(k << 32) + s``: both stay what they are when a storage grows. The same storage may stand in
@@ -55,13 +55,13 @@ class ManyStorages:
 
     Example:
         >>> import numpy as np
-        >>> from stepwell.buffers import End, Field, MemoryStorage, Piece, Spec
+        >>> from stepwell.buffers import End, Field, MemoryStorage, Chunk, Spec
         >>> spec = Spec((Field("reward", "float64", (), "raw"),), "reward", "reward")
         >>> rows = {"reward": np.zeros(3)}
         >>> storages = [MemoryStorage(spec), MemoryStorage(spec)]
         >>> for storage in storages:
-        ...     storage.add([Piece(0, 0, 0, End.TERMINATED, rows)])
-        >>> both = ManyStorages(storages)
+        ...     storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
+        >>> both = JoinedStorage(storages)
         >>> both.table.episodes, both.table.steps, both.table.records["episode"].tolist()
         (2, 4, [0, 281474976710656])
     """
@@ -72,7 +72,7 @@ class ManyStorages:
             raise ValueError(
                 "expected at least one store, got none: give the stores that are to be read as one"
             )
-        if any(isinstance(storage, ManyStorages) for storage in self._storages):
+        if any(isinstance(storage, JoinedStorage) for storage in self._storages):
             raise ValueError(
                 "expected stores, got several that are read as one already: their ids would "
                 "collide; give each of them"
@@ -100,28 +100,28 @@ class ManyStorages:
         return self._storages[0].spec
 
     @property
-    def table(self) -> PieceTable:
-        """The index of all pieces, those of the first storage first; `refresh` makes a new one."""
+    def table(self) -> ChunkIndex:
+        """The index of all chunks, those of the first storage first; `refresh` makes a new one."""
         return self._table
 
     @property
     def generation(self) -> int:
-        """Grows whenever a position came to stand for another piece."""
+        """Grows whenever a position came to stand for another chunk."""
         return self._generation
 
     @property
     def skips_corrupt(self) -> bool:
-        """Damaged pieces are left out instead of ending a read, in all storages."""
+        """Damaged chunks are left out instead of ending a read, in all storages."""
         return all(storage.skips_corrupt for storage in self._storages)
 
     @property
-    def lost_pieces(self) -> int:
-        """Pieces that are left out as damaged."""
-        return sum(storage.lost_pieces for storage in self._storages)
+    def lost_chunks(self) -> int:
+        """Chunks that are left out as damaged."""
+        return sum(storage.lost_chunks for storage in self._storages)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of RAM or disk that the stored pieces take."""
+        """Bytes of RAM or disk that the stored chunks take."""
         return sum(storage.nbytes for storage in self._storages)
 
     @property
@@ -137,30 +137,30 @@ class ManyStorages:
         """
         raise ValueError(self._refusal("a run"))
 
-    def add(self, pieces: Sequence[Piece]) -> None:
+    def add(self, chunks: Sequence[Chunk]) -> None:
         """Refused: nothing can be written here.
 
         Raises:
             ValueError: Always.
         """
-        raise ValueError(self._refusal("pieces"))
+        raise ValueError(self._refusal("chunks"))
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """Memory that holds the piece at a position of the table, and where it begins in it.
+        """Memory that holds the chunk at a position of the table, and where it begins in it.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
-            ValueError: The piece was evicted since the last `refresh`.
+            ValueError: The chunk was evicted since the last `refresh`.
         """
         storage, place = self._find(position)
         return storage.payload(place)
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        """Facts about the episode whose piece stands at a position of the table.
+        """Facts about the episode whose chunk stands at a position of the table.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
-            ValueError: The piece was evicted since the last `refresh`.
+            ValueError: The chunk was evicted since the last `refresh`.
         """
         storage, place = self._find(position)
         return storage.metadata(place)
@@ -174,7 +174,7 @@ class ManyStorages:
         raise ValueError(self._refusal("an eviction"))
 
     def lose(self, position: int) -> None:
-        """Leave out a piece whose bytes are damaged."""
+        """Leave out a chunk whose bytes are damaged."""
         storage, place = self._find(position)
         storage.lose(place)
         self._table.lose([position])
@@ -219,23 +219,23 @@ class ManyStorages:
             sum(table.total_steps for table in tables),
         )
         records = [_shifted(table.records, number) for number, table in enumerate(tables)]
-        self._table = PieceTable.restore(np.concatenate(records), counters, 0)
+        self._table = ChunkIndex.restore(np.concatenate(records), counters, 0)
         if self._weights is not None:
             self._table.shares = Shares(np.array(self._borders), self._weights)
         return True
 
     def _origins(self) -> list[tuple[int, int]]:
-        """For each storage the position of its first piece, here and there."""
+        """For each storage the position of its first chunk, here and there."""
         return [(self._borders[k], seen.base) for k, seen in enumerate(self._seen)]
 
     def _find(self, position: int) -> tuple[Storage, int]:
-        """The storage that holds the piece at a position, and the piece's position there."""
+        """The storage that holds the chunk at a position, and the chunk's position there."""
         number = bisect_right(self._borders, position) - 1
         storage = self._storages[number]
         place = position - self._borders[number] + self._seen[number].base
         if place < storage.table.base:
             raise ValueError(
-                f"a piece of {name_of(storage, number)} was evicted since this was last looked "
+                f"a chunk of {name_of(storage, number)} was evicted since this was last looked "
                 f"at, expected it to be there: call refresh()"
             )
         return storage, place
@@ -250,22 +250,22 @@ class ManyStorages:
 class _Seen(NamedTuple):
     """What a storage's table was like when it was taken up."""
 
-    table: PieceTable
+    table: ChunkIndex
     base: int
     length: int
 
-    def is_still(self, table: PieceTable) -> bool:
-        """The storage holds the same pieces."""
+    def is_still(self, table: ChunkIndex) -> bool:
+        """The storage holds the same chunks."""
         if (table.base, len(table)) != (self.base, self.length):
             return False
-        # A refresh makes a new table also where nothing came, and where a piece is lost since.
+        # A refresh makes a new table also where nothing came, and where a chunk is lost since.
         return table is self.table or bool(np.array_equal(table.records, self.table.records))
 
 
 def open_many(
     paths: Sequence[str | os.PathLike[str]], weights: Sequence[float] | None, on_corrupt: OnCorrupt
-) -> ManyStorages:
-    """Open the stores in several folders to read them as one; see `ManyStorages`.
+) -> JoinedStorage:
+    """Open the stores in several folders to read them as one; see `JoinedStorage`.
 
     Raises:
         StoreNotFound: There is no store in one of the folders.
@@ -275,7 +275,7 @@ def open_many(
             stack.enter_context(DiskStorage.open(path, read_only=True, on_corrupt=on_corrupt))
             for path in paths
         ]
-        many = ManyStorages(storages, weights)
+        many = JoinedStorage(storages, weights)
         stack.pop_all()
         return many
 
@@ -315,7 +315,7 @@ def _with_codecs_of(other: Spec, spec: Spec) -> Spec:
 
 def _shifted(records: np.ndarray, number: int) -> np.ndarray:
     """The records of one storage, with ids that no other one has."""
-    shifted = np.empty(len(records), PIECE)
+    shifted = np.empty(len(records), CHUNK)
     shifted[...] = records
     for name, bits in _SHIFTS.items():
         shifted[name] += number << bits

@@ -10,10 +10,10 @@ from threading import RLock
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import Buffer, Part, PieceReader, PieceWriter
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 
 __all__ = ["MemoryStorage", "check_free_memory", "free_memory"]
 
@@ -25,7 +25,7 @@ _MUCH_BYTES = 1 << 30  # less is not worth the asking
 
 
 class MemoryStorage:
-    """Keeps pieces in RAM, compressed as the Spec says.
+    """Keeps chunks in RAM, compressed as the Spec says.
 
     Args:
         spec: The fields of every row.
@@ -55,10 +55,10 @@ class MemoryStorage:
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
         self._slab_bytes = min(_SLAB_BYTES, (capacity_bytes or _SLABS * _SLAB_BYTES) // _SLABS)
-        self._max_rows = max_piece_rows(capacity)
-        self._writer = PieceWriter(spec)
-        self._reader = PieceReader(spec)
-        self._table = PieceTable()
+        self._max_rows = max_chunk_rows(capacity)
+        self._writer = ChunkEncoder(spec)
+        self._reader = ChunkDecoder(spec)
+        self._table = ChunkIndex()
         self._slabs: deque[_Slab] = deque()
         self._first_slab = 0
         self._sessions: list[Mapping[str, object]] = []
@@ -75,7 +75,7 @@ class MemoryStorage:
         return self._spec
 
     @property
-    def table(self) -> PieceTable:
+    def table(self) -> ChunkIndex:
         """The index of what is stored."""
         return self._table
 
@@ -85,8 +85,8 @@ class MemoryStorage:
         return False
 
     @property
-    def lost_pieces(self) -> int:
-        """Pieces that were left out."""
+    def lost_chunks(self) -> int:
+        """Chunks that were left out."""
         return int((self._table.records["end"] & End.LOST != 0).sum())
 
     @property
@@ -96,7 +96,7 @@ class MemoryStorage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of RAM taken for stored pieces."""
+        """Bytes of RAM taken for stored chunks."""
         return sum(slab.memory.nbytes for slab in self._slabs)
 
     @property
@@ -108,22 +108,22 @@ class MemoryStorage:
         """Note that a new run writes here."""
         self._sessions.append(facts)
 
-    def add(self, pieces: Sequence[Piece]) -> None:
-        """Store pieces, evicting the oldest slabs where the capacity asks for it.
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Store chunks, evicting the oldest slabs where the capacity asks for it.
 
         Raises:
-            ValueError: A piece does not continue its episode, or is larger than the capacity;
+            ValueError: A chunk does not continue its episode, or is larger than the capacity;
                 nothing was stored.
             SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
         """
-        parts = [part for piece in pieces for part in piece.split(self._max_rows)]
+        parts = [part for chunk in chunks for part in chunk.split(self._max_rows)]
         self._table.check(parts)
-        encoded = [self._writer.encode(piece) for piece in parts]
-        for piece, data in zip(parts, encoded, strict=True):
-            check_piece_bytes(piece, sum(map(len, data)), self._capacity_bytes)
+        encoded = [self._writer.encode(chunk) for chunk in parts]
+        for chunk, data in zip(parts, encoded, strict=True):
+            check_chunk_bytes(chunk, sum(map(len, data)), self._capacity_bytes)
         with self._lock:
-            for piece, data in zip(parts, encoded, strict=True):
-                self._add(piece, data)
+            for chunk, data in zip(parts, encoded, strict=True):
+                self._add(chunk, data)
 
     def drop_before(self, row_id: int) -> None:
         """Forget slabs all of whose rows are older than the one with this id."""
@@ -132,16 +132,16 @@ class MemoryStorage:
                 self._evict()
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """The slab that holds the piece at a position of the table, and where it begins in it."""
+        """The slab that holds the chunk at a position of the table, and where it begins in it."""
         record = self._table.records[position - self._table.base]
         return self._slabs[int(record["segment"]) - self._first_slab].memory, int(record["offset"])
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        """JSON-able facts about the episode of the piece at a position."""
+        """JSON-able facts about the episode of the chunk at a position."""
         return self._reader.metadata(*self.payload(position))
 
     def lose(self, position: int) -> None:
-        """Leave out a piece."""
+        """Leave out a chunk."""
         self._table.lose([position])
 
     def refresh(self) -> bool:
@@ -151,15 +151,15 @@ class MemoryStorage:
     def close(self) -> None:
         """Keep the data: RAM is released with the object."""
 
-    def _add(self, piece: Piece, parts: list[Part]) -> None:
+    def _add(self, chunk: Chunk, parts: list[Part]) -> None:
         nbytes = sum(map(len, parts))
-        slab = self._slab_for(nbytes, piece.rows)
+        slab = self._slab_for(nbytes, chunk.rows)
         offset = slab.used
         for part in parts:
             slab.memory[slab.used : slab.used + len(part)] = np.frombuffer(part, np.uint8)
             slab.used += len(part)
-        slab.rows += piece.rows
-        self._table.append(piece, self._first_slab + len(self._slabs) - 1, offset, nbytes)
+        slab.rows += chunk.rows
+        self._table.append(chunk, self._first_slab + len(self._slabs) - 1, offset, nbytes)
         while self._capacity is not None and self._table.steps > self._capacity:
             self._evict()
 
@@ -185,7 +185,7 @@ class MemoryStorage:
 
 
 class _Slab:
-    """A stretch of memory that pieces are appended to."""
+    """A stretch of memory that chunks are appended to."""
 
     def __init__(self, nbytes: int) -> None:
         self.memory = np.empty(nbytes, np.uint8)
@@ -193,12 +193,12 @@ class _Slab:
         self.rows = 0
 
     def has_room(self, nbytes: int, rows: int, max_rows: int) -> bool:
-        """A piece of so many bytes and rows still goes in."""
+        """A chunk of so many bytes and rows still goes in."""
         return self.used + nbytes <= len(self.memory) and self.rows + rows <= max_rows
 
 
-def max_piece_rows(capacity: int | None) -> int:
-    """Rows of the largest piece, and of a slab or segment, under a capacity in steps."""
+def max_chunk_rows(capacity: int | None) -> int:
+    """Rows of the largest chunk, and of a slab or segment, under a capacity in steps."""
     return 1 << 40 if capacity is None else max(1, capacity // _SLABS)
 
 
@@ -209,11 +209,11 @@ def check_capacity(capacity: int | None, capacity_bytes: int | None) -> None:
             raise ValueError(f"{name}: expected a whole number >= 1 or None, got {value!r}")
 
 
-def check_piece_bytes(piece: Piece, nbytes: int, capacity_bytes: int | None) -> None:
-    """Refuse a piece that alone takes more than the whole budget."""
+def check_chunk_bytes(chunk: Chunk, nbytes: int, capacity_bytes: int | None) -> None:
+    """Refuse a chunk that alone takes more than the whole budget."""
     if capacity_bytes is not None and nbytes > capacity_bytes:
         raise ValueError(
-            f"one piece of {piece.rows} rows takes {nbytes} bytes, expected at most "
+            f"one chunk of {chunk.rows} rows takes {nbytes} bytes, expected at most "
             f"capacity_bytes={capacity_bytes}: raise capacity_bytes"
         )
 

@@ -1,4 +1,4 @@
-"""What a storage is: a place that keeps pieces in order under a capacity, in RAM or in a folder."""
+"""What a storage is: a place that keeps chunks in order under a capacity, in RAM or in a folder."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Protocol
 
-from stepwell.buffers.episode import Piece
+from stepwell.buffers.episode import Chunk
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 
 __all__ = ["Storage"]
 
 
 class Storage(Protocol):
-    """Keeps pieces in order; the oldest ones go when the capacity is reached.
+    """Keeps chunks in order; the oldest ones go when the capacity is reached.
 
     `tests/support/storage_contract.py` runs one list of rules on every Storage.
     """
@@ -26,7 +26,7 @@ class Storage(Protocol):
         ...
 
     @property
-    def table(self) -> PieceTable:
+    def table(self) -> ChunkIndex:
         """The index of what is stored."""
         ...
 
@@ -37,12 +37,12 @@ class Storage(Protocol):
 
     @property
     def skips_corrupt(self) -> bool:
-        """Damaged pieces are left out instead of ending a read."""
+        """Damaged chunks are left out instead of ending a read."""
         ...
 
     @property
-    def lost_pieces(self) -> int:
-        """Pieces that are left out as damaged."""
+    def lost_chunks(self) -> int:
+        """Chunks that are left out as damaged."""
         ...
 
     @property
@@ -52,7 +52,7 @@ class Storage(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of RAM or disk that the stored pieces take."""
+        """Bytes of RAM or disk that the stored chunks take."""
         ...
 
     @property
@@ -64,11 +64,11 @@ class Storage(Protocol):
         """Note, for good, that a new run writes here."""
         ...
 
-    def add(self, pieces: Sequence[Piece]) -> None:
-        """Store pieces; when it returns they are kept for good.
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Store chunks; when it returns they are kept for good.
 
         Raises:
-            ValueError: A piece does not continue its episode; nothing was stored.
+            ValueError: A chunk does not continue its episode; nothing was stored.
         """
         ...
 
@@ -77,15 +77,15 @@ class Storage(Protocol):
         ...
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """Memory that holds the piece at a position of the table, and where it begins in it."""
+        """Memory that holds the chunk at a position of the table, and where it begins in it."""
         ...
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        """JSON-able facts about the episode of the piece at a position."""
+        """JSON-able facts about the episode of the chunk at a position."""
         ...
 
     def lose(self, position: int) -> None:
-        """Leave out a piece whose bytes are damaged."""
+        """Leave out a chunk whose bytes are damaged."""
         ...
 
     def refresh(self) -> bool:

@@ -16,13 +16,13 @@ from stepwell.collectors.cli import collect_options as option
 from stepwell.collectors.cli.collect import CollectJob, collect_into
 from stepwell.collectors.cli.convert import add_convert_command
 from stepwell.collectors.cli.copy_commands import add_copy_commands
-from stepwell.collectors.cli.env_options import Knobs
+from stepwell.collectors.cli.env_options import EnvOptions
 from stepwell.collectors.cli.envs import show_envs
 from stepwell.collectors.cli.errors import BAD_INPUT, reported, show_error
 from stepwell.collectors.cli.exchange_commands import add_exchange_commands
 from stepwell.collectors.cli.health import add_health_commands
 from stepwell.collectors.cli.info import show_store
-from stepwell.collectors.cli.make import EnvWish
+from stepwell.collectors.cli.make import EnvRequest
 from stepwell.collectors.cli.nes import action_set, crop_area, one_or_several
 from stepwell.collectors.cli.numbers import info_field, number_of_bytes, screen_size, whole_number
 from stepwell.collectors.cli.options import Debug, Json, Quiet
@@ -228,12 +228,12 @@ def collect(
             given["size"] = screen_size("--size", size)
         collect_into(
             CollectJob(
-                envs=EnvWish(
+                envs=EnvRequest(
                     env=env,
                     num_envs=_count("--num-envs", num_envs) or 0,
                     backend=backend,
                     num_workers=_count("--workers", workers, 0),
-                    knobs=Knobs(**given),  # type: ignore[typeddict-item]
+                    knobs=EnvOptions(**given),  # type: ignore[typeddict-item]
                 ),
                 out=out,
                 goal=Goal(_count("--steps", steps), _count("--episodes", episodes)),

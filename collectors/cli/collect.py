@@ -18,7 +18,7 @@ from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.cli.facts import disk_bytes_of, size_in_words
 from stepwell.collectors.cli.fields import missing_values
-from stepwell.collectors.cli.make import EnvWish, make_envs
+from stepwell.collectors.cli.make import EnvRequest, make_envs
 from stepwell.collectors.cli.nes import refuse_endless
 from stepwell.collectors.cli.policy import load_policy
 from stepwell.collectors.cli.progress import Goal, LiveLine, packed, progress_parts, summary
@@ -51,7 +51,7 @@ class CollectJob:
         as_json: Print one JSON object instead of the summary.
     """
 
-    envs: EnvWish
+    envs: EnvRequest
     out: Path
     goal: Goal
     policy: str

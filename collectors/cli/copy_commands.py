@@ -212,7 +212,7 @@ def copy(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Copy a store, bit for bit; what was stored in many small pieces is joined into large ones.
+    """Copy a store, bit for bit; what was stored in many small chunks is joined into large ones.
 
     stepwell copy runs/pong --out backup/pong
     stepwell copy runs/pong --out runs/fast --codec observation=raw

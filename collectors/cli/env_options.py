@@ -9,8 +9,8 @@ __all__ = [
     "AtariBackend",
     "AtariKnobs",
     "Backend",
+    "EnvOptions",
     "GameKnobs",
-    "Knobs",
     "NesBackend",
     "NesKnobs",
     "atari_backend",
@@ -65,7 +65,7 @@ class NesKnobs(GameKnobs, total=False):
     ram_obs: bool
 
 
-class Knobs(AtariKnobs, NesKnobs, total=False):
+class EnvOptions(AtariKnobs, NesKnobs, total=False):
     """Whatever was said."""
 
 
@@ -75,7 +75,7 @@ _OF_PICTURES = ("size", "grayscale", "pool", "crop")
 _PYTHON_ONLY = ("life_loss", "mode", "difficulty")
 
 
-def atari_knobs(env: str, knobs: Knobs) -> AtariKnobs:
+def atari_knobs(env: str, knobs: EnvOptions) -> AtariKnobs:
     """What was said, for an Atari game.
 
     Raises:
@@ -89,7 +89,7 @@ def atari_knobs(env: str, knobs: Knobs) -> AtariKnobs:
     return cast("AtariKnobs", knobs)
 
 
-def nes_knobs(env: str, knobs: Knobs) -> NesKnobs:
+def nes_knobs(env: str, knobs: EnvOptions) -> NesKnobs:
     """What was said, for a cartridge.
 
     Raises:
@@ -111,7 +111,7 @@ def nes_knobs(env: str, knobs: Knobs) -> NesKnobs:
     return cast("NesKnobs", knobs)
 
 
-def refuse_knobs(env: str, knobs: Knobs, backend: Backend | None) -> None:
+def refuse_knobs(env: str, knobs: EnvOptions, backend: Backend | None) -> None:
     """Refuse whatever was said, since the env is no game.
 
     Raises:
@@ -127,7 +127,7 @@ def refuse_knobs(env: str, knobs: Knobs, backend: Backend | None) -> None:
         )
 
 
-def atari_backend(backend: Backend | None, knobs: Knobs) -> AtariBackend:
+def atari_backend(backend: Backend | None, knobs: EnvOptions) -> AtariBackend:
     """The backend of an Atari game: "native" unless a knob needs "python".
 
     Raises:

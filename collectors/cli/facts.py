@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.buffers import Digest, End, Piece, SequenceReplayBuffer, Spec
-from stepwell.buffers.storage.chunk_codec import PieceReader
+from stepwell.buffers import Chunk, Digest, End, SequenceReplayBuffer, Spec
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.report import format_bytes
 
@@ -33,7 +33,7 @@ class StoreFacts:
         truncated: Episodes that ended like that, and not terminated.
         cut: Episodes of which the end was not recorded.
         beheaded: Episodes whose beginning was evicted, or lost.
-        lost_pieces: Pieces that a repair took out.
+        lost_chunks: Chunks that a repair took out.
         returns: [E] of the episodes that are there from beginning to end, by their ids.
         lengths: [E] env steps of the same.
         raw_bytes: Bytes of the stored rows uncompressed, each frame counted once.
@@ -52,7 +52,7 @@ class StoreFacts:
     truncated: int
     cut: int
     beheaded: int
-    lost_pieces: int
+    lost_chunks: int
     returns: np.ndarray
     lengths: np.ndarray
     raw_bytes: int
@@ -84,7 +84,7 @@ class StoreFacts:
             "truncated": self.truncated,
             "cut": self.cut,
             "beheaded": self.beheaded,
-            "lost_pieces": self.lost_pieces,
+            "lost_chunks": self.lost_chunks,
             "returns": spread_of(self.returns),
             "lengths": spread_of(self.lengths),
             "raw_bytes": self.raw_bytes,
@@ -121,7 +121,7 @@ def facts_of(path: Path) -> StoreFacts:
             truncated=int(is_truncated.sum()),
             cut=int((~is_terminated & ~is_truncated).sum()),
             beheaded=int((tails["head"] > 0).sum()),
-            lost_pieces=storage.lost_pieces,
+            lost_chunks=storage.lost_chunks,
             returns=np.array(
                 [returns[episode] for episode in whole["episode"].tolist()], np.float64
             ),
@@ -176,7 +176,7 @@ def digest_of(path: Path) -> str:
     with SequenceReplayBuffer.open(path, read_only=True) as replay:
         for episode in replay.iter_episodes():
             digest.update(
-                Piece(episode.id, episode.stream, episode.first_row, episode.end, episode.fields)
+                Chunk(episode.id, episode.stream, episode.first_row, episode.end, episode.fields)
             )
     return digest.hexdigest()
 
@@ -195,12 +195,12 @@ def spread_of(numbers: np.ndarray) -> dict[str, float] | None:
 
 def _returns(storage: DiskStorage) -> dict[int, float]:
     """Sum of the stored rewards, by episode."""
-    reader = PieceReader(storage.spec)
+    reader = ChunkDecoder(storage.spec)
     place = [field.name for field in storage.spec.fields].index("reward")
     totals: dict[int, float] = {}
     for position in range(storage.table.base, storage.table.base + len(storage.table)):
         record = storage.table.record(position)
-        if not record.rows:  # its one row is in the next piece again
+        if not record.rows:  # its one row is in the next chunk again
             continue
         buffer, origin = storage.payload(position)
         rewards = np.empty(record.rows, np.float64)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepwell.collectors.cli.make import EnvWish, make_envs
+from stepwell.collectors.cli.make import EnvRequest, make_envs
 
 __all__ = ["missing_values"]
 
 
-def missing_values(info: Mapping[str, object], wish: EnvWish) -> dict[str, object]:
+def missing_values(info: Mapping[str, object], wish: EnvRequest) -> dict[str, object]:
     """The value that stands for "not there", for each info field.
 
     Args:
@@ -27,7 +27,7 @@ def missing_values(info: Mapping[str, object], wish: EnvWish) -> dict[str, objec
         ValueError: A field is in neither info.
 
     Example:
-        >>> missing_values({"lives": None, "speed": 0.0}, EnvWish("Pong", 8))
+        >>> missing_values({"lives": None, "speed": 0.0}, EnvRequest("Pong", 8))
         {'lives': array(-1, dtype=int32), 'speed': 0.0}
     """
     unsaid = [name for name, value in info.items() if value is None]
@@ -46,7 +46,7 @@ def missing_values(info: Mapping[str, object], wish: EnvWish) -> dict[str, objec
     }
 
 
-def _first_infos(wish: EnvWish) -> dict[str, object]:
+def _first_infos(wish: EnvRequest) -> dict[str, object]:
     envs = make_envs(replace(wish, num_envs=1, num_workers=None))
     try:
         _, at_reset = envs.reset(seed=0)

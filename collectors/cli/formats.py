@@ -48,7 +48,7 @@ def show_formats(name: str | None, *, as_json: bool) -> None:
 
 def _said(format_: Format) -> dict[str, object]:
     """All about a format, as plain data."""
-    from stepwell.buffers.bridges.formats.options import words_of
+    from stepwell.buffers.bridges.formats.options import option_help
 
     sides = {"export": format_.export_options, "import": format_.import_options}
     return {
@@ -56,7 +56,7 @@ def _said(format_: Format) -> dict[str, object]:
         "install": format_.install,
         "kind": format_.kind,
         **{
-            side: {option: words._asdict() for option, words in words_of(options).items()}
+            side: {option: words._asdict() for option, words in option_help(options).items()}
             for side, options in sides.items()
         },
     }
@@ -72,14 +72,14 @@ def _overview(found: Mapping[str, Format]) -> rich.table.Table:
 
 def _show(name: str, format_: Format, console: rich.console.Console) -> None:
     """One format, with its options."""
-    from stepwell.buffers.bridges.formats.options import words_of
+    from stepwell.buffers.bridges.formats.options import option_help
 
     console.print(rich.text.Text.assemble((name, "bold"), f"  {format_.about}"))
     if format_.install:
         console.print(rich.text.Text(f"needs: pip install {format_.install}"))
     for command, options in (
-        (f"stepwell export ... --to {name}", words_of(format_.export_options)),
-        (f"stepwell import ... --from {name}", words_of(format_.import_options)),
+        (f"stepwell export ... --to {name}", option_help(format_.export_options)),
+        (f"stepwell import ... --from {name}", option_help(format_.import_options)),
     ):
         console.print(rich.text.Text(f"\n{command}", style="bold"))
         if options:

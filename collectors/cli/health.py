@@ -109,7 +109,7 @@ def _watched(
         def show(nbytes: int) -> None:
             nonlocal done, due
             done += nbytes
-            if time.perf_counter() >= due:  # a piece may be read faster than a line is drawn
+            if time.perf_counter() >= due:  # a chunk may be read faster than a line is drawn
                 line.say(f"{folder}  {format_bytes(done)} of {format_bytes(total)}")
                 due = time.perf_counter() + _REDRAW_SECONDS
 
@@ -120,12 +120,12 @@ def _verify_lines(report: VerifyReport) -> list[str]:
     found = [_damage_line(damage) for damage in report.damages]
     whole = (
         f"{report.path}: {'whole' if report.is_whole else 'DAMAGED'}, {report.episodes:,} episodes,"
-        f" {report.rows:,} rows, {report.pieces:,} pieces in {report.segments:,} files, "
+        f" {report.rows:,} rows, {report.chunks:,} chunks in {report.segments:,} files, "
         f"{format_bytes(report.nbytes)} compared"
     )
     lines = [*found, whole, *_recovery_lines(report.recovery, "the next writer brings in order")]
-    if report.lost_pieces:
-        lines.append(f"  {report.lost_pieces:,} pieces were taken out by an earlier repair")
+    if report.lost_chunks:
+        lines.append(f"  {report.lost_chunks:,} chunks were taken out by an earlier repair")
     if found:
         lines.append(f"  what can be done: stepwell repair {report.path}")
     return lines
@@ -165,7 +165,7 @@ def _recovery_lines(recovery: Recovery, what: str) -> list[str]:
     if recovery.healed:
         lines.append(f"  {recovery.healed:,} second copies were missing or damaged: {what}")
     if recovery.torn:
-        lines.append(f"  {recovery.torn:,} pieces of a flush that never returned: left out")
+        lines.append(f"  {recovery.torn:,} chunks of a flush that never returned: left out")
     return lines
 
 
@@ -188,10 +188,10 @@ def _verify_json(report: VerifyReport) -> dict[str, object]:
         "torn": report.recovery.torn,
         "episodes": report.episodes,
         "rows": report.rows,
-        "pieces": report.pieces,
+        "chunks": report.chunks,
         "segments": report.segments,
         "compared_bytes": report.nbytes,
-        "lost_pieces": report.lost_pieces,
+        "lost_chunks": report.lost_chunks,
     }
 
 
@@ -211,7 +211,7 @@ def _damages_json(damages: Sequence[Damage]) -> list[dict[str, object]]:
         {
             "file": str(damage.path),
             "what": damage.what,
-            "piece": damage.slot,
+            "chunk": damage.slot,
             "rows": damage.rows,
             "is_harmless": damage.is_harmless,
         }

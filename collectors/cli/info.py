@@ -129,8 +129,8 @@ def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str
     ends = ", ".join(f"{count:,} {name}" for name, count in counts if count)
     beheaded = f"; {facts.beheaded:,} without beginning" if facts.beheaded else ""
     yield "episodes", f"{facts.episodes:,}{': ' if ends else ''}{ends}{beheaded}"
-    if facts.lost_pieces:
-        yield "lost", f"{facts.lost_pieces:,} damaged pieces, which a repair took out"
+    if facts.lost_chunks:
+        yield "lost", f"{facts.lost_chunks:,} damaged chunks, which a repair took out"
     yield "return", _spread(facts.returns)
     yield "length", _spread(facts.lengths)
     yield (

@@ -11,7 +11,7 @@ import gymnasium
 from stepwell.collectors.cli.catalogue import unknown_env
 from stepwell.collectors.cli.env_options import (
     Backend,
-    Knobs,
+    EnvOptions,
     atari_backend,
     atari_knobs,
     nes_backend,
@@ -23,11 +23,11 @@ from stepwell.collectors.cli.nes import is_cartridge
 from stepwell.collectors.vector_envs import Vector
 from stepwell.wrappers.atari_games import atari_name
 
-__all__ = ["EnvWish", "make_envs"]
+__all__ = ["EnvRequest", "make_envs"]
 
 
 @dataclass(frozen=True, slots=True)
-class EnvWish:
+class EnvRequest:
     """What the user asked for.
 
     Args:
@@ -44,17 +44,17 @@ class EnvWish:
     num_envs: int
     backend: Backend | None = None
     num_workers: int | None = None
-    knobs: Knobs = field(default_factory=Knobs)
+    knobs: EnvOptions = field(default_factory=EnvOptions)
 
 
-def make_envs(wish: EnvWish) -> Vector:
+def make_envs(wish: EnvRequest) -> Vector:
     """Make the envs.
 
     Raises:
         ValueError: There is no such env, or a setting does not apply to it.
 
     Example:
-        >>> envs = make_envs(EnvWish("CartPole-v1", 2, num_workers=0))
+        >>> envs = make_envs(EnvRequest("CartPole-v1", 2, num_workers=0))
         >>> envs.num_envs
         2
         >>> envs.close()
@@ -71,7 +71,7 @@ def make_envs(wish: EnvWish) -> Vector:
     return make_vec(_source(wish.env), wish.num_envs, num_workers=wish.num_workers)
 
 
-def _make_atari(game: str, wish: EnvWish) -> Vector:
+def _make_atari(game: str, wish: EnvRequest) -> Vector:
     knobs = atari_knobs(wish.env, wish.knobs)
     backend = atari_backend(wish.backend, wish.knobs)
     from stepwell.wrappers.atari import make_atari
@@ -79,7 +79,7 @@ def _make_atari(game: str, wish: EnvWish) -> Vector:
     return make_atari(game, wish.num_envs, backend=backend, num_workers=wish.num_workers, **knobs)
 
 
-def _make_nes(wish: EnvWish) -> Vector:
+def _make_nes(wish: EnvRequest) -> Vector:
     knobs = nes_knobs(wish.env, wish.knobs)
     backend = nes_backend(wish.backend)
     from stepwell.wrappers.nes.vector import make_nes

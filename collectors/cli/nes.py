@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepwell.collectors.cli.env_options import Knobs
+from stepwell.collectors.cli.env_options import EnvOptions
 
 __all__ = ["action_set", "crop_area", "is_cartridge", "one_or_several", "refuse_endless"]
 
@@ -79,7 +79,7 @@ def one_or_several(texts: Sequence[str] | None) -> str | list[str] | None:
     return texts[0] if len(texts) == 1 else list(texts)
 
 
-def refuse_endless(env: str, knobs: Knobs) -> None:
+def refuse_endless(env: str, knobs: EnvOptions) -> None:
     """Refuse to count episodes of which none can ever end.
 
     Raises:

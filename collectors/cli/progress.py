@@ -31,7 +31,7 @@ class Goal(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A piece of a line, which must not be torn.
+    """A chunk of a line, which must not be torn.
 
     Args:
         text: What it says.

@@ -15,7 +15,7 @@ from stepwell.collectors.collector import Collector
 from stepwell.collectors.env_groups import as_vector
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.video import file_names, load_av
-from stepwell.collectors.evaluation.video_recorder import Camera
+from stepwell.collectors.evaluation.video_recorder import VideoRecorder
 from stepwell.collectors.goal import check_number
 from stepwell.collectors.policies.policy import AnyPolicy, check_policy
 from stepwell.collectors.report import CollectReport, EpisodeReport
@@ -100,11 +100,11 @@ def evaluate(
     wanted = _checked_num_envs(envs, num_envs, count)
     vector = _vector_of(envs, wanted, is_filmed=bool(files))
     ended: list[EpisodeReport] = []
-    camera: Camera | None = None
+    camera: VideoRecorder | None = None
     try:
         raw = _raw_scores(vector)
         if files:
-            camera = Camera(vector, files)
+            camera = VideoRecorder(vector, files)
         on_step = None if camera is None else camera.look
         collector = Collector(raw, policy, seed=seed, on_step=on_step, on_episode=ended.append)
         if seeds is None:

@@ -17,7 +17,7 @@ from stepwell.collectors.vector_envs import Vector, mode_of
 from stepwell.wrappers.emulator import emulator_of
 from stepwell.wrappers.recipe import recipe_of
 
-__all__ = ["Camera", "real_time_fps"]
+__all__ = ["VideoRecorder", "real_time_fps"]
 
 _ATARI_FPS = 60  # frames of the console a second; ale-py's metadata says 30
 _USUAL_FPS = 30  # where an env does not tell, as gymnasium takes it
@@ -25,7 +25,7 @@ _USUAL_FPS = 30  # where an env does not tell, as gymnasium takes it
 _AnyEnv = gymnasium.Env[Any, Any]
 
 
-class Camera:
+class VideoRecorder:
     """Renders an env after each row of an episode that is wanted: the reset's first, the last last.
 
     Args:

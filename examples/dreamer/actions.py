@@ -300,8 +300,8 @@ class Actions:
         """The joint distribution that logits [..., input_dim] stand for."""
         if len(self.parts) == 1:
             return self.parts[0].dist(logits)
-        pieces = zip(self.parts, torch.split(logits, self.inputs, -1), strict=True)
-        return Joint([part.dist(piece) for part, piece in pieces], self.outputs)
+        chunks = zip(self.parts, torch.split(logits, self.inputs, -1), strict=True)
+        return Joint([part.dist(chunk) for part, chunk in chunks], self.outputs)
 
     def sample(self, logits: Tensor) -> tuple[Tensor, Distribution]:
         """Vectors [..., output_dim], and the distribution they are from."""
@@ -314,10 +314,10 @@ class Actions:
 
     def to_env(self, action: Tensor) -> Batch:
         """What a vector env takes, in numpy, of vectors [N, output_dim]."""
-        pieces = iter(torch.split(action.detach().cpu(), self.outputs, -1))
+        chunks = iter(torch.split(action.detach().cpu(), self.outputs, -1))
         taken = []
         for leaf, parts in self.leaves:
-            numbers = torch.cat([part.simplify(next(pieces)) for part in parts], -1).numpy()
+            numbers = torch.cat([part.simplify(next(chunks)) for part in parts], -1).numpy()
             shape = (*action.shape[:-1], *(leaf.shape or ()))
             taken.append(numbers.reshape(shape).astype(leaf.dtype))
         return nest(self.space, iter(taken))
@@ -334,6 +334,6 @@ class Actions:
             if not isinstance(numbers, Tensor):
                 numbers = torch.from_numpy(np.array(numbers))  # a copy: it may be read-only
             numbers = numbers.reshape(*numbers.shape[:ndim_before], -1)
-            pieces = torch.split(numbers, [part.num_actions for part in parts], -1)
-            vectors += [part.construct(piece) for part, piece in zip(parts, pieces, strict=True)]
+            chunks = torch.split(numbers, [part.num_actions for part in parts], -1)
+            vectors += [part.construct(chunk) for part, chunk in zip(parts, chunks, strict=True)]
         return vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)

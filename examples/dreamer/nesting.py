@@ -29,8 +29,8 @@ def flat(space: spaces.Space[Any], batch: Batch) -> Iterator[Any]:
         for key, part in space.items():
             yield from flat(part, batch[key])
     elif isinstance(space, spaces.Tuple):
-        for part, piece in zip(space, batch, strict=True):
-            yield from flat(part, piece)
+        for part, chunk in zip(space, batch, strict=True):
+            yield from flat(part, chunk)
     else:
         yield batch
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import Digest, End, Piece
+from stepwell.buffers import Chunk, Digest, End
 
 TERMINATED, TRUNCATED, PENDING, NONE = End.TERMINATED, End.TRUNCATED, End.PENDING, End.NONE
 Episodes = list[tuple[int, int, End]]
@@ -29,56 +29,56 @@ def rows_of(length: int, begin: float = 0.0) -> dict[str, np.ndarray]:
     return {"observation": numbers[:, None].repeat(2, 1), "reward": numbers}
 
 
-def whole(episodes: Episodes, first_id: int = 0) -> list[Piece]:
+def whole(episodes: Episodes, first_id: int = 0) -> list[Chunk]:
     return [
-        Piece(first_id + number, stream, 0, end, rows_of(length, number))
+        Chunk(first_id + number, stream, 0, end, rows_of(length, number))
         for number, (stream, length, end) in enumerate(episodes)
     ]
 
 
-def digest_of(pieces: list[Piece]) -> str:
+def digest_of(chunks: list[Chunk]) -> str:
     digest = Digest()
-    for piece in pieces:
-        digest.update(piece)
+    for chunk in chunks:
+        digest.update(chunk)
     return digest.hexdigest()
 
 
-def in_parts(piece: Piece, data: st.DataObject) -> list[Piece]:
+def in_parts(chunk: Chunk, data: st.DataObject) -> list[Chunk]:
     """The same rows in several flushes, some of which end with a row that has no action yet."""
-    parts: list[Piece] = []
+    parts: list[Chunk] = []
     start = 0
-    while start < piece.rows:
-        stop = data.draw(st.integers(start + 1, piece.rows))
-        is_last = stop == piece.rows
-        can_pend = not is_last or not piece.end.is_final
+    while start < chunk.rows:
+        stop = data.draw(st.integers(start + 1, chunk.rows))
+        is_last = stop == chunk.rows
+        can_pend = not is_last or not chunk.end.is_final
         pends = can_pend and stop - start > 1 and data.draw(st.booleans())
-        rows = {name: rows[start:stop].copy() for name, rows in piece.fields.items()}
+        rows = {name: rows[start:stop].copy() for name, rows in chunk.fields.items()}
         if pends and not is_last:
             rows["reward"][-1] = -1.0  # as blank as an action that was not chosen yet
-        end = PENDING if pends else piece.end if is_last else NONE
-        parts.append(Piece(piece.episode, piece.stream, piece.first_row + start, end, rows))
+        end = PENDING if pends else chunk.end if is_last else NONE
+        parts.append(Chunk(chunk.episode, chunk.stream, chunk.first_row + start, end, rows))
         start = stop - (pends and not is_last)
     return parts
 
 
 @given(EPISODES, st.data(), st.integers(0, 100))
-def test_pieces_and_ids_do_not_count(
+def test_chunks_and_ids_do_not_count(
     episodes: Episodes, data: st.DataObject, first_id: int
 ) -> None:
-    parts = [part for piece in whole(episodes, first_id) for part in in_parts(piece, data)]
+    parts = [part for chunk in whole(episodes, first_id) for part in in_parts(chunk, data)]
     assert digest_of(parts) == digest_of(whole(episodes))
 
 
 def test_the_order_in_which_streams_come_does_not_count() -> None:
-    one, other = Piece(0, 0, 0, TERMINATED, rows_of(3)), Piece(1, 1, 0, NONE, rows_of(4))
+    one, other = Chunk(0, 0, 0, TERMINATED, rows_of(3)), Chunk(1, 1, 0, NONE, rows_of(4))
     assert digest_of([one, other]) == digest_of([other, one])
 
 
-def changed(**change: Any) -> list[Piece]:
+def changed(**change: Any) -> list[Chunk]:
     base: dict[str, Any] = {"episode": 1, "stream": 0, "first_row": 0, "end": TERMINATED}
     return [
-        Piece(0, 0, 0, TERMINATED, rows_of(3)),
-        Piece(**{**base, "fields": rows_of(3), **change}),
+        Chunk(0, 0, 0, TERMINATED, rows_of(3)),
+        Chunk(**{**base, "fields": rows_of(3), **change}),
     ]
 
 
@@ -102,8 +102,8 @@ def test_any_change_gives_another_digest(change: dict[str, Any]) -> None:
 def test_where_episodes_begin_counts() -> None:
     """The same rows, cut elsewhere."""
 
-    def pieces(*lengths: int) -> list[Piece]:
-        ends = [Piece(n, 0, 0, TERMINATED, blank(length)) for n, length in enumerate(lengths)]
+    def chunks(*lengths: int) -> list[Chunk]:
+        ends = [Chunk(n, 0, 0, TERMINATED, blank(length)) for n, length in enumerate(lengths)]
         return ends
 
     def blank(length: int) -> dict[str, np.ndarray]:
@@ -112,7 +112,7 @@ def test_where_episodes_begin_counts() -> None:
     assert (
         len(
             {
-                digest_of(pieces(*lengths))
+                digest_of(chunks(*lengths))
                 for lengths in [(3, 5), (5, 3), (8,), (2, 4, 4), (4, 2, 4)]
             }
         )
@@ -122,17 +122,17 @@ def test_where_episodes_begin_counts() -> None:
 
 def test_a_cut_between_two_episodes_counts() -> None:
     rows = {"reward": np.zeros(4)}
-    joined = [Piece(0, 0, 0, NONE, rows), Piece(0, 0, 4, NONE, rows)]
-    apart = [Piece(0, 0, 0, NONE, rows), Piece(1, 0, 0, NONE, rows)]
+    joined = [Chunk(0, 0, 0, NONE, rows), Chunk(0, 0, 4, NONE, rows)]
+    apart = [Chunk(0, 0, 0, NONE, rows), Chunk(1, 0, 0, NONE, rows)]
     assert digest_of(joined) != digest_of(apart)
 
 
 def test_a_pending_row_counts_where_nothing_followed() -> None:
     rows = {"reward": np.arange(4.0)}
-    cut = [Piece(0, 0, 0, PENDING, rows), Piece(1, 0, 0, NONE, rows)]
+    cut = [Chunk(0, 0, 0, PENDING, rows), Chunk(1, 0, 0, NONE, rows)]
     other = {"reward": np.array([0.0, 1.0, 2.0, 9.0])}
-    assert digest_of(cut) != digest_of([Piece(0, 0, 0, PENDING, other), cut[1]])
-    assert digest_of(cut) == digest_of([Piece(0, 0, 0, NONE, rows), cut[1]])
+    assert digest_of(cut) != digest_of([Chunk(0, 0, 0, PENDING, other), cut[1]])
+    assert digest_of(cut) == digest_of([Chunk(0, 0, 0, NONE, rows), cut[1]])
 
 
 def test_nothing_has_a_digest_too() -> None:

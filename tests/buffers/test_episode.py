@@ -1,4 +1,4 @@
-"""Episodes and pieces."""
+"""Episodes and chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stepwell.buffers import End, Episode, Piece, Spec
+from stepwell.buffers import Chunk, End, Episode, Spec
 
 SPEC = Spec.from_spaces(
     spaces.Dict({"a": spaces.Discrete(9), "b": spaces.Tuple((spaces.Discrete(9),))}),
@@ -55,11 +55,11 @@ def test_an_episode_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 7, 100])
-def test_a_piece_splits_into_the_same_rows(max_rows: int) -> None:
-    piece = Piece(5, 2, 10, End.TERMINATED, rows(7), {"seed": 1})
-    parts = piece.split(max_rows)
+def test_a_chunk_splits_into_the_same_rows(max_rows: int) -> None:
+    chunk = Chunk(5, 2, 10, End.TERMINATED, rows(7), {"seed": 1})
+    parts = chunk.split(max_rows)
     assert all(part.rows <= max_rows for part in parts)
-    for name, column in piece.fields.items():
+    for name, column in chunk.fields.items():
         assert np.concatenate([part.fields[name] for part in parts]).tolist() == column.tolist()
     assert [part.first_row for part in parts] == list(range(10, 17, max_rows))
     assert [part.end for part in parts] == [End.NONE] * (len(parts) - 1) + [End.TERMINATED]

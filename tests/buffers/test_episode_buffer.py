@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, EpisodeBuffer, Field, Piece, Spec, SpecMismatch
+from stepwell.buffers import Chunk, End, EpisodeBuffer, Field, Spec, SpecMismatch
 from stepwell.buffers import episode_buffer as module
 
 SPEC = Spec.from_spaces(
@@ -34,12 +34,12 @@ class Run:
 class Driver:
     """Writes numbered rows and keeps what it wrote in lists."""
 
-    def __init__(self, num_envs: int, piece_rows: int | None, spec: Spec = SPEC) -> None:
-        self.buffer = EpisodeBuffer(spec, num_envs, piece_rows=piece_rows)
+    def __init__(self, num_envs: int, chunk_rows: int | None, spec: Spec = SPEC) -> None:
+        self.buffer = EpisodeBuffer(spec, num_envs, chunk_rows=chunk_rows)
         self.number = 0
         self.open: dict[int, Run] = {}
         self.runs: list[Run] = []
-        self.pieces: list[Piece] = []
+        self.chunks: list[Chunk] = []
 
     def observe(self, envs: list[int], first: list[bool], ends: list[End]) -> None:
         rows = []
@@ -79,27 +79,27 @@ class Driver:
         self.buffer.act(values, env_ids=np.array(envs))
 
     def take(self, *, everything: bool) -> None:
-        for piece in self.buffer.take(everything=everything):
-            rows = {name: rows.copy() for name, rows in piece.fields.items()}
-            place = piece.episode, piece.stream, piece.first_row, piece.end
-            self.pieces.append(Piece(*place, rows, piece.metadata))
+        for chunk in self.buffer.take(everything=everything):
+            rows = {name: rows.copy() for name, rows in chunk.fields.items()}
+            place = chunk.episode, chunk.stream, chunk.first_row, chunk.end
+            self.chunks.append(Chunk(*place, rows, chunk.metadata))
 
     def joined(self) -> list[Run]:
-        """The episodes that the pieces make up, pending rows superseded."""
+        """The episodes that the chunks make up, pending rows superseded."""
         found: dict[int, Run] = {}
-        for piece in self.pieces:
-            if piece.first_row == 0:
-                assert piece.episode not in found
-                found[piece.episode] = Run(piece.stream)
-            assert piece.metadata["stream"] == piece.stream
-            run = found[piece.episode]
-            assert run.stream == piece.stream
+        for chunk in self.chunks:
+            if chunk.first_row == 0:
+                assert chunk.episode not in found
+                found[chunk.episode] = Run(chunk.stream)
+            assert chunk.metadata["stream"] == chunk.stream
+            run = found[chunk.episode]
+            assert run.stream == chunk.stream
             if run.end & End.PENDING:
                 run.observations.pop()
                 run.actions.pop()
             assert not run.end.is_final
-            assert len(run.observations) == piece.first_row
-            values = {name: rows.tolist() for name, rows in piece.fields.items()}
+            assert len(run.observations) == chunk.first_row
+            values = {name: rows.tolist() for name, rows in chunk.fields.items()}
             numbers = [first for first, _ in values["observation"]]
             assert values["observation"] == [[n, n] for n in numbers]
             assert values["reward"] == [n * 0.5 for n in numbers]
@@ -107,7 +107,7 @@ class Driver:
             assert values["extra/value"] == values["action"]
             run.observations += numbers
             run.actions += values["action"]
-            run.end = piece.end
+            run.end = chunk.end
         return [found[episode] for episode in sorted(found)]
 
 
@@ -124,11 +124,11 @@ ENDS = st.sampled_from([End.NONE] * 8 + [End.TERMINATED, End.TRUNCATED, End(3)])
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 9))
 @settings(max_examples=80)
-def test_pieces_make_up_exactly_the_rows_that_were_given(
-    data: st.DataObject, num_envs: int, piece_rows: int
+def test_chunks_make_up_exactly_the_rows_that_were_given(
+    data: st.DataObject, num_envs: int, chunk_rows: int
 ) -> None:
     """Any groups of envs, any flushes, any ends, cuts and restarts: nothing lost, nothing twice."""
-    driver = Driver(num_envs, piece_rows)
+    driver = Driver(num_envs, chunk_rows)
     for _ in range(data.draw(st.integers(1, 40))):
         envs = data.draw(
             st.lists(st.integers(0, num_envs - 1), min_size=1, max_size=num_envs, unique=True)
@@ -156,13 +156,13 @@ def test_a_row_that_awaits_its_action_is_handed_out_and_superseded() -> None:
     driver.act([0])
     driver.observe([0], [False], [End.NONE])
     driver.take(everything=True)
-    assert [(p.rows, p.end) for p in driver.pieces] == [(2, End.PENDING)]
+    assert [(p.rows, p.end) for p in driver.chunks] == [(2, End.PENDING)]
     driver.take(everything=True)
-    assert len(driver.pieces) == 1
+    assert len(driver.chunks) == 1
     driver.act([0])
     driver.observe([0], [False], [End.TERMINATED])
     driver.take(everything=True)
-    assert [(p.first_row, p.rows, p.end) for p in driver.pieces[1:]] == [(1, 2, End.TERMINATED)]
+    assert [(p.first_row, p.rows, p.end) for p in driver.chunks[1:]] == [(1, 2, End.TERMINATED)]
     assert driver.joined()[0].actions == [1, 2, 0]
 
 
@@ -174,7 +174,7 @@ def test_a_row_that_came_after_its_env_was_taken_is_handed_out_alone() -> None:
     driver.take(everything=False)
     driver.observe([0], [False], [End.NONE])
     driver.take(everything=True)
-    assert [(p.first_row, p.rows, p.end) for p in driver.pieces] == [
+    assert [(p.first_row, p.rows, p.end) for p in driver.chunks] == [
         (0, 2, End.NONE),
         (2, 1, End.PENDING),
     ]
@@ -186,10 +186,10 @@ def test_a_reset_from_which_nothing_followed_is_no_episode() -> None:
     driver.take(everything=True)
     driver.buffer.cut()
     driver.take(everything=True)
-    assert driver.pieces == []
+    assert driver.chunks == []
 
 
-def test_pieces_of_many_envs_fall_due_one_after_the_other() -> None:
+def test_chunks_of_many_envs_fall_due_one_after_the_other() -> None:
     """Each is then compressed behind one env step instead of all behind the same."""
     driver = Driver(4, 8)
     due: list[list[int]] = []
@@ -197,11 +197,11 @@ def test_pieces_of_many_envs_fall_due_one_after_the_other() -> None:
         driver.observe([0, 1, 2, 3], [row == 0] * 4, [End.NONE] * 4)
         driver.act([0, 1, 2, 3])
         if driver.buffer.is_due:
-            before = len(driver.pieces)
+            before = len(driver.chunks)
             driver.take(everything=False)
-            due.append([piece.stream for piece in driver.pieces[before:]])
+            due.append([chunk.stream for chunk in driver.chunks[before:]])
     assert due == [[3], [2], [1], [0]] * 2 + [[3], [2], [1], [0]]
-    assert max(piece.rows for piece in driver.pieces) == 8
+    assert max(chunk.rows for chunk in driver.chunks) == 8
 
 
 def test_rows_that_nobody_takes_are_refused_before_they_overwrite_others() -> None:
@@ -276,13 +276,13 @@ def test_actions_that_do_not_fit_are_refused() -> None:
         buffer.act({"action": np.zeros(2, np.int64)})
 
 
-@pytest.mark.parametrize(("num_envs", "piece_rows"), [(0, None), (1, 0)])
-def test_numbers_below_one_are_refused(num_envs: int, piece_rows: int | None) -> None:
+@pytest.mark.parametrize(("num_envs", "chunk_rows"), [(0, None), (1, 0)])
+def test_numbers_below_one_are_refused(num_envs: int, chunk_rows: int | None) -> None:
     with pytest.raises(ValueError, match="expected a whole number >= 1, got 0"):
-        EpisodeBuffer(SPEC, num_envs, piece_rows=piece_rows)
+        EpisodeBuffer(SPEC, num_envs, chunk_rows=chunk_rows)
 
 
-def test_the_size_of_pieces_follows_the_size_of_rows() -> None:
+def test_the_size_of_chunks_follows_the_size_of_rows() -> None:
     def rows(shape: tuple[int, ...], num_envs: int) -> int:
         spec = Spec.from_spaces(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2))
         return module._rows_by_size(spec, num_envs)
@@ -323,8 +323,8 @@ def test_one_frame_a_row_is_kept_of_a_stack(padding: str, pad: int) -> None:
     buffer.observe(stacks_of([[pad, pad, 5], [other, other, 7]]), is_first=BOTH)
     buffer.act({"action": np.array([1, 0])})
     buffer.observe(stacks_of([[pad, 5, 6], [other, 7, 8]]))
-    pieces = buffer.take(everything=True)
-    frames = [piece.fields["observation"][:, 0, 0].tolist() for piece in pieces]
+    chunks = buffer.take(everything=True)
+    frames = [chunk.fields["observation"][:, 0, 0].tolist() for chunk in chunks]
     assert frames == [[5, 6], [7, 8]]
 
 

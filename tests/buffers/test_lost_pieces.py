@@ -1,4 +1,4 @@
-"""Pieces whose bytes are gone: what is left counts, and no window reaches over the hole."""
+"""Chunks whose bytes are gone: what is left counts, and no window reaches over the hole."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Piece
-from stepwell.buffers.storage.chunk_index import PieceTable
-from stepwell.buffers.storage.chunk_info import PIECE
-from stepwell.buffers.storage.item_counts import Spans
-from support.models.chunk_model import Recording, piece_of, same_records
+from stepwell.buffers import Chunk, End
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.chunk_info import CHUNK
+from stepwell.buffers.storage.item_counts import Windows
+from support.models.chunk_model import Recording, chunk_of, same_records
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 PROGRAMS = st.lists(
     st.one_of(
         st.sampled_from(["evict", "new segment", "count"]),
-        st.integers(0, 30),  # lose one of the pieces
+        st.integers(0, 30),  # lose one of the chunks
         st.tuples(st.integers(0, 2), st.integers(1, 6), st.sampled_from(ENDS)),
     ),
     max_size=40,
@@ -27,10 +27,10 @@ PROGRAMS = st.lists(
 
 @dataclass
 class Kept:
-    """One stored piece."""
+    """One stored chunk."""
 
     segment: int
-    piece: Piece
+    chunk: Chunk
     is_lost: bool = False
 
 
@@ -48,30 +48,30 @@ class Run:
 
 
 def runs_of(kept: list[Kept]) -> list[Run]:
-    """What is left, piece by piece."""
+    """What is left, chunk by chunk."""
     runs: dict[int, Run] = {}
     done: list[Run] = []
     for each in kept:
-        piece = each.piece
-        run = runs.pop(piece.episode, None)
-        stop = piece.first_row + piece.rows
+        chunk = each.chunk
+        run = runs.pop(chunk.episode, None)
+        stop = chunk.first_row + chunk.rows
         if each.is_lost:
             done += [run] if run else []
             continue
-        settled = not piece.end & End.PENDING
-        if run and piece.first_row == run.stop - (not run.is_settled):
-            runs[piece.episode] = Run(piece.episode, run.head, stop, settled)
+        settled = not chunk.end & End.PENDING
+        if run and chunk.first_row == run.stop - (not run.is_settled):
+            runs[chunk.episode] = Run(chunk.episode, run.head, stop, settled)
         else:
             done += [run] if run else []
-            runs[piece.episode] = Run(piece.episode, piece.first_row, stop, settled)
+            runs[chunk.episode] = Run(chunk.episode, chunk.first_row, stop, settled)
     return done + list(runs.values())
 
 
 class Model:
-    """The table beside a list of pieces."""
+    """The table beside a list of chunks."""
 
     def __init__(self) -> None:
-        self.table = PieceTable()
+        self.table = ChunkIndex()
         self.recording = Recording()
         self.kept: list[Kept] = []
         self.added = 0
@@ -81,7 +81,7 @@ class Model:
         for call in program:
             if call == "count":
                 for length in range(1, 8):
-                    self.table.items(Spans(length))
+                    self.table.items(Windows(length))
             elif call == "new segment":
                 self.segment += 1
             elif call == "evict":
@@ -89,11 +89,11 @@ class Model:
             elif isinstance(call, int):
                 self.lose(call)
             elif not isinstance(call, str):
-                self.append(self.recording.piece(*call))
+                self.append(self.recording.chunk(*call))
 
-    def append(self, piece: Piece) -> None:
-        self.table.append(piece, self.segment, 0, 8)
-        self.kept.append(Kept(self.segment, piece))
+    def append(self, chunk: Chunk) -> None:
+        self.table.append(chunk, self.segment, 0, 8)
+        self.kept.append(Kept(self.segment, chunk))
         self.added += 1
 
     def lose(self, number: int) -> None:
@@ -129,12 +129,12 @@ def test_what_is_left_counts(program: list[str | int | tuple[int, int, End]]) ->
     assert table.base + len(table) == model.added
     for length in (1, 2, 4):
         expected = [window for run in runs for window in run.windows(length)]
-        assert table.items(Spans(length)).total == len(expected)
+        assert table.items(Windows(length)).total == len(expected)
         assert sorted(drawn(table, length)) == sorted(expected)
 
 
-def drawn(table: PieceTable, length: int) -> list[tuple[int, int]]:
-    items = table.items(Spans(length))
+def drawn(table: ChunkIndex, length: int) -> list[tuple[int, int]]:
+    items = table.items(Windows(length))
     index, starts = items.locate(np.arange(items.total))
     episodes = table.records["episode"][index]
     return list(zip(episodes.tolist(), starts.tolist(), strict=True))
@@ -148,32 +148,32 @@ def test_a_table_made_at_once_leaves_out_the_same(
     model = Model()
     model.run(program)
     grown = model.table
-    stored = np.zeros(len(grown), PIECE)
+    stored = np.zeros(len(grown), CHUNK)
     kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows", "segment", "nbytes")
     for name in kept:
         stored[name] = grown.records[name]
-    made = PieceTable.restore(stored, grown.counters, grown.base)
+    made = ChunkIndex.restore(stored, grown.counters, grown.base)
     assert same_records(made.records, grown.records)
     assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
 
 
-def test_an_episode_goes_on_behind_a_lost_piece() -> None:
-    table = PieceTable()
-    table.append(piece_of(0, 0, 5), 0, 0, 8)
+def test_an_episode_goes_on_behind_a_lost_chunk() -> None:
+    table = ChunkIndex()
+    table.append(chunk_of(0, 0, 5), 0, 0, 8)
     table.lose([0])
-    table.check([piece_of(0, 5, 5)])
-    table.append(piece_of(0, 5, 5, End.TERMINATED), 0, 8, 8)
+    table.check([chunk_of(0, 5, 5)])
+    table.append(chunk_of(0, 5, 5, End.TERMINATED), 0, 8, 8)
     assert table.record(1).head == 5
     assert table.record(1).previous == -1
     assert (table.episodes, table.steps, table.rows) == (1, 5, 5)
 
 
 def test_evicting_the_beginning_moves_the_head_of_its_own_run_alone() -> None:
-    table = PieceTable()
-    for number in range(4):  # of one episode, the first piece in a segment of its own
-        table.append(piece_of(0, 5 * number, 5), number > 0, 8 * number, 8)
+    table = ChunkIndex()
+    for number in range(4):  # of one episode, the first chunk in a segment of its own
+        table.append(chunk_of(0, 5 * number, 5), number > 0, 8 * number, 8)
     table.lose([2])
     assert table.records["head"].tolist() == [0, 0, 10, 15]
     table.drop_segment()
     assert table.records["head"].tolist()[::2] == [5, 15]
-    assert table.items(Spans(5)).total == 2
+    assert table.items(Windows(5)).total == 2

@@ -10,11 +10,11 @@ import pytest
 from gymnasium import spaces
 
 from stepwell.buffers import (
+    Chunk,
     End,
     Field,
     MemoryStorage,
     NotEnoughData,
-    Piece,
     SequenceReplayBuffer,
     Spec,
     SpecMismatch,
@@ -24,20 +24,20 @@ from stepwell.buffers import (
 SPEC = Spec.from_spaces(spaces.Box(0, 255, (3,), np.uint8), spaces.Discrete(5))
 
 
-def piece(episode: int = 0, length: int = 10, end: End = End.TERMINATED, **place: int) -> Piece:
+def chunk(episode: int = 0, length: int = 10, end: End = End.TERMINATED, **place: int) -> Chunk:
     rows: dict[str, np.ndarray] = {
         "observation": np.arange(length * 3, dtype=np.uint8).reshape(length, 3),
         "action": np.arange(length) % 5,
         "reward": np.arange(length) / 3,
     }
     where = {"stream": 0, "first_row": 0, **place}
-    return Piece(episode, where["stream"], where["first_row"], end, rows, {"n": episode})
+    return Chunk(episode, where["stream"], where["first_row"], end, rows, {"n": episode})
 
 
 def filled(**options: Any) -> SequenceReplayBuffer:
     replay = SequenceReplayBuffer(seed=options.pop("seed", 0), **options)
     replay.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
-    replay.add([piece(0), piece(1, stream=1)])
+    replay.add([chunk(0), chunk(1, stream=1)])
     return replay
 
 
@@ -107,7 +107,7 @@ def test_numbers_follow_what_was_added() -> None:
     assert (len(replay), replay.steps, replay.episodes) == (18, 18, 2)
     assert 0 < replay.total_bytes <= replay.nbytes
     before = replay.total_bytes
-    replay.add([piece(2)])
+    replay.add([chunk(2)])
     assert replay.total_bytes > before
     assert replay.path is None
     assert replay.is_bound
@@ -115,9 +115,9 @@ def test_numbers_follow_what_was_added() -> None:
 
 def test_episodes_come_in_the_order_of_their_beginnings() -> None:
     replay = filled()
-    replay.add([piece(2, 5, End.NONE, stream=1)])
-    replay.add([piece(3, 5, End.TRUNCATED, stream=0)])
-    replay.add([piece(2, 5, End.TERMINATED, stream=1, first_row=5)])
+    replay.add([chunk(2, 5, End.NONE, stream=1)])
+    replay.add([chunk(3, 5, End.TRUNCATED, stream=0)])
+    replay.add([chunk(2, 5, End.TERMINATED, stream=1, first_row=5)])
     found = [(e.id, e.stream, e.steps, e.end, e.metadata) for e in replay.iter_episodes()]
     assert found == [
         (0, 0, 9, End.TERMINATED, {"n": 0}),
@@ -129,16 +129,16 @@ def test_episodes_come_in_the_order_of_their_beginnings() -> None:
 
 def test_iterating_does_not_see_what_is_added_meanwhile() -> None:
     replay = filled()
-    replay.add([piece(2, 5, End.PENDING)])
+    replay.add([chunk(2, 5, End.PENDING)])
     episodes = replay.iter_episodes()
-    replay.add([piece(2, 5, End.TERMINATED, first_row=4), piece(3)])
+    replay.add([chunk(2, 5, End.TERMINATED, first_row=4), chunk(3)])
     found = [(e.id, e.rows, e.end) for e in episodes]
     assert found == [(0, 10, End.TERMINATED), (1, 10, End.TERMINATED), (2, 4, End.NONE)]
 
 
 def test_an_episode_under_way_is_one_that_was_cut_so_far() -> None:
     replay = filled()
-    replay.add([piece(2, 5, End.PENDING)])
+    replay.add([chunk(2, 5, End.PENDING)])
     *_, newest = replay.iter_episodes()
     assert (newest.id, newest.rows, newest.end, bool(newest.cut[-1])) == (2, 5, End.NONE, True)
 
@@ -147,14 +147,14 @@ def test_an_episode_that_is_evicted_while_iterating_is_an_error() -> None:
     replay = filled(capacity=32)
     episodes = replay.iter_episodes()
     for number in range(2, 20):
-        replay.add([piece(number)])
+        replay.add([chunk(number)])
     with pytest.raises(NotEnoughData, match="an episode was evicted while the episodes were read"):
         list(episodes)
 
 
 def test_values_come_back_exactly() -> None:
     (episode, _) = filled().iter_episodes()
-    for name, rows in piece().fields.items():
+    for name, rows in chunk().fields.items():
         assert episode.fields[name].tobytes() == rows.astype(episode.fields[name].dtype).tobytes()
     assert filled().sample_sequences(2, 2).reward.dtype == np.float32
 
@@ -194,13 +194,13 @@ def test_other_rows_and_other_envs_are_refused() -> None:
 
 def test_nothing_can_be_added_before_the_rows_are_settled() -> None:
     with pytest.raises(NotEnoughData):
-        SequenceReplayBuffer().add([piece()])
+        SequenceReplayBuffer().add([chunk()])
 
 
-def test_pieces_that_do_not_follow_are_refused_as_a_whole() -> None:
+def test_chunks_that_do_not_follow_are_refused_as_a_whole() -> None:
     replay = filled()
-    with pytest.raises(ValueError, match="piece of episode 3 begins with row 4, expected row 0"):
-        replay.add([piece(2), piece(3, first_row=4, stream=1)])
+    with pytest.raises(ValueError, match="chunk of episode 3 begins with row 4, expected row 0"):
+        replay.add([chunk(2), chunk(3, first_row=4, stream=1)])
     assert (replay.episodes, replay.steps) == (2, 18)
 
 
@@ -208,10 +208,10 @@ def test_the_digest_is_that_of_the_rows() -> None:
     one, split = filled(), SequenceReplayBuffer()
     split.bind(SPEC, {})
     for number in (0, 1):
-        for part in piece(number, stream=number).split(3):
+        for part in chunk(number, stream=number).split(3):
             split.add([part])
     assert one.digest() == split.digest()
-    one.add([piece(2)])
+    one.add([chunk(2)])
     assert one.digest() != split.digest()
 
 
@@ -220,7 +220,7 @@ def test_the_digest_stays_that_of_the_rows_that_are_left() -> None:
         replay = SequenceReplayBuffer(capacity=capacity)
         replay.bind(SPEC, {})
         for number in numbers:
-            replay.add([piece(number)])
+            replay.add([chunk(number)])
         return replay.digest(), [episode.id for episode in replay.iter_episodes()]
 
     found, left = digest(range(60), 160)
@@ -251,7 +251,7 @@ def test_a_store_gives_back_what_was_written(tmp_path: Path) -> None:
         with pytest.raises(SpecMismatch, match=rf"{tmp_path}/run holds other data: skip of the e"):
             more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 3}})
         more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
-        more.add([piece(more.storage.table.next_episode)])
+        more.add([chunk(more.storage.table.next_episode)])
         assert [e.id for e in more.iter_episodes()] == [0, 1, 2]
 
 
@@ -278,7 +278,7 @@ def test_a_store_without_long_episodes_cannot_have_a_weight(tmp_path: Path) -> N
         pass
     with SequenceReplayBuffer(tmp_path / "b") as replay:
         replay.bind(SPEC, {})
-        replay.add([piece(0, 3)])
+        replay.add([chunk(0, 3)])
     with SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"], weights=[1, 1]) as replay:
         replay.sample_sequences(4, 3)
         with pytest.raises(NotEnoughData, match=r"^store 1 of those .* has no episode of 4 rows"):
@@ -303,7 +303,7 @@ def test_a_reader_knows_whether_somebody_writes(tmp_path: Path) -> None:
         assert replay.is_being_written
         with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as reader:
             assert reader.is_being_written
-            replay.add([piece(2)])
+            replay.add([chunk(2)])
             assert (reader.episodes, reader.refresh(), reader.episodes) == (2, True, 3)
             replay.close()
             assert not reader.is_being_written

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import Batch, End, Field, NotEnoughData, Piece, SequenceReplayBuffer, Spec
-from stepwell.buffers.storage.item_counts import Spans
+from stepwell.buffers import Batch, Chunk, End, Field, NotEnoughData, SequenceReplayBuffer, Spec
+from stepwell.buffers.storage.item_counts import Windows
 
 SPEC = Spec.from_spaces(
     spaces.Dict({"place": spaces.Box(0, 2**40, (2,), np.int64), "number": spaces.Discrete(10**6)}),
@@ -37,7 +37,7 @@ def rows_of(episode: int, first_row: int, stop: int) -> dict[str, np.ndarray]:
 
 @dataclass
 class Writer:
-    """Adds rows of numbered episodes, in pieces, as the collector does."""
+    """Adds rows of numbered episodes, in chunks, as the collector does."""
 
     replay: SequenceReplayBuffer
     next_episode: int = 0
@@ -51,8 +51,8 @@ class Writer:
         if not rows:
             self.next_episode += 1
         first_row, stop = rows - pending, rows + new_rows
-        piece = Piece(episode, stream, first_row, end, rows_of(episode, first_row, stop))
-        self.replay.add([piece])
+        chunk = Chunk(episode, stream, first_row, end, rows_of(episode, first_row, stop))
+        self.replay.add([chunk])
         self.lengths[episode], self.ends[episode], self.newest = stop, end, episode
         if not end.is_final:
             self.open[stream] = (episode, stop, bool(end & End.PENDING))
@@ -126,7 +126,7 @@ def test_every_window_is_a_run_of_rows_and_every_run_is_a_window(
             for start in range(rows - length + 1)
         }
         table = written.replay.storage.table
-        assert table.items(Spans(length)).total == len(expected)
+        assert table.items(Windows(length)).total == len(expected)
         if not expected:
             with pytest.raises(NotEnoughData):
                 written.replay.sample_sequences(1, length)
@@ -295,7 +295,7 @@ def test_threads_draw_what_one_thread_draws() -> None:
             "action": np.arange(80),
             "reward": np.arange(80.0),
         }
-        written.replay.add([Piece(0, 0, 0, End.NONE, rows)])
+        written.replay.add([Chunk(0, 0, 0, End.NONE, rows)])
         return written.replay.sample_sequences(64, 16)
 
     one, many = batch(1), batch(3)
@@ -323,11 +323,11 @@ def add_frames(written: Writer, numbers: list[int], first_row: int = 0, episode:
         "action": np.zeros(len(numbers), np.int64),
         "reward": np.zeros(len(numbers)),
     }
-    written.replay.add([Piece(episode, 0, first_row, End.NONE, rows)])
+    written.replay.add([Chunk(episode, 0, first_row, End.NONE, rows)])
 
 
 @pytest.mark.parametrize(("padding", "pad"), [("zero", 0), ("repeat", 11)])
-def test_stacks_are_padded_at_the_start_and_reach_over_pieces(padding: str, pad: int) -> None:
+def test_stacks_are_padded_at_the_start_and_reach_over_chunks(padding: str, pad: int) -> None:
     written = stacked(padding)
     add_frames(written, [11, 12])
     add_frames(written, [13, 14, 15], first_row=2)

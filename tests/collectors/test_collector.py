@@ -20,7 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.step_loop import Turns
+from stepwell.collectors.step_loop import StepLoop
 from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
 
 
@@ -227,7 +227,7 @@ def test_an_error_while_rows_are_written_leaves_envs_that_can_go_on(
     with collector_of(envs, replay=replay, flush_seconds=0) as collector:
         collector.collect(steps=6)
         add = replay.add
-        monkeypatch.setattr(replay, "add", lambda pieces: 1 / 0)
+        monkeypatch.setattr(replay, "add", lambda chunks: 1 / 0)
         with pytest.raises(ZeroDivisionError) as caught:
             collector.collect(steps=6)
         assert caught.value.__notes__ == ["kept: 6 steps, 0 ended episodes, in RAM"]
@@ -240,7 +240,7 @@ def test_an_error_while_rows_are_written_leaves_envs_that_can_go_on(
 def test_a_second_failure_does_not_hide_the_first(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(pieces: Any) -> None:
+    def no_room(chunks: Any) -> None:
         raise OSError("no room on disk")
 
     calls: Iterator[int] = iter(range(100))
@@ -386,7 +386,7 @@ def test_envs_are_closed_even_if_storing_the_rest_fails(
     envs = counters()
     collector = collector_of(envs, replay=replay)
     collector.collect(steps=3)
-    monkeypatch.setattr(Turns, "settle", lambda self: 1 / 0)
+    monkeypatch.setattr(StepLoop, "settle", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collector.close()
     assert envs.closed
@@ -395,7 +395,7 @@ def test_envs_are_closed_even_if_storing_the_rest_fails(
 def test_an_error_in_the_block_is_not_hidden_by_one_while_closing(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Turns, "settle", lambda self: 1 / 0)
+    monkeypatch.setattr(StepLoop, "settle", lambda self: 1 / 0)
     with pytest.raises(RuntimeError, match="mine") as caught, collector_of(replay=replay):
         raise RuntimeError("mine")
     assert caught.value.__notes__ == ["closing failed too: division by zero"]

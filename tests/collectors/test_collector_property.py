@@ -32,7 +32,7 @@ CALLS = st.lists(
     min_size=1,
     max_size=4,
 )
-PIECE_ROWS = st.integers(1, 12)
+CHUNK_ROWS = st.integers(1, 12)
 FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
 
 Plan = Sequence[tuple[int, str]]
@@ -43,7 +43,7 @@ def policy(observation: Any, is_first: Any) -> Any:
     return TraceEnv.choose(observation)
 
 
-def small_pieces(rows: int) -> Any:
+def small_chunks(rows: int) -> Any:
     return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
 
 
@@ -81,19 +81,19 @@ def run(envs: Any, plans: Sequence[Plan], calls: Sequence[Call], flush_seconds: 
     assert_stored(replay, model.episodes)
 
 
-@given(PLANS, MODES, CALLS, PIECE_ROWS, FLUSH_SECONDS)
+@given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS)
 @settings(max_examples=150)
 def test_stored_rows_equal_those_of_single_envs(
     plans: list[Plan],
     mode: AutoresetMode,
     calls: list[Call],
-    piece_rows: int,
+    chunk_rows: int,
     flush_seconds: float,
 ) -> None:
     envs = SyncVectorEnv(
         [partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)], autoreset_mode=mode
     )
-    with small_pieces(piece_rows):
+    with small_chunks(chunk_rows):
         run(envs, plans, calls, flush_seconds)
 
 
@@ -111,23 +111,23 @@ def test_stored_rows_equal_those_of_single_envs_in_worker_processes(
     calls = [("steps", 7), ("steps", 20)]
     if shared_memory or mode is not AutoresetMode.NEXT_STEP:
         calls += [("episodes", 4), ("episodes", 2), ("steps", 9)]
-    with small_pieces(4):
+    with small_chunks(4):
         run(envs, plans, calls, 1e9)
 
 
-@given(PLANS.map(lambda plans: plans[:1]), CALLS, PIECE_ROWS)
+@given(PLANS.map(lambda plans: plans[:1]), CALLS, CHUNK_ROWS)
 @settings(max_examples=30)
 def test_stored_rows_of_a_single_env_equal_its_own(
-    plans: list[Plan], calls: list[Call], piece_rows: int
+    plans: list[Plan], calls: list[Call], chunk_rows: int
 ) -> None:
-    with small_pieces(piece_rows):
+    with small_chunks(chunk_rows):
         run(TraceEnv(plans[0], 0), plans, calls, 1e9)
 
 
-@given(PLANS, st.lists(st.integers(1, 12), min_size=1, max_size=4), PIECE_ROWS, PIECE_ROWS)
+@given(PLANS, st.lists(st.integers(1, 12), min_size=1, max_size=4), CHUNK_ROWS, CHUNK_ROWS)
 @settings(max_examples=40)
 def test_calls_add_up_to_one_call_and_one_digest(
-    plans: list[Plan], splits: list[int], piece_rows: int, other_piece_rows: int
+    plans: list[Plan], splits: list[int], chunk_rows: int, other_chunk_rows: int
 ) -> None:
     """Trap 14: collecting 7 steps, then 13, equals collecting 20."""
 
@@ -135,7 +135,7 @@ def test_calls_add_up_to_one_call_and_one_digest(
         envs = SyncVectorEnv([partial(TraceEnv, plan, tag) for tag, plan in enumerate(plans)])
         replay = sw.SequenceReplayBuffer()
         with (
-            small_pieces(rows),
+            small_chunks(rows),
             sw.Collector(
                 envs, sw.RandomPolicy(), replay, seed=1, flush_seconds=flush_seconds
             ) as collector,
@@ -144,8 +144,8 @@ def test_calls_add_up_to_one_call_and_one_digest(
         assert replay.digest() == reports[-1].digest
         return reports[-1].digest, replay.steps
 
-    digest_in_parts, steps = digest(splits, piece_rows, 0.0)
-    assert digest([steps], other_piece_rows, 1e9) == (digest_in_parts, steps)
+    digest_in_parts, steps = digest(splits, chunk_rows, 0.0)
+    assert digest([steps], other_chunk_rows, 1e9) == (digest_in_parts, steps)
 
 
 def test_the_comparison_finds_one_wrong_number() -> None:

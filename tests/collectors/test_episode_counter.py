@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepwell.collectors.episode_counter import Tally
-from stepwell.collectors.step_result import Arrival
+from stepwell.collectors.episode_counter import EpisodeCounter
+from stepwell.collectors.step_result import StepResult
 
 
 def flags(text: str) -> np.ndarray | None:
@@ -20,9 +20,9 @@ def arrival(
     truncated: str = "",
     env_ids: list[int] | None = None,
     restarts: int = 0,
-) -> Arrival:
+) -> StepResult:
     empty = "." * len(reward)
-    return Arrival(
+    return StepResult(
         None if env_ids is None else np.array(env_ids),
         {"observation": np.arange(len(reward))},
         np.array(reward),
@@ -34,7 +34,7 @@ def arrival(
 
 
 def test_returns_and_lengths_are_those_of_ended_episodes() -> None:
-    tally = Tally(2)
+    tally = EpisodeCounter(2)
     tally.count(arrival([0, 0], "xx"))
     tally.count(arrival([1, 2]))
     tally.count(arrival([3, 4], terminated="x."))
@@ -45,14 +45,14 @@ def test_returns_and_lengths_are_those_of_ended_episodes() -> None:
 
 
 def test_an_episode_with_both_flags_ends_once() -> None:
-    tally = Tally(1)
+    tally = EpisodeCounter(1)
     tally.count(arrival([0], "x"))
     tally.count(arrival([1], terminated="x", truncated="x"))
     assert tally.returns == [1.0]
 
 
 def test_a_count_begins_anew_while_episodes_go_on() -> None:
-    tally = Tally(1)
+    tally = EpisodeCounter(1)
     tally.count(arrival([0], "x"))
     tally.count(arrival([1]))
     tally.begin()
@@ -62,7 +62,7 @@ def test_a_count_begins_anew_while_episodes_go_on() -> None:
 
 
 def test_the_first_episodes_to_start_are_chosen() -> None:
-    tally = Tally(3)
+    tally = EpisodeCounter(3)
     tally.begin(tally.reserve(4))
     assert tally.count(arrival([0, 0, 0], "xxx")) is not None
     tally.count(arrival([1, 1, 1], terminated="x.."))
@@ -85,7 +85,7 @@ def test_the_first_episodes_to_start_are_chosen() -> None:
 
 
 def test_an_episode_that_starts_where_a_chosen_one_broke_off_stands_in_for_it() -> None:
-    tally = Tally(2)
+    tally = EpisodeCounter(2)
     tally.begin(tally.reserve(2))
     tally.count(arrival([0, 0], "xx"))
     tally.count(arrival([1, 1]))
@@ -99,7 +99,7 @@ def test_an_episode_that_starts_where_a_chosen_one_broke_off_stands_in_for_it() 
 
 
 def test_only_episodes_with_steps_are_cut_by_a_reset() -> None:
-    tally = Tally(3)
+    tally = EpisodeCounter(3)
     tally.count(arrival([0, 0, 0], "xxx"))
     tally.count(arrival([1, 1], env_ids=[0, 2]))
     tally.count(arrival([1], terminated="x", env_ids=[2]))
@@ -110,11 +110,11 @@ def test_only_episodes_with_steps_are_cut_by_a_reset() -> None:
 
 
 def test_nothing_is_complete_without_a_limit() -> None:
-    assert not Tally(1).is_complete
+    assert not EpisodeCounter(1).is_complete
 
 
 def test_an_episode_that_nothing_may_stand_in_for_is_noted_as_lost() -> None:
-    tally = Tally(2)
+    tally = EpisodeCounter(2)
     tally.begin(tally.reserve(2), replaces=False)
     tally.count(arrival([0, 0], "xx"))
     tally.count(arrival([1, 1]))

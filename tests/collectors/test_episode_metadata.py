@@ -1,4 +1,4 @@
-"""What users note about episodes reaches every piece, whatever the autoreset mode."""
+"""What users note about episodes reaches every chunk, whatever the autoreset mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
-from stepwell.collectors.episode_metadata import EpisodeFacts, info_of
+from stepwell.collectors.episode_metadata import EpisodeMetadata, info_of
 
 
 class LevelEnv(gymnasium.Env[Any, Any]):
@@ -51,7 +51,7 @@ def test_a_function_sees_the_info_of_each_reset(mode: AutoresetMode) -> None:
         return {"env": env, "level": info["level"], "door": info["maze"]["door"]}
 
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, metadata=metadata) as collector:
-        for _ in range(12):  # many small pieces
+        for _ in range(12):  # many small chunks
             collector.collect(steps=10)
     episodes = list(replay.iter_episodes())
     assert len(episodes) > 8
@@ -97,7 +97,7 @@ def test_facts_that_cannot_be_kept_are_refused_at_once(
 
 
 def test_a_function_must_return_a_mapping() -> None:
-    facts = EpisodeFacts(lambda env, info: 3)  # type: ignore[arg-type]
+    facts = EpisodeMetadata(lambda env, info: 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^metadata: expected a mapping of facts, got 3"):
         facts.of(0, {}, 0)
 

@@ -7,8 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
-from stepwell.collectors.replay_writer import Recorder
-from stepwell.collectors.step_result import Arrival
+from stepwell.collectors.replay_writer import ReplayWriter
+from stepwell.collectors.step_result import StepResult
 
 SPEC = Spec.from_spaces(spaces.Box(0, 9, (1,), np.int64), spaces.Discrete(3))
 
@@ -23,7 +23,7 @@ def replay() -> SequenceReplayBuffer:
 class Feeder:
     """Feeds a recorder with rows that count."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: ReplayWriter) -> None:
         self.recorder, self.t = recorder, 0
 
     def row(self, *, first: bool = False, terminated: bool = False) -> None:
@@ -31,7 +31,7 @@ class Feeder:
         rows = {"observation": np.full((2, 1), self.t % 9)}
         self.t += 1
         self.recorder.observe(
-            Arrival(
+            StepResult(
                 None, rows, np.zeros(2), flag if first else None, flag if terminated else None, None
             )
         )
@@ -41,7 +41,7 @@ class Feeder:
 
 
 def test_rows_wait_for_the_flush(replay: SequenceReplayBuffer) -> None:
-    feed = Feeder(Recorder(replay, 2, flush_seconds=1e9))
+    feed = Feeder(ReplayWriter(replay, 2, flush_seconds=1e9))
     feed.row(first=True)
     for _ in range(5):
         feed.act()
@@ -59,7 +59,7 @@ def test_no_row_waits_longer_than_it_may(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("stepwell.collectors.replay_writer.time.monotonic", lambda: now[0])
-    feed = Feeder(Recorder(replay, 2, flush_seconds=10.0))
+    feed = Feeder(ReplayWriter(replay, 2, flush_seconds=10.0))
     feed.row(first=True)
     feed.act()
     feed.row()
@@ -78,7 +78,7 @@ def test_no_row_waits_longer_than_it_may(
 
 def test_what_is_kept_is_counted_for_this_recorder_alone(replay: SequenceReplayBuffer) -> None:
     for _ in range(2):
-        feed = Feeder(Recorder(replay, 2, flush_seconds=1e9))
+        feed = Feeder(ReplayWriter(replay, 2, flush_seconds=1e9))
         feed.row(first=True)
         feed.act()
         feed.row(terminated=True)
@@ -88,7 +88,7 @@ def test_what_is_kept_is_counted_for_this_recorder_alone(replay: SequenceReplayB
 
 
 def test_a_recorder_notices_that_somebody_else_has_written(replay: SequenceReplayBuffer) -> None:
-    one, other = (Feeder(Recorder(replay, 2, flush_seconds=1e9)) for _ in range(2))
+    one, other = (Feeder(ReplayWriter(replay, 2, flush_seconds=1e9)) for _ in range(2))
     one.row(first=True)
     one.act()
     one.row()
@@ -111,7 +111,7 @@ def test_a_recorder_notices_that_somebody_else_has_written(replay: SequenceRepla
 
 
 def test_the_digest_is_that_of_the_replay(replay: SequenceReplayBuffer) -> None:
-    feed = Feeder(Recorder(replay, 2, flush_seconds=0.0))
+    feed = Feeder(ReplayWriter(replay, 2, flush_seconds=0.0))
     feed.row(first=True)
     for _ in range(4):
         feed.act()

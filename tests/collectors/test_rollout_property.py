@@ -53,14 +53,14 @@ CALLS = st.lists(
     min_size=2,
     max_size=6,
 )
-PIECE_ROWS = st.integers(1, 12)
+CHUNK_ROWS = st.integers(1, 12)
 FLUSH_SECONDS = st.sampled_from([0.0, 1e9])
 
 Plan = Sequence[tuple[int, str]]
 Call = tuple[str, Any]
 
 
-def small_pieces(rows: int) -> Any:
+def small_chunks(rows: int) -> Any:
     return mock.patch.object(episode_buffer, "_rows_by_size", return_value=rows)
 
 
@@ -110,14 +110,14 @@ def run(
         assert_stored(replay, model.episodes)
 
 
-@given(PLANS, MODES, RULES, CALLS, PIECE_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans())
+@given(PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans())
 @settings(max_examples=200)
 def test_rollouts_equal_the_rows_of_single_envs(
     plans: list[Plan],
     mode: AutoresetMode,
     rule: Rule,
     calls: list[Call],
-    piece_rows: int,
+    chunk_rows: int,
     flush_seconds: float,
     with_replay: bool,
     store_state: bool,
@@ -125,7 +125,7 @@ def test_rollouts_equal_the_rows_of_single_envs(
     envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
     options = {"flush_seconds": flush_seconds, "store_state": store_state and bool(rule.initial)}
     replay = sw.SequenceReplayBuffer() if with_replay else None
-    with small_pieces(piece_rows):
+    with small_chunks(chunk_rows):
         run(envs, model_of(plans, rule, mode), calls, replay, **options)
 
 
@@ -234,10 +234,10 @@ def test_14_rollouts_add_up_to_one_rollout(
     assert sum((part.episode_lengths for part in parts), ()) == whole.episode_lengths
 
 
-@given(PLANS, MODES, RULES, st.lists(st.integers(1, 12), min_size=1, max_size=4), PIECE_ROWS)
+@given(PLANS, MODES, RULES, st.lists(st.integers(1, 12), min_size=1, max_size=4), CHUNK_ROWS)
 @settings(max_examples=60)
 def test_a_replay_gets_the_same_rows_as_from_a_plain_collect(
-    plans: list[Plan], mode: AutoresetMode, rule: Rule, lengths: list[int], piece_rows: int
+    plans: list[Plan], mode: AutoresetMode, rule: Rule, lengths: list[int], chunk_rows: int
 ) -> None:
     replays = sw.SequenceReplayBuffer(), sw.SequenceReplayBuffer()
     options = {"seed": 3, "store_state": bool(rule.initial)}
@@ -246,7 +246,7 @@ def test_a_replay_gets_the_same_rows_as_from_a_plain_collect(
         envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
         return sw.Collector(envs, policy_of(rule), replay, **options)  # type: ignore[arg-type]
 
-    with small_pieces(piece_rows), collector_into(replays[0]) as collector:
+    with small_chunks(chunk_rows), collector_into(replays[0]) as collector:
         steps = sum(collector.rollout(length).steps for length in lengths)
     with collector_into(replays[1]) as collector:
         assert collector.collect(steps=steps).steps == steps

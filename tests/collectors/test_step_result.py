@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import VectorEnv
 
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.step_result import Arrival, InfoReader
+from stepwell.collectors.step_result import InfoReader, StepResult
 
 
 def info_of(*infos: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_what_stands_for_missing_must_be_a_number(missing: Any) -> None:
 
 def test_some_rows_of_an_arrival() -> None:
     marks = np.array([True, False, True])
-    whole = Arrival(
+    whole = StepResult(
         None, {"o": np.arange(3)}, np.arange(3.0), marks, None, ~marks, {0: {"seed": 1}}
     )
     part = whole.only(np.array([False, True, True]), np.array([4, 5, 6]))

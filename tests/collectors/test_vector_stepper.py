@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from stepwell.collectors.episode_metadata import EpisodeFacts
+from stepwell.collectors.episode_metadata import EpisodeMetadata
 from stepwell.collectors.step_result import InfoReader
 from stepwell.collectors.vector_stepper import Stepper
 from support.envs.fakes import CounterEnv, RestartVectorEnv
@@ -18,7 +18,7 @@ ZEROS = np.zeros(2, np.int64)
 
 
 def stepper_of(envs: Any) -> Stepper:
-    return Stepper(envs, "observation", InfoReader({}), EpisodeFacts(None))
+    return Stepper(envs, "observation", InfoReader({}), EpisodeMetadata(None))
 
 
 def counters(kind: Any = SyncVectorEnv, length: int = 3, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from stepwell.buffers import DiskStorage, StoreFailed
 from stepwell.buffers.storage.disk.files import Files
 from support.crash.call_failure_scenario import FAILURES, fail_every_call
 from support.crash.crash_truth import APPEND, RING_SMALL, Plan, Truth, require
-from support.models.chunk_model import piece_of
+from support.models.chunk_model import chunk_of
 
 SHAPES = {"append-only": APPEND, "ring": RING_SMALL}
 # Every call fails in one way at least; with --full in all of them.
@@ -69,7 +69,7 @@ def test_a_file_above_the_limit_of_the_system_is_refused_and_loses_nothing(tmp_p
             os._exit(1)
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    truth.begin([piece_of(0)])
+    truth.begin([chunk_of(0)])
     truth.end()
     with DiskStorage.open(path) as storage:
         truth.settle(storage)
@@ -81,15 +81,15 @@ def test_a_file_above_the_limit_of_the_system_is_refused_and_loses_nothing(tmp_p
 
 
 def write_up_to_the_limit(path: Path) -> None:
-    """A segment goes below the limit, the one that a long piece needs does not."""
+    """A segment goes below the limit, the one that a long chunk needs does not."""
     storage = APPEND.create(path, Files())
-    storage.add([piece_of(0)])
+    storage.add([chunk_of(0)])
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
     # Rows of noise: a seventh of them cannot be compressed.
-    long = piece_of(1, 0, 5_000, stream=1)
-    for piece in (long, piece_of(2, stream=2)):
+    long = chunk_of(1, 0, 5_000, stream=1)
+    for chunk in (long, chunk_of(2, stream=2)):
         with pytest.raises(StoreFailed, match=r"no room: a new segment takes \d+ bytes, \d+ are f"):
-            storage.add([piece])
-    require(len(storage.table) == 1, f"{len(storage.table)} pieces")
+            storage.add([chunk])
+    require(len(storage.table) == 1, f"{len(storage.table)} chunks")
     storage.close()

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from stepwell.buffers.storage.chunk_codec import PieceReader
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder
 from stepwell.buffers.storage.disk import files, folder, format, segment
 from support.crash.hostile_runner import Limits, Runner, Verdict, fast_folder
 from support.forged.folders import KINDS
@@ -92,11 +92,11 @@ def opened(path: Path, mode: str, flags: int) -> FileIO:
 
 
 BUGS = {
-    "the head of a piece is believed": Bug(
-        (segment.Segment, "_check_fields"), nothing, "piece: an entry", "buffers/"
+    "the head of a chunk is believed": Bug(
+        (segment.Segment, "_check_fields"), nothing, "chunk: an entry", "buffers/"
     ),
     "verify does not decode": Bug(
-        (PieceReader, "check_rows"), nothing, "piece: a compressed", "verify and the reader"
+        (ChunkDecoder, "check_rows"), nothing, "chunk: a compressed", "verify and the reader"
     ),
     "slots are believed": Bug((segment, "check_slots"), nothing, "slot: ", "buffers/"),
     "numbers of the manifest are believed": Bug(
@@ -117,7 +117,7 @@ def plant(name: str) -> None:
     patch.object(*bug.of, bug.instead).start()  # for as long as the child lives
 
 
-IN_EVERY_RUN = ("the head of a piece is believed", "verify does not decode")
+IN_EVERY_RUN = ("the head of a chunk is believed", "verify does not decode")
 
 
 @pytest.mark.parametrize(

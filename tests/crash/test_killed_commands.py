@@ -51,7 +51,7 @@ def contents(path: Path) -> object:
     if (path / "manifest.json").exists():
         report = verify(path)
         assert report.is_whole
-        return report.episodes, report.rows, report.pieces, report.nbytes
+        return report.episodes, report.rows, report.chunks, report.nbytes
     return sorted(tree(path).items(), key=str) if path.is_dir() else path.stat().st_size
 
 
@@ -71,7 +71,7 @@ def test_a_killed_command_leaves_all_or_nothing_and_can_be_run_again(
 ) -> None:
     if "d3rlpy" in COMMANDS[name]:
         pytest.importorskip("h5py")
-    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._PIECE_ROWS", 60)
+    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._CHUNK_ROWS", 60)
     for sync in ("fsync", "fdatasync"):  # what is written survives the process without them
         monkeypatch.setattr(os, sync, lambda file: None)
     work = Path("home")

@@ -15,7 +15,7 @@ from support.crash.crash_truth import APPEND
 from support.crash.disk_faults import Killed
 from support.crash.medium import Image, Medium, MediumFiles, restore
 from support.crash.power_loss_scenario import lose_power
-from support.models.chunk_model import piece_of
+from support.models.chunk_model import chunk_of
 
 CI_IMAGES, FULL_IMAGES = 1_500, 6_000
 
@@ -27,7 +27,7 @@ def test_a_loss_of_power_leaves_every_flush_that_returned(tmp_path: Path, images
     got = lose_power(images, images, tmp_path)
     print(got)
     assert got.images == images
-    assert got.pieces >= 5 * images
+    assert got.chunks >= 5 * images
     # A loss between flushes, or one that leaves nothing unsynced, proves little.
     assert got.inside >= 0.4 * images
     assert got.extra >= 0.02 * images
@@ -69,7 +69,7 @@ def test_a_manifest_whose_writer_was_killed_before_the_sync_of_the_folder_is_mad
         medium, rng, images = Medium(path.parent), random.Random(fatal_call), list[Image]()
         files = MediumFiles(medium, lambda: None, rng, fatal_call)
         with contextlib.suppress(Killed), APPEND.create(path, files) as storage:
-            storage.add([piece_of(0)])
+            storage.add([chunk_of(0)])
         files.close_all()
         if DiskStorage.exists(path):
             note = functools.partial(take_image, medium, rng, images)
@@ -89,7 +89,7 @@ def test_what_was_healed_survives_when_the_sync_of_healing_fails(tmp_path: Path)
 
     A writer's sync failed after it had written copy A of a slot, so that the system's memory had
     the copy, and the medium perhaps not. The next writer wrote the data and copy B again, and its
-    last sync failed. The third saw both copies, took the piece for durable, and sealed the segment.
+    last sync failed. The third saw both copies, took the chunk for durable, and sealed the segment.
     After a loss of power both were gone, and a store of which nothing was lost did not open.
     """
     path = tmp_path / "medium" / "store"
@@ -102,7 +102,7 @@ def test_what_was_healed_survives_when_the_sync_of_healing_fails(tmp_path: Path)
                 if DiskStorage.exists(path):
                     DiskStorage.open(path, files=files)
                 else:
-                    APPEND.create(path, files).add([piece_of(0)])
+                    APPEND.create(path, files).add([chunk_of(0)])
             files.close_all()
         restore(medium.image(rng), tmp_path / "image")
         with DiskStorage.open(tmp_path / "image" / "store", read_only=True) as reader:

@@ -67,7 +67,7 @@ def slow_vector(space: spaces.Space[Any], action: Any) -> list[float]:
         return [x for key in space for x in slow_vector(space[key], action[key])]
     if isinstance(space, spaces.Tuple):
         pairs = zip(space, action, strict=True)
-        return [x for part, piece in pairs for x in slow_vector(part, piece)]
+        return [x for part, chunk in pairs for x in slow_vector(part, chunk)]
     if isinstance(space, spaces.Discrete):
         return [float(k == action - space.start) for k in range(int(space.n))]
     if isinstance(space, spaces.MultiDiscrete):

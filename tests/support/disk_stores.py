@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from stepwell.buffers import DiskStorage, Piece
+from stepwell.buffers import Chunk, DiskStorage
 from support.crash.disk_faults import NoSyncFiles
 from support.models.chunk_model import SPEC, same_records
 from support.storage_contract import play
 
-SMALL = 20_000  # bytes a segment: a few pieces
+SMALL = 20_000  # bytes a segment: a few chunks
 
 
 def create(path: Path, **more: int | None) -> DiskStorage:
@@ -26,7 +26,7 @@ def reopen(path: Path, *, read_only: bool = False) -> DiskStorage:
     return DiskStorage.open(path, read_only=read_only, files=NoSyncFiles())
 
 
-def filled(path: Path, calls: int = 12) -> list[Piece]:
+def filled(path: Path, calls: int = 12) -> list[Chunk]:
     with create(path) as storage:
         return play(storage, calls)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from stepwell.buffers import Codec, End, Episode, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, Codec, End, Episode, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import ExportReport, ImportReport, export_episodes, import_episodes
 from stepwell.buffers.bridges.stream_writer import layout_of
 
@@ -109,7 +109,7 @@ def stores(draw: st.DrawFn, wanted: Wanted | None = None) -> SequenceReplayBuffe
                     fields[name][-1] = 0
         metadata: dict[str, object] = draw(st.sampled_from(METADATA))
         stream = draw(st.integers(0, 2))
-        replay.add([Piece(number, stream, first_row, end, fields, metadata, first_row > 0)])
+        replay.add([Chunk(number, stream, first_row, end, fields, metadata, first_row > 0)])
     return replay
 
 
@@ -135,7 +135,7 @@ def tagged_store(
         reward = np.where(rows > 0, number + rows / 4, 0.0)
         fields = {"observation": shown, "action": acted, "reward": reward}
         end = ends[number % len(ends)]
-        replay.add([Piece(number, number % 2, 0, end, fields, {"number": number})])
+        replay.add([Chunk(number, number % 2, 0, end, fields, {"number": number})])
     return replay
 
 

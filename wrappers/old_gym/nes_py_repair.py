@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RamView", "mend_nes_py"]
+__all__ = ["RamView", "patch_nes_py"]
 
 RamArray = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 # Sizes of a ROM in KB: byte of its header, and KB for each count.
@@ -38,7 +38,7 @@ class RamView(RamArray):
         super().__setitem__(key, value & 0xFF if isinstance(value, int) else value)
 
 
-def mend_nes_py() -> None:
+def patch_nes_py() -> None:
     """Repair the installed nes-py, below 9, in this process, so that it works with numpy 2.
 
     On Python 3.12 and below pip installs nes-py 8.2.1 without a word, since 9 needs Python 3.13.
@@ -55,7 +55,7 @@ def mend_nes_py() -> None:
         ValueError: It is nes-py 9 or newer, which needs no mending.
 
     Example:
-        >>> mend_nes_py()  # doctest: +SKIP
+        >>> patch_nes_py()  # doctest: +SKIP
         >>> env = from_gym(nes_py.NESEnv("game.nes"))  # doctest: +SKIP
     """
     _check_version()
@@ -86,7 +86,7 @@ def _check_version() -> None:
         ) from None
     if int(found.partition(".")[0]) >= 9:
         raise ValueError(
-            f"nes-py needs no mending: expected one below 9, got {found}; leave mend_nes_py out"
+            f"nes-py needs no mending: expected one below 9, got {found}; leave patch_nes_py out"
         )
 
 

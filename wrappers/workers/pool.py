@@ -28,7 +28,7 @@ Space = spaces.Space[Any]
 Bools = npt.NDArray[np.bool_]
 
 
-class WorkerCrew:
+class WorkerPool:
     """Worker processes, each with a contiguous block of envs.
 
     Args:

@@ -22,7 +22,7 @@ from stepwell.wrappers.workers.checks import (
 )
 from stepwell.wrappers.workers.infos import add_info, plain_columns
 from stepwell.wrappers.workers.memory import SharedRows, check_space, copy_rows, write_rows
-from stepwell.wrappers.workers.pool import Bools, WorkerCrew
+from stepwell.wrappers.workers.pool import Bools, WorkerPool
 from stepwell.wrappers.workers.process import NO_MAIN_GUARD, PROCESS_NAME, no_main_guard
 from stepwell.wrappers.workers.worker import CALL, SET, STEP, EnvFn, Infos
 
@@ -101,7 +101,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         space_pair = self.single_observation_space, self.single_action_space
         context_object = multiprocessing.get_context(start_method)
         self._rows = SharedRows(*space_pair, self.num_envs, num_workers, context_object)
-        self._crew = WorkerCrew(
+        self._crew = WorkerPool(
             env_fns, num_workers, start_method, self._rows, space_pair, max_restarts, step_timeout
         )
         self._crew.start()

@@ -16,7 +16,7 @@ from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episo
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.storage.disk.publish import appearing, check_unused, disk_bytes
+from stepwell.buffers.storage.disk.publish import check_unused, disk_bytes, publish
 
 __all__ = ["ExportReport", "export_episodes"]
 
@@ -146,7 +146,7 @@ class _Job:
     def run(self, episodes: Iterator[Episode], outside: Path | None) -> ExportReport:
         """Write all of them."""
         target, kind = self._report.path, self._format.kind
-        with _naming(target), appearing(target, "an export", kind=kind, outside=outside) as part:
+        with _naming(target), publish(target, "an export", kind=kind, outside=outside) as part:
             with contextlib.closing(self._writer):
                 self._writer.begin(part)
                 for episode in episodes:
@@ -220,13 +220,13 @@ def _episodes(
     for stored in stored_episodes(replay.storage):
         if (stored.id, stored.first_row) not in chosen:
             continue
-        (piece,) = stored.pieces(max_rows=stored.rows)
+        (chunk,) = stored.chunks(max_rows=stored.rows)
         yield Episode(
             replay.spec,
             stored.id,
             stored.stream,
             stored.first_row,
             stored.end,
-            piece.fields,
+            chunk.fields,
             stored.metadata,
         )

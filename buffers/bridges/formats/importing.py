@@ -16,8 +16,8 @@ from stepwell.buffers.bridges.formats.format import Reader
 from stepwell.buffers.bridges.formats.options import filled
 from stepwell.buffers.bridges.formats.record import check_spec
 from stepwell.buffers.bridges.formats.registry import format_of
-from stepwell.buffers.curation.episode_writer import PieceWriter, check_new
-from stepwell.buffers.episode import Episode, Piece
+from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
+from stepwell.buffers.episode import Chunk, Episode
 from stepwell.buffers.errors import StepwellError
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.replay import SequenceReplayBuffer
@@ -178,13 +178,13 @@ class _Job:
         self, replay: SequenceReplayBuffer, facts: Mapping[str, object], *, is_kept: bool
     ) -> ImportReport:
         """Store all episodes."""
-        writer: PieceWriter | None = None
+        writer: EpisodeWriter | None = None
         try:
             for episode in self._checked():
                 if writer is None:  # the first one is good: from here on there is a store
                     self._bind(replay, facts)
-                    writer = PieceWriter(replay, _nothing)
-                writer.put(_piece_of(episode).split(writer.max_rows))
+                    writer = EpisodeWriter(replay, _nothing)
+                writer.put(_chunk_of(episode).split(writer.max_rows))
                 self._count(episode)
             if writer is None:
                 raise ValueError(f"{self._report.source}: expected at least one episode, got none")
@@ -275,9 +275,9 @@ def _is_meant(error: Exception) -> bool:
     return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
 
 
-def _piece_of(episode: Episode) -> Piece:
+def _chunk_of(episode: Episode) -> Chunk:
     """An episode as what is stored."""
-    return Piece(
+    return Chunk(
         0,  # the writer gives it another
         episode.stream,
         episode.first_row,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["NoOptions", "Words", "filled", "words_of"]
+__all__ = ["NoOptions", "Words", "filled", "option_help"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Words(NamedTuple):
     about: str
 
 
-def words_of(options: type[Any]) -> dict[str, Words]:
+def option_help(options: type[Any]) -> dict[str, Words]:
     """For each option what a user reads about it.
 
     Example:
@@ -79,7 +79,7 @@ def words_of(options: type[Any]) -> dict[str, Words]:
         ...             at most.
         ...     '''
         ...     chunk: int = 1024
-        >>> words_of(Options)
+        >>> option_help(Options)
         {'chunk': Words(values='int', default='1024', about='Rows of a file, at most.')}
     """
     hints = get_type_hints(options)

@@ -13,7 +13,7 @@ __all__ = ["DeviceTensors"]
 
 
 class DeviceTensors:
-    """Turns arrays, and dicts of them, into tensors; on the CPU they share the arrays' memory.
+    """StepLoop arrays, and dicts of them, into tensors; on the CPU they share the arrays' memory.
 
     That is what `ToTensors` does for batches of any form, in a tenth of the time.
 

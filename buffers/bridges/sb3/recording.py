@@ -115,14 +115,14 @@ class TransitionRecorder:
 
     def flush(self) -> None:
         """Store all rows there are."""
-        pieces = self._buffer.take(everything=True)
-        if pieces:
-            self._replay.add(pieces)
+        chunks = self._buffer.take(everything=True)
+        if chunks:
+            self._replay.add(chunks)
 
     def catch_up(self) -> None:
         """`flush`, unless less than a thousandth of what can be drawn would come in.
 
-        Each flush makes a piece for every env: so it is a thousandth for each of them, and a
+        Each flush makes a chunk for every env: so it is a thousandth for each of them, and a
         hundredth at most.
         """
         if self.waiting * 1000 >= len(self._replay) * min(10, len(self._all)):
@@ -163,9 +163,9 @@ class TransitionRecorder:
 
     def _store_due(self) -> None:
         if self._buffer.is_due:
-            pieces = self._buffer.take()
-            if pieces:
-                self._replay.add(pieces)
+            chunks = self._buffer.take()
+            if chunks:
+                self._replay.add(chunks)
 
 
 def _bytes(rows: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ class Config(NamedTuple):
         """Steps to keep in the store, so that the newest episodes are never evicted.
 
         What goes at once is a file, which holds up to a sixteenth of the capacity and the episode
-        after it. An episode of up to a sixteenth is stored as one piece, and so whole or not. Files
+        after it. An episode of up to a sixteenth is stored as one chunk, and so whole or not. Files
         of less than a MiB would cost more than they save. What is older than the oldest episode
         that counts is dropped besides.
         """

@@ -15,7 +15,7 @@ from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFol
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.dropin.memmap.transition_rows import RowNames, TransitionRows
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.storage.disk.publish import appearing, disk_bytes
+from stepwell.buffers.storage.disk.publish import disk_bytes, publish
 
 __all__ = ["ConversionReport", "convert", "convert_to_rows"]
 
@@ -83,7 +83,7 @@ def convert(
     """
     config = original.config
     tally = _Tally(original, Path(target), progress)
-    with appearing(tally.target, "a conversion", outside=original.path) as part:
+    with publish(tally.target, "a conversion", outside=original.path) as part:
         buffer = ReplayBuffer(
             part,
             max_episodes=config.max_episodes,
@@ -134,17 +134,17 @@ def convert_to_rows(
         "began": began,
     }
     with (
-        appearing(tally.target, "a conversion", outside=original.path) as part,
+        publish(tally.target, "a conversion", outside=original.path) as part,
         SequenceReplayBuffer(part) as replay,
     ):
         replay.bind(rows.spec, session)
         for batch in _batches(original):
-            pieces: list[Any] = []
+            chunks: list[Any] = []
             for episode in batch:
-                first = replay.storage.table.next_episode + len(pieces)
-                pieces += rows.pieces(episode, first)
-            replay.add(pieces)
-            tally.add(len(pieces), sum(episode.steps for episode in batch))
+                first = replay.storage.table.next_episode + len(chunks)
+                chunks += rows.chunks(episode, first)
+            replay.add(chunks)
+            tally.add(len(chunks), sum(episode.steps for episode in batch))
     return tally.finish(tally.target)
 
 

@@ -23,7 +23,7 @@ from stepwell.buffers.dropin.memmap.config import (
 from stepwell.buffers.dropin.memmap.declared import Codecs, to_plain
 from stepwell.buffers.dropin.memmap.meta_columns import MetaColumns
 from stepwell.buffers.dropin.memmap.updates import Changes, Updates
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import StepwellError, StoreNotFound
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Spec, default_codec
@@ -188,13 +188,13 @@ class EpisodeFolder:
         self._know_metas()
         first = self.total
         zeros = np.zeros(max(len(next(iter(e.steps.values()))) for e in episodes))
-        pieces: list[Piece] = []
+        chunks: list[Chunk] = []
         for place, (steps, metas) in enumerate(episodes):
             fields = {f"observation/{name}": rows for name, rows in steps.items()}
             fields["reward"] = zeros[: len(next(iter(steps.values())))]
             plain = {name: to_plain(value) for name, value in metas.items()}
-            pieces.append(Piece(first + place, 0, 0, End.NONE, fields, plain))
-        self.replay.add(pieces)
+            chunks.append(Chunk(first + place, 0, 0, End.NONE, fields, plain))
+        self.replay.add(chunks)
         if self.oldest > 0:
             self.replay.drop_before(int(self.row_ids(np.array([self.oldest]))[0]))
         for place, episode in enumerate(episodes):

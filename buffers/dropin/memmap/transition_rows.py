@@ -12,7 +12,7 @@ from stepwell.buffers.dropin.memmap.declared import to_plain
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode
 from stepwell.buffers.dropin.memmap.original_config import OriginalConfig, OriginalField
 from stepwell.buffers.dropin.transition_writer import OBSERVED, spec_of
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.spec import Field, Spec, default_codec
 
 __all__ = ["RowNames", "TransitionRows"]
@@ -40,7 +40,7 @@ class RowNames:
 
 
 class TransitionRows:
-    """Turns original episodes into pieces of rows, as a `TransitionWriter` would.
+    """StepLoop original episodes into chunks of rows, as a `TransitionWriter` would.
 
     A step's reward and flags are what its action brought, so they go with the next row. What an
     episode ended with was never stored: in its last row the observation before is repeated, and
@@ -69,12 +69,12 @@ class TransitionRows:
             [_row_field(f"extra/{name}", fields[name]) for name in self._extras]
         )
 
-    def pieces(self, episode: OriginalEpisode, first_id: int) -> Iterator[Piece]:
-        """The rows of an episode: one piece, or more where flags end it before its last step.
+    def chunks(self, episode: OriginalEpisode, first_id: int) -> Iterator[Chunk]:
+        """The rows of an episode: one chunk, or more where flags end it before its last step.
 
         Args:
             episode: What the original stored.
-            first_id: Id of the first piece's episode; the others follow.
+            first_id: Id of the first chunk's episode; the others follow.
 
         Raises:
             ValueError: A flag is neither 0 nor 1.
@@ -91,7 +91,7 @@ class TransitionRows:
             for name, flag in flags.items():
                 end |= End[name.upper()] if flag[last] else End.NONE
             rows = self._rows(episode.fields, start, last + 1)
-            yield Piece(first_id + number, 0, 0, end, rows, metadata)
+            yield Chunk(first_id + number, 0, 0, end, rows, metadata)
             start = last + 1
 
     def _rows(

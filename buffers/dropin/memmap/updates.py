@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from stepwell.buffers.episode import End, Piece
+from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Episodes
 from stepwell.buffers.spec import Field, Spec
@@ -84,7 +84,7 @@ class Updates:
         self._is_loaded = False
         self._changes = Changes({}, {})
         self._replay: SequenceReplayBuffer | None = None
-        self._known = 0  # pieces that were taken up
+        self._known = 0  # chunks that were taken up
         self._file_bytes = 0
         self._least_bytes = 0  # what was last known to say something
 
@@ -161,7 +161,7 @@ class Updates:
             is_whole = self._file_bytes + added > _SPARE_BYTES + 2 * self._least_bytes
         table = self._replay.storage.table
         data = _packed(after if is_whole else changes)
-        self._replay.add([_piece(table.next_episode, data, is_whole)])
+        self._replay.add([_chunk(table.next_episode, data, is_whole)])
         self._changes = after
         self._known = table.base + len(table)
         self._file_bytes = self._least_bytes if is_whole else self._file_bytes + added
@@ -220,14 +220,14 @@ class Updates:
                 out[place, : len(part)] = part
 
 
-def _piece(number: int, data: bytes, is_whole: bool) -> Piece:
+def _chunk(number: int, data: bytes, is_whole: bool) -> Chunk:
     """A change as it is stored."""
     rows = -(-len(data) // _ROW_BYTES)
     padded = np.zeros((rows, _ROW_BYTES), np.uint8)
     padded.reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
     fields: dict[str, np.ndarray] = {"observation": padded, "reward": np.zeros(rows)}
     facts = {"nbytes": len(data), "is_whole": is_whole}
-    return Piece(number, 0, 0, End.NONE, fields, facts)
+    return Chunk(number, 0, 0, End.NONE, fields, facts)
 
 
 def _merged(before: Changes, new: Changes) -> Changes:

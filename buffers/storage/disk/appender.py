@@ -9,17 +9,17 @@ from dataclasses import replace
 from io import FileIO
 from threading import RLock
 
-from stepwell.buffers.episode import Piece
+from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
 from stepwell.buffers.json_values import MOST
-from stepwell.buffers.storage.chunk_codec import PieceWriter
+from stepwell.buffers.storage.chunk_codec import ChunkEncoder
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import MOST_SEGMENTS, Header, Manifest, StoreFacts, align
 from stepwell.buffers.storage.disk.segment import Loaded, Maps
 from stepwell.buffers.storage.disk.view import View, load_all
 from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter, Sizes, give_back, heal
-from stepwell.buffers.storage.memory import check_piece_bytes, max_piece_rows
+from stepwell.buffers.storage.memory import check_chunk_bytes, max_chunk_rows
 
 __all__ = ["SEGMENTS", "Appender"]
 
@@ -54,7 +54,7 @@ class Appender:
         self.view = View(manifest, loaded)
         self._check_room()
         self._recover(loaded)
-        self._encoder = PieceWriter(manifest.facts.spec)
+        self._encoder = ChunkEncoder(manifest.facts.spec)
         self._sizes = Sizes.first(manifest.facts.segment_bytes)
 
     @property
@@ -65,11 +65,11 @@ class Appender:
     def _facts(self) -> StoreFacts:
         return self.view.manifest.facts
 
-    def add(self, pieces: Sequence[Piece]) -> None:
+    def add(self, chunks: Sequence[Chunk]) -> None:
         """See `DiskStorage.add`."""
         self._check()
-        rest = self._encode(pieces)
-        max_rows = max_piece_rows(self._facts.capacity)
+        rest = self._encode(chunks)
+        max_rows = max_chunk_rows(self._facts.capacity)
         with self._poisoning():
             while rest:
                 writer = self._writer
@@ -152,23 +152,23 @@ class Appender:
             give_back(files, each)
         self._folder.sweep(self._manifest)
 
-    def _encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
-        """The pieces' bytes, after all that can be wrong with them was checked."""
-        max_rows = max_piece_rows(self._facts.capacity)
-        parts = [part for piece in pieces for part in piece.split(max_rows)]
+    def _encode(self, chunks: Sequence[Chunk]) -> list[Encoded]:
+        """The chunks' bytes, after all that can be wrong with them was checked."""
+        max_rows = max_chunk_rows(self._facts.capacity)
+        parts = [part for chunk in chunks for part in chunk.split(max_rows)]
         steps = self.view.table.check(parts)
         encoded: list[Encoded] = []
-        for piece, new_steps in zip(parts, steps, strict=True):
-            data = self._encoder.encode(piece)
-            encoded.append(Encoded(piece, data, sum(map(len, data)), new_steps))
+        for chunk, new_steps in zip(parts, steps, strict=True):
+            data = self._encoder.encode(chunk)
+            encoded.append(Encoded(chunk, data, sum(map(len, data)), new_steps))
         if self._facts.capacity_bytes is not None and encoded:
             largest = max(encoded, key=lambda each: each.nbytes)
             file_bytes = self._next_header(largest.nbytes).file_bytes
-            check_piece_bytes(largest.piece, file_bytes, self._facts.capacity_bytes)
+            check_chunk_bytes(largest.chunk, file_bytes, self._facts.capacity_bytes)
         return encoded
 
     def _next_header(self, nbytes: int) -> Header:
-        """The header of a new segment that has room for a piece."""
+        """The header of a new segment that has room for a chunk."""
         following = self.view.next
         return Header(
             self._manifest.store,
@@ -181,7 +181,7 @@ class Appender:
         )
 
     def _open_segment(self, nbytes: int) -> SegmentWriter:
-        """Begin a new segment that has room for a piece."""
+        """Begin a new segment that has room for a chunk."""
         full = self._writer
         self._seal()
         if full is not None:

@@ -37,7 +37,7 @@ _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class StoreFolder:
-    """Reads and writes what a store's folder holds beside its pieces.
+    """Reads and writes what a store's folder holds beside its chunks.
 
     Args:
         path: The folder.
@@ -172,7 +172,7 @@ class StoreFolder:
 
         Raises:
             StoreNotFound: There is none.
-            StoreCorrupt: It is damaged, or older than a segment that holds pieces.
+            StoreCorrupt: It is damaged, or older than a segment that holds chunks.
             StoreTooNew: A later version wrote it.
         """
         seen = ""
@@ -222,7 +222,7 @@ class StoreFolder:
         return self.path / f"checkpoint-{name}.bin"
 
     def _check_strays(self, manifest: Manifest) -> None:
-        """Refuse a manifest that does not list a segment with pieces."""
+        """Refuse a manifest that does not list a segment with chunks."""
         live = set(manifest.numbers)
         for number, path in self.segments().items():
             # An evicted segment may be there, and one that was never used; any other one is data.
@@ -246,7 +246,7 @@ class StoreFolder:
             self.files.unlink(path)
 
     def _check_stray(self, path: Path) -> None:
-        """Refuse a segment that the manifest does not list, if there is a piece in it."""
+        """Refuse a segment that the manifest does not list, if there is a chunk in it."""
         try:
             with self.files.open(path) as file:
                 header = read_header(self.files, file, path)
@@ -258,7 +258,7 @@ class StoreFolder:
             return
         if any(table.is_valid.any() for table in tables):
             raise StoreCorrupt(
-                f"{path} holds pieces, but {_MANIFEST} does not list it, expected a manifest as "
+                f"{path} holds chunks, but {_MANIFEST} does not list it, expected a manifest as "
                 f"new as the segment: restore both from one copy, or run: stepwell repair "
                 f"{self.path}"
             )

@@ -1,6 +1,6 @@
 """Bytes <-> records of the disk store, version 1. Pure: no files, no clock.
 
-`docs/disk-format.md` tells every byte; the bytes of a piece are in `piece_format`.
+`docs/disk-format.md` tells every byte; the bytes of a chunk are in `chunk_format`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stepwell.buffers.json_values import (
     whole,
 )
 from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.chunk_codec import PieceReader
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder
 from stepwell.buffers.storage.chunk_index import Counters
 
 __all__ = [
@@ -84,17 +84,17 @@ SLOT = np.dtype(
         ("first_row", "<i8"),
         ("rows", "<i8"),
         ("row_id", "<i8"),
-        ("total_steps", "<i8"),  # of the store, after this piece
+        ("total_steps", "<i8"),  # of the store, after this chunk
         ("offset", "<i8"),  # from the file's first byte
         ("nbytes", "<i8"),
-        ("head_bytes", "<u4"),  # of the piece: fields and metadata, which are read alone
+        ("head_bytes", "<u4"),  # of the chunk: fields and metadata, which are read alone
         ("head_crc", "<u4"),
         ("reserved", "V8"),
         ("data_crc", "<u4"),
         ("crc", "<u4"),  # of the 124 bytes before
     ]
 )
-"""The commit record of one piece: 128 bytes."""
+"""The commit record of one chunk: 128 bytes."""
 
 
 def align(nbytes: int) -> int:
@@ -110,8 +110,8 @@ class Header:
         store: The store's 16 random bytes.
         number: The segment's own number.
         slots: Places in each slot table.
-        data_bytes: Room for pieces, a multiple of 4096.
-        position: Position of its first piece.
+        data_bytes: Room for chunks, a multiple of 4096.
+        position: Position of its first chunk.
         counters: The table's counters when the segment was opened.
         facts_text: What the manifest says of the store, as JSON: with it a segment can be read, and
             a lost manifest be made again.
@@ -131,8 +131,8 @@ class Header:
         return _facts_in(self.facts_text)
 
     @property
-    def pieces(self) -> PieceReader:
-        """Reads the pieces of the segment."""
+    def chunks(self) -> ChunkDecoder:
+        """Reads the chunks of the segment."""
         return _reader_of(self.facts_text)
 
     @property
@@ -152,7 +152,7 @@ class Header:
 
     @property
     def data_offset(self) -> int:
-        """Where the pieces begin."""
+        """Where the chunks begin."""
         return self.header_bytes + 2 * self.table_bytes
 
     @property
@@ -226,8 +226,8 @@ def _facts_in(facts_text: bytes) -> StoreFacts:
 
 
 @functools.lru_cache(8)
-def _reader_of(facts_text: bytes) -> PieceReader:
-    return PieceReader(_facts_in(facts_text).spec)
+def _reader_of(facts_text: bytes) -> ChunkDecoder:
+    return ChunkDecoder(_facts_in(facts_text).spec)
 
 
 @contextlib.contextmanager
@@ -313,7 +313,7 @@ class StoreFacts:
         spec: The fields of every row.
         capacity: Steps to keep at most.
         capacity_bytes: Bytes to take at most.
-        segment_bytes: Largest file, unless a single piece needs more.
+        segment_bytes: Largest file, unless a single chunk needs more.
         provenance: JSON-able facts about the data.
         sessions: JSON-able facts about each run that wrote, the oldest first.
 

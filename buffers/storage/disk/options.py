@@ -14,7 +14,7 @@ from stepwell.buffers.storage.memory import check_capacity
 __all__ = ["OnCorrupt", "check_limits", "check_on_corrupt", "closing_on_error", "plain_json"]
 
 OnCorrupt = Literal["raise", "skip"]
-"""What to do about damaged pieces of a store that is opened to read."""
+"""What to do about damaged chunks of a store that is opened to read."""
 
 _MIN_CAPACITY_BYTES = 1 << 20
 _MOST_DEPTH = 90  # the manifest, which it will be a part of, may have a few levels more
@@ -36,7 +36,7 @@ def plain_json(value: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
-    """Whether damaged pieces are to be skipped.
+    """Whether damaged chunks are to be skipped.
 
     Raises:
         ValueError: It is no known word, or the store is to be written into.

@@ -24,7 +24,7 @@ from typing import Literal
 from stepwell.buffers.errors import StoreFailed, StoreLocked, StoreNotFound
 from stepwell.buffers.storage.disk.files import Files, check_platform
 
-__all__ = ["Kind", "appearing", "check_complete", "check_unused", "disk_bytes"]
+__all__ = ["Kind", "check_complete", "check_unused", "disk_bytes", "publish"]
 
 Kind = Literal["folder", "file"]
 
@@ -39,7 +39,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 
 @contextlib.contextmanager
-def appearing(
+def publish(
     target: Path, doing: str, *, kind: Kind = "folder", outside: Path | None = None
 ) -> Generator[Path]:
     """A new folder or file that gets the target's name when all went well, and else is taken away.

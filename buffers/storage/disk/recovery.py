@@ -64,7 +64,7 @@ def judge_open(
         a: Copy A of all slots.
         b: Copy B of all slots.
         where: The file's name, for the message.
-        is_data_right: Whether the bytes of a slot's piece have the right checksum.
+        is_data_right: Whether the bytes of a slot's chunk have the right checksum.
 
     Raises:
         StoreCorrupt: The slots cannot come from one writer.
@@ -130,7 +130,7 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
     refuse(position != expected, "not the position of its place")
     head_bytes = slots["head_bytes"]
     refuse(
-        ~is_unknown & ((nbytes < header.pieces.least_bytes(rows)) | (head_bytes > nbytes)),
+        ~is_unknown & ((nbytes < header.chunks.least_bytes(rows)) | (head_bytes > nbytes)),
         "fewer bytes than its rows take",
     )
     known = np.flatnonzero(~is_unknown)
@@ -182,7 +182,7 @@ def _are_in_order(numbers: np.ndarray, slots: np.ndarray, header: Header, data_e
         and total_steps[0] >= header.counters.total_steps
         and (total_steps[1:] >= total_steps[:-1]).all()
         and (slots["head_bytes"] <= nbytes).all()
-        and (nbytes >= header.pieces.least_bytes(rows)).all()
+        and (nbytes >= header.chunks.least_bytes(rows)).all()
     )
 
 

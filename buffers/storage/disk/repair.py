@@ -60,7 +60,7 @@ def repair(
 ) -> RepairReport:
     """Bring the store in a folder in order.
 
-    What a crash left is healed and sealed. Damaged pieces are taken out, but only with ``yes``:
+    What a crash left is healed and sealed. Damaged chunks are taken out, but only with ``yes``:
     their rows are gone, what comes before them in an episode is ended by a cut, and what comes
     after stays without its first rows. The files as they were go into the folder ``damaged``
     beside the segments; nothing is deleted.
@@ -155,7 +155,7 @@ class _Repair:
         return again
 
     def _replace(self, loaded: Loaded, lost: list[int]) -> None:
-        """Write the segment again, its lost pieces marked as such."""
+        """Write the segment again, its lost chunks marked as such."""
         header, slots = loaded.segment.header, loaded.verdict.slots.copy()
         for number in lost:
             _mark_lost(slots, header, number)
@@ -220,7 +220,7 @@ class _Repair:
         is_gone = any(each.number == manifest.open for each in self._gone)
         is_open = manifest.open not in entries and not is_gone
         following = manifest.next
-        if is_gone:  # nobody knows which numbers its pieces had
+        if is_gone:  # nobody knows which numbers its chunks had
             row_id, episode = following.row_id + _MANY_ROWS, following.episode + _MANY_EPISODES
             following = following._replace(
                 segment=following.segment + 1, row_id=row_id, episode=episode
@@ -236,7 +236,7 @@ class _Repair:
 
 
 def _mark_lost(slots: np.ndarray, header: Header, number: int) -> None:
-    """Say in a slot that its piece is gone; what is known of the piece stays."""
+    """Say in a slot that its chunk is gone; what is known of the chunk stays."""
     slot = slots[number]
     slot["end"] |= int(End.LOST)
     slot["number"], slot["position"] = number, header.position + number

@@ -15,7 +15,7 @@ import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.chunk_info import PIECE, Record
+from stepwell.buffers.storage.chunk_info import CHUNK, ChunkInfo
 from stepwell.buffers.storage.disk.files import Files, as_bytes
 from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
 from stepwell.buffers.storage.disk.recovery import Verdict, check_slots, judge_open, judge_sealed
@@ -42,7 +42,7 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 class Segment:
-    """What is kept in RAM of one file: thirteen bytes for each piece.
+    """What is kept in RAM of one file: thirteen bytes for each chunk.
 
     Args:
         path: The file.
@@ -61,14 +61,14 @@ class Segment:
         self.used_bytes = header.data_offset
 
     @property
-    def pieces(self) -> int:
-        """Number of committed pieces."""
+    def chunks(self) -> int:
+        """Number of committed chunks."""
         return len(self._crcs)
 
     def extend(self, slots: np.ndarray) -> None:
         """Take up committed slots."""
         if len(slots):
-            # Of a lost slot it may be unknown where its piece was.
+            # Of a lost slot it may be unknown where its chunk was.
             end = int((slots["offset"] + slots["nbytes"]).max())
             self.used_bytes = max(self.header.data_offset, end)
         self._crcs.extend(slots["data_crc"].tolist())
@@ -76,8 +76,8 @@ class Segment:
         self._head_bytes.extend(slots["head_bytes"].tolist())
         self._is_proved.extend(bytes(len(slots)))
 
-    def prove(self, memory: np.ndarray, position: int, record: Record) -> None:
-        """Check a piece's bytes at their first touch, and that its fields lie in them.
+    def prove(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
+        """Check a chunk's bytes at their first touch, and that its fields lie in them.
 
         Raises:
             StoreCorrupt: They are not what was written.
@@ -91,8 +91,10 @@ class Segment:
             self._check_fields(memory, number, record)
         self._is_proved[number] = True
 
-    def metadata(self, memory: np.ndarray, position: int, record: Record) -> Mapping[str, object]:
-        """The metadata of a piece, whose head is checked for it, without its rows.
+    def metadata(
+        self, memory: np.ndarray, position: int, record: ChunkInfo
+    ) -> Mapping[str, object]:
+        """The metadata of a chunk, whose head is checked for it, without its rows.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
@@ -100,11 +102,11 @@ class Segment:
         number = position - self.header.position
         self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
         with self._telling_place(record):
-            self.header.pieces.check_head(memory, record.offset, self._head_bytes[number])
-            return self.header.pieces.metadata(memory, record.offset)
+            self.header.chunks.check_head(memory, record.offset, self._head_bytes[number])
+            return self.header.chunks.metadata(memory, record.offset)
 
-    def check_all(self, memory: np.ndarray, position: int, record: Record) -> None:
-        """Check all of a piece whose bytes have the right checksum: decode its rows, too.
+    def check_all(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
+        """Check all of a chunk whose bytes have the right checksum: decode its rows, too.
 
         Raises:
             StoreCorrupt: No writer has made it.
@@ -112,28 +114,28 @@ class Segment:
         self.metadata(memory, position, record)
         with self._telling_place(record):
             self._check_fields(memory, position - self.header.position, record)
-            self.header.pieces.check_rows(memory, record.offset, record.stored_rows)
+            self.header.chunks.check_rows(memory, record.offset, record.stored_rows)
 
     @contextlib.contextmanager
-    def _telling_place(self, record: Record) -> Generator[None]:
+    def _telling_place(self, record: ChunkInfo) -> Generator[None]:
         try:
             yield
         except StoreCorrupt as error:
             raise StoreCorrupt(damage(self.path, record, str(error))) from error
 
-    def _check_fields(self, memory: np.ndarray, number: int, record: Record) -> None:
-        """Refuse a piece whose fields do not lie in its bytes."""
-        pieces, place = self.header.pieces, (record.offset, record.nbytes, record.stored_rows)
-        pieces.check_head(memory, record.offset, self._head_bytes[number])
-        pieces.check(memory, *place)
+    def _check_fields(self, memory: np.ndarray, number: int, record: ChunkInfo) -> None:
+        """Refuse a chunk whose fields do not lie in its bytes."""
+        chunks, place = self.header.chunks, (record.offset, record.nbytes, record.stored_rows)
+        chunks.check_head(memory, record.offset, self._head_bytes[number])
+        chunks.check(memory, *place)
 
-    def _compare(self, memory: np.ndarray, record: Record, nbytes: int, crc: int) -> None:
+    def _compare(self, memory: np.ndarray, record: ChunkInfo, nbytes: int, crc: int) -> None:
         end = self._check_length(memory, record, nbytes)
         if crc32(as_bytes(memory[record.offset : end])) != crc:
             raise StoreCorrupt(damage(self.path, record))
 
-    def _check_length(self, memory: np.ndarray, record: Record, nbytes: int) -> int:
-        """Refuse memory that ends before a piece does; it may have been mapped anew."""
+    def _check_length(self, memory: np.ndarray, record: ChunkInfo, nbytes: int) -> int:
+        """Refuse memory that ends before a chunk does; it may have been mapped anew."""
         end = record.offset + nbytes
         if len(memory) < end:
             raise StoreCorrupt(wrong_size(self.path, len(memory), str(max(self.nbytes, end))))
@@ -147,8 +149,8 @@ class Loaded(NamedTuple):
         segment: What is kept of it.
         entry: What the manifest says, or would say if the segment were complete.
         verdict: What its slot tables say.
-        records: The table's records of its pieces.
-        counters: The table's counters after its last piece.
+        records: The table's records of its chunks.
+        counters: The table's counters after its last chunk.
     """
 
     segment: Segment
@@ -268,7 +270,7 @@ class Maps:
 
     def _open(self, segment: Segment) -> np.ndarray:
         with open_segment(self._files, segment.path) as file:
-            # Its length is not told: the writer may cut it off at its last piece in the meantime.
+            # Its length is not told: the writer may cut it off at its last chunk in the meantime.
             is_empty = self._files.size(file) == 0
             return np.empty(0, np.uint8) if is_empty else self._files.map(file)
 
@@ -346,12 +348,12 @@ def wrong_size(path: Path, nbytes: int, expected: str) -> str:
 
 def lost_slot(path: Path, number: int) -> str:
     """What to say of a slot of which no copy is left."""
-    what = f"both copies of slot {number} are damaged, so that a piece is lost"
+    what = f"both copies of slot {number} are damaged, so that a chunk is lost"
     return f"{path}: {what}; {cure(path)}"
 
 
-def damage(path: Path, record: Record, why: str = "") -> str:
-    """What to say of a piece whose bytes are not what was written."""
+def damage(path: Path, record: ChunkInfo, why: str = "") -> str:
+    """What to say of a chunk whose bytes are not what was written."""
     last_row = record.first_row + record.stored_rows - 1
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
@@ -373,7 +375,7 @@ def _counters(header: Header, slots: np.ndarray) -> Counters:
 
 
 def _records(slots: np.ndarray, number: int) -> np.ndarray:
-    records = np.zeros(len(slots), PIECE)
+    records = np.zeros(len(slots), CHUNK)
     for name in ("episode", "stream", "first_row", "end", "row_id", "offset", "nbytes"):
         records[name] = slots[name]
     records["stored_rows"] = slots["rows"]

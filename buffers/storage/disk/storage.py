@@ -11,13 +11,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from stepwell.buffers.episode import Piece
+from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import PieceTable
-from stepwell.buffers.storage.chunk_info import Record
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.chunk_info import ChunkInfo
 from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
@@ -39,11 +39,11 @@ _SEGMENT_BYTES = 64 << 20
 
 
 class DiskStorage:
-    """Keeps pieces in a folder of a local filesystem. Make one by `create` or `open`.
+    """Keeps chunks in a folder of a local filesystem. Make one by `create` or `open`.
 
     One process at a time may write; any number may read with ``read_only=True``, also meanwhile:
     they see what was stored when they opened it, or last called `refresh`. After any crash the
-    store opens with every piece that `add` returned from. Every byte is under a checksum.
+    store opens with every chunk that `add` returned from. Every byte is under a checksum.
 
     Example:
         >>> import tempfile
@@ -91,7 +91,7 @@ class DiskStorage:
             capacity: Steps to keep at most; the oldest files go first, about a sixteenth of the
                 steps at a time. None keeps everything.
             capacity_bytes: Bytes of disk to take at most, 1 MiB or more; the oldest files go first.
-            segment_bytes: Largest file, unless a single piece, or a 128th of the store, is more.
+            segment_bytes: Largest file, unless a single chunk, or a 128th of the store, is more.
             provenance: JSON-able facts about the data.
             files: The system calls; tests put faults here.
 
@@ -132,8 +132,8 @@ class DiskStorage:
             read_only: Take no lock and write nothing.
             capacity: Steps to keep at most from now on; None leaves it as it was.
             capacity_bytes: Bytes of disk to take at most from now on; None leaves it as it was.
-            on_corrupt: What to do about damaged pieces: ``"raise"``, or, in a store that is opened
-                to read, ``"skip"`` them; `lost_pieces` counts those found so far.
+            on_corrupt: What to do about damaged chunks: ``"raise"``, or, in a store that is opened
+                to read, ``"skip"`` them; `lost_chunks` counts those found so far.
             files: The system calls; tests put faults here.
 
         Raises:
@@ -141,7 +141,7 @@ class DiskStorage:
             StoreLocked: Another process writes into it.
             StoreCorrupt: Something in it is not what was written.
             StoreTooNew: A later version wrote it.
-            ValueError: Damaged pieces are to be skipped in a store that is opened for writing, or
+            ValueError: Damaged chunks are to be skipped in a store that is opened for writing, or
                 a capacity is out of range.
         """
         check_limits(capacity, capacity_bytes)
@@ -178,7 +178,7 @@ class DiskStorage:
         return self._view.manifest.facts.spec
 
     @property
-    def table(self) -> PieceTable:
+    def table(self) -> ChunkIndex:
         """The index of what is stored; `refresh` makes a new one."""
         return self._view.table
 
@@ -213,13 +213,13 @@ class DiskStorage:
         return self._view.recovery
 
     @property
-    def lost_pieces(self) -> int:
-        """Pieces that are left out: `repair` took them out, or they were skipped as damaged."""
-        return self._view.lost_pieces
+    def lost_chunks(self) -> int:
+        """Chunks that are left out: `repair` took them out, or they were skipped as damaged."""
+        return self._view.lost_chunks
 
     @property
     def skips_corrupt(self) -> bool:
-        """Damaged pieces are left out."""
+        """Damaged chunks are left out."""
         return self._skip
 
     @property
@@ -243,23 +243,23 @@ class DiskStorage:
         Raises:
             TypeError: The facts are not JSON-able.
         """
-        self._appender_in_force().append_session(plain_json(facts))
+        self._require_appender().append_session(plain_json(facts))
 
-    def add(self, pieces: Sequence[Piece]) -> None:
-        """Store pieces; when it returns they are durable.
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Store chunks; when it returns they are durable.
 
-        After a crash all pieces of a call are there or none, unless they did not fit in one file.
+        After a crash all chunks of a call are there or none, unless they did not fit in one file.
 
         Raises:
-            ValueError: A piece does not continue its episode, or is larger than the capacity;
+            ValueError: A chunk does not continue its episode, or is larger than the capacity;
                 nothing was stored.
             SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
             StoreFailed: The disk is full or failed, now or before; open the store again.
         """
-        self._appender_in_force().add(pieces)
+        self._require_appender().add(chunks)
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """Memory that holds the piece at a position of the table, and where it begins in it.
+        """Memory that holds the chunk at a position of the table, and where it begins in it.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
@@ -269,7 +269,7 @@ class DiskStorage:
         return memory, record.offset
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        """JSON-able facts about the episode of the piece at a position; its rows are not read.
+        """JSON-able facts about the episode of the chunk at a position; its rows are not read.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
@@ -284,10 +284,10 @@ class DiskStorage:
             ValueError: The store was opened with ``read_only=True``.
             StoreFailed: A system call failed, now or earlier.
         """
-        self._appender_in_force().drop_before(row_id)
+        self._require_appender().drop_before(row_id)
 
     def lose(self, position: int) -> None:
-        """Leave out a piece whose bytes are damaged, as long as the store is open here."""
+        """Leave out a chunk whose bytes are damaged, as long as the store is open here."""
         self._lost.add(position)
         self.table.lose([position])
 
@@ -306,7 +306,7 @@ class DiskStorage:
         Raises:
             TypeError: Something else is in the state.
         """
-        self._appender_in_force().save_checkpoint(name, pack(state))
+        self._require_appender().save_checkpoint(name, pack(state))
 
     def load_checkpoint(self, name: str) -> dict[str, Any]:
         """The state of that name.
@@ -356,8 +356,8 @@ class DiskStorage:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _find(self, position: int) -> tuple[np.ndarray, Segment, Record]:
-        """The memory, the segment and the record of a piece."""
+    def _find(self, position: int) -> tuple[np.ndarray, Segment, ChunkInfo]:
+        """The memory, the segment and the record of a chunk."""
         self._check_open()
         record = self.table.record(position)
         segment = self._view.segments[record.segment]
@@ -389,7 +389,7 @@ class DiskStorage:
             for segment in view.segments.values():
                 self._maps.of(segment)
 
-    def _appender_in_force(self) -> Appender:
+    def _require_appender(self) -> Appender:
         self._check_open()
         if self._appender is None:
             raise ValueError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_info import Record
+from stepwell.buffers.storage.chunk_info import ChunkInfo
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import SLOT, Manifest
@@ -36,7 +36,7 @@ class Damage(NamedTuple):
     Args:
         path: The file.
         what: A sentence that says where in it, and what is gone.
-        slot: Number of the piece in the segment; None where the whole file is meant.
+        slot: Number of the chunk in the segment; None where the whole file is meant.
         rows: Rows that are gone; None where that is not known.
         is_harmless: Nothing is gone.
     """
@@ -65,7 +65,7 @@ class SegmentSurvey(NamedTuple):
 
     @property
     def lost(self) -> list[int]:
-        """Slots whose pieces are gone."""
+        """Slots whose chunks are gone."""
         return [each.slot for each in self.damages if each.slot is not None]
 
 
@@ -93,8 +93,8 @@ def survey(
         damages += [
             Damage(path, lost_slot(path, slot), slot) for slot in loaded.verdict.lost.tolist()
         ]
-        pieces, nbytes = _damaged_pieces(folder.files, loaded, on_bytes)
-        yield SegmentSurvey(number, loaded, damages + pieces, nbytes)
+        chunks, nbytes = _damaged_chunks(folder.files, loaded, on_bytes)
+        yield SegmentSurvey(number, loaded, damages + chunks, nbytes)
 
 
 def _wrong_length(manifest: Manifest, loaded: Loaded) -> list[Damage]:
@@ -108,10 +108,10 @@ def _wrong_length(manifest: Manifest, loaded: Loaded) -> list[Damage]:
     return []
 
 
-def _damaged_pieces(
+def _damaged_chunks(
     files: Files, loaded: Loaded, on_bytes: Callable[[int], None]
 ) -> tuple[list[Damage], int]:
-    """The pieces that are not what was written, and the number of bytes compared.
+    """The chunks that are not what was written, and the number of bytes compared.
 
     They are read, before they are looked at where they are mapped: a sector that cannot be read is
     then an error, not the end.
@@ -125,7 +125,7 @@ def _damaged_pieces(
         for number, slot in enumerate(loaded.verdict.slots):
             if int(slot["end"]) & End.LOST:
                 continue
-            record = Record._make(loaded.records[number].tolist())
+            record = ChunkInfo._make(loaded.records[number].tolist())
             if record.offset + record.nbytes > most:  # as for a reader
                 what = damage(path, record, f"expected them before {most}, where the data end")
                 found.append(Damage(path, what, number, record.stored_rows))

@@ -28,22 +28,22 @@ class VerifyReport:
         damages: What is not what was written; empty in a sound store.
         recovery: What a crash left, which the next writer brings in order; nothing is lost by it.
         segments: Number of files.
-        pieces: Pieces that are whole.
+        chunks: Chunks that are whole.
         rows: Rows in them that count.
         episodes: Episodes of which rows are left.
         nbytes: Bytes whose checksums were compared.
-        lost_pieces: Pieces that an earlier repair took out.
+        lost_chunks: Chunks that an earlier repair took out.
     """
 
     path: Path
     damages: tuple[Damage, ...]
     recovery: Recovery
     segments: int
-    pieces: int
+    chunks: int
     rows: int
     episodes: int
     nbytes: int
-    lost_pieces: int
+    lost_chunks: int
 
     @property
     def is_whole(self) -> bool:
@@ -124,7 +124,7 @@ def _report(
     except StoreCorrupt as error:
         damages.append(Damage(folder.path, str(error)))
         view = View(manifest, [])
-    taken_out = view.lost_pieces - sum(len(each.verdict.lost) for each in loaded)
+    taken_out = view.lost_chunks - sum(len(each.verdict.lost) for each in loaded)
     table = view.table
     table.lose(
         each.loaded.segment.header.position + slot
@@ -138,9 +138,9 @@ def _report(
         damages=tuple(damages),
         recovery=view.recovery,
         segments=len(manifest.numbers),
-        pieces=len(whole),
+        chunks=len(whole),
         rows=table.rows,
         episodes=table.episodes,
         nbytes=sum(each.nbytes for each in found),
-        lost_pieces=taken_out,
+        lost_chunks=taken_out,
     )

@@ -9,8 +9,8 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import Counters, PieceTable
-from stepwell.buffers.storage.chunk_info import PIECE
+from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
+from stepwell.buffers.storage.chunk_info import CHUNK
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, Next
 from stepwell.buffers.storage.disk.segment import Loaded, Segment, load
@@ -18,9 +18,9 @@ from stepwell.buffers.storage.disk.segment import Loaded, Segment, load
 __all__ = ["Recovery", "View", "load_all", "look"]
 
 
-# A lost segment leaves a gap of as many records as it had pieces: at most a few times as many as
+# A lost segment leaves a gap of as many records as it had chunks: at most a few times as many as
 # are there, or as a small store has. Where a file says more, no memory is taken for it.
-_LOST_PIECES, _LOST_SHARE = 1 << 18, 4
+_LOST_CHUNKS, _LOST_SHARE = 1 << 18, 4
 
 
 class Recovery(NamedTuple):
@@ -29,7 +29,7 @@ class Recovery(NamedTuple):
     Args:
         healed: Copies of slots that were damaged or missing, the other one being whole; nothing is
             lost.
-        torn: Pieces of the flush during which the writer ended, which never returned.
+        torn: Chunks of the flush during which the writer ended, which never returned.
     """
 
     healed: int = 0
@@ -41,7 +41,7 @@ class View:
 
     Args:
         manifest: The manifest.
-        loaded: The live segments as found in their files; where one is missing, its pieces are
+        loaded: The live segments as found in their files; where one is missing, its chunks are
             lost.
     """
 
@@ -55,8 +55,8 @@ class View:
         self.table = _table(manifest, loaded)
 
     @property
-    def lost_pieces(self) -> int:
-        """Pieces that are damaged and left out."""
+    def lost_chunks(self) -> int:
+        """Chunks that are damaged and left out."""
         first = min(self.segments, default=1 << 32)
         before = sum(entry.slots for entry in self.manifest.sealed if entry.number < first)
         return before + int((self.table.records["end"] & End.LOST != 0).sum())
@@ -68,7 +68,7 @@ class View:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Position of the oldest piece, and the number of pieces."""
+        """Position of the oldest chunk, and the number of chunks."""
         return self.table.base, len(self.table)
 
     @property
@@ -149,13 +149,13 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
         return view
 
 
-def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> PieceTable:
-    """The index of all pieces; a lost one keeps its place."""
+def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> ChunkIndex:
+    """The index of all chunks; a lost one keeps its place."""
     if not loaded:
         counters = Counters(*manifest.next[2:])
-        return PieceTable.restore(np.empty(0, PIECE), counters, manifest.next.position)
+        return ChunkIndex.restore(np.empty(0, CHUNK), counters, manifest.next.position)
     base = position = loaded[0].segment.header.position
-    most_lost = _LOST_PIECES + _LOST_SHARE * sum(len(each.records) for each in loaded)
+    most_lost = _LOST_CHUNKS + _LOST_SHARE * sum(len(each.records) for each in loaded)
     parts: list[np.ndarray] = []
     before = Counters()
     for each in loaded:
@@ -167,17 +167,17 @@ def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> PieceTable:
     last = loaded[-1].segment
     parts.append(_gap(position, max(position, manifest.next.position), last, most_lost))
     counters = Counters(*map(max, zip(loaded[-1].counters, manifest.next[2:], strict=True)))
-    return PieceTable.restore(np.concatenate(parts), counters, base)
+    return ChunkIndex.restore(np.concatenate(parts), counters, base)
 
 
 def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:
-    """Records of pieces whose segment is gone, noted under one that is there."""
+    """Records of chunks whose segment is gone, noted under one that is there."""
     if not begin <= end <= begin + most:
         raise StoreCorrupt(
-            f"{segment.path} begins with piece {end}, expected {begin} or at most {most} more: "
+            f"{segment.path} begins with chunk {end}, expected {begin} or at most {most} more: "
             f"its store was put together from two copies; restore all of it from one"
         )
-    records = np.zeros(end - begin, PIECE)
+    records = np.zeros(end - begin, CHUNK)
     records["end"], records["segment"] = int(End.LOST), segment.header.number
     records["episode"] = records["stream"] = -1
     return records

@@ -14,9 +14,9 @@ from zlib import crc32
 
 import numpy as np
 
-from stepwell.buffers.episode import Piece
+from stepwell.buffers.episode import Chunk
 from stepwell.buffers.storage.chunk_codec import Part
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk.files import Files, write_at
 from stepwell.buffers.storage.disk.format import SLOT, Header, Sealed, align, pack_slots
 from stepwell.buffers.storage.disk.segment import Loaded, Segment, segment_path
@@ -31,9 +31,9 @@ _RUN_BYTES = 1 << 20
 
 
 class Encoded(NamedTuple):
-    """A piece with its bytes; the first part is its head, the fields and the metadata."""
+    """A chunk with its bytes; the first part is its head, the fields and the metadata."""
 
-    piece: Piece
+    chunk: Chunk
     parts: list[Part]
     nbytes: int
     new_steps: int
@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
     """Room in a segment.
 
     A run begins with a small segment, and what ran out in one is doubled in the next: so neither a
-    short run nor one with few large pieces leaves room unused.
+    short run nor one with few large chunks leaves room unused.
     """
 
     slots: int
@@ -73,7 +73,7 @@ class Sizes(NamedTuple):
 
 
 class SegmentWriter:
-    """Appends pieces to a new segment, which becomes part of the store once the manifest lists it.
+    """Appends chunks to a new segment, which becomes part of the store once the manifest lists it.
 
     Args:
         files: The system calls.
@@ -97,30 +97,30 @@ class SegmentWriter:
 
     @property
     def free_slots(self) -> int:
-        """Pieces that the slot tables still have place for."""
+        """Chunks that the slot tables still have place for."""
         return self._header.slots - self._slots
 
     @property
     def used_data_bytes(self) -> int:
-        """Bytes of all pieces."""
+        """Bytes of all chunks."""
         return self._data_end - self._header.data_offset
 
-    def count_fitting(self, pieces: Sequence[Encoded], max_rows: int) -> int:
-        """How many of the pieces, from the first on, still go into this segment."""
+    def count_fitting(self, chunks: Sequence[Encoded], max_rows: int) -> int:
+        """How many of the chunks, from the first on, still go into this segment."""
         free_bytes, rows, count = self._header.data_bytes - self.used_data_bytes, self.rows, 0
-        for encoded in pieces[: self.free_slots]:
-            if encoded.nbytes > free_bytes or rows + encoded.piece.rows > max_rows:
+        for encoded in chunks[: self.free_slots]:
+            if encoded.nbytes > free_bytes or rows + encoded.chunk.rows > max_rows:
                 break
             free_bytes -= encoded.nbytes
-            rows += encoded.piece.rows
+            rows += encoded.chunk.rows
             count += 1
         return count
 
-    def commit(self, pieces: Sequence[Encoded], table: PieceTable) -> None:
-        """Make pieces durable, all of them or none, and enter them in the table."""
-        end = self._write_data(pieces)
+    def commit(self, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+        """Make chunks durable, all of them or none, and enter them in the table."""
+        end = self._write_data(chunks)
         # Only now, for the disk is busy with the data while their checksums are reckoned.
-        slots = self._new_slots(pieces, table)
+        slots = self._new_slots(chunks, table)
         packed = pack_slots(self._header, slots)
         in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._header.table_offsets)
         write_at(self._files, self._file, packed, in_a)
@@ -129,10 +129,10 @@ class SegmentWriter:
         write_at(self._files, self._file, packed, in_b)
         with self._table_lock:
             self.segment.extend(slots)
-            for encoded, offset in zip(pieces, slots["offset"].tolist(), strict=True):
-                table.append(encoded.piece, self._header.number, offset, encoded.nbytes)
-                self.rows += encoded.piece.rows
-        self._slots += len(pieces)
+            for encoded, offset in zip(chunks, slots["offset"].tolist(), strict=True):
+                table.append(encoded.chunk, self._header.number, offset, encoded.nbytes)
+                self.rows += encoded.chunk.rows
+        self._slots += len(chunks)
         self._data_end = end
 
     def seal(self) -> Sealed:
@@ -141,7 +141,7 @@ class SegmentWriter:
         return Sealed(self._header.number, align(self._data_end), self._slots)
 
     def give_back(self, sealed: Sealed) -> None:
-        """Return the room behind the last piece to the disk, once the manifest says so."""
+        """Return the room behind the last chunk to the disk, once the manifest says so."""
         if not self._files.has_other_name(self._file):  # as a copy by hard links gives it one
             self._files.truncate(self._file, sealed.nbytes)
             self.segment.nbytes = sealed.nbytes
@@ -151,10 +151,10 @@ class SegmentWriter:
         """Close the file."""
         self._file.close()
 
-    def _write_data(self, pieces: Sequence[Encoded]) -> int:
-        """Write the pieces' bytes and return where they end."""
+    def _write_data(self, chunks: Sequence[Encoded]) -> int:
+        """Write the chunks' bytes and return where they end."""
         end = self._data_end
-        for data in _few(part for encoded in pieces for part in encoded.parts):
+        for data in _few(part for encoded in chunks for part in encoded.parts):
             for start in range(0, len(data), _RUN_BYTES):
                 run = memoryview(data)[start : start + _RUN_BYTES]
                 write_at(self._files, self._file, run, end)
@@ -163,20 +163,20 @@ class SegmentWriter:
                 end += len(run)
         return end
 
-    def _new_slots(self, pieces: Sequence[Encoded], table: PieceTable) -> np.ndarray:
-        """The slots of the pieces; a row of plain numbers is made faster than a column of them."""
+    def _new_slots(self, chunks: Sequence[Encoded], table: ChunkIndex) -> np.ndarray:
+        """The slots of the chunks; a row of plain numbers is made faster than a column of them."""
         position, row_id = table.base + len(table), table.next_row_id
         total_steps, offset = table.total_steps, self._data_end
         slots: list[tuple[object, ...]] = []
-        for place, (piece, parts, nbytes, new_steps) in enumerate(pieces):
-            rows, head = piece.rows, parts[0]
+        for place, (chunk, parts, nbytes, new_steps) in enumerate(chunks):
+            rows, head = chunk.rows, parts[0]
             total_steps += new_steps
             slots.append(
                 (
-                    *(0, 0, self._slots + place, self._slots, len(pieces), int(piece.end), 0),
-                    *(position + place, piece.episode, piece.stream, piece.first_row, rows),
+                    *(0, 0, self._slots + place, self._slots, len(chunks), int(chunk.end), 0),
+                    *(position + place, chunk.episode, chunk.stream, chunk.first_row, rows),
                     *(row_id, total_steps, offset, nbytes, len(head), crc32(head), b""),
-                    *(pieces[place].crc, 0),
+                    *(chunks[place].crc, 0),
                 )
             )
             row_id, offset = row_id + rows, offset + nbytes
@@ -197,7 +197,7 @@ def _few(parts: Iterable[Part]) -> Iterator[Part]:
 
 
 def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:
-    """Write the missing copies of committed slots again, and return the room behind the last piece.
+    """Write the missing copies of committed slots again, and return the room behind the last chunk.
 
     Args:
         files: The system calls.
@@ -226,7 +226,7 @@ def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:
 
 
 def give_back(files: Files, loaded: Loaded) -> None:
-    """Return the room behind a sealed segment's last piece to the disk."""
+    """Return the room behind a sealed segment's last chunk to the disk."""
     if loaded.segment.nbytes > loaded.entry.nbytes:
         with files.open_to_write(loaded.segment.path) as file:
             if files.has_other_name(file):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec, SpecMismatch
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, SpecMismatch
 from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
 from support.envs.recorded_envs import Listed, recorded, traces
 from support.exchanged_stores import IMAGE, REWARD, VECTOR, episodes_of, tagged_store
@@ -61,7 +61,7 @@ def test_episodes_are_those_that_the_envs_played() -> None:
 def test_episodes_without_a_step_are_left_out() -> None:
     replay = tagged_store(VECTOR, episodes=2)
     rows = {name: column[:1] for name, column in episodes_of(replay)[0].fields.items()}
-    replay.add([Piece(2, 0, 0, End.NONE, rows)])
+    replay.add([Chunk(2, 0, 0, End.NONE, rows)])
     assert [len(episode.actions) for episode in to_d3rlpy(replay)] == [1, 3]
 
 
@@ -129,7 +129,7 @@ def test_actions_that_d3rlpy_does_not_know_are_refused() -> None:
     replay = SequenceReplayBuffer()
     replay.bind(Spec((VECTOR, action, REWARD), "observation", "action"), {})
     rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
-    replay.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
     with pytest.raises(ValueError, match="expected one whole number, or one vector of floats"):
         to_d3rlpy(replay)
 

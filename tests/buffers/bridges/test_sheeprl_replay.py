@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from stepwell.buffers import End, Field, NotEnoughData, Piece, Spec
+from stepwell.buffers import Chunk, End, Field, NotEnoughData, Spec
 from stepwell.buffers.bridges import as_sheeprl_replay
 from support.exchanged_stores import DISCRETE, IMAGE, tagged_store
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
@@ -112,7 +112,7 @@ def store_of(
         "action": rows,
         "reward": np.zeros(count),
     }
-    replay.add([Piece(0, 0, 0, End.TERMINATED, columns)])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, columns)])
     return replay
 
 

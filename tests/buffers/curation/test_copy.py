@@ -1,4 +1,4 @@
-"""A copy holds the very rows of its source, in fewer pieces, and says where they come from."""
+"""A copy holds the very rows of its source, in fewer chunks, and says where they come from."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import (
+    Chunk,
     Codec,
     Digest,
     DiskStorage,
     End,
     Field,
     MemoryStorage,
-    Piece,
     SequenceReplayBuffer,
     Spec,
     SpecMismatch,
@@ -54,7 +54,7 @@ def replay(
 
 
 def played(stack: ExitStack, seed: int, path: str | None = None) -> SequenceReplayBuffer:
-    """A replay full of episodes in small pieces."""
+    """A replay full of episodes in small chunks."""
     made = replay(stack, path)
     Player(made.storage, 0, seed).play(100)
     return made
@@ -64,9 +64,9 @@ def contents(source: SequenceReplayBuffer) -> list[Any]:
     return [told(episode) for episode in source.iter_episodes()]
 
 
-def small_pieces(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Let episodes be longer than what is copied at once."""
-    monkeypatch.setattr(episode_writer, "_PIECE_ROWS", rows)
+    monkeypatch.setattr(episode_writer, "_CHUNK_ROWS", rows)
 
 
 @pytest.mark.parametrize("codecs", [{}, {"observation": "raw", "info/picture": "raw"}])
@@ -92,10 +92,10 @@ def test_a_copy_holds_every_row_bit_by_bit(
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 50])
-def test_an_episode_longer_than_a_piece_stays_one_episode(
+def test_an_episode_longer_than_a_chunk_stays_one_episode(
     rows: int, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_pieces(monkeypatch, rows)
+    small_chunks(monkeypatch, rows)
     source = played(stack, 3)
     target = SequenceReplayBuffer()
     assert copy_episodes(source, target).digest == source.digest() == target.digest()
@@ -103,7 +103,7 @@ def test_an_episode_longer_than_a_piece_stays_one_episode(
     assert target.storage.table.records["rows"].max() <= rows
 
 
-def test_small_pieces_are_joined(stack: ExitStack) -> None:
+def test_small_chunks_are_joined(stack: ExitStack) -> None:
     source = played(stack, 0)
     target = SequenceReplayBuffer()
     copy_episodes(source, target)
@@ -114,17 +114,17 @@ def test_small_pieces_are_joined(stack: ExitStack) -> None:
 def test_a_long_episode_is_never_in_memory_as_a_whole(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_pieces(monkeypatch, 64)
+    small_chunks(monkeypatch, 64)
     source = replay(stack)
     for first in range(0, 2_000, 10):
-        source.add([Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
+        source.add([Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
     waiting: list[int] = []
     target = SequenceReplayBuffer()
     add = SequenceReplayBuffer.add
 
-    def counted(self: SequenceReplayBuffer, pieces: Sequence[Piece]) -> None:
-        waiting.append(sum(piece.rows for piece in pieces))
-        add(self, pieces)
+    def counted(self: SequenceReplayBuffer, chunks: Sequence[Chunk]) -> None:
+        waiting.append(sum(chunk.rows for chunk in chunks))
+        add(self, chunks)
 
     monkeypatch.setattr(SequenceReplayBuffer, "add", counted)
     copy_episodes(source, target)
@@ -132,10 +132,10 @@ def test_a_long_episode_is_never_in_memory_as_a_whole(
     assert max(waiting) <= 64
 
 
-def test_large_rows_make_pieces_of_bounded_bytes(
+def test_large_rows_make_chunks_of_bounded_bytes(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(episode_writer, "_PIECE_BYTES", 10 * SPEC.row_bytes)
+    monkeypatch.setattr(episode_writer, "_CHUNK_BYTES", 10 * SPEC.row_bytes)
     source = replay(stack)
     source.add([whole(0, 0, 95)])
     target = SequenceReplayBuffer()
@@ -173,7 +173,7 @@ def test_where_and_keep_choose_together(stack: ExitStack) -> None:
     assert report.left_out_steps == len(source) - report.steps
     digest = Digest()
     for one in chosen:
-        digest.update(Piece(one.id, one.stream, one.first_row, one.end, one.fields))
+        digest.update(Chunk(one.id, one.stream, one.first_row, one.end, one.fields))
     assert report.digest == target.digest() == digest.hexdigest()
 
 
@@ -294,7 +294,7 @@ def test_a_source_that_is_opened_to_read_is_not_changed(stack: ExitStack) -> Non
 def test_progress_is_told_after_every_write(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_pieces(monkeypatch, 20)
+    small_chunks(monkeypatch, 20)
     source = played(stack, 0)
     target, true = SequenceReplayBuffer(), contents(source)
     reports: list[CopyReport] = []
@@ -315,7 +315,7 @@ def test_progress_is_told_after_every_write(
 def test_an_interrupted_copy_into_ram_says_how_much_it_holds(
     stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_pieces(monkeypatch, 20)
+    small_chunks(monkeypatch, 20)
     source, target = played(stack, 0), SequenceReplayBuffer()
 
     def progress(report: CopyReport) -> None:
@@ -339,8 +339,8 @@ def test_what_an_interrupt_right_after_a_write_says_is_true(
     source, target = played(stack, 0), SequenceReplayBuffer()
     add = SequenceReplayBuffer.add
 
-    def interrupted(self: SequenceReplayBuffer, pieces: Sequence[Piece]) -> None:
-        add(self, pieces)
+    def interrupted(self: SequenceReplayBuffer, chunks: Sequence[Chunk]) -> None:
+        add(self, chunks)
         raise KeyboardInterrupt  # a second Ctrl-C comes wherever it comes
 
     monkeypatch.setattr(SequenceReplayBuffer, "add", interrupted)
@@ -357,7 +357,7 @@ def test_what_an_interrupt_right_after_a_write_says_is_true(
 def test_an_interrupted_copy_into_a_folder_leaves_nothing(
     stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_pieces(monkeypatch, 20)
+    small_chunks(monkeypatch, 20)
     source = played(stack, 0)
 
     def progress(report: CopyReport) -> None:
@@ -375,7 +375,7 @@ def test_an_interrupted_copy_into_a_folder_leaves_nothing(
 def test_the_part_of_an_episode_that_was_copied_is_a_cut(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_pieces(monkeypatch, 20)
+    small_chunks(monkeypatch, 20)
     source = replay(stack)
     source.add([whole(0, 0, 90)])
 
@@ -392,7 +392,7 @@ def test_the_part_of_an_episode_that_was_copied_is_a_cut(
 
 
 def spoil(storage: DiskStorage, position: int) -> None:
-    """Change a byte in a piece's rows."""
+    """Change a byte in a chunk's rows."""
     record = storage.table.record(position)
     with open(storage.path / f"segment-{record.segment:08}.bin", "r+b") as file:
         file.seek(record.offset + record.nbytes - 9)
@@ -403,8 +403,8 @@ def test_damage_stops_a_copy_unless_it_is_to_be_skipped(stack: ExitStack) -> Non
     with ExitStack() as writing:
         source = replay(writing, "a")
         for first in range(0, 30, 10):
-            piece = Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))
-            source.add([piece, whole(0, first + 1, 4, stream=1)])
+            chunk = Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))
+            source.add([chunk, whole(0, first + 1, 4, stream=1)])
         assert isinstance(source.storage, DiskStorage)
         spoil(source.storage, 2)
     source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True))
@@ -421,8 +421,8 @@ def evicted(stack: ExitStack, capacity: int) -> SequenceReplayBuffer:
     """A replay that has lost the beginning of an episode."""
     source = replay(stack, capacity=capacity)
     for first in range(0, 100, 5):
-        piece = Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 5), {"number": 0})
-        source.add([piece])
+        chunk = Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 5), {"number": 0})
+        source.add([chunk])
     source.add([whole(0, 1, 5, stream=1)])
     assert isinstance(source.storage, MemoryStorage)
     assert next(source.iter_episodes()).first_row > 0
@@ -432,7 +432,7 @@ def evicted(stack: ExitStack, capacity: int) -> SequenceReplayBuffer:
 def test_an_episode_without_its_beginning_is_copied_without_inventing_one(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_pieces(monkeypatch, 16)
+    small_chunks(monkeypatch, 16)
     source = evicted(stack, 60)
     target = stack.enter_context(SequenceReplayBuffer("copy"))
     report = copy_episodes(source, target)
@@ -445,10 +445,10 @@ def test_an_episode_without_its_beginning_is_copied_without_inventing_one(
     assert not first.is_first.any()
 
 
-def test_what_is_left_of_an_episode_with_a_lost_piece_is_copied(stack: ExitStack) -> None:
+def test_what_is_left_of_an_episode_with_a_lost_chunk_is_copied(stack: ExitStack) -> None:
     source = replay(stack)
     for first in range(0, 30, 10):
-        source.add([Piece(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
+        source.add([Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
     source.storage.lose(1)
     target = SequenceReplayBuffer()
     assert copy_episodes(source, target).beheaded == 1
@@ -478,18 +478,18 @@ RUN_2: dict[str, object] = {"seed": "2", "session": 0}
 
 
 def holding(
-    stack: ExitStack, pieces: Sequence[Piece], *sessions: dict[str, object], path: str | None = None
+    stack: ExitStack, chunks: Sequence[Chunk], *sessions: dict[str, object], path: str | None = None
 ) -> SequenceReplayBuffer:
     """A replay with episodes of a run, or of nobody knows whom."""
     made = replay(stack, path, sessions=sessions or ({},))
-    made.add([replace(piece, episode=number) for number, piece in enumerate(pieces)])
+    made.add([replace(chunk, episode=number) for number, chunk in enumerate(chunks)])
     return made
 
 
-def some(*numbers: int, stream: int = 0, **metadata: object) -> list[Piece]:
+def some(*numbers: int, stream: int = 0, **metadata: object) -> list[Chunk]:
     """Episodes whose rows tell their numbers."""
-    pieces = [whole(0, number, 4 + number % 3, stream=stream) for number in numbers]
-    return [replace(piece, metadata={**piece.metadata, **metadata}) for piece in pieces]
+    chunks = [whole(0, number, 4 + number % 3, stream=stream) for number in numbers]
+    return [replace(chunk, metadata={**chunk.metadata, **metadata}) for chunk in chunks]
 
 
 def merged(sources: Any, **options: Any) -> list[Any]:
@@ -509,7 +509,7 @@ def refused(sources: Any) -> str:
 
 
 # What two sources hold, and how many episodes of the second are in the first.
-SHARED: dict[str, tuple[list[Piece], dict[str, object], list[Piece], dict[str, object], int]] = {
+SHARED: dict[str, tuple[list[Chunk], dict[str, object], list[Chunk], dict[str, object], int]] = {
     "all, nobody knows from where": (some(0, 1, 2), {}, some(0, 1, 2), {}, 3),
     "a part, nobody knows from where": (some(0, 1, 2), {}, some(1, 3, 2), {}, 2),
     "none, nobody knows from where": (some(0, 1, 2), {}, some(3, 4, 5), {}, 0),
@@ -535,8 +535,8 @@ SHARED: dict[str, tuple[list[Piece], dict[str, object], list[Piece], dict[str, o
 def test_an_episode_of_several_sources_is_copied_once_only_when_told_so(
     case: str, stack: ExitStack
 ) -> None:
-    pieces, session, others, other_session, count = SHARED[case]
-    sources = [holding(stack, pieces, session), holding(stack, others, other_session)]
+    chunks, session, others, other_session, count = SHARED[case]
+    sources = [holding(stack, chunks, session), holding(stack, others, other_session)]
     all_of = [one for source in sources for one in contents(source)]
     if count:
         message = refused(sources)
@@ -547,10 +547,10 @@ def test_an_episode_of_several_sources_is_copied_once_only_when_told_so(
     assert merged(sources, duplicates="keep") == all_of
     target = SequenceReplayBuffer()
     report = copy_episodes(sources, target, duplicates="skip")
-    rows = [whole_piece.fields["observation"].tolist() for whole_piece in pieces]
+    rows = [whole_chunk.fields["observation"].tolist() for whole_chunk in chunks]
     fresh = [one for one in others if one.fields["observation"].tolist() not in rows]
-    kept = len(pieces) + (len(fresh) if count else len(others))
-    assert contents(target)[: len(pieces)] == contents(sources[0])
+    kept = len(chunks) + (len(fresh) if count else len(others))
+    assert contents(target)[: len(chunks)] == contents(sources[0])
     assert (report.episodes, report.chosen_episodes, target.episodes) == (kept,) * 3
     assert (report.duplicate_episodes, report.left_out_episodes) == (count, count)
     assert report.steps == target.steps
@@ -621,12 +621,12 @@ def test_long_episodes_are_compared_a_run_at_a_time(
     refused([holding(stack, [long]), holding(stack, [whole(0, 0, 100)])])
 
 
-def test_pieces_of_any_size_are_the_same_episode(stack: ExitStack) -> None:
+def test_chunks_of_any_size_are_the_same_episode(stack: ExitStack) -> None:
     one = holding(stack, [whole(0, 0, 30)])
     other = replay(stack, sessions=({},))
     for first in range(0, 30, 10):
         end = End.TERMINATED if first == 20 else End.NONE
-        other.add([Piece(0, 0, first, end, rows_of(0, 0, first, first + 10))])
+        other.add([Chunk(0, 0, first, end, rows_of(0, 0, first, first + 10))])
     refused([one, other])
 
 
@@ -636,7 +636,7 @@ def test_fields_without_a_number_are_compared_too(stack: ExitStack) -> None:
     for _ in range(2):
         sources.append(replay(stack, spec=spec, sessions=({},)))
         fields = {**rows_of(0, 0, 0, 5), "extra/none": np.empty((5, 0, 3), np.float32)}
-        sources[-1].add([Piece(0, 0, 0, End.TERMINATED, fields)])
+        sources[-1].add([Chunk(0, 0, 0, End.TERMINATED, fields)])
     refused(sources)
 
 

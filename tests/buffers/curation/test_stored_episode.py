@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import (
+    Chunk,
     DiskStorage,
     End,
     MemoryStorage,
     NotEnoughData,
-    Piece,
     Storage,
     StoreCorrupt,
 )
@@ -22,7 +22,7 @@ from support.rows.labelled_rows import SPEC, Player, rows_of, whole
 
 
 def played(seed: int) -> Storage:
-    """A ring that has evicted, with episodes in many pieces."""
+    """A ring that has evicted, with episodes in many chunks."""
     storage = MemoryStorage(SPEC, capacity=500)
     Player(storage, 0, seed).play(150)
     assert storage.table.base > 0
@@ -51,37 +51,37 @@ def test_everything_told_is_what_the_rows_tell(seed: int) -> None:
 
 @pytest.mark.parametrize("max_rows", [1, 2, 5, 7, 1000])
 @pytest.mark.parametrize("seed", range(3))
-def test_pieces_of_any_size_hold_every_row_once(seed: int, max_rows: int) -> None:
+def test_chunks_of_any_size_hold_every_row_once(seed: int, max_rows: int) -> None:
     storage = played(seed)
     for one in stored_episodes(storage):
-        pieces = list(one.pieces(max_rows))
-        assert [piece.rows for piece in pieces[:-1]] == [max_rows] * (len(pieces) - 1)
+        chunks = list(one.chunks(max_rows))
+        assert [chunk.rows for chunk in chunks[:-1]] == [max_rows] * (len(chunks) - 1)
         stop = one.first_row + one.rows
         begins = list(range(one.first_row, stop, max_rows))
-        assert [piece.first_row for piece in pieces] == begins
-        assert [piece.end for piece in pieces] == [End.NONE] * (len(pieces) - 1) + [one.end]
-        assert all((piece.episode, piece.stream) == (one.id, one.stream) for piece in pieces)
-        assert all(piece.metadata == one.metadata for piece in pieces)
+        assert [chunk.first_row for chunk in chunks] == begins
+        assert [chunk.end for chunk in chunks] == [End.NONE] * (len(chunks) - 1) + [one.end]
+        assert all((chunk.episode, chunk.stream) == (one.id, one.stream) for chunk in chunks)
+        assert all(chunk.metadata == one.metadata for chunk in chunks)
         true = rows_of(0, one.id, one.first_row, stop)
         for name, rows in true.items():
-            assert np.array_equal(np.concatenate([piece.fields[name] for piece in pieces]), rows)
+            assert np.array_equal(np.concatenate([chunk.fields[name] for chunk in chunks]), rows)
 
 
 def test_a_pending_row_that_came_again_is_read_once() -> None:
     storage = MemoryStorage(SPEC)
     for first, stop, end in ((0, 1, End.PENDING), (0, 3, End.PENDING), (2, 3, End.PENDING)):
-        storage.add([Piece(0, 0, first, end, rows_of(0, 0, first, stop))])
+        storage.add([Chunk(0, 0, first, end, rows_of(0, 0, first, stop))])
     (one,) = stored_episodes(storage)
     assert (one.rows, one.steps, one.end) == (3, 2, End.PENDING)
-    (piece,) = one.pieces(100)
-    assert np.array_equal(piece.fields["action"], rows_of(0, 0, 0, 3)["action"])
+    (chunk,) = one.chunks(100)
+    assert np.array_equal(chunk.fields["action"], rows_of(0, 0, 0, 3)["action"])
 
 
-def test_an_episode_with_a_lost_piece_comes_in_two() -> None:
+def test_an_episode_with_a_lost_chunk_comes_in_two() -> None:
     storage = MemoryStorage(SPEC)
     for first, stop, end in ((0, 4, End.NONE), (4, 7, End.NONE), (7, 9, End.TERMINATED)):
-        piece = Piece(0, 0, first, end, rows_of(0, 0, first, stop), {"number": 0})
-        storage.add([piece])
+        chunk = Chunk(0, 0, first, end, rows_of(0, 0, first, stop), {"number": 0})
+        storage.add([chunk])
     storage.lose(1)
     before, after = stored_episodes(storage)
     assert (before.id, before.first_row, before.rows, before.has_ended) == (0, 0, 4, False)

@@ -132,9 +132,9 @@ def test_rows_are_those_of_a_list_of_episodes(
                     episode.finish(None)
         elif isinstance(act, str):
             writer.flush(newest=act == "newest")
-            pieces = len(replay.storage.table)
+            chunks = len(replay.storage.table)
             writer.flush(newest=act == "newest")
-            assert len(replay.storage.table) == pieces  # the second time there is nothing to do
+            assert len(replay.storage.table) == chunks  # the second time there is nothing to do
         else:
             for step in [act] if isinstance(act, Transition) else act:
                 add(writer, model, number, step)
@@ -160,14 +160,14 @@ def test_the_newest_transition_waits_for_its_next_observation_unless_it_is_wante
 
 def test_catching_up_waits_for_a_thousandth_of_what_there_is() -> None:
     replay = SequenceReplayBuffer(seed=0)
-    writer, pieces = TransitionWriter(replay, *FIELDS, facts={}), list[int]()
+    writer, chunks = TransitionWriter(replay, *FIELDS, facts={}), list[int]()
     for number in range(5_000):
         add(writer, [], number, Transition(0, number % 50 == 49, False, False))
         writer.catch_up(newest=True)
         assert 0 <= number + 1 - len(replay) <= number / 1000
-        pieces.append(len(replay.storage.table))
-    assert pieces[999] == 1_000
-    assert pieces[-1] < 3_500
+        chunks.append(len(replay.storage.table))
+    assert chunks[999] == 1_000
+    assert chunks[-1] < 3_500
     writer.flush(newest=True)
     assert len(replay) == 5_000
 

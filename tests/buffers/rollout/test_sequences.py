@@ -1,4 +1,4 @@
-"""Sequences are whole columns, or pieces of them, with the state before their first row."""
+"""Sequences are whole columns, or chunks of them, with the state before their first row."""
 
 from __future__ import annotations
 

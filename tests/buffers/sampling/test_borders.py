@@ -131,14 +131,14 @@ def test_what_follows_on_the_last_action_is_the_true_final_observation(borders: 
         assert (then[final][:, 1] == labels(batch)[final][:, 1]).all()
 
 
-def test_the_border_of_a_piece_is_no_border_of_an_episode() -> None:
-    """Trap 14: 7 and 13 rows, in pieces, give what 20 rows in one piece give."""
+def test_the_border_of_a_chunk_is_no_border_of_an_episode() -> None:
+    """Trap 14: 7 and 13 rows, in chunks, give what 20 rows in one chunk give."""
     found = []
     for parts in ([20], [7, 13], [1] * 20, [3, 0, 16, 1]):
         with a_replay(Kind()) as played:
             for rows in parts:
                 played.add(Step(0, rows, End.PENDING))
-            # A piece without new rows is the pending row once more.
+            # A chunk without new rows is the pending row once more.
             assert len(played.episodes[0].rows) == 20
             played.add(Step(0, 0, End.NONE))
             batch = checked(played, Sequences(50, 6))

@@ -86,7 +86,7 @@ def test_stores_with_weights_cannot_be_drawn_from_so(tmp_path: Path) -> None:
             played.add(Step(0, 9))
             replay.bind(played.spec, {})
             episode = next(played.replay.iter_episodes())
-            replay.add([_piece_of(episode)])
+            replay.add([_chunk_of(episode)])
     with SequenceReplayBuffer.open(paths) as both:
         assert len(set(both.sample_sequences(16, 2, draw="distinct").ids.tolist())) == 16
     with (
@@ -96,7 +96,7 @@ def test_stores_with_weights_cannot_be_drawn_from_so(tmp_path: Path) -> None:
         both.sample_sequences(4, 2, draw="distinct")
 
 
-def _piece_of(episode: Any) -> Any:
-    from stepwell.buffers import Piece
+def _chunk_of(episode: Any) -> Any:
+    from stepwell.buffers import Chunk
 
-    return Piece(episode.id, episode.stream, 0, episode.end, episode.fields, episode.metadata)
+    return Chunk(episode.id, episode.stream, 0, episode.end, episode.fields, episode.metadata)

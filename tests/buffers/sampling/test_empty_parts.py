@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stepwell.buffers import Codec, End, Piece, SequenceReplayBuffer, Spec, bridges
+from stepwell.buffers import Chunk, Codec, End, SequenceReplayBuffer, Spec, bridges
 from stepwell.buffers.sampling import small_field_cache as row_columns
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
 from stepwell.collectors import Collector, RandomPolicy, evaluate
@@ -75,7 +75,7 @@ def labelled(field_shape: tuple[int, ...], dtype: str, episode: int, rows: np.nd
 def filled(
     space: spaces.Space[Any], codec: Codec | None = None, path: Path | None = None
 ) -> SequenceReplayBuffer:
-    """A replay of labelled rows, each episode in two pieces; observations and actions alike."""
+    """A replay of labelled rows, each episode in two chunks; observations and actions alike."""
     spec = Spec.from_spaces(space, space)
     codecs: dict[str, Codec] = {} if codec is None else {field.name: codec for field in spec.fields}
     replay = SequenceReplayBuffer(path, codecs=codecs, seed=0)
@@ -83,7 +83,7 @@ def filled(
     for episode in range(EPISODES):
         for rows, end in ((np.arange(3), End.NONE), (np.arange(3, ROWS), End.TERMINATED)):
             columns = {f.name: labelled(f.shape, f.dtype, episode, rows) for f in spec.fields}
-            replay.add([Piece(episode, 0, int(rows[0]), end, columns)])
+            replay.add([Chunk(episode, 0, int(rows[0]), end, columns)])
     return replay
 
 
@@ -200,7 +200,7 @@ def test_stacks_of_frames_without_pixels(codec: Codec | None) -> None:
         for episode in range(EPISODES):
             rows = np.arange(ROWS)
             columns = {f.name: labelled(f.shape, f.dtype, episode, rows) for f in spec.fields}
-            replay.add([Piece(episode, 0, 0, End.TRUNCATED, columns)])
+            replay.add([Chunk(episode, 0, 0, End.TRUNCATED, columns)])
         for request in REQUESTS:
             batch = replay.sample(request._replace(stack=True))
             assert batch.observation.shape == (*lead_of(request), 4, 3, 0)

@@ -107,7 +107,7 @@ def test_all_episodes_are_drawn_sooner_or_later() -> None:
 
 
 def test_an_episode_that_goes_on_is_still_one_episode() -> None:
-    """It was drawn once for each of its pieces, as if it had ended with the earlier ones too."""
+    """It was drawn once for each of its chunks, as if it had ended with the earlier ones too."""
     with a_replay(Kind()) as played:
         for _ in range(3):
             played.add(Step(0, 4))  # its last row has an action: nothing in it is replaced later

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stepwell.buffers import Batch, End, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Batch, Chunk, End, SequenceReplayBuffer, Spec
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.loader import Loader
 from stepwell.buffers.sampling.requests import Request, Sequences, Transitions
@@ -92,10 +92,10 @@ def a_replay(episodes: int = 6) -> SequenceReplayBuffer:
     return replay
 
 
-def an_episode(number: int, rows: int) -> Piece:
+def an_episode(number: int, rows: int) -> Chunk:
     place = np.stack([np.full(rows, number), np.arange(rows)], 1)
     fields = {"observation": place, "action": place[:, 1] % 9, "reward": place[:, 0] / 8}
-    return Piece(number, 0, 0, End.TERMINATED, fields)
+    return Chunk(number, 0, 0, End.TERMINATED, fields)
 
 
 def loader_threads() -> list[threading.Thread]:

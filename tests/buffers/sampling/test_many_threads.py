@@ -145,7 +145,7 @@ def write_and_draw(played: Played, seconds: float, samplers: dict[str, Draw]) ->
     now = time.monotonic()
     with frequent_switches(), Crowd(played.replay, samplers) as crowd:
         while crowd.is_well and time.monotonic() < now + 10 * seconds:
-            played.replay.add([played.recording.piece(*next(steps)[:3])])
+            played.replay.add([played.recording.chunk(*next(steps)[:3])])
             is_enough = played.capacity is None or played.replay.storage.table.base > 5
             if time.monotonic() > now + seconds and is_enough:
                 break

@@ -110,7 +110,7 @@ def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
 
 @pytest.mark.parametrize("length", [1, 50, 1_000])
 @pytest.mark.parametrize("borders", get_args(Borders))
-def test_blocks_and_pieces_of_long_episodes_are_joined(borders: Borders, length: int) -> None:
+def test_blocks_and_chunks_of_long_episodes_are_joined(borders: Borders, length: int) -> None:
     """Longer than the blocks of rows that are compressed together."""
     with a_replay(Kind()) as played:
         for new_rows in (700, 1, 2, 301, 1, 150):

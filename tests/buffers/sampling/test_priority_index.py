@@ -1,4 +1,4 @@
-"""Priorities follow the pieces also where ids have gaps, as a repaired store's have."""
+"""Priorities follow the chunks also where ids have gaps, as a repaired store's have."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import End
-from stepwell.buffers.sampling.draws import Kinds
+from stepwell.buffers.sampling.draws import ItemKinds
 from stepwell.buffers.sampling.priority_index import PriorityIndex
-from stepwell.buffers.storage.chunk_index import PieceTable
-from stepwell.buffers.storage.item_counts import Spans
-from support.models.chunk_model import piece_of
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import Windows
+from support.models.chunk_model import chunk_of
 
 GAP = 1 << 32  # what `repair` leaves between the ids
-KINDS = Kinds(2, Spans(2), None, None, None)
+KINDS = ItemKinds(2, Windows(2), None, None, None)
 
 
-def with_a_gap() -> PieceTable:
+def with_a_gap() -> ChunkIndex:
     """Rows 0 to 4, then those of another episode, far behind."""
-    table = PieceTable()
+    table = ChunkIndex()
     for episode in range(2):
-        piece = piece_of(episode, 0, 5, End.TERMINATED)
-        table.check([piece])
-        table.append(piece, segment=episode, offset=0, nbytes=8)
+        chunk = chunk_of(episode, 0, 5, End.TERMINATED)
+        table.check([chunk])
+        table.append(chunk, segment=episode, offset=0, nbytes=8)
         table.next_row_id += GAP
     return table
 
 
-def drawn_ids(index: PriorityIndex, table: PieceTable) -> set[int]:
+def drawn_ids(index: PriorityIndex, table: ChunkIndex) -> set[int]:
     chosen, _ = index.draw(table, 0, KINDS, 400, np.random.default_rng(0))
-    at = table.at(chosen.piece)
+    at = table.at(chosen.chunk)
     return set((at["row_id"] + chosen.start - at["first_row"]).tolist())
 
 

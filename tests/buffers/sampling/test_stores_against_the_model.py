@@ -58,7 +58,7 @@ def check(replay: SequenceReplayBuffer, spec: Spec, episodes: Sequence[ModelEpis
 
 
 def test_a_reader_follows_a_writer_from_refresh_to_refresh(stack: ExitStack) -> None:
-    """What is remembered of pieces must not outlive them: evicted, superseded, renumbered."""
+    """What is remembered of chunks must not outlive them: evicted, superseded, renumbered."""
     written = stack.enter_context(Played(SPEC, Path("store"), 150))
     steps = busy_history(10**9)
     for _ in range(12):
@@ -119,7 +119,7 @@ def test_several_stores_are_drawn_from_as_if_each_were_alone(
 
 
 def with_holes() -> SequenceReplayBuffer:
-    """Two episodes of 32 and 8 rows; of the first one the second and last piece are damaged."""
+    """Two episodes of 32 and 8 rows; of the first one the second and last chunk are damaged."""
     with Played(SPEC, Path("store")) as written:
         for rows in (8, 8, 8):
             written.add(Step(0, rows, End.PENDING))
@@ -132,8 +132,8 @@ def with_holes() -> SequenceReplayBuffer:
 
 @pytest.mark.parametrize("borders", get_args(Borders))
 @pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_nothing_is_joined_over_a_damaged_piece(borders: Borders, align: Any) -> None:
-    """The pending row before it stays: the damaged piece had it again."""
+def test_nothing_is_joined_over_a_damaged_chunk(borders: Borders, align: Any) -> None:
+    """The pending row before it stays: the damaged chunk had it again."""
     with closing(with_holes()) as reader:
         for _ in range(4):
             batch = reader.sample_sequences(200, 3, borders=borders, align=align, burn_in=1)
@@ -146,7 +146,7 @@ def test_nothing_is_joined_over_a_damaged_piece(borders: Borders, align: Any) ->
             found = {tuple(row) for row in place[batch.mask][:, 1:].tolist()}
             lost = {(0, row) for row in [*range(8, 15), *range(24, 31)]}
             assert not found & lost
-        assert reader.lost_pieces == 2
+        assert reader.lost_chunks == 2
         single = reader.sample_sequences(600, 1).observation["place"][:, 0, 1:]
         held = [*range(8), *range(15, 24)]
         assert {tuple(row) for row in single.tolist()} == {
@@ -155,7 +155,7 @@ def test_nothing_is_joined_over_a_damaged_piece(borders: Borders, align: Any) ->
         }
 
 
-def test_priorities_find_their_rows_behind_a_damaged_piece() -> None:
+def test_priorities_find_their_rows_behind_a_damaged_chunk() -> None:
     """Row ids have gaps there, and what is lost is ignored like what was evicted."""
     with closing(with_holes()) as reader:
         request = Transitions(1_000, draw="priorities", stack=False, beta=1.0)
@@ -172,7 +172,7 @@ def test_priorities_find_their_rows_behind_a_damaged_piece() -> None:
 
 
 def _spoil(written: Played, position: int) -> None:
-    """Change a byte in a piece's rows."""
+    """Change a byte in a chunk's rows."""
     record = written.replay.storage.table.record(position)
     file = Path("store") / f"segment-{record.segment:08}.bin"
     data = bytearray(file.read_bytes())

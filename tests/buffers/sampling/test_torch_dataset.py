@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stepwell.buffers import Batch, End, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Batch, Chunk, End, SequenceReplayBuffer, Spec
 from stepwell.buffers.sampling import torch_dataset as module
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
@@ -41,7 +41,7 @@ def add_episodes(replay: SequenceReplayBuffer, first: int, lengths: tuple[int, .
             "action": t,
             "reward": t.astype(np.float64),
         }
-        replay.add([Piece(episode, 0, 0, End.TERMINATED, fields)])
+        replay.add([Chunk(episode, 0, 0, End.TERMINATED, fields)])
 
 
 def filled(path: Path | None) -> SequenceReplayBuffer:

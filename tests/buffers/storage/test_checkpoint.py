@@ -34,8 +34,8 @@ def filled(path: Path | None, episodes: int = 6) -> SequenceReplayBuffer:
 
 def add(replay: SequenceReplayBuffer, recording: Recording, episodes: int) -> None:
     for number in range(episodes):
-        replay.add([recording.piece(number % 2, 9, End.PENDING)])
-        replay.add([recording.piece(number % 2, 4, End.TERMINATED)])
+        replay.add([recording.chunk(number % 2, 9, End.PENDING)])
+        replay.add([recording.chunk(number % 2, 4, End.TERMINATED)])
 
 
 def draw(replay: SequenceReplayBuffer, times: int = 5) -> list[int]:
@@ -123,7 +123,7 @@ def test_a_state_of_another_store_or_of_later_is_refused(tmp_path: Path) -> None
     with SequenceReplayBuffer(tmp_path / "old") as old:
         before = old.state_dict()
         with pytest.raises(
-            ValueError, match=r"when 14 pieces had been stored, this store has had 12"
+            ValueError, match=r"when 14 chunks had been stored, this store has had 12"
         ):
             old.load_state_dict(state)
         assert old.state_dict() == before

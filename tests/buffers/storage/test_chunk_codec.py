@@ -1,4 +1,4 @@
-"""A piece's bytes give back every bit of its rows."""
+"""A chunk's bytes give back every bit of its rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stepwell.buffers import Codec, End, Field, Piece, Spec, SpecMismatch
-from stepwell.buffers.storage.chunk_codec import PieceReader, PieceWriter
-from support.models.chunk_model import SPEC, piece_of
+from stepwell.buffers import Chunk, Codec, End, Field, Spec, SpecMismatch
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
+from support.models.chunk_model import SPEC, chunk_of
 
 DTYPES = [
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -28,7 +28,7 @@ def spec_of(*fields: Field) -> Spec:
 
 
 def encoded(spec: Spec, fields: Mapping[str, np.ndarray], **metadata: object) -> bytes:
-    return b"".join(PieceWriter(spec).encode(Piece(0, 0, 0, End.NONE, fields, metadata)))
+    return b"".join(ChunkEncoder(spec).encode(Chunk(0, 0, 0, End.NONE, fields, metadata)))
 
 
 def decoded(
@@ -36,8 +36,8 @@ def decoded(
 ) -> np.ndarray:
     field = spec.fields[place]
     out = np.empty(((rows if stop is None else stop) - start, *field.shape), field.numpy_dtype)
-    shifted = b"\xaa" * 24 + data  # a piece may lie anywhere in its memory
-    PieceReader(spec).read(shifted, 24, rows, place, start, out)
+    shifted = b"\xaa" * 24 + data  # a chunk may lie anywhere in its memory
+    ChunkDecoder(spec).read(shifted, 24, rows, place, start, out)
     return out
 
 
@@ -127,7 +127,7 @@ def test_narrow_keeps_the_smallest_exact_dtype(
 
 
 def test_any_run_of_rows_is_read_from_its_blocks_alone() -> None:
-    """All windows of a piece of 2.5 blocks, incompressible rows in the middle block."""
+    """All windows of a chunk of 2.5 blocks, incompressible rows in the middle block."""
     spec = spec_of(Field("x", "uint8", (64, 64), "zstd"))
     array = np.repeat(np.arange(40, dtype=np.uint8), 64 * 64).reshape(40, 64, 64)
     array[17:30] = np.random.default_rng(0).integers(0, 256, (13, 64, 64))
@@ -144,7 +144,7 @@ def test_rows_that_do_not_compress_take_their_own_size() -> None:
     assert len(encoded(spec, {"x": np.zeros_like(noise)})) < 300
 
 
-def test_a_piece_beyond_what_its_blocks_can_count_is_refused(
+def test_a_chunk_beyond_what_its_blocks_can_count_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stepwell.buffers.storage.chunk_codec._MAX_BLOCKS_BYTES", 4096 * 40 - 1)
@@ -155,14 +155,14 @@ def test_a_piece_beyond_what_its_blocks_can_count_is_refused(
         encoded(spec, {"x": noise})
 
 
-def test_several_fields_and_metadata_share_a_piece() -> None:
-    piece = piece_of(3, 0, 50)
-    data = b"".join(PieceWriter(SPEC).encode(piece))
+def test_several_fields_and_metadata_share_a_chunk() -> None:
+    chunk = chunk_of(3, 0, 50)
+    data = b"".join(ChunkEncoder(SPEC).encode(chunk))
     assert len(data) % 8 == 0
-    assert PieceReader(SPEC).metadata(data, 0) == {"seed": 3}
+    assert ChunkDecoder(SPEC).metadata(data, 0) == {"seed": 3}
     for place, field in enumerate(SPEC.fields):
         out = decoded(SPEC, data, 50, place)
-        assert out.tobytes() == piece.fields[field.name].tobytes()
+        assert out.tobytes() == chunk.fields[field.name].tobytes()
 
 
 @given(
@@ -181,9 +181,9 @@ def test_several_fields_and_metadata_share_a_piece() -> None:
 def test_metadata_comes_back(metadata: dict[str, object]) -> None:
     spec = spec_of(Field("x", "uint8", (), "raw"))
     data = encoded(spec, {"x": np.zeros(3, np.uint8)}, **{})
-    piece = Piece(0, 0, 0, End.NONE, {"x": np.zeros(3, np.uint8)}, metadata)
-    data = b"".join(PieceWriter(spec).encode(piece))
-    assert PieceReader(spec).metadata(data, 0) == metadata
+    chunk = Chunk(0, 0, 0, End.NONE, {"x": np.zeros(3, np.uint8)}, metadata)
+    data = b"".join(ChunkEncoder(spec).encode(chunk))
+    assert ChunkDecoder(spec).metadata(data, 0) == metadata
     assert decoded(spec, data, 3, 0).tolist() == [0, 0, 0]
 
 
@@ -191,9 +191,9 @@ def test_any_mapping_will_do_as_metadata() -> None:
     from types import MappingProxyType
 
     spec = spec_of(Field("x", "uint8", (), "raw"))
-    piece = Piece(0, 0, 0, End.NONE, {"x": np.zeros(1, np.uint8)}, MappingProxyType({"seed": 1}))
-    data = b"".join(PieceWriter(spec).encode(piece))
-    assert PieceReader(spec).metadata(data, 0) == {"seed": 1}
+    chunk = Chunk(0, 0, 0, End.NONE, {"x": np.zeros(1, np.uint8)}, MappingProxyType({"seed": 1}))
+    data = b"".join(ChunkEncoder(spec).encode(chunk))
+    assert ChunkDecoder(spec).metadata(data, 0) == {"seed": 1}
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_any_mapping_will_do_as_metadata() -> None:
 def test_rows_that_are_not_as_the_spec_says_are_refused(array: np.ndarray | None, got: str) -> None:
     first, other = Field("a", "uint8", (), "raw"), Field("b", "int32", (2,), "narrow")
     fields = {"a": np.zeros(3, np.uint8), "b": array}
-    message = rf"^field 'b' of a piece: expected int32 \(3, 2\), got {got}$"
+    message = rf"^field 'b' of a chunk: expected int32 \(3, 2\), got {got}$"
     with pytest.raises(SpecMismatch, match=message):
         encoded(spec_of(first, other), cast("dict[str, np.ndarray]", fields))
 
@@ -219,7 +219,7 @@ def test_a_reader_may_be_shared_between_threads() -> None:
 
     spec = spec_of(Field("x", "uint8", (32, 32), "zstd"))
     array = np.repeat(np.arange(200, dtype=np.uint8), 32 * 32).reshape(200, 32, 32)
-    data, reader = encoded(spec, {"x": array}), PieceReader(spec)
+    data, reader = encoded(spec, {"x": array}), ChunkDecoder(spec)
 
     def read(start: int) -> bool:
         out = np.empty((20, 32, 32), np.uint8)

@@ -1,4 +1,4 @@
-"""The index against a slow, obvious list of pieces."""
+"""The index against a slow, obvious list of chunks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Piece
+from stepwell.buffers import Chunk, End
 from stepwell.buffers.sampling.draws import draw_items
 from stepwell.buffers.sampling.windows import Window
-from stepwell.buffers.storage.chunk_index import Counters, PieceTable
-from stepwell.buffers.storage.chunk_info import PIECE
-from stepwell.buffers.storage.item_counts import Spans
-from support.models.chunk_model import Recording, held_by, piece_of, same_records, windows_of
+from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
+from stepwell.buffers.storage.chunk_info import CHUNK
+from stepwell.buffers.storage.item_counts import Windows
+from support.models.chunk_model import Recording, chunk_of, held_by, same_records, windows_of
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 PROGRAMS = st.lists(
@@ -28,51 +28,51 @@ PROGRAMS = st.lists(
 
 
 class Model:
-    """All pieces that are held, each with its segment."""
+    """All chunks that are held, each with its segment."""
 
     def __init__(self) -> None:
-        self.table = PieceTable()
+        self.table = ChunkIndex()
         self.recording = Recording()
-        self.held: list[tuple[int, Piece]] = []
-        self.all: list[Piece] = []
+        self.held: list[tuple[int, Chunk]] = []
+        self.all: list[Chunk] = []
         self.segment = 0
 
     def run(self, program: list[str | tuple[int, int, End]]) -> None:
         for call in program:
             if call == "count":  # so that counts are continued, not only made anew
                 for length in range(1, 8):
-                    self.table.items(Spans(length))
+                    self.table.items(Windows(length))
             elif call == "new segment":
                 self.segment += 1
             elif call == "evict":
                 self.evict()
             elif not isinstance(call, str):
-                self.append(self.recording.piece(*call))
+                self.append(self.recording.chunk(*call))
 
-    def append(self, piece: Piece) -> None:
-        steps = self.table.check([piece])
+    def append(self, chunk: Chunk) -> None:
+        steps = self.table.check([chunk])
         before = self.table.total_steps
-        self.table.append(piece, self.segment, 10 * len(self.all), 8)
+        self.table.append(chunk, self.segment, 10 * len(self.all), 8)
         assert [self.table.total_steps - before] == steps
-        self.held.append((self.segment, piece))
-        self.all.append(piece)
+        self.held.append((self.segment, chunk))
+        self.all.append(chunk)
 
     def evict(self) -> None:
         if self.held:
             oldest = self.held[0][0]
             assert self.table.drop_segment() == oldest
-            self.held = [(segment, piece) for segment, piece in self.held if segment != oldest]
+            self.held = [(segment, chunk) for segment, chunk in self.held if segment != oldest]
 
     @property
-    def pieces(self) -> list[Piece]:
-        return [piece for _, piece in self.held]
+    def chunks(self) -> list[Chunk]:
+        return [chunk for _, chunk in self.held]
 
 
 @given(PROGRAMS)
 def test_what_is_held_is_counted(program: list[str | tuple[int, int, End]]) -> None:
     model = Model()
     model.run(program)
-    table, held = model.table, held_by(model.pieces)
+    table, held = model.table, held_by(model.chunks)
     tails = table.records[table.records["is_tail"] == 1]
     assert dict(zip(tails["episode"].tolist(), tails["head"].tolist(), strict=True)) == {
         episode: each.head for episode, each in held.items()
@@ -95,8 +95,8 @@ def test_every_window_is_drawn_and_none_else(
 ) -> None:
     model = Model()
     model.run(program)
-    expected = windows_of(model.pieces, length)
-    assert model.table.items(Spans(length)).total == len(expected)
+    expected = windows_of(model.chunks, length)
+    assert model.table.items(Windows(length)).total == len(expected)
     assert sorted(all_windows(model.table, length)) == sorted(expected)
 
 
@@ -106,37 +106,37 @@ def test_windows_with_context_have_it_stored_or_before_the_reset(
 ) -> None:
     model = Model()
     model.run(program)
-    held = held_by(model.pieces)
+    held = held_by(model.chunks)
     expected = [
         (episode, start)
-        for episode, start in windows_of(model.pieces, length)
+        for episode, start in windows_of(model.chunks, length)
         if held[episode].head == 0 or start - context >= held[episode].head
     ]
     assert sorted(all_windows(model.table, length, context)) == sorted(expected)
 
 
-def all_windows(table: PieceTable, length: int, context: int = 0) -> list[tuple[int, int]]:
-    items = table.items(Spans(length, context))
+def all_windows(table: ChunkIndex, length: int, context: int = 0) -> list[tuple[int, int]]:
+    items = table.items(Windows(length, context))
     index, starts = items.locate(np.arange(items.total))
     found: list[tuple[int, int]] = []
     for place, start in zip(index.tolist(), starts.tolist(), strict=True):
         record = table.record(place + table.base)
         last = start + length - 1
         assert record.first_row <= last < record.first_row + record.rows
-        while start < record.first_row:  # the rows before are in the pieces before
+        while start < record.first_row:  # the rows before are in the chunks before
             record = table.record(record.previous)
         found.append((record.episode, start))
     return found
 
 
 def test_windows_are_drawn_uniformly() -> None:
-    """Chi-square over all windows of uneven pieces; the bound is passed once in 10^6 times."""
+    """Chi-square over all windows of uneven chunks; the bound is passed once in 10^6 times."""
     model = Model()
     rng = np.random.default_rng(5)
     for number in range(40):
         end = End.TERMINATED if number % 4 == 3 else End.PENDING
-        model.append(model.recording.piece(number % 3, int(rng.integers(1, 12)), end))
-    expected = windows_of(model.pieces, 4)
+        model.append(model.recording.chunk(number % 3, int(rng.integers(1, 12)), end))
+    expected = windows_of(model.chunks, 4)
     draws = 200 * len(expected)
     kinds = Window("inside", 4, 0, 0, 0).kinds()
     index, starts = draw_items(model.table, kinds, "steps", draws, None, np.random.default_rng(0))
@@ -156,17 +156,17 @@ def test_a_table_made_at_once_equals_the_one_that_grew(
     model = Model()
     model.run(program)
     grown = model.table
-    stored = np.zeros(len(grown), PIECE)
+    stored = np.zeros(len(grown), CHUNK)
     kept = ("episode", "stream", "first_row", "end", "row_id", "stored_rows")
     for name in (*kept, "segment", "offset", "nbytes"):
         stored[name] = grown.records[name]
-    made = PieceTable.restore(stored, grown.counters, grown.base)
+    made = ChunkIndex.restore(stored, grown.counters, grown.base)
     assert same_records(made.records, grown.records)
     assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
     assert (made.counters, made.base) == (grown.counters, grown.base)
-    assert made.items(Spans(2)).total == grown.items(Spans(2)).total
-    made.append(piece_of(made.next_episode), model.segment, 0, 8)
-    grown.append(piece_of(grown.next_episode), model.segment, 0, 8)
+    assert made.items(Windows(2)).total == grown.items(Windows(2)).total
+    made.append(chunk_of(made.next_episode), model.segment, 0, 8)
+    grown.append(chunk_of(grown.next_episode), model.segment, 0, 8)
     assert (made.records["row_id"] == grown.records["row_id"]).all()
 
 
@@ -174,7 +174,7 @@ def test_row_ids_and_positions_are_never_used_twice() -> None:
     model = Model()
     for number in range(30):
         model.segment = number // 3
-        model.append(piece_of(number, 0, 5, End.TERMINATED))
+        model.append(chunk_of(number, 0, 5, End.TERMINATED))
         if number % 5 == 4:
             model.evict()
     assert model.table.record(model.table.base).row_id == 5 * model.table.base
@@ -182,42 +182,42 @@ def test_row_ids_and_positions_are_never_used_twice() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 2, 4, 6])
-def test_a_piece_must_continue_its_episode(first: int) -> None:
-    table = PieceTable()
-    table.append(piece_of(0, 0, 5), 0, 0, 8)
-    message = rf"^piece of episode 0 begins with row {first}, expected row 5: pieces must be added"
+def test_a_chunk_must_continue_its_episode(first: int) -> None:
+    table = ChunkIndex()
+    table.append(chunk_of(0, 0, 5), 0, 0, 8)
+    message = rf"^chunk of episode 0 begins with row {first}, expected row 5: chunks must be added"
     with pytest.raises(ValueError, match=message):
-        table.check([piece_of(0, first, 3)])
-    table.check([piece_of(0, 5, 3), piece_of(0, 8, 3, End.PENDING), piece_of(0, 10, 1)])
+        table.check([chunk_of(0, first, 3)])
+    table.check([chunk_of(0, 5, 3), chunk_of(0, 8, 3, End.PENDING), chunk_of(0, 10, 1)])
 
 
-def test_after_a_pending_row_the_piece_begins_with_it_again() -> None:
-    table = PieceTable()
-    table.append(piece_of(0, 0, 5, End.PENDING), 0, 0, 8)
+def test_after_a_pending_row_the_chunk_begins_with_it_again() -> None:
+    table = ChunkIndex()
+    table.append(chunk_of(0, 0, 5, End.PENDING), 0, 0, 8)
     with pytest.raises(ValueError, match="begins with row 5, expected row 4"):
-        table.check([piece_of(0, 5, 3)])
-    assert table.check([piece_of(0, 4, 3)]) == [2]
+        table.check([chunk_of(0, 5, 3)])
+    assert table.check([chunk_of(0, 4, 3)]) == [2]
 
 
 def test_checking_changes_nothing() -> None:
-    table = PieceTable()
-    table.append(piece_of(0, 0, 5), 0, 0, 8)
+    table = ChunkIndex()
+    table.append(chunk_of(0, 0, 5), 0, 0, 8)
     for _ in range(3):
-        assert table.check([piece_of(0, 5, 5), piece_of(1, 0, 3, stream=1)]) == [5, 2]
+        assert table.check([chunk_of(0, 5, 5), chunk_of(1, 0, 3, stream=1)]) == [5, 2]
     assert table.counters == (5, 1, 4)
 
 
 def test_a_stream_that_left_an_episode_does_not_come_back_to_it() -> None:
-    table = PieceTable()
-    table.append(piece_of(0, 0, 5), 0, 0, 8)
-    table.append(piece_of(1, 0, 5), 0, 0, 8)
-    with pytest.raises(ValueError, match="piece of episode 0 begins with row 5, expected row 0"):
-        table.check([piece_of(0, 5, 5)])
+    table = ChunkIndex()
+    table.append(chunk_of(0, 0, 5), 0, 0, 8)
+    table.append(chunk_of(1, 0, 5), 0, 0, 8)
+    with pytest.raises(ValueError, match="chunk of episode 0 begins with row 5, expected row 0"):
+        table.check([chunk_of(0, 5, 5)])
 
 
 def test_ids_from_before_are_refused_though_their_rows_are_gone() -> None:
-    table = PieceTable.restore(np.empty(0, PIECE), Counters(100, 9, 90), 20)
+    table = ChunkIndex.restore(np.empty(0, CHUNK), Counters(100, 9, 90), 20)
     with pytest.raises(ValueError, match=r"episode 8 is stored already, .*: ids from 9 on"):
-        table.check([piece_of(8)])
-    table.check([piece_of(9)])
-    assert table.append(piece_of(9), 0, 0, 8) == 20
+        table.check([chunk_of(8)])
+    table.check([chunk_of(9)])
+    assert table.append(chunk_of(9), 0, 0, 8) == 20

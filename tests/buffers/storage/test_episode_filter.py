@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, NotEnoughData, Piece, SequenceReplayBuffer
+from stepwell.buffers import Chunk, End, NotEnoughData, SequenceReplayBuffer
 from stepwell.buffers.storage.episode_filter import chooses
 from support.models.chunk_model import SPEC, Recording
 
@@ -19,9 +19,9 @@ def task_of(episode: int) -> str:
     return "door" if episode % 3 else "key"
 
 
-def with_task(piece: Piece) -> Piece:
-    metadata = {"task": task_of(piece.episode), "seed": piece.episode}
-    return Piece(piece.episode, piece.stream, piece.first_row, piece.end, piece.fields, metadata)
+def with_task(chunk: Chunk) -> Chunk:
+    metadata = {"task": task_of(chunk.episode), "seed": chunk.episode}
+    return Chunk(chunk.episode, chunk.stream, chunk.first_row, chunk.end, chunk.fields, metadata)
 
 
 def filled(**options: Any) -> SequenceReplayBuffer:
@@ -37,7 +37,7 @@ ENDS = st.sampled_from([End.NONE, End.PENDING, End.TERMINATED])
 def test_windows_come_from_the_chosen_episodes_alone(calls: list[tuple[int, int, End]]) -> None:
     recording, replay = Recording(), filled(capacity=64)
     for number, call in enumerate(calls):
-        replay.add([with_task(recording.piece(*call))])
+        replay.add([with_task(recording.chunk(*call))])
         if number % 5 == 4:
             check_task(replay, "key")
     check_task(replay, "door")
@@ -63,8 +63,8 @@ def check_task(replay: SequenceReplayBuffer, task: str) -> None:
 def test_windows_are_drawn_uniformly_over_the_chosen_episodes() -> None:
     replay, recording = filled(), Recording()
     for number in range(30):
-        piece = recording.piece(number % 3, 3 + number % 5, End.TERMINATED)
-        replay.add([with_task(piece)])
+        chunk = recording.chunk(number % 3, 3 + number % 5, End.TERMINATED)
+        replay.add([with_task(chunk)])
     starts = [
         int(row_id)
         for e in replay.iter_episodes(where={"task": "key"})
@@ -86,8 +86,8 @@ def first_ids(replay: SequenceReplayBuffer, episode: int, windows: int) -> range
 def test_a_function_is_asked_once_about_each_episode() -> None:
     replay, recording, asked = filled(), Recording(), list[object]()
     for _ in range(6):
-        replay.add([with_task(recording.piece(0, 5, End.PENDING))])
-        replay.add([with_task(recording.piece(0, 5, End.TERMINATED))])
+        replay.add([with_task(recording.chunk(0, 5, End.PENDING))])
+        replay.add([with_task(recording.chunk(0, 5, End.TERMINATED))])
 
     def is_late(metadata: Mapping[str, object]) -> bool:
         asked.append(metadata["seed"])
@@ -96,15 +96,15 @@ def test_a_function_is_asked_once_about_each_episode() -> None:
     for _ in range(3):
         replay.sample_sequences(4, 3, where=is_late)
     assert asked == [0, 1, 2, 3, 4, 5]
-    replay.add([with_task(recording.piece(0, 5, End.TERMINATED))])
+    replay.add([with_task(recording.chunk(0, 5, End.TERMINATED))])
     replay.sample_sequences(4, 3, where=is_late)
     assert asked == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_all_pieces_of_an_episode_have_its_verdict_though_its_first_ones_are_gone() -> None:
+def test_all_chunks_of_an_episode_have_its_verdict_though_its_first_ones_are_gone() -> None:
     replay, recording = filled(capacity=64), Recording()
     for _ in range(30):
-        replay.add([with_task(recording.piece(0, 7, End.PENDING))])
+        replay.add([with_task(recording.chunk(0, 7, End.PENDING))])
     (episode,) = replay.iter_episodes(where={"task": "key"})
     assert episode.first_row > 0
     assert episode.metadata == {"task": "key", "seed": 0}
@@ -133,14 +133,14 @@ def test_a_mapping_asks_for_equal_values(where: Any, metadata: Any, expected: bo
 
 def test_what_is_no_condition_is_refused() -> None:
     replay = filled()
-    replay.add([Recording().piece(0, 5, End.TERMINATED)])
+    replay.add([Recording().chunk(0, 5, End.TERMINATED)])
     with pytest.raises(TypeError, match=r"^where: expected a mapping of .*, got 'task'$"):
         replay.sample_sequences(1, 1, where="task")  # type: ignore[arg-type]
 
 
 def test_many_conditions_do_not_pile_up() -> None:
     replay, recording = filled(), Recording()
-    replay.add([with_task(recording.piece(0, 5, End.TERMINATED))])
+    replay.add([with_task(recording.chunk(0, 5, End.TERMINATED))])
     for number in range(50):
         replay.sample_sequences(1, 1, where=lambda metadata, number=number: bool(number >= 0))
     sampler = replay._sampler
@@ -150,19 +150,19 @@ def test_many_conditions_do_not_pile_up() -> None:
     assert len(replay.storage.table._counts) <= 16
 
 
-def test_a_piece_whose_only_row_was_superseded_is_read_over() -> None:
+def test_a_chunk_whose_only_row_was_superseded_is_read_over() -> None:
     """A compressed field of no rows ended in a division by zero."""
     replay, recording = filled(), Recording()
     for rows, end in ((3, End.NONE), (1, End.PENDING), (4, End.TERMINATED)):
-        replay.add([with_task(recording.piece(0, rows, end))])
+        replay.add([with_task(recording.chunk(0, rows, end))])
     (episode,) = replay.iter_episodes()
     assert episode.rows == 7
     assert replay.sample_sequences(5, 7).reward.tolist() == [episode.reward.tolist()] * 5
 
 
-def test_pieces_that_are_decided_on_are_not_looked_at_again() -> None:
+def test_chunks_that_are_decided_on_are_not_looked_at_again() -> None:
     replay, recording = filled(), Recording()
-    replay.add([with_task(recording.piece(0, 5, End.TERMINATED)) for _ in range(9)])
+    replay.add([with_task(recording.chunk(0, 5, End.TERMINATED)) for _ in range(9)])
     replay.sample_sequences(4, 3, where={"task": "key"})
     sampler = replay._sampler
     assert sampler is not None

@@ -28,8 +28,8 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.sampling.requests import Sequences
 from stepwell.buffers.sampling.sampler import Sampler
-from stepwell.buffers.storage.item_counts import Spans
-from stepwell.buffers.storage.joined import ManyStorages, open_many
+from stepwell.buffers.storage.item_counts import Windows
+from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from support.crash.disk_faults import NoSyncFiles
 from support.rows.labelled_rows import SPEC, Label, Player, labels_of, rows_of, told, whole
 
@@ -62,8 +62,8 @@ def three_kinds(stack: ExitStack, seed: int) -> list[Storage]:
         MemoryStorage(RAW),
         disk(stack, f"{seed}/b", capacity=400),
     ]
-    for store, pieces in ((0, 90), (1, 60), (3, 120)):
-        Player(storages[store], store, seed).play(pieces)
+    for store, chunks in ((0, 90), (1, 60), (3, 120)):
+        Player(storages[store], store, seed).play(chunks)
     return storages
 
 
@@ -105,7 +105,7 @@ def surprise(counts: Counter[Any], expected: dict[Any, float]) -> float:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_episodes_are_those_of_each_storage_in_turn(seed: int, stack: ExitStack) -> None:
     storages = three_kinds(stack, seed)
-    many = ManyStorages(storages)
+    many = JoinedStorage(storages)
     found = episodes_of(many)
     alone = [(k, one) for k, storage in enumerate(storages) for one in episodes_of(storage)]
     assert [one.id for one in found] == [(k << 48) + one.id for k, one in alone]
@@ -129,7 +129,7 @@ def test_every_drawn_window_is_one_of_its_storages_episode(
     episodes = {
         (k, one.id): one for k, storage in enumerate(storages) for one in episodes_of(storage)
     }
-    batch = draw(ManyStorages(storages, weights), 300, 5)
+    batch = draw(JoinedStorage(storages, weights), 300, 5)
     labels = labels_of(np.asarray(batch.observation))
     assert {label.store for label in labels} == {0, 1, 3}
     for b, label in enumerate(labels):
@@ -144,8 +144,8 @@ def test_every_drawn_window_is_one_of_its_storages_episode(
 def test_without_weights_all_windows_are_drawn_alike(stack: ExitStack) -> None:
     storages = three_kinds(stack, 0)
     windows = windows_of(storages, 4)
-    many = ManyStorages(storages)
-    assert many.table.items(Spans(4)).total == len(windows)
+    many = JoinedStorage(storages)
+    assert many.table.items(Windows(4)).total == len(windows)
     batch = draw(many, 30 * len(windows), 4)
     counts = Counter(labels_of(np.asarray(batch.observation)))
     assert surprise(counts, dict.fromkeys(windows, 30.0)) < 5
@@ -159,7 +159,7 @@ def test_weights_share_the_draws_out_among_the_storages(
     windows = windows_of(storages, 4)
     sizes = Counter(label.store for label in windows)
     draws = 30_000
-    batch = draw(ManyStorages(storages, weights), draws, 4)
+    batch = draw(JoinedStorage(storages, weights), draws, 4)
     share = [draws * weight / sum(weights) for weight in weights]
     counts = Counter(labels_of(np.asarray(batch.observation)))
     stores: Counter[int] = Counter()
@@ -174,15 +174,15 @@ def test_a_storage_with_a_weight_and_no_window_is_named() -> None:
     storages = [MemoryStorage(SPEC), MemoryStorage(SPEC)]
     storages[0].add([whole(0, 0, 9)])
     storages[1].add([whole(1, 0, 3)])
-    assert set(draw(ManyStorages(storages), 50, 4).is_first.shape) == {50, 4}
+    assert set(draw(JoinedStorage(storages), 50, 4).is_first.shape) == {50, 4}
     with pytest.raises(NotEnoughData, match=r"store 1 .* has no episode of 4 rows"):
-        draw(ManyStorages(storages, [1, 1]), 50, 4)
-    draw(ManyStorages(storages, [1, 0]), 50, 4)
+        draw(JoinedStorage(storages, [1, 1]), 50, 4)
+    draw(JoinedStorage(storages, [1, 0]), 50, 4)
 
 
 def test_ids_streams_and_segments_never_collide(stack: ExitStack) -> None:
     storages = three_kinds(stack, 1)
-    records = ManyStorages(storages).table.records
+    records = JoinedStorage(storages).table.records
     assert len(np.unique(records["row_id"])) == len(records)
     assert (np.diff(records["segment"]) >= 0).all()
     for name in ("episode", "stream", "segment"):
@@ -193,9 +193,9 @@ def test_ids_streams_and_segments_never_collide(stack: ExitStack) -> None:
 def test_the_same_storage_may_stand_twice() -> None:
     storage = MemoryStorage(SPEC)
     storage.add([whole(0, 0, 9), whole(0, 1, 3)])
-    many = ManyStorages([storage, storage])
+    many = JoinedStorage([storage, storage])
     assert [one.id for one in episodes_of(many)] == [0, 1, ID, ID + 1]
-    assert many.table.items(Spans(3)).total == 2 * storage.table.items(Spans(3)).total
+    assert many.table.items(Windows(3)).total == 2 * storage.table.items(Windows(3)).total
     storage.add([whole(0, 2, 4)])
     assert many.refresh()
     assert [one.rows for one in episodes_of(many)] == [9, 3, 4, 9, 3, 4]
@@ -205,7 +205,7 @@ def test_a_refresh_shows_what_was_stored_and_keeps_the_ids(stack: ExitStack) -> 
     written = [disk(stack, "a"), disk(stack, "b")]
     for store, storage in enumerate(written):
         storage.add([whole(store, 0, 6), whole(store, 1, 6)])
-    many = ManyStorages([reading(stack, "a"), reading(stack, "b")])
+    many = JoinedStorage([reading(stack, "a"), reading(stack, "b")])
     before = draw(many, 400, 3)
     ids = dict(zip(labels_of(np.asarray(before.observation)), before.ids.tolist(), strict=True))
     assert not many.refresh()
@@ -224,16 +224,16 @@ def test_weights_outlive_a_refresh() -> None:
     storages = [MemoryStorage(SPEC), MemoryStorage(SPEC)]
     for store, storage in enumerate(storages):
         storage.add([whole(store, 0, 9)])
-    many = ManyStorages(storages, [0, 1])
+    many = JoinedStorage(storages, [0, 1])
     storages[0].add([whole(0, number, 9) for number in range(1, 30)])
     assert many.refresh()
     labels = labels_of(np.asarray(draw(many, 50, 3).observation))
     assert {label.store for label in labels} == {1}
 
 
-def test_the_generation_tells_when_positions_stand_for_other_pieces(stack: ExitStack) -> None:
+def test_the_generation_tells_when_positions_stand_for_other_chunks(stack: ExitStack) -> None:
     written = [disk(stack, "a"), disk(stack, "b")]
-    many = ManyStorages([reading(stack, "a"), reading(stack, "b")])
+    many = JoinedStorage([reading(stack, "a"), reading(stack, "b")])
     seen: list[tuple[bool, int]] = []
     for store in (1, 1, 0, 1, 0):
         written[store].add([whole(store, written[store].table.next_episode, 4)])
@@ -248,7 +248,7 @@ def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
     for player in players:
         player.play(20)
     storages = [reading(stack, "a"), reading(stack, "b")]
-    many = ManyStorages(storages, [1, 1])
+    many = JoinedStorage(storages, [1, 1])
     reader = stack.enter_context(closing(Sampler(many, 1, 0.6)))
     rng = np.random.default_rng(0)
     for turn in range(24):
@@ -267,7 +267,7 @@ def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
 def test_a_snapshot_stays_until_the_refresh(stack: ExitStack) -> None:
     written = disk(stack, "a", capacity=60)
     written.add([whole(0, 0, 5)])
-    many = ManyStorages([reading(stack, "a")])
+    many = JoinedStorage([reading(stack, "a")])
     before = [told(one) for one in episodes_of(many)]
     for episode in range(1, 40):
         written.add([whole(0, episode, 9)])
@@ -277,10 +277,10 @@ def test_a_snapshot_stays_until_the_refresh(stack: ExitStack) -> None:
     assert min(one.id for one in episodes_of(many)) > 0
 
 
-def test_a_piece_that_was_evicted_in_ram_is_refused_not_mistaken() -> None:
+def test_a_chunk_that_was_evicted_in_ram_is_refused_not_mistaken() -> None:
     storage = MemoryStorage(SPEC, capacity=40)
     storage.add([whole(0, 0, 5)])
-    many = ManyStorages([MemoryStorage(SPEC), storage])
+    many = JoinedStorage([MemoryStorage(SPEC), storage])
     for episode in range(1, 40):
         storage.add([whole(0, episode, 5)])
     with pytest.raises(ValueError, match=r"store 1 \(in RAM\) was evicted .* call refresh"):
@@ -296,7 +296,7 @@ def test_metadata_and_sessions_are_those_of_each_storage(stack: ExitStack) -> No
     for store, storage in enumerate(storages):
         storage.append_session({"run": store})
         storage.add([whole(store, 0, 3), whole(store, 1, 3)])
-    many = ManyStorages(storages)
+    many = JoinedStorage(storages)
     assert [dict(session) for session in many.sessions] == [{"run": 0}, {"run": 1}]
     assert [many.metadata(position) for position in range(4)] == [
         {"store": store, "number": number} for store in (0, 1) for number in (0, 1)
@@ -304,8 +304,8 @@ def test_metadata_and_sessions_are_those_of_each_storage(stack: ExitStack) -> No
 
 
 def test_nothing_can_be_written(stack: ExitStack) -> None:
-    many = ManyStorages([disk(stack, "a"), MemoryStorage(SPEC)])
-    with pytest.raises(ValueError, match="pieces cannot be added to 2 stores that are read as one"):
+    many = JoinedStorage([disk(stack, "a"), MemoryStorage(SPEC)])
+    with pytest.raises(ValueError, match="chunks cannot be added to 2 stores that are read as one"):
         many.add([whole(0, 0, 3)])
     with pytest.raises(ValueError, match=r"a run cannot be added .* open that one alone"):
         many.append_session({})
@@ -314,7 +314,7 @@ def test_nothing_can_be_written(stack: ExitStack) -> None:
 
 def test_closing_closes_every_storage(stack: ExitStack) -> None:
     storages = [disk(stack, "a"), disk(stack, "b")]
-    many = ManyStorages(storages)
+    many = JoinedStorage(storages)
     many.close()
     many.close()
     for storage in storages:
@@ -343,7 +343,7 @@ def test_other_rows_are_refused_with_the_folder_and_the_difference(
 ) -> None:
     storages = [disk(stack, "a"), disk(stack, "b", RAW), disk(stack, "c", spec)]
     with pytest.raises(SpecMismatch, match=message) as caught:
-        ManyStorages(storages)
+        JoinedStorage(storages)
     here = Path.cwd()
     assert str(caught.value).startswith(f"{here / 'c'} holds other rows than {here / 'a'}: ")
 
@@ -361,15 +361,15 @@ def test_other_rows_are_refused_with_the_folder_and_the_difference(
 )
 def test_weights_that_share_nothing_out_are_refused(weights: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ManyStorages([MemoryStorage(SPEC), MemoryStorage(SPEC)], weights)
+        JoinedStorage([MemoryStorage(SPEC), MemoryStorage(SPEC)], weights)
 
 
 def test_no_storage_and_several_in_one_are_refused() -> None:
     with pytest.raises(ValueError, match="expected at least one store, got none"):
-        ManyStorages([])
-    inner = ManyStorages([MemoryStorage(SPEC)])
+        JoinedStorage([])
+    inner = JoinedStorage([MemoryStorage(SPEC)])
     with pytest.raises(ValueError, match="got several that are read as one already"):
-        ManyStorages([inner, MemoryStorage(SPEC)])
+        JoinedStorage([inner, MemoryStorage(SPEC)])
 
 
 def test_folders_are_opened_to_be_read_as_one(stack: ExitStack) -> None:
@@ -402,7 +402,7 @@ def test_stores_that_do_not_fit_together_are_closed_again(
 
 
 def spoil(storage: Storage, path: Path, position: int) -> None:
-    """Change a byte in a piece's rows."""
+    """Change a byte in a chunk's rows."""
     record = storage.table.record(position)
     file = path / f"segment-{record.segment:08}.bin"
     data = bytearray(file.read_bytes())
@@ -411,7 +411,7 @@ def spoil(storage: Storage, path: Path, position: int) -> None:
 
 
 @pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
-def test_a_damaged_piece_stops_a_read_or_is_skipped_and_counted(
+def test_a_damaged_chunk_stops_a_read_or_is_skipped_and_counted(
     on_corrupt: str, stack: ExitStack
 ) -> None:
     for store, path in enumerate("ab"):
@@ -420,13 +420,13 @@ def test_a_damaged_piece_stops_a_read_or_is_skipped_and_counted(
             if path == "b":
                 spoil(storage, Path(path), 0)
     storages = [reading(stack, path, on_corrupt=on_corrupt) for path in "ab"]
-    many = ManyStorages(storages)
+    many = JoinedStorage(storages)
     if on_corrupt == "raise":
         with pytest.raises(StoreCorrupt, match="b"):
             episodes_of(many)
         return
     assert [one.id for one in episodes_of(many)] == [0, 1, ID + 1]
-    assert (many.lost_pieces, storages[0].lost_pieces) == (1, 0)
+    assert (many.lost_chunks, storages[0].lost_chunks) == (1, 0)
     many.refresh()
     assert [one.id for one in episodes_of(many)] == [0, 1, ID + 1]
     assert set(labels_of(np.asarray(draw(many, 99, 4).observation))) == {
@@ -436,7 +436,7 @@ def test_a_damaged_piece_stops_a_read_or_is_skipped_and_counted(
 
 def test_a_store_that_breaks_in_a_refresh_leaves_the_others_readable(stack: ExitStack) -> None:
     written = [disk(stack, "a"), disk(stack, "b")]
-    many = ManyStorages([reading(stack, "a"), reading(stack, "b")])
+    many = JoinedStorage([reading(stack, "a"), reading(stack, "b")])
     written[0].add([whole(0, 0, 5)])
     Path("b/manifest.json").write_text("nonsense")
     with pytest.raises(StoreCorrupt, match="manifest"):
@@ -448,5 +448,5 @@ def test_an_unfinished_episode_of_one_store_is_not_continued_by_another() -> Non
     storages = [MemoryStorage(SPEC), MemoryStorage(SPEC)]
     storages[0].add([whole(0, 0, 5, End.NONE)])
     storages[1].add([whole(1, 0, 5, End.NONE)])
-    found = episodes_of(ManyStorages(storages))
+    found = episodes_of(JoinedStorage(storages))
     assert [(one.id, one.rows, bool(one.cut[-1])) for one in found] == [(0, 5, True), (ID, 5, True)]

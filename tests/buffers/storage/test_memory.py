@@ -7,7 +7,7 @@ import pytest
 
 from stepwell.buffers import End, Field, MemoryStorage, Spec
 from stepwell.buffers.storage.memory import check_free_memory
-from support.models.chunk_model import SPEC, assert_holds, piece_of
+from support.models.chunk_model import SPEC, assert_holds, chunk_of
 from support.storage_contract import play
 
 
@@ -23,22 +23,22 @@ def test_a_plan_that_does_not_fit_in_memory_fails_at_once() -> None:
     MemoryStorage(raw, capacity=1)
 
 
-def test_memory_of_evicted_pieces_is_given_back() -> None:
+def test_memory_of_evicted_chunks_is_given_back() -> None:
     storage = MemoryStorage(SPEC, capacity=320, capacity_bytes=1 << 20)
     most = 0
     for episode in range(300):
-        storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
+        storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
         most = max(most, storage.nbytes)
     assert storage.nbytes <= most <= 1 << 20
 
 
 def test_memory_that_was_given_out_outlives_its_eviction() -> None:
     storage = MemoryStorage(SPEC, capacity=32)
-    storage.add([piece_of(0, 0, 2)])
+    storage.add([chunk_of(0, 0, 2)])
     buffer, origin = storage.payload(0)
     before = bytes(np.asarray(buffer)[origin : origin + 100])
     for episode in range(1, 100):
-        storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
+        storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
     assert storage.table.base > 0
     assert bytes(np.asarray(buffer)[origin : origin + 100]) == before
 

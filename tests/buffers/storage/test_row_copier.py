@@ -1,4 +1,4 @@
-"""What is remembered of pieces is bounded, and forgotten when it means nothing any more."""
+"""What is remembered of chunks is bounded, and forgotten when it means nothing any more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepwell.buffers import DiskStorage, End, NotEnoughData
 from stepwell.buffers.storage import field_locator
 from stepwell.buffers.storage.row_copier import RowCopier
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chunk_model import SPEC, piece_of
+from support.models.chunk_model import SPEC, chunk_of
 
 
 def test_few_segments_are_kept_in_mind_at_a_time(
@@ -21,14 +21,14 @@ def test_few_segments_are_kept_in_mind_at_a_time(
     monkeypatch.setattr(field_locator, "_MAX_SEGMENTS", 3)
     with DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=4_000, files=NoSyncFiles()) as made:
         for episode in range(40):
-            made.add([piece_of(episode, 0, 20, End.TERMINATED)])
+            made.add([chunk_of(episode, 0, 20, End.TERMINATED)])
         assert len(set(made.table.records["segment"].tolist())) > 8
         copier = RowCopier(made)
         copier.follow()
         rewards = np.empty(20)
         for position in (*range(40), *range(39, -1, -3)):
             copier.copy(position, made.table.record(position), 0, 20, [(2, rewards)])
-            expected = piece_of(position, 0, 20, End.TERMINATED).fields["reward"]
+            expected = chunk_of(position, 0, 20, End.TERMINATED).fields["reward"]
             assert rewards.tolist() == expected.tolist()
             assert len(copier._places._buffers) <= 3
 
@@ -39,12 +39,12 @@ def test_what_was_evicted_is_not_read_any_more(tmp_path: Path) -> None:
     ) as made:
         copier, rewards = RowCopier(made), np.empty(9)
         for episode in range(60):
-            made.add([piece_of(episode, 0, 9, End.TERMINATED)])
+            made.add([chunk_of(episode, 0, 9, End.TERMINATED)])
             copier.follow()
             table = made.table
             for position in range(table.base, table.base + len(table)):
                 copier.copy(position, table.record(position), 0, 9, [(2, rewards)])
-                assert rewards.tolist() == piece_of(position, 0, 9).fields["reward"].tolist()
+                assert rewards.tolist() == chunk_of(position, 0, 9).fields["reward"].tolist()
             assert len(copier._places.is_known) >= len(table)
         assert len(copier._places.is_known) < 120
         with pytest.raises(NotEnoughData, match="rows were evicted while they were read"):

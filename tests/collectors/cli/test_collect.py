@@ -15,11 +15,11 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers import Spec
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.disk.writer import SegmentWriter
 from stepwell.collectors.cli.make import make_envs
-from stepwell.collectors.replay_writer import Recorder
+from stepwell.collectors.replay_writer import ReplayWriter
 from support.command_line import CommandLine
 from support.envs.fakes import CounterEnv
 
@@ -288,11 +288,11 @@ def on_disk(path: str = "a") -> str:
 
 
 @pytest.mark.parametrize("more", range(4))
-@pytest.mark.parametrize("place", [(SegmentWriter, "commit"), (PieceTable, "append")])
+@pytest.mark.parametrize("place", [(SegmentWriter, "commit"), (ChunkIndex, "append")])
 def test_ctrl_c_twice_in_the_midst_of_a_write_tells_what_is_stored(
     place: tuple[type, str], more: int, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, flush, calls = getattr(*place), Recorder.flush, [0]
+    real, flush, calls = getattr(*place), ReplayWriter.flush, [0]
 
     def press(count: int) -> None:
         for _ in range(count):
@@ -300,7 +300,7 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_tells_what_is_stored(
 
     def written(*arguments: Any) -> Any:
         calls[0] += 1
-        # The one piece is on the disk by now; in the table it is not, or only just.
+        # The one chunk is on the disk by now; in the table it is not, or only just.
         if calls[0] == 1 and place[1] == "append":
             press(2)
         result = real(*arguments)
@@ -308,7 +308,7 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_tells_what_is_stored(
             press(2)
         return result
 
-    def rescued(self: Recorder) -> None:
+    def rescued(self: ReplayWriter) -> None:
         nonlocal more
         if calls[0] and more:
             more -= 1
@@ -316,7 +316,7 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_tells_what_is_stored(
         flush(self)
 
     monkeypatch.setattr(*place, written)
-    monkeypatch.setattr(Recorder, "flush", rescued)
+    monkeypatch.setattr(ReplayWriter, "flush", rescued)
     result = stepwell(f"{CARTPOLE} --out a --seed 1")
     assert (result.code, result.out) == (130, "")
     assert result.err == f"stepwell: interrupted; {on_disk()}; --resume goes on\n"

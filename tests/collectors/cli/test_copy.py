@@ -17,12 +17,12 @@ import pytest
 
 import stepwell as sw
 from stepwell.buffers import (
+    Chunk,
     Codec,
     Digest,
     DiskStorage,
     End,
     Episode,
-    Piece,
     SequenceReplayBuffer,
 )
 from stepwell.collectors.cli.app import main
@@ -212,9 +212,9 @@ def labelled(path: str, spec: Any = SPEC, store: int = 0, **recipe: object) -> N
     with SequenceReplayBuffer(path) as replay:
         replay.bind(spec, {"recipe": {"id": "A-v0", **recipe}})
         for number, task in enumerate(["door", "key", "door", "3"]):
-            piece = whole(store, number, 4 + number, End.TERMINATED)
+            chunk = whole(store, number, 4 + number, End.TERMINATED)
             metadata = {"task": task, "level": number, "won": number > 1}
-            replay.add([Piece(number, 0, 0, piece.end, piece.fields, metadata)])
+            replay.add([Chunk(number, 0, 0, chunk.end, chunk.fields, metadata)])
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_ctrl_c_leaves_nothing(
         if len(calls) == when:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._PIECE_ROWS", 50)
+    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._CHUNK_ROWS", 50)
     monkeypatch.setattr(InterruptGuard, "check", check)
     result = pole(f"{command} --out {was_there or 'deep/new'}")
     assert (result.code, result.out) == (130, "")
@@ -359,8 +359,8 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_leaves_nothing(
         for _ in range(count):
             signal.raise_signal(signal.SIGINT)
 
-    def added(self: DiskStorage, pieces: Any) -> None:
-        add(self, pieces)
+    def added(self: DiskStorage, chunks: Any) -> None:
+        add(self, chunks)
         press(2)
 
     def removed(*arguments: Any, **options: Any) -> None:
@@ -529,5 +529,5 @@ def test_the_digest_of_a_filtered_store_is_that_of_its_episodes(pole: CommandLin
     digest = Digest()
     for one in episodes_of("a"):
         if not one.cut[-1]:
-            digest.update(Piece(one.id, one.stream, one.first_row, one.end, one.fields))
+            digest.update(Chunk(one.id, one.stream, one.first_row, one.end, one.fields))
     assert facts["digest"] == digest.hexdigest()

@@ -25,7 +25,7 @@ def make_store(stepwell: CommandLine, name: str = "a") -> Path:
 
 
 def damage(file: Path, places: tuple[int, ...] = (600,)) -> None:
-    """Flip bits of pieces, counted from the end of the file's used part."""
+    """Flip bits of chunks, counted from the end of the file's used part."""
     data = bytearray(file.read_bytes())
     end = len(data.rstrip(b"\0"))
     for place in places:
@@ -79,8 +79,8 @@ def test_repair_takes_out_nothing_without_yes(stepwell: CommandLine) -> None:
     assert (Path("a") / "damaged" / f"{file.name}.0").read_bytes() == before
     said = stepwell("verify a")
     assert said.code == 0
-    assert "1 pieces were taken out by an earlier repair" in said.out
-    assert "1 damaged pieces, which a repair took out" in stepwell("info a").out
+    assert "1 chunks were taken out by an earlier repair" in said.out
+    assert "1 damaged chunks, which a repair took out" in stepwell("info a").out
     assert stepwell("collect CartPole-v1 --workers 0 --steps 50 --out a --resume").code == 0
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         assert replay.sample_sequences(4, 5).reward.shape == (4, 5)
@@ -123,7 +123,7 @@ def test_metadata_of_the_command_line_is_noted_and_can_be_sampled_by(
         assert 0 < len(doors) == tasks.count("door") < len(tasks)
 
 
-def test_the_line_is_not_drawn_for_every_piece(
+def test_the_line_is_not_drawn_for_every_chunk(
     stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(stepwell)

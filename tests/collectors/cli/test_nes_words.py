@@ -207,7 +207,7 @@ def test_episodes_are_counted_where_something_ends_them(
 
 
 @pytest.mark.parametrize("said", [{"life_loss": "end"}, {"mode": 1}, {"difficulty": 1}])
-def test_a_knob_that_needs_the_python_backend_of_atari_chooses_it(said: knobs.Knobs) -> None:
+def test_a_knob_that_needs_the_python_backend_of_atari_chooses_it(said: knobs.EnvOptions) -> None:
     assert knobs.atari_backend(None, said) == "python"
     assert knobs.atari_backend("native", said) == "native"  # which refuses the knob itself
     assert knobs.atari_backend(None, {"frame_skip": 1, "full_actions": True}) == "native"

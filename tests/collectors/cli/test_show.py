@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import stepwell as sw
-from stepwell.buffers import End, Piece
+from stepwell.buffers import Chunk, End
 from stepwell.collectors.cli.catalogue import catalogue, nearest
 from stepwell.collectors.cli.facts import facts_of, size_in_words
 from stepwell.collectors.cli.info import histogram
@@ -112,7 +112,7 @@ def test_a_store_that_is_smaller_than_its_rows_says_by_how_much(stepwell: Comman
         spec = sw.Spec.from_spaces(spaces.Box(0, 255, (210, 160), np.uint8), spaces.Discrete(2))
         replay.bind(spec, {"num_envs": 1})
         columns = {f.name: np.zeros((200, *f.shape), f.dtype) for f in spec.fields}
-        replay.add([Piece(0, 0, 0, End.TERMINATED, columns)])
+        replay.add([Chunk(0, 0, 0, End.TERMINATED, columns)])
     disk = sum(path.stat().st_size for path in Path("a").iterdir())
     raw = 200 * (210 * 160 + 16)
     assert size_line(stepwell("info a").out)[::3] == [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from stepwell import Collector, RandomPolicy, make_atari, make_vec
 from stepwell.collectors.evaluation.video import Video
-from stepwell.collectors.evaluation.video_recorder import Camera, real_time_fps
+from stepwell.collectors.evaluation.video_recorder import VideoRecorder, real_time_fps
 from stepwell.wrappers import FrameSkip
 from support.envs.fakes import CounterEnv, RestartVectorEnv
 from support.envs.screen_env import ScreenEnv
@@ -36,7 +36,7 @@ def screens(lengths: list[Any], **options: Any) -> SyncVectorEnv[Any, Any]:
 def film(
     envs: Any, files: Mapping[int, Path | None], seed: int = 0, **goal: Any
 ) -> tuple[Video, ...]:
-    camera = Camera(envs, files)
+    camera = VideoRecorder(envs, files)
     with Collector(envs, RandomPolicy(), seed=seed, on_step=camera.look) as collector:
         collector.collect(**goal)
     return camera.videos
@@ -132,7 +132,7 @@ def test_files_and_frames_of_several_episodes_at_once_agree() -> None:
 @needs_av
 def test_what_was_not_filmed_to_the_end_leaves_no_file() -> None:
     envs = screens([[3, 9], 9])
-    camera = Camera(envs, {0: Path("0.mp4"), 1: Path("1.mp4"), 2: Path("2.mp4")})
+    camera = VideoRecorder(envs, {0: Path("0.mp4"), 1: Path("1.mp4"), 2: Path("2.mp4")})
     with Collector(envs, RandomPolicy(), seed=0, on_step=camera.look) as collector:
         collector.collect(steps=12)
     camera.abort()
@@ -155,7 +155,7 @@ def test_a_film_of_an_atari_game_shows_the_screens_of_the_emulator(backend: str)
     )
     kept: list[np.ndarray] = []
     inner: Any = envs.unwrapped
-    camera = Camera(envs, {1: None})
+    camera = VideoRecorder(envs, {1: None})
 
     def look(report: Any) -> None:
         if (report.episode == 1).any():
@@ -217,7 +217,7 @@ def test_what_is_no_frame_is_refused(frame: Any, message: str) -> None:
 
 def refused(envs: Any) -> str:
     with pytest.raises(ValueError, match="video: ") as caught:
-        Camera(envs, {0: None})
+        VideoRecorder(envs, {0: None})
     envs.close()
     return str(caught.value)
 

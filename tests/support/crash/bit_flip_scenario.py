@@ -210,7 +210,7 @@ def _regions(path: Path) -> Iterator[Region]:
         yield Region(path / name, name, 0, (path / name).stat().st_size)
     for number in manifest.numbers:
         found = load(_FILES, path, manifest, number)
-        header, file, slots = found.segment.header, found.segment.path, found.segment.pieces
+        header, file, slots = found.segment.header, found.segment.path, found.segment.chunks
         yield Region(file, "header", 0, header.header_bytes)
         yield Region(file, "header", 0, 84)
         for name, offset in zip("AB", header.table_offsets, strict=True):

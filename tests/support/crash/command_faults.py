@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 import stepwell as sw
-from stepwell.buffers import DiskStorage, End, Piece, StoreFailed, copy_episodes, verify
+from stepwell.buffers import Chunk, DiskStorage, End, StoreFailed, copy_episodes, verify
 from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.bridges.formats.registry import format_of
 from stepwell.collectors.cli.app import main
@@ -533,7 +533,7 @@ def _append(storage: DiskStorage, source: sw.SequenceReplayBuffer) -> None:
     """Add all episodes, with new ids."""
     for one in source.iter_episodes():
         place = storage.table.next_episode, one.stream, one.first_row, one.end
-        storage.add([Piece(*place, one.fields, one.metadata)])
+        storage.add([Chunk(*place, one.fields, one.metadata)])
 
 
 COLLECT = "collect CartPole-v1 --num-envs 2 --seed 1 --quiet"

@@ -82,11 +82,11 @@ def _() -> None:
 @bug("exports-have-their-name-from-the-start", "export npz", "kill")
 def _() -> None:
     @contextlib.contextmanager
-    def appearing(target: Path, *_: object, **__: object) -> Generator[Path]:
+    def publish(target: Path, *_: object, **__: object) -> Generator[Path]:
         target.mkdir(exist_ok=True)
         yield target
 
-    put(exporting, "appearing", appearing)
+    put(exporting, "publish", publish)
 
 
 @bug("imports-stay-after-an-error", "import npz", "an I/O error")

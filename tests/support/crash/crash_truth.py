@@ -13,14 +13,14 @@ from typing import NamedTuple, cast
 import numpy as np
 import pytest
 
-from stepwell.buffers import DiskStorage, End, Piece, StepwellError
-from stepwell.buffers.storage.chunk_codec import PieceReader, PieceWriter
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers import Chunk, DiskStorage, End, StepwellError
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk import options
 from stepwell.buffers.storage.disk.appender import SEGMENTS
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter
-from stepwell.buffers.storage.memory import max_piece_rows
+from stepwell.buffers.storage.memory import max_chunk_rows
 from support.models.chunk_model import SPEC, Recording
 
 
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
 
     def create(self, path: Path, files: Files) -> DiskStorage:
         with pytest.MonkeyPatch.context() as patch:
-            # Else a ring of bytes would be full only after hundreds of pieces.
+            # Else a ring of bytes would be full only after hundreds of chunks.
             patch.setattr(options, "_MIN_CAPACITY_BYTES", 1 << 16)
             return DiskStorage.create(path, SPEC, **self._asdict(), files=files)
 
@@ -61,7 +61,7 @@ RING, RING_BYTES = Shape(30_000, capacity=160), Shape(30_000, capacity_bytes=1 <
 RING_SMALL = Shape(30_000, capacity_bytes=1 << 16)
 SHAPES = (APPEND, RING, APPEND_LARGE, RING_BYTES)
 
-_ENCODER = PieceWriter(SPEC)
+_ENCODER = ChunkEncoder(SPEC)
 _ENDS = (End.NONE, End.NONE, End.PENDING, End.PENDING, End.TERMINATED, End.TRUNCATED)
 
 
@@ -72,12 +72,12 @@ class Plan:
         self._random = random.Random(repr(seed))
         self._recording = Recording(next_episode)
 
-    def flush(self) -> list[Piece]:
-        """One to three pieces, now and then so many that they fill more than one segment."""
+    def flush(self) -> list[Chunk]:
+        """One to three chunks, now and then so many that they fill more than one segment."""
         rng = self._random
         count = rng.choice((1, 1, 1, 2, 2, 3, 3, 7))
         return [
-            self._recording.piece(rng.randrange(4), rng.randrange(1, 18), rng.choice(_ENDS))
+            self._recording.chunk(rng.randrange(4), rng.randrange(1, 18), rng.choice(_ENDS))
             for _ in range(count)
         ]
 
@@ -87,9 +87,9 @@ class Plan:
 
 
 class Known(NamedTuple):
-    """A piece and the bytes that it is stored as."""
+    """A chunk and the bytes that it is stored as."""
 
-    piece: Piece
+    chunk: Chunk
     data: bytes
 
 
@@ -99,8 +99,8 @@ class Truth:
 
     Args:
         shape: How the store was made.
-        stored: Every piece that is stored, evicted ones too: their places are their positions.
-        under_way: Pieces of the flush that did not return yet.
+        stored: Every chunk that is stored, evicted ones too: their places are their positions.
+        under_way: Chunks of the flush that did not return yet.
         parts: Numbers of these that were to be committed together, as far as known.
         base: A position that eviction has reached for certain.
     """
@@ -111,9 +111,9 @@ class Truth:
     parts: list[int] = field(default_factory=list[int])
     base: int = 0
 
-    def begin(self, flush: Sequence[Piece]) -> None:
-        most = max_piece_rows(self.shape.capacity)
-        parts = [part for piece in flush for part in piece.split(most)]
+    def begin(self, flush: Sequence[Chunk]) -> None:
+        most = max_chunk_rows(self.shape.capacity)
+        parts = [part for chunk in flush for part in chunk.split(most)]
         self.under_way = [Known(part, b"".join(_ENCODER.encode(part))) for part in parts]
         self.parts = []
 
@@ -128,7 +128,7 @@ class Truth:
 
     @property
     def next_episode(self) -> int:
-        return max((each.piece.episode + 1 for each in self.stored), default=0)
+        return max((each.chunk.episode + 1 for each in self.stored), default=0)
 
     def compare(self, store: DiskStorage, *, decode: bool = False) -> None:
         """A store holds all that it must, at most the flush under way extra, bit by bit.
@@ -140,17 +140,17 @@ class Truth:
         table = store.table
         extra = table.base + len(table) - len(self.stored)
         allowed = (0, *accumulate(self.parts))
-        require(extra in allowed, f"{extra} pieces more than stored, expected one of {allowed}")
-        pieces = self.stored + self.under_way[:extra]
+        require(extra in allowed, f"{extra} chunks more than stored, expected one of {allowed}")
+        chunks = self.stored + self.under_way[:extra]
         self._compare_eviction(store)
-        _compare_records(table, [each.piece for each in pieces])
-        for position in range(table.base, len(pieces)):
+        _compare_records(table, [each.chunk for each in chunks])
+        for position in range(table.base, len(chunks)):
             buffer, origin = store.payload(position)
-            data = pieces[position].data
+            data = chunks[position].data
             found = memoryview(cast("bytes", buffer))[origin : origin + len(data)]
-            require(found == data, f"the bytes of piece {position} are wrong")
+            require(found == data, f"the bytes of chunk {position} are wrong")
             if decode:
-                _compare_rows(store, position, pieces[position].piece)
+                _compare_rows(store, position, chunks[position].chunk)
 
     def settle(self, store: DiskStorage) -> None:
         """Compare with an open writer: what it found is stored for good from now on."""
@@ -162,9 +162,9 @@ class Truth:
     def _compare_eviction(self, store: DiskStorage) -> None:
         """The oldest are gone, and no more of them than the capacity asks."""
         table, shape = store.table, self.shape
-        require(table.base >= self.base, f"evicted pieces are back: {table.base} < {self.base}")
+        require(table.base >= self.base, f"evicted chunks are back: {table.base} < {self.base}")
         if shape.capacity is None and shape.capacity_bytes is None:
-            require(table.base == 0, f"{table.base} pieces are gone from a store without capacity")
+            require(table.base == 0, f"{table.base} chunks are gone from a store without capacity")
         if table.base and shape.capacity is not None:
             # A segment is closed at a sixteenth of the capacity, and evicted as a whole.
             require(table.steps >= 0.8 * shape.capacity, f"only {table.steps} steps are left")
@@ -174,49 +174,49 @@ class Truth:
             require(store.nbytes >= least, f"only {store.nbytes} bytes are left")
 
 
-def _compare_records(table: PieceTable, pieces: Sequence[Piece]) -> None:
+def _compare_records(table: ChunkIndex, chunks: Sequence[Chunk]) -> None:
     """Order, ids and links; ids of rows count on through all sessions."""
-    row_ids = [0, *accumulate(piece.rows for piece in pieces)]
+    row_ids = [0, *accumulate(chunk.rows for chunk in chunks)]
     tails: dict[int, int] = {}
-    for position in range(table.base, len(pieces)):
-        piece, record = pieces[position], table.record(position)
-        before = tails.get(piece.episode, -1)
+    for position in range(table.base, len(chunks)):
+        chunk, record = chunks[position], table.record(position)
+        before = tails.get(chunk.episode, -1)
         require(
             (record.episode, record.stream, record.first_row, record.stored_rows, record.end)
-            == (piece.episode, piece.stream, piece.first_row, piece.rows, piece.end),
-            f"piece {position} is {record}",
+            == (chunk.episode, chunk.stream, chunk.first_row, chunk.rows, chunk.end),
+            f"chunk {position} is {record}",
         )
-        require(record.row_id == row_ids[position], f"row id of piece {position}: {record}")
-        require(record.previous == before, f"piece {position} follows {before}: {record}")
-        tails[piece.episode] = position
+        require(record.row_id == row_ids[position], f"row id of chunk {position}: {record}")
+        require(record.previous == before, f"chunk {position} follows {before}: {record}")
+        tails[chunk.episode] = position
     found = np.flatnonzero(table.records["is_tail"]) + table.base
-    require(found.tolist() == sorted(tails.values()), f"last pieces: {found}")
+    require(found.tolist() == sorted(tails.values()), f"last chunks: {found}")
     require(table.next_row_id == row_ids[-1], f"next row id {table.next_row_id}")
-    steps = {piece.episode: piece.first_row + piece.rows - 1 for piece in pieces}
+    steps = {chunk.episode: chunk.first_row + chunk.rows - 1 for chunk in chunks}
     require(table.total_steps == sum(steps.values()), f"total steps {table.total_steps}")
     used = max(steps, default=-1)
     require(table.next_episode == used + 1, f"next episode {table.next_episode}, used {used}")
 
 
-def _compare_rows(store: DiskStorage, position: int, piece: Piece) -> None:
-    reader, (buffer, origin) = PieceReader(store.spec), store.payload(position)
-    places = reader.places(buffer, origin, piece.rows)
+def _compare_rows(store: DiskStorage, position: int, chunk: Chunk) -> None:
+    reader, (buffer, origin) = ChunkDecoder(store.spec), store.payload(position)
+    places = reader.places(buffer, origin, chunk.rows)
     for each, place in zip(store.spec.fields, places, strict=True):
-        rows = piece.fields[each.name]
+        rows = chunk.fields[each.name]
         got = np.empty_like(rows)
         reader.copy(buffer, place, 0, got)
-        require(got.tobytes() == rows.tobytes(), f"{each.name} of piece {position} is wrong")
-    require(store.metadata(position) == piece.metadata, f"metadata of piece {position} is wrong")
+        require(got.tobytes() == rows.tobytes(), f"{each.name} of chunk {position} is wrong")
+    require(store.metadata(position) == chunk.metadata, f"metadata of chunk {position} is wrong")
 
 
 @contextmanager
 def watched_commits(parts: list[int]) -> Iterator[None]:
-    """List how many pieces of a flush are to be committed together, before they are."""
+    """List how many chunks of a flush are to be committed together, before they are."""
     commit = SegmentWriter.commit
 
-    def watched(self: SegmentWriter, pieces: Sequence[Encoded], table: PieceTable) -> None:
-        parts.append(len(pieces))
-        commit(self, pieces, table)
+    def watched(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+        parts.append(len(chunks))
+        commit(self, chunks, table)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SegmentWriter, "commit", watched)

@@ -354,14 +354,14 @@ def _run(arguments: list[str]) -> NoReturn:
 
 def _report_stored() -> None:
     """Say after each flush how many steps are stored, where a kill does not reach it."""
-    from stepwell.buffers import DiskStorage, Piece
+    from stepwell.buffers import Chunk, DiskStorage
 
     with open(os.environ["FAILING_CALLS"], "r+b") as file:
         memory = mmap.mmap(file.fileno(), _STATE_BYTES)
     add = DiskStorage.add
 
-    def reported(self: DiskStorage, pieces: Sequence[Piece]) -> None:
-        add(self, pieces)
+    def reported(self: DiskStorage, chunks: Sequence[Chunk]) -> None:
+        add(self, chunks)
         struct.pack_into("<q", memory, _STORED_OFFSET, self.table.total_steps)
 
     DiskStorage.add = reported  # type: ignore[method-assign]

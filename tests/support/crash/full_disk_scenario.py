@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes
 from stepwell.collectors.cli.errors import sentence_of
 
@@ -47,7 +47,7 @@ def noisy_store() -> SequenceReplayBuffer:
             "action": np.zeros(9, np.int64),
             "reward": np.zeros(9),
         }
-        replay.add([Piece(number, 0, 0, End.TERMINATED, rows, {})])
+        replay.add([Chunk(number, 0, 0, End.TERMINATED, rows, {})])
     return replay
 
 

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from stepwell.buffers.storage.chunk_index import PieceTable
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk import appender, recovery, segment, writer
 from stepwell.buffers.storage.disk.appender import Appender
 from stepwell.buffers.storage.disk.files import Files, write_at
@@ -99,8 +99,8 @@ def _(patch: Patch) -> None:
     with_calls(patch, SegmentWriter, "commit", "_files", {"fdatasync": nothing})
     unsynced = SegmentWriter.commit
 
-    def commit(self: SegmentWriter, pieces: Sequence[Encoded], table: PieceTable) -> None:
-        unsynced(self, pieces, table)
+    def commit(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+        unsynced(self, chunks, table)
         self._files.fdatasync(self._file)
 
     patch.setattr(SegmentWriter, "commit", commit)
@@ -243,13 +243,13 @@ def _listing(manifest: Manifest, number: int) -> Manifest:
     return replace(manifest, open=number)
 
 
-@mutant("the pieces of a flush are committed one by one", "kills")
+@mutant("the chunks of a flush are committed one by one", "kills")
 def _(patch: Patch) -> None:
     commit = SegmentWriter.commit
 
-    def commit_each(self: SegmentWriter, pieces: Sequence[Encoded], table: PieceTable) -> None:
-        for piece in pieces:
-            commit(self, [piece], table)
+    def commit_each(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+        for chunk in chunks:
+            commit(self, [chunk], table)
 
     patch.setattr(SegmentWriter, "commit", commit_each)
 
@@ -276,7 +276,7 @@ def _without_copy(patch: Patch, copy: int) -> None:
     """Never write one of the two copies of slots."""
     commit = SegmentWriter.commit
 
-    def commit_once(self: SegmentWriter, pieces: Sequence[Encoded], table: PieceTable) -> None:
+    def commit_once(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
         begin = self._header.table_offsets[copy]
         files = self._files
 
@@ -287,7 +287,7 @@ def _without_copy(patch: Patch, copy: int) -> None:
 
         self._files = altered(files, {"pwrite": pwrite})
         try:
-            commit(self, pieces, table)
+            commit(self, chunks, table)
         finally:
             self._files = files
 

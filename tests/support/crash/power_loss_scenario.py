@@ -33,7 +33,7 @@ class Yield(NamedTuple):
 
     Args:
         images: How many there were.
-        pieces: Pieces that were stored before, summed over all images.
+        chunks: Chunks that were stored before, summed over all images.
         inside: Losses that came inside of `add`.
         extra: Flushes under way that were found stored, all of them or a part.
         recovered: Stores that were found with something to drop or to heal.
@@ -41,7 +41,7 @@ class Yield(NamedTuple):
     """
 
     images: int = 0
-    pieces: int = 0
+    chunks: int = 0
     inside: int = 0
     extra: int = 0
     recovered: int = 0

@@ -24,10 +24,10 @@ from zlib import crc32
 import numpy as np
 
 from stepwell.buffers import (
+    Chunk,
     DiskStorage,
     End,
     Field,
-    Piece,
     SequenceReplayBuffer,
     Spec,
     Transitions,
@@ -35,7 +35,7 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.spec import Layout
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chunk_model import SPEC, Recording, piece_of
+from support.models.chunk_model import SPEC, Recording, chunk_of
 
 __all__ = ["KINDS", "Raw", "Segment", "Store", "at", "dumps", "make_store", "paths_of"]
 
@@ -112,9 +112,9 @@ class Segment:
         facts: What stands in the header as JSON.
         a: Slots of table A; those that hold something come first.
         b: Slots of table B.
-        pieces: Bytes of the pieces of the slots that hold something.
-        gaps: What comes before each of them: what a repair has left of a piece that it took out.
-        rest: What comes after the last piece.
+        chunks: Bytes of the chunks of the slots that hold something.
+        gaps: What comes before each of them: what a repair has left of a chunk that it took out.
+        rest: What comes after the last chunk.
         kept: Names of header values, and ``(slot, name)``, that are not reckoned anew.
     """
 
@@ -122,7 +122,7 @@ class Segment:
     facts: bytes
     a: np.ndarray
     b: np.ndarray
-    pieces: list[bytearray]
+    chunks: list[bytearray]
     gaps: list[bytes]
     rest: bytes
     kept: set[object] = field(default_factory=set[object])
@@ -137,18 +137,18 @@ class Segment:
             np.frombuffer(data, SLOT, header["slots"], start + number * table).copy()
             for number in range(2)
         )
-        pieces, gaps, end = list[bytearray](), list[bytes](), start + 2 * table
+        chunks, gaps, end = list[bytearray](), list[bytes](), start + 2 * table
         for slot in a[: np.count_nonzero(a["magic"])]:
             begin = int(slot["offset"])
             gaps.append(data[end:begin])
             end = begin + int(slot["nbytes"])
-            pieces.append(bytearray(data[begin:end]))
-        return cls(header, facts, a, b, pieces, gaps, data[end:])
+            chunks.append(bytearray(data[begin:end]))
+        return cls(header, facts, a, b, chunks, gaps, data[end:])
 
     @property
     def count(self) -> int:
         """Slots that hold something."""
-        return len(self.pieces)
+        return len(self.chunks)
 
     def put(self, slot: int, name: str, value: int, *, copies: str = "ab") -> None:
         """Give a slot another value, cut to what the place can hold."""
@@ -169,7 +169,7 @@ class Segment:
             "header_bytes": header_bytes,
             "slots": len(self.a),
             "data_bytes": max(
-                self.header["data_bytes"], _align(sum(map(len, (*self.gaps, *self.pieces))))
+                self.header["data_bytes"], _align(sum(map(len, (*self.gaps, *self.chunks))))
             ),
             "facts_bytes": len(self.facts),
         }
@@ -178,7 +178,7 @@ class Segment:
                 self.header[name] = value
         told = [self.header[name] for name in HEADER_NAMES]
         head = (HEADER.pack(*told) + self.facts).ljust(header_bytes, b"\0")
-        parts = (part for pair in zip(self.gaps, self.pieces, strict=True) for part in pair)
+        parts = (part for pair in zip(self.gaps, self.chunks, strict=True) for part in pair)
         file = bytearray(head + bytes(2 * table) + b"".join(parts) + self.rest)
         for number, slots in enumerate((self.a, self.b)):
             for place in range(len(slots)):
@@ -193,7 +193,7 @@ class Segment:
         return bytes(file)
 
     def _lay_out(self, offset: int) -> None:
-        for place, piece in enumerate(self.pieces):
+        for place, chunk in enumerate(self.chunks):
             offset += len(self.gaps[place])
             for slots in (self.a, self.b):
                 if not slots["magic"][place]:
@@ -201,15 +201,15 @@ class Segment:
                 if (place, "offset") not in self.kept:
                     slots["offset"][place] = offset
                 if (place, "nbytes") not in self.kept:
-                    slots["nbytes"][place] = len(piece)
-            offset += len(piece)
+                    slots["nbytes"][place] = len(chunk)
+            offset += len(chunk)
 
     def _sum(self, slot: np.ndarray, file: bytearray, place: int) -> None:
         """Reckon the checksums of a slot."""
         start, nbytes = int(slot["offset"][0]), int(slot["nbytes"][0])
-        piece = memoryview(file)[max(0, start) : max(0, start + nbytes)]
+        chunk = memoryview(file)[max(0, start) : max(0, start + nbytes)]
         if (place, "data_crc") not in self.kept:
-            slot["data_crc"] = crc32(piece)
+            slot["data_crc"] = crc32(chunk)
         if (place, "head_crc") not in self.kept:
             slot["head_crc"] = crc32(memoryview(file)[max(0, start) :][: slot["head_bytes"][0]])
         slot["crc"] = crc32(slot.tobytes()[:124])
@@ -305,7 +305,7 @@ def _kind(
 
 @_kind
 def _append(path: Path) -> list[bytes]:
-    """Several segments, several pieces an episode, fields of all codecs, metadata, an extra."""
+    """Several segments, several chunks an episode, fields of all codecs, metadata, an extra."""
     older = list[bytes]()
     for seed in range(2):
         with _opened(path, SPEC, segment_bytes=12_000) as storage:
@@ -368,7 +368,7 @@ def _stacked(path: Path) -> list[bytes]:
 
 @_kind
 def _images(path: Path) -> list[bytes]:
-    """Several compressed blocks a piece; one episode, in one piece."""
+    """Several compressed blocks a chunk; one episode, in one chunk."""
     fields = (
         Field("observation", "uint8", (64, 64), "zstd"),
         Field("action", "uint8", (2,), "zstd"),
@@ -378,7 +378,7 @@ def _images(path: Path) -> list[bytes]:
         rows = np.arange(40)
         shown = np.repeat(rows.astype(np.uint8), 64 * 64).reshape(40, 64, 64)
         acted = np.zeros((40, 2), np.uint8)
-        storage.add([Piece(0, 0, 0, End.TRUNCATED, _rows(shown, acted, rows / 4))])
+        storage.add([Chunk(0, 0, 0, End.TRUNCATED, _rows(shown, acted, rows / 4))])
     return []
 
 
@@ -411,12 +411,12 @@ def _torn(path: Path) -> list[bytes]:
 
 @_kind
 def _repaired(path: Path) -> list[bytes]:
-    """Pieces were lost, and are kept in the folder for damaged files."""
+    """Chunks were lost, and are kept in the folder for damaged files."""
     _append(path)
     for number, name in enumerate(sorted(path.glob("segment-*.bin"))):
         data = bytearray(name.read_bytes())
         if number == 0:
-            data[-4000] ^= 1  # within a piece
+            data[-4000] ^= 1  # within a chunk
         if number == 1:
             data[4096 + 128 + 50] ^= 1  # in both copies of slot 1
             data[8192 + 128 + 50] ^= 1
@@ -433,7 +433,7 @@ def _with_checkpoints(path: Path) -> list[bytes]:
         replay.bind(SPEC, {"seed": 3})
         recording = Recording()
         for _ in range(4):
-            replay.add([recording.piece(stream, 6, End.NONE) for stream in range(2)])
+            replay.add([recording.chunk(stream, 6, End.NONE) for stream in range(2)])
         batch = replay.sample(Transitions(4, draw="priorities"))
         replay.update_priorities(batch.ids, np.arange(4.0))
         replay.save_checkpoint({"step": 7, "weights": [np.arange(6.0), np.ones((2, 3), "<i2")]})
@@ -451,7 +451,7 @@ def _empty(path: Path) -> list[bytes]:
 def _one_row(path: Path) -> list[bytes]:
     """A reset alone, waiting for its action."""
     with _opened(path, SPEC, segment_bytes=12_000) as storage:
-        storage.add([piece_of(0, 0, 1, End.PENDING)])
+        storage.add([chunk_of(0, 0, 1, End.PENDING)])
     return []
 
 
@@ -470,7 +470,7 @@ def _play(storage: DiskStorage, seed: int, flushes: int, older: list[bytes]) -> 
     for _ in range(flushes):
         streams = rng.sample(range(3), rng.choice((1, 2, 3)))
         storage.add(
-            [recording.piece(each, rng.randrange(1, 12), rng.choice(ends)) for each in streams]
+            [recording.chunk(each, rng.randrange(1, 12), rng.choice(ends)) for each in streams]
         )
         older.append((storage.path / "manifest.json").read_bytes())
 
@@ -486,7 +486,7 @@ def _random_rows(path: Path, spec: Spec, episodes: int) -> list[bytes]:
             }
             first_row = 2 if number == 3 else 0
             end, about = ends[number % 3], {"seed": number, "task": "door"}
-            storage.add([Piece(number, number % 2, first_row, end, rows, about, first_row > 0)])
+            storage.add([Chunk(number, number % 2, first_row, end, rows, about, first_row > 0)])
             older.append((path / "manifest.json").read_bytes())
     return older
 

@@ -447,7 +447,7 @@ def _slot_places(store: Store, rng: random.Random) -> str:
     return f"{name}: {one} and {other} of {segment.count} {kind}"
 
 
-@forgery("slot: more than there are pieces", 2)
+@forgery("slot: more than there are chunks", 2)
 def _slot_more(store: Store, rng: random.Random) -> str:
     name, segment = _segment(store, rng, least=1)
     if segment is None or segment.count == len(segment.a):
@@ -469,17 +469,17 @@ def _slot_more(store: Store, rng: random.Random) -> str:
     return f"{name}: {stop}"
 
 
-# --- pieces ---------------------------------------------------------------------------------------
+# --- chunks ---------------------------------------------------------------------------------------
 
 
-@forgery("piece: an entry of its head", 10)
-def _piece_entry(store: Store, rng: random.Random) -> str:
-    name, segment, slot, piece = _piece(store, rng)
-    if piece is None or segment is None:
+@forgery("chunk: an entry of its head", 10)
+def _chunk_entry(store: Store, rng: random.Random) -> str:
+    name, segment, slot, chunk = _chunk(store, rng)
+    if chunk is None or segment is None:
         return ""
-    place = rng.randrange(HEAD.unpack_from(piece)[0])
+    place = rng.randrange(HEAD.unpack_from(chunk)[0])
     where = HEAD.size + place * ENTRY.size
-    values = list(ENTRY.unpack_from(piece, where))
+    values = list(ENTRY.unpack_from(chunk, where))
     number = rng.choice((0, 1, 1, 1, 2, 3, 3, 4, 4))
     before = values[number]
     if number == 1:
@@ -514,35 +514,35 @@ def _piece_entry(store: Store, rng: random.Random) -> str:
         values[0] = rng.choice((0, 1, 2, 3, 255))
     else:
         values[number] = whole_number(rng, before) % (1 << (32 if number == 2 else 64))
-    ENTRY.pack_into(piece, where, *values)
+    ENTRY.pack_into(chunk, where, *values)
     what = ("codec", "dtype", "rows in a block", "offset", "length")[number]
-    return f"{name}: piece {slot}: {what} of field {place}: {before} -> {values[number]}"
+    return f"{name}: chunk {slot}: {what} of field {place}: {before} -> {values[number]}"
 
 
-@forgery("piece: its head", 3)
-def _piece_head(store: Store, rng: random.Random) -> str:
-    name, segment, slot, piece = _piece(store, rng)
-    if piece is None or segment is None:
+@forgery("chunk: its head", 3)
+def _chunk_head(store: Store, rng: random.Random) -> str:
+    name, segment, slot, chunk = _chunk(store, rng)
+    if chunk is None or segment is None:
         return ""
-    values = list(HEAD.unpack_from(piece))
+    values = list(HEAD.unpack_from(chunk))
     number = rng.randrange(2)
     before = values[number]
     values[number] = whole_number(rng, before) % (1 << 32)
-    HEAD.pack_into(piece, 0, *values)
+    HEAD.pack_into(chunk, 0, *values)
     what = ("number of fields", "length of the metadata")[number]
     if number == 1 and rng.random() < 0.5:
         segment.put(slot, "head_bytes", int(segment.a["head_bytes"][slot]) + values[1] - before)
-    return f"{name}: piece {slot}: {what}: {before} -> {values[number]}"
+    return f"{name}: chunk {slot}: {what}: {before} -> {values[number]}"
 
 
-@forgery("piece: its metadata", 5)
-def _piece_metadata(store: Store, rng: random.Random) -> str:
-    name, segment, slot, piece = _piece(store, rng)
-    if piece is None or segment is None:
+@forgery("chunk: its metadata", 5)
+def _chunk_metadata(store: Store, rng: random.Random) -> str:
+    name, segment, slot, chunk = _chunk(store, rng)
+    if chunk is None or segment is None:
         return ""
-    fields, nbytes = HEAD.unpack_from(piece)
+    fields, nbytes = HEAD.unpack_from(chunk)
     begin = HEAD.size + fields * ENTRY.size
-    before = bytes(piece[begin : begin + nbytes]) or b'{"seed":1}'
+    before = bytes(chunk[begin : begin + nbytes]) or b'{"seed":1}'
     if rng.random() < 0.5:
         tree = json.loads(before)
         _change_json(rng, tree)
@@ -553,54 +553,54 @@ def _piece_metadata(store: Store, rng: random.Random) -> str:
         return ""
     pad = -(begin + len(text)) % 8
     more = begin + len(text) + pad - (begin + nbytes + -(begin + nbytes) % 8)
-    head = bytearray(piece[:begin])
+    head = bytearray(chunk[:begin])
     HEAD.pack_into(head, 0, fields, len(text))
     for place in range(fields):
         values = list(ENTRY.unpack_from(head, HEAD.size + place * ENTRY.size))
         values[3] += more
         ENTRY.pack_into(head, HEAD.size + place * ENTRY.size, *values)
-    rows = piece[begin + nbytes + -(begin + nbytes) % 8 :]
-    segment.pieces[slot] = bytearray(head + text + bytes(pad) + rows)
+    rows = chunk[begin + nbytes + -(begin + nbytes) % 8 :]
+    segment.chunks[slot] = bytearray(head + text + bytes(pad) + rows)
     segment.put(slot, "head_bytes", begin + len(text))
     segment.kept.discard((slot, "head_bytes"))
-    return f"{name}: piece {slot}: {_short(text)}"
+    return f"{name}: chunk {slot}: {_short(text)}"
 
 
-@forgery("piece: ends of blocks", 3)
-def _piece_ends(store: Store, rng: random.Random) -> str:
-    name, segment, slot, piece = _piece(store, rng)
-    found = _compressed(segment, slot, piece)
-    if piece is None or found is None:
+@forgery("chunk: ends of blocks", 3)
+def _chunk_ends(store: Store, rng: random.Random) -> str:
+    name, segment, slot, chunk = _chunk(store, rng)
+    found = _compressed(segment, slot, chunk)
+    if chunk is None or found is None:
         return ""
     _, blocks, offset, _ = rng.choice(found)
     where = offset + 4 * rng.randrange(blocks)
-    (before,) = struct.unpack_from("<I", piece, where)
+    (before,) = struct.unpack_from("<I", chunk, where)
     value = whole_number(rng, before) % (1 << 32)
-    struct.pack_into("<I", piece, where, value)
-    return f"{name}: piece {slot}: at {where}: {before} -> {value}"
+    struct.pack_into("<I", chunk, where, value)
+    return f"{name}: chunk {slot}: at {where}: {before} -> {value}"
 
 
-@forgery("piece: a compressed block", 5)
-def _piece_frame(store: Store, rng: random.Random) -> str:
-    name, segment, slot, piece = _piece(store, rng)
-    found = _compressed(segment, slot, piece)
-    if piece is None or segment is None or found is None:
+@forgery("chunk: a compressed block", 5)
+def _chunk_frame(store: Store, rng: random.Random) -> str:
+    name, segment, slot, chunk = _chunk(store, rng)
+    found = _compressed(segment, slot, chunk)
+    if chunk is None or segment is None or found is None:
         return ""
     place, blocks, offset, nbytes = rng.choice(found)
     block = rng.randrange(blocks)
-    ends = list(struct.unpack_from(f"<{blocks}I", piece, offset))
+    ends = list(struct.unpack_from(f"<{blocks}I", chunk, offset))
     start = ends[block - 1] if block else 0
     data = offset + 4 * blocks
-    before = bytes(piece[data + start : data + ends[block]])
+    before = bytes(chunk[data + start : data + ends[block]])
     kind, frame = rng.choice(list(_FRAMES.items()))
     made = frame(before, rng)
-    piece[data + start : data + ends[block]] = made
+    chunk[data + start : data + ends[block]] = made
     more = len(made) - len(before)
     for number in range(block, blocks):
         ends[number] += more
-    struct.pack_into(f"<{blocks}I", piece, offset, *ends)
-    _stretch(piece, place, nbytes, nbytes + more)
-    return f"{name}: piece {slot}: block {block} of field {place}: {kind}"
+    struct.pack_into(f"<{blocks}I", chunk, offset, *ends)
+    _stretch(chunk, place, nbytes, nbytes + more)
+    return f"{name}: chunk {slot}: block {block} of field {place}: {kind}"
 
 
 def _zstd(data: bytes, **more: Any) -> bytes:
@@ -645,42 +645,42 @@ def _flipped(before: bytes, rng: random.Random) -> bytes:
     return before[:place] + bytes([before[place] ^ 1 << rng.randrange(8)]) + before[place + 1 :]
 
 
-@forgery("piece: rows times k, in slot and head alike", 6)
-def _piece_rows(store: Store, rng: random.Random) -> str:
-    name, segment, slot, piece = _piece(store, rng)
-    if piece is None or segment is None:
+@forgery("chunk: rows times k, in slot and head alike", 6)
+def _chunk_rows(store: Store, rng: random.Random) -> str:
+    name, segment, slot, chunk = _chunk(store, rng)
+    if chunk is None or segment is None:
         return ""
     segment.pack()
     rows = int(segment.a["rows"][slot])
     k = rng.choice((2, 3, 16, 1 << 10, 1 << 20, 1 << 32, 1 << 40, 0))
     begin = HEAD.size
     is_longer = rng.random() < 0.5 and k < 64
-    for place in range(HEAD.unpack_from(piece)[0]):
+    for place in range(HEAD.unpack_from(chunk)[0]):
         where = begin + place * ENTRY.size
-        values = list(ENTRY.unpack_from(piece, where))
+        values = list(ENTRY.unpack_from(chunk, where))
         if is_longer:
-            data = bytes(piece[values[3] : values[3] + values[4]])
-            values[3] = len(piece)
-            piece += data * k + bytes(-len(data) * k % 8)
+            data = bytes(chunk[values[3] : values[3] + values[4]])
+            values[3] = len(chunk)
+            chunk += data * k + bytes(-len(data) * k % 8)
         values[4] = values[4] * k % (1 << 64)
-        ENTRY.pack_into(piece, where, *values)
+        ENTRY.pack_into(chunk, where, *values)
     segment.put(slot, "rows", rows * k)
     return (
-        f"{name}: piece {slot}: {rows} rows times {k}, {'with' if is_longer else 'without'} bytes"
+        f"{name}: chunk {slot}: {rows} rows times {k}, {'with' if is_longer else 'without'} bytes"
     )
 
 
-@forgery("piece: a bomb that fits its head", 3)
-def _piece_bomb(store: Store, rng: random.Random) -> str:
+@forgery("chunk: a bomb that fits its head", 3)
+def _chunk_bomb(store: Store, rng: random.Random) -> str:
     """Rows that take very much more memory than the file; all agrees where all is compressed."""
-    name, segment, slot, piece = _piece(store, rng)
-    found = _compressed(segment, slot, piece)
-    if piece is None or segment is None or found is None:
+    name, segment, slot, chunk = _chunk(store, rng)
+    found = _compressed(segment, slot, chunk)
+    if chunk is None or segment is None or found is None:
         return ""
     segment.pack()
     row_bytes = dict[int, int]()
     for place, *_ in found:
-        _, dtype, *_ = ENTRY.unpack_from(piece, HEAD.size + place * ENTRY.size)
+        _, dtype, *_ = ENTRY.unpack_from(chunk, HEAD.size + place * ENTRY.size)
         shape = store.body["spec"]["fields"][place]["shape"]
         row_bytes[place] = math.prod(shape) * np.dtype(dtype.rstrip(b"\0").decode()).itemsize
     largest = max(row_bytes.values())
@@ -695,11 +695,11 @@ def _piece_bomb(store: Store, rng: random.Random) -> str:
             frames.append(_zeros(rows % block_rows * nbytes))
         ends = np.cumsum([len(each) for each in frames], dtype="<u4")
         data = ends.tobytes() + b"".join(frames)
-        tag, dtype, *_ = ENTRY.unpack_from(piece, where)
-        ENTRY.pack_into(piece, where, tag, dtype, block_rows, len(piece), len(data))
-        piece += data + bytes(-len(data) % 8)
+        tag, dtype, *_ = ENTRY.unpack_from(chunk, where)
+        ENTRY.pack_into(chunk, where, tag, dtype, block_rows, len(chunk), len(data))
+        chunk += data + bytes(-len(data) % 8)
     segment.put(slot, "rows", rows)
-    return f"{name}: piece {slot}: {rows} rows of {largest} bytes in {len(piece)}"
+    return f"{name}: chunk {slot}: {rows} rows of {largest} bytes in {len(chunk)}"
 
 
 _ZEROS: dict[int, bytes] = {}
@@ -715,45 +715,45 @@ def _zeros(nbytes: int) -> bytes:
     return _ZEROS[nbytes]
 
 
-@forgery("piece: bytes of its rows", 3)
-def _piece_bytes(store: Store, rng: random.Random) -> str:
-    name, segment, slot, piece = _piece(store, rng)
-    if piece is None or segment is None:
+@forgery("chunk: bytes of its rows", 3)
+def _chunk_bytes(store: Store, rng: random.Random) -> str:
+    name, segment, slot, chunk = _chunk(store, rng)
+    if chunk is None or segment is None:
         return ""
-    where, data = rng.randrange(len(piece)), rng.randbytes(rng.choice((1, 4, 64)))
-    piece[where : where + len(data)] = data[: len(piece) - where]
-    return f"{name}: piece {slot}: {len(data)} of {len(piece)} at {where}"
+    where, data = rng.randrange(len(chunk)), rng.randbytes(rng.choice((1, 4, 64)))
+    chunk[where : where + len(data)] = data[: len(chunk) - where]
+    return f"{name}: chunk {slot}: {len(data)} of {len(chunk)} at {where}"
 
 
-@forgery("piece: cut or longer", 3)
-def _piece_length(store: Store, rng: random.Random) -> str:
-    name, segment, slot, piece = _piece(store, rng)
-    if piece is None or segment is None:
+@forgery("chunk: cut or longer", 3)
+def _chunk_length(store: Store, rng: random.Random) -> str:
+    name, segment, slot, chunk = _chunk(store, rng)
+    if chunk is None or segment is None:
         return ""
-    before = len(piece)
+    before = len(chunk)
     if rng.random() < 0.6:
-        del piece[rng.randrange(before) :]
+        del chunk[rng.randrange(before) :]
     else:
-        piece += bytes(rng.choice((1, 8, 4096)))
-    return f"{name}: piece {slot}: {before} -> {len(piece)}"
+        chunk += bytes(rng.choice((1, 8, 4096)))
+    return f"{name}: chunk {slot}: {before} -> {len(chunk)}"
 
 
-def _stretch(piece: bytearray, place: int, before: int, now: int) -> None:
+def _stretch(chunk: bytearray, place: int, before: int, now: int) -> None:
     """Say in the head that a field has another length, and where those after it begin."""
-    count = HEAD.unpack_from(piece)[0]
+    count = HEAD.unpack_from(chunk)[0]
     more = now + -now % 8 - (before + -before % 8)
-    own = list(ENTRY.unpack_from(piece, HEAD.size + place * ENTRY.size))
+    own = list(ENTRY.unpack_from(chunk, HEAD.size + place * ENTRY.size))
     end = own[3] + now
     gap = -now % 8
     old_gap = -before % 8
-    piece[end : end + old_gap] = bytes(gap)
+    chunk[end : end + old_gap] = bytes(gap)
     for number in range(count):
-        values = list(ENTRY.unpack_from(piece, HEAD.size + number * ENTRY.size))
+        values = list(ENTRY.unpack_from(chunk, HEAD.size + number * ENTRY.size))
         if number == place:
             values[4] = now
         elif values[3] > own[3]:
             values[3] += more
-        ENTRY.pack_into(piece, HEAD.size + number * ENTRY.size, *values)
+        ENTRY.pack_into(chunk, HEAD.size + number * ENTRY.size, *values)
 
 
 def _segment(store: Store, rng: random.Random, least: int = 0) -> tuple[str, Segment | None]:
@@ -764,31 +764,31 @@ def _segment(store: Store, rng: random.Random, least: int = 0) -> tuple[str, Seg
     return name, store.segments[name]
 
 
-def _piece(store: Store, rng: random.Random) -> tuple[str, Segment | None, int, bytearray | None]:
+def _chunk(store: Store, rng: random.Random) -> tuple[str, Segment | None, int, bytearray | None]:
     name, segment = _segment(store, rng, 1)
     if segment is None:
         return "", None, 0, None
     slots = [
         slot
         for slot in range(segment.count)
-        if segment.pieces[slot] and not segment.a["end"][slot] & 8
+        if segment.chunks[slot] and not segment.a["end"][slot] & 8
     ]
     if not slots:
         return "", None, 0, None
     slot = rng.choice(slots)
-    return name, segment, slot, segment.pieces[slot]
+    return name, segment, slot, segment.chunks[slot]
 
 
 def _compressed(
-    segment: Segment | None, slot: int, piece: bytearray | None
+    segment: Segment | None, slot: int, chunk: bytearray | None
 ) -> list[tuple[int, int, int, int]] | None:
     """Of each compressed field its place, its blocks, its offset and its length; None of none."""
-    if segment is None or piece is None:
+    if segment is None or chunk is None:
         return None
     rows, found = int(segment.a["rows"][slot]), list[tuple[int, int, int, int]]()
-    for place in range(HEAD.unpack_from(piece)[0]):
+    for place in range(HEAD.unpack_from(chunk)[0]):
         tag, _, block_rows, offset, nbytes = ENTRY.unpack_from(
-            piece, HEAD.size + place * ENTRY.size
+            chunk, HEAD.size + place * ENTRY.size
         )
         if tag == 2:
             found.append((place, -(-rows // block_rows), offset, nbytes))
@@ -819,7 +819,7 @@ def _file_length(store: Store, rng: random.Random) -> str:
     if is_known:  # the manifest knows of it
         segment = store.segments[name]
         segment.rest = b"" if is_cut else segment.rest + bytes(more)
-        return f"{name}: {'what follows the last piece is gone' if is_cut else f'{more} more'}"
+        return f"{name}: {'what follows the last chunk is gone' if is_cut else f'{more} more'}"
     store.acts.append(act)
     return f"{name}: {f'cut to {share:.2f}' if is_cut else f'{more} more'}"
 

@@ -73,17 +73,17 @@ def forge_slot(path: Path, slot: int, number: int = 0, **values: int) -> None:
     file.write_bytes(data)
 
 
-def forge_piece(
+def forge_chunk(
     path: Path, change: Callable[[bytearray], object], slot: int = 0, number: int = 0
 ) -> None:
-    """Change a piece's bytes, but not how many there are."""
+    """Change a chunk's bytes, but not how many there are."""
     record = slots_of(path, number)[slot]
     begin, nbytes, head = (int(record[name]) for name in ("offset", "nbytes", "head_bytes"))
     file = segment_path(path, number)
     data = bytearray(file.read_bytes())
-    piece = data[begin : begin + nbytes]
-    change(piece)
-    assert len(piece) == nbytes
-    data[begin : begin + nbytes] = piece
+    chunk = data[begin : begin + nbytes]
+    change(chunk)
+    assert len(chunk) == nbytes
+    data[begin : begin + nbytes] = chunk
     file.write_bytes(data)
-    forge_slot(path, slot, number, data_crc=crc32(piece), head_crc=crc32(piece[:head]))
+    forge_slot(path, slot, number, data_crc=crc32(chunk), head_crc=crc32(chunk[:head]))

@@ -27,11 +27,11 @@ import numpy as np
 import typer.main
 
 from stepwell.buffers import (
+    Chunk,
     DiskStorage,
     End,
     Episodes,
     NotEnoughData,
-    Piece,
     SequenceReplayBuffer,
     Sequences,
     Spec,
@@ -156,7 +156,7 @@ class _Case:
         is_stopped = read != DONE and any(word in said for word in _CHECKSUM)
         self._told["checksums"] = "stopped it" if is_stopped else "passed"
         # What is whole may still be too much for the memory that there is, and a row that comes
-        # again in the next piece may be damaged there where nobody reads it.
+        # again in the next chunk may be damaged there where nobody reads it.
         is_too_much = verified == DONE and read.startswith("MemoryError: ")
         is_unread = read == DONE and verified.startswith("Damaged: ") and _comes_again(self.path)
         if (verified == DONE) != (read == DONE) and not (is_too_much or is_unread):
@@ -243,7 +243,7 @@ def use_accepts(name: str) -> tuple[type[Exception], ...]:
 
 
 def _comes_again(path: Path) -> bool:
-    """A last row was waiting for its action, and stands in the next piece with it."""
+    """A last row was waiting for its action, and stands in the next chunk with it."""
     with DiskStorage.open(path, read_only=True) as storage:
         records = storage.table.records
         is_kept = records["end"] & End.LOST == 0
@@ -281,7 +281,7 @@ def _skip(path: Path, rng: random.Random) -> None:
         for episode in replay.iter_episodes():
             assert len(episode.reward) == episode.rows
         replay.digest()
-        assert replay.lost_pieces >= 0
+        assert replay.lost_chunks >= 0
 
 
 def _refresh(path: Path, good: Path) -> None:
@@ -368,9 +368,9 @@ def _add(path: Path, rng: random.Random) -> None:
         replay.save_checkpoint({"step": 1})
 
 
-def _zeros(spec: Spec, episode: int) -> Piece:
+def _zeros(spec: Spec, episode: int) -> Chunk:
     fields = {each.name: np.zeros((3, *each.shape), each.numpy_dtype) for each in spec.fields}
-    return Piece(episode, 0, 0, End.NONE, fields, {"seed": 1})
+    return Chunk(episode, 0, 0, End.NONE, fields, {"seed": 1})
 
 
 def _repair_dry(path: Path, rng: random.Random) -> None:

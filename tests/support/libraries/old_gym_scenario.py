@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 import stepwell as sw
-from stepwell.wrappers import from_gym, mend_nes_py
+from stepwell.wrappers import from_gym, patch_nes_py
 
 # Buttons of each action, as lists for nes-py's JoypadSpace; action 0 presses nothing.
 ACTIONS = [["NOOP"], ["right"], ["right", "A"], ["left"], ["start"]]
@@ -127,8 +127,8 @@ def main() -> None:
     """Run all parts on the ROM and print one JSON object."""
     rom = sys.argv[1]
     facts: dict[str, Any] = {"before": failure_before_mending(rom)}
-    mend_nes_py()
-    mend_nes_py()
+    patch_nes_py()
+    patch_nes_py()
     for part in (
         checked, refused_with_gyms_checker, through_gym_make, collected, ram_facts, in_workers
     ):  # fmt: skip

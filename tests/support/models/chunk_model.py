@@ -1,4 +1,4 @@
-"""Pieces made of a formula, and a slow, obvious model of what a storage holds."""
+"""Chunks made of a formula, and a slow, obvious model of what a storage holds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepwell.buffers import End, Field, Piece, Spec, Storage
-from stepwell.buffers.storage.chunk_codec import PieceReader
+from stepwell.buffers import Chunk, End, Field, Spec, Storage
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder
 
 SPEC = Spec(
     (
@@ -45,32 +45,32 @@ def rows_of(episode: int, first: int, count: int, *, pending: bool = False) -> R
     }
 
 
-def piece_of(
+def chunk_of(
     episode: int, first: int = 0, count: int = 5, end: End = End.NONE, stream: int = 0
-) -> Piece:
+) -> Chunk:
     fields = rows_of(episode, first, count, pending=bool(end & End.PENDING))
     metadata = {"seed": episode} if first == 0 else {}
-    return Piece(episode, stream, first, end, fields, metadata)
+    return Chunk(episode, stream, first, end, fields, metadata)
 
 
 @dataclass
 class Recording:
-    """Makes pieces as a collector would: every stream plays one episode after the other."""
+    """Makes chunks as a collector would: every stream plays one episode after the other."""
 
     next_episode: int = 0
     open: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
-    def piece(self, stream: int, new_rows: int, end: End) -> Piece:
-        """The next piece of a stream, with ``new_rows >= 1`` rows that were not there before."""
+    def chunk(self, stream: int, new_rows: int, end: End) -> Chunk:
+        """The next chunk of a stream, with ``new_rows >= 1`` rows that were not there before."""
         if stream not in self.open:
             self.open[stream] = (self.next_episode, 0)
             self.next_episode += 1
         episode, first = self.open[stream]
-        piece = piece_of(episode, first, new_rows, end, stream)
+        chunk = chunk_of(episode, first, new_rows, end, stream)
         self.open[stream] = (episode, first + new_rows - bool(end & End.PENDING))
         if end.is_final:
             del self.open[stream]
-        return piece
+        return chunk
 
 
 @dataclass(frozen=True)
@@ -83,29 +83,29 @@ class Held:
     is_settled: bool  # its last row has its action
 
 
-def held_by(pieces: Iterable[Piece]) -> dict[int, Held]:
-    """What is held of each episode when these pieces are, the oldest first."""
+def held_by(chunks: Iterable[Chunk]) -> dict[int, Held]:
+    """What is held of each episode when these chunks are, the oldest first."""
     held: dict[int, Held] = {}
-    for piece in pieces:
-        head = held[piece.episode].head if piece.episode in held else piece.first_row
-        rows = piece.first_row + piece.rows - head
-        settled = not piece.end & End.PENDING
-        held[piece.episode] = Held(head, rows, piece.end & ~End.PENDING, settled)
+    for chunk in chunks:
+        head = held[chunk.episode].head if chunk.episode in held else chunk.first_row
+        rows = chunk.first_row + chunk.rows - head
+        settled = not chunk.end & End.PENDING
+        held[chunk.episode] = Held(head, rows, chunk.end & ~End.PENDING, settled)
     return held
 
 
-def windows_of(pieces: Iterable[Piece], length: int) -> list[tuple[int, int]]:
+def windows_of(chunks: Iterable[Chunk], length: int) -> list[tuple[int, int]]:
     """All windows of ``length`` rows: episode and first row."""
     return [
         (episode, start)
-        for episode, held in held_by(pieces).items()
+        for episode, held in held_by(chunks).items()
         for start in range(held.head, held.head + held.rows - length + 1)
     ]
 
 
 def read_episode(storage: Storage, tail: int) -> Rows:
-    """The held rows of the episode whose last piece stands at a position."""
-    reader = PieceReader(storage.spec)
+    """The held rows of the episode whose last chunk stands at a position."""
+    reader = ChunkDecoder(storage.spec)
     parts: list[Rows] = []
     position = tail
     while position >= 0:
@@ -122,15 +122,15 @@ def read_episode(storage: Storage, tail: int) -> Rows:
 
 
 def tails(storage: Storage) -> dict[int, int]:
-    """Position of the last piece of every episode."""
+    """Position of the last chunk of every episode."""
     table = storage.table
     at = np.flatnonzero(table.records["is_tail"])
     return dict(zip(table.records["episode"][at].tolist(), (at + table.base).tolist(), strict=True))
 
 
-def assert_holds(storage: Storage, pieces: Sequence[Piece]) -> None:
-    """A storage holds exactly the rows of these pieces, bit by bit."""
-    expected = held_by(pieces)
+def assert_holds(storage: Storage, chunks: Sequence[Chunk]) -> None:
+    """A storage holds exactly the rows of these chunks, bit by bit."""
+    expected = held_by(chunks)
     found = tails(storage)
     assert found.keys() == expected.keys()
     for episode, held in expected.items():
@@ -138,23 +138,23 @@ def assert_holds(storage: Storage, pieces: Sequence[Piece]) -> None:
         assert record.head == held.head
         assert End(record.end) & ~End.PENDING == held.end
         true = rows_of(episode, held.head, held.rows, pending=not held.is_settled)
-        # Noise depends on all rows of a piece, so what was really stored is compared.
-        assert_same_rows(read_episode(storage, found[episode]), stored_rows(pieces, episode), true)
+        # Noise depends on all rows of a chunk, so what was really stored is compared.
+        assert_same_rows(read_episode(storage, found[episode]), stored_rows(chunks, episode), true)
 
 
-def stored_rows(pieces: Sequence[Piece], episode: int) -> Rows:
+def stored_rows(chunks: Sequence[Chunk], episode: int) -> Rows:
     """The rows of an episode, joined by hand: a pending row gives way to the row that follows."""
     joined: dict[int, Rows] = {}
-    for piece in pieces:
-        if piece.episode == episode:
-            for place in range(piece.rows):
-                row = {name: rows[place] for name, rows in piece.fields.items()}
-                joined[piece.first_row + place] = row
-    return {name: np.array([row[name] for row in joined.values()]) for name in piece_names(pieces)}
+    for chunk in chunks:
+        if chunk.episode == episode:
+            for place in range(chunk.rows):
+                row = {name: rows[place] for name, rows in chunk.fields.items()}
+                joined[chunk.first_row + place] = row
+    return {name: np.array([row[name] for row in joined.values()]) for name in chunk_names(chunks)}
 
 
-def piece_names(pieces: Sequence[Piece]) -> list[str]:
-    return list(pieces[0].fields)
+def chunk_names(chunks: Sequence[Chunk]) -> list[str]:
+    return list(chunks[0].fields)
 
 
 def assert_same_rows(got: Mapping[str, np.ndarray], want: Rows, formula: Rows) -> None:
@@ -167,7 +167,7 @@ def assert_same_rows(got: Mapping[str, np.ndarray], want: Rows, formula: Rows) -
 
 
 def read_metadata(storage: Storage, position: int) -> Mapping[str, object]:
-    return PieceReader(storage.spec).metadata(*storage.payload(position))
+    return ChunkDecoder(storage.spec).metadata(*storage.payload(position))
 
 
 def same_records(one: np.ndarray, other: np.ndarray) -> bool:

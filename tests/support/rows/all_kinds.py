@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 
 __all__ = ["KINDS", "all_kinds_store"]
 
@@ -45,7 +45,7 @@ def all_kinds_store() -> SequenceReplayBuffer:
         rows = {field.name: random_rows(field, 2 * number + 2, rng) for field in fields}
         rows["reward"][0] = 0
         rows["action"][-1] = rows["extra/value"][-1] = 0
-        replay.add([Piece(number, number % 2, 0, end, rows, {"number": number})])
+        replay.add([Chunk(number, number % 2, 0, end, rows, {"number": number})])
     return replay
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers import End, Episode, Field, Piece, Spec, Storage
+from stepwell.buffers import Chunk, End, Episode, Field, Spec, Storage
 
 SPEC = Spec(
     (
@@ -44,14 +44,14 @@ def rows_of(store: int, episode: int, first: int, stop: int) -> dict[str, np.nda
     }
 
 
-def whole(store: int, episode: int, rows: int, end: End = End.TERMINATED, stream: int = 0) -> Piece:
-    """A whole episode in one piece."""
+def whole(store: int, episode: int, rows: int, end: End = End.TERMINATED, stream: int = 0) -> Chunk:
+    """A whole episode in one chunk."""
     metadata = {"store": store, "number": episode}
-    return Piece(episode, stream, 0, end, rows_of(store, episode, 0, rows), metadata)
+    return Chunk(episode, stream, 0, end, rows_of(store, episode, 0, rows), metadata)
 
 
 class Player:
-    """Adds pieces as a collector does: each stream plays one episode after the other.
+    """Adds chunks as a collector does: each stream plays one episode after the other.
 
     Args:
         storage: Where they go.
@@ -68,9 +68,9 @@ class Player:
         self._next_episode = 0
         self._open: dict[int, tuple[int, int, bool]] = {}
 
-    def play(self, pieces: int) -> None:
-        """Add so many pieces."""
-        for _ in range(pieces):
+    def play(self, chunks: int) -> None:
+        """Add so many chunks."""
+        for _ in range(chunks):
             stream = int(self._rng.integers(self._streams))
             episode, rows, pending = self._open.pop(stream, (self._next_episode, 0, False))
             self._next_episode += not rows
@@ -78,7 +78,7 @@ class Player:
             end = ENDS[self._rng.integers(len(ENDS))]
             fields = rows_of(self._store, episode, rows - pending, stop)
             metadata = {"store": self._store, "number": episode}
-            self._storage.add([Piece(episode, stream, rows - pending, end, fields, metadata)])
+            self._storage.add([Chunk(episode, stream, rows - pending, end, fields, metadata)])
             if not end.is_final:
                 self._open[stream] = (episode, stop, bool(end & End.PENDING))
 

@@ -1,4 +1,4 @@
-"""Rows that tell which they are, and a real replay that is fed the same pieces as a slow model."""
+"""Rows that tell which they are, and a real replay that is fed the same chunks as a slow model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers import DiskStorage, End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, DiskStorage, End, Field, SequenceReplayBuffer, Spec
 from support.crash.disk_faults import NoSyncFiles
 
 ENDINGS = (End.TERMINATED, End.TRUNCATED, End.TERMINATED | End.TRUNCATED)
@@ -37,7 +37,7 @@ class ModelEpisode:
     end: End = End.NONE
     rows: list[Row] = field(default_factory=list[Row])
     next_row: int = 0
-    """Number of the row that the next piece begins with: a pending row comes again."""
+    """Number of the row that the next chunk begins with: a pending row comes again."""
 
     @property
     def head(self) -> int:
@@ -116,8 +116,8 @@ class Recording:
     next_episode: int = 0
     next_id: int = 0
 
-    def piece(self, stream: int, new_rows: int, end: End = End.NONE) -> Piece:
-        """The next piece of a stream, with so many rows that were not there before.
+    def chunk(self, stream: int, new_rows: int, end: End = End.NONE) -> Chunk:
+        """The next chunk of a stream, with so many rows that were not there before.
 
         A pending row that gets its action is not one of them.
         """
@@ -139,7 +139,7 @@ class Recording:
             self.episodes = sorted([*self.episodes, episode], key=lambda each: each.id)
         if end.is_final:
             del self.open[stream]
-        return Piece(episode.id, stream, first, end, telling(rows), metadata_of(episode.id))
+        return Chunk(episode.id, stream, first, end, telling(rows), metadata_of(episode.id))
 
     def _rows(self, episode: ModelEpisode, count: int, end: End) -> list[Row]:
         first = episode.next_row
@@ -212,9 +212,9 @@ class Played:
         return self.recording.episodes
 
     def add(self, *steps: Step) -> None:
-        """Add pieces in one call, and follow what they evicted."""
-        pieces = [self.recording.piece(*step[:3]) for step in steps]
-        self.replay.add(pieces)
+        """Add chunks in one call, and follow what they evicted."""
+        chunks = [self.recording.chunk(*step[:3]) for step in steps]
+        self.replay.add(chunks)
         self.follow()
         for step in steps:
             if step.then == "cut":

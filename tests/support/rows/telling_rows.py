@@ -9,12 +9,12 @@ import numpy as np
 
 from stepwell.buffers import (
     Batch,
+    Chunk,
     DiskStorage,
     End,
     Episode,
     Field,
     NotEnoughData,
-    Piece,
     SequenceReplayBuffer,
     Spec,
 )
@@ -50,12 +50,12 @@ def telling(episodes: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def telling_piece(
+def telling_chunk(
     episode: int, first: int, count: int, end: End = End.NONE, stream: int = 0
-) -> Piece:
+) -> Chunk:
     rows = np.arange(first, first + count)
     fields = telling(np.full(count, episode), rows)
-    return Piece(episode, stream, first, end, fields, {"seed": episode} if first == 0 else {})
+    return Chunk(episode, stream, first, end, fields, {"seed": episode} if first == 0 else {})
 
 
 def told(frame: np.ndarray) -> tuple[int, int]:
@@ -87,25 +87,25 @@ def assert_telling_episode(episode: Episode) -> None:
 
 
 def write_fast(path: Path, calls: int, capacity: int | None, pause: float = 0.0) -> int:
-    """Add as fast as it goes; returns how many pieces were evicted."""
+    """Add as fast as it goes; returns how many chunks were evicted."""
     rng = np.random.default_rng(0)
     following, open_ones = 0, dict[int, tuple[int, int]]()
     with DiskStorage.create(
         path, TELLING, capacity=capacity, segment_bytes=1 << 16, files=NoSyncFiles()
     ) as storage:
         for _ in range(calls):
-            pieces: list[Piece] = []
+            chunks: list[Chunk] = []
             for stream in range(STREAMS):
                 if stream not in open_ones:
                     open_ones[stream] = following, 0
                     following += 1
                 (episode, first), count = open_ones[stream], int(rng.integers(1, 25))
                 end = End.TERMINATED if rng.random() < 0.1 else End.NONE
-                pieces.append(telling_piece(episode, first, count, end, stream))
+                chunks.append(telling_chunk(episode, first, count, end, stream))
                 open_ones[stream] = episode, first + count
                 if end.is_final:
                     del open_ones[stream]
-            storage.add(pieces)
+            storage.add(chunks)
             time.sleep(pause)
         return storage.table.base
 

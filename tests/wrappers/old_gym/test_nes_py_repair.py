@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from demo_rom import write_demo
-from stepwell.wrappers import mend_nes_py
+from stepwell.wrappers import patch_nes_py
 from stepwell.wrappers.old_gym.nes_py_repair import RamView
 from support.source_tree import CHECKOUT
 
@@ -74,7 +74,7 @@ def test_before_mending_no_rom_loads(installed: tuple[type[OldRom], type[OldNes]
 def test_sizes_of_a_rom_are_counted_in_ints(
     installed: tuple[type[OldRom], type[OldNes]], banks: int
 ) -> None:
-    mend_nes_py()
+    patch_nes_py()
     rom = installed[0](bytes(4) + bytes([banks, 256 - banks]))
     assert (rom.prg_rom_size, rom.chr_rom_size) == (16 * banks, 8 * (256 - banks))
     assert type(rom.prg_rom_size) is int
@@ -85,7 +85,7 @@ def test_the_ram_of_envs_built_from_then_on_reads_ints_and_writes_through(
     installed: tuple[type[OldRom], type[OldNes]],
 ) -> None:
     before = installed[1]()
-    mend_nes_py()
+    patch_nes_py()
     env = installed[1]()
     assert type(before.ram) is np.ndarray
     env.memory[0x6D] = 200
@@ -95,16 +95,16 @@ def test_the_ram_of_envs_built_from_then_on_reads_ints_and_writes_through(
 
 
 def test_mending_twice_changes_nothing(installed: tuple[type[OldRom], type[OldNes]]) -> None:
-    mend_nes_py()
+    patch_nes_py()
     buffer = vars(installed[1])["_ram_buffer"]
-    mend_nes_py()
+    patch_nes_py()
     assert vars(installed[1])["_ram_buffer"] is buffer
     assert type(installed[1]().ram) is RamView
     assert type(installed[1]().ram.base) is np.ndarray
 
 
 def test_two_envs_have_rams_of_their_own(installed: tuple[type[OldRom], type[OldNes]]) -> None:
-    mend_nes_py()
+    patch_nes_py()
     one, other = installed[1](), installed[1]()
     one.ram[5] = 9
     assert (one.ram[5], other.ram[5]) == (9, 0)
@@ -116,7 +116,7 @@ def test_a_nes_py_that_needs_no_mending_is_refused(
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(ValueError, match=f"needs no mending: expected one below 9, got {version};"):
-        mend_nes_py()
+        patch_nes_py()
 
 
 def test_without_nes_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,14 +125,14 @@ def test_without_nes_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     with pytest.raises(ImportError, match=r"nes-py is not installed: .*'stepwell\[nes-py\]'"):
-        mend_nes_py()
+        patch_nes_py()
 
 
 def test_a_broken_nes_py_is_told_from_an_absent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "8.2.1")
     monkeypatch.setitem(sys.modules, "nes_py", None)
     with pytest.raises(ImportError, match=r"nes-py cannot be imported \(.*: expected nes-py 8 and"):
-        mend_nes_py()
+        patch_nes_py()
 
 
 # The view

@@ -63,7 +63,7 @@ class Key:
 
 
 class Keys:
-    """Turns episodes into rows of chunks, and back.
+    """StepLoop episodes into rows of chunks, and back.
 
     Args:
         spec: The fields of every row.

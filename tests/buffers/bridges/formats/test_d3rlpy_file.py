@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.bridges.formats import hdf5_columns
 from support.envs.recorded_envs import Listed, frames, recorded, traces
@@ -134,7 +134,7 @@ def test_an_episode_without_a_step_has_one_row_and_no_transition(end: End) -> No
     replay = SequenceReplayBuffer()
     replay.bind(Spec((VECTOR, DISCRETE, REWARD), "observation", "action"), {})
     rows = {f.name: np.ones((1, *f.shape), f.dtype) for f in replay.spec.fields}
-    replay.add([Piece(0, 0, 5, end, rows, {}, is_beheaded=True)])
+    replay.add([Chunk(0, 0, 5, end, rows, {}, starts_late=True)])
     file = written(replay)
     assert file["observations_0"].tolist() == [[1, 1, 1]]
     assert (file["actions_0"].tolist(), file["rewards_0"].tolist()) == ([[0]], [[0]])
@@ -163,7 +163,7 @@ def test_rewards_that_float32_rounds_are_told_and_kept() -> None:
         "action": np.zeros(4, np.int64),
         "reward": np.array([0, 0.5, 1e6 + 0.01, 1 / 3]),
     }
-    replay.add([Piece(0, 0, 0, End.TRUNCATED, fields)])
+    replay.add([Chunk(0, 0, 0, End.TRUNCATED, fields)])
     report, _, back = round_trip(replay, "d3rlpy", Path("rounded.h5").absolute())
     assert report.notes[0].startswith("rewards rounded to float32: 2, by 0.01 at most")
     assert next(back.iter_episodes()).reward.tolist() == fields["reward"].tolist()
@@ -199,7 +199,7 @@ def test_actions_that_d3rlpy_does_not_know_are_refused(
     replay = SequenceReplayBuffer()
     replay.bind(Spec((VECTOR, *fields, REWARD), "observation", layout), {})
     rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
-    replay.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
     with pytest.raises(ValueError, match="expected one whole number, or one vector of floats"):
         export_episodes(replay, "d3rlpy", "out.h5")
     assert not list(Path().iterdir())
@@ -210,7 +210,7 @@ def test_actions_below_zero_are_refused() -> None:
     replay.bind(Spec((VECTOR, DISCRETE, REWARD), "observation", "action"), {})
     rows = {f.name: np.zeros((3, *f.shape), f.dtype) for f in replay.spec.fields}
     rows["action"][0] = -1
-    replay.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
     with pytest.raises(ValueError, match="expected whole numbers from 0 on"):
         export_episodes(replay, "d3rlpy", "out.h5")
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from support.envs.recorded_envs import Listed, frames, recorded, traces
 from support.exchanged_stores import DISCRETE, REWARD, episodes_of, tagged_store
@@ -132,7 +132,7 @@ def parts() -> tuple[SequenceReplayBuffer, list[Listed]]:
     rows["observation/a"] = rng.integers(0, 256, (5, 5, 4, 3)).astype(np.uint8)
     rows["reward"] = np.array([0, 0.5, 1, 2, 4])
     rows["action"][-1] = 0
-    replay.add([Piece(0, 0, 0, End.TRUNCATED, rows)])
+    replay.add([Chunk(0, 0, 0, End.TRUNCATED, rows)])
     return replay, []
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from support.exchanged_stores import DISCRETE, episodes_of, round_trip, stores, tagged_store
 from support.libraries.real_loaders import run_real
@@ -158,7 +158,7 @@ def same_rows(streams: Sequence[int], reward: float, seed: int = 0) -> SequenceR
     for number, stream in enumerate(streams):
         rows = {name: np.repeat(array[:1], 12, 0) for name, array in episode.fields.items()}
         rows["reward"][-1] = reward
-        replay.add([Piece(number, stream, 0, End.TERMINATED, rows, {})])
+        replay.add([Chunk(number, stream, 0, End.TERMINATED, rows, {})])
     return replay
 
 
@@ -264,7 +264,7 @@ def test_what_dreamer_does_not_know_stands_beside(tmp_path: Path) -> None:
     for one in episodes_of(tagged_store()):
         fields = {**one.fields, "info/lives": np.arange(one.rows)}
         lost = 2 if one.id == 3 else 0
-        replay.add([Piece(one.id, one.stream, lost, one.end, fields, {}, lost > 0)])
+        replay.add([Chunk(one.id, one.stream, lost, one.end, fields, {}, lost > 0)])
     report, _, _ = round_trip(replay, "dreamerv3", tmp_path / "out")
     for stream, chain in enumerate(rows_in(tmp_path / "out")):
         assert not any("info" in key or "lives" in key for key in chain)
@@ -302,7 +302,7 @@ def test_keys_that_mean_something_else_are_refused(spec: Spec, name: str, tmp_pa
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
     rows = {field.name: np.zeros(2, field.numpy_dtype) for field in spec.fields}
-    replay.add([Piece(0, 0, 0, End.TERMINATED, rows, {})])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows, {})])
     with pytest.raises(ValueError, match=f"expected keys apart from reward, .* got '{name}'"):
         export_episodes(replay, "dreamerv3", tmp_path / "out", dry_run=True)
 
@@ -337,7 +337,7 @@ def test_numbers_that_dreamer_cannot_have_are_refused(
     (episode,) = episodes_of(replay)
     fields = {name: rows.copy() for name, rows in episode.fields.items()}
     fields[field].reshape(-1)[0] = value
-    replay.add([Piece(5, 0, 0, End.TERMINATED, fields, {})])
+    replay.add([Chunk(5, 0, 0, End.TERMINATED, fields, {})])
     with pytest.raises(ValueError, match=f"episode 5: expected {sentence}"):
         export_episodes(replay, "dreamerv3", tmp_path / "out")
     assert not list(tmp_path.iterdir())

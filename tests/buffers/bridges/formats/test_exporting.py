@@ -16,7 +16,7 @@ from stepwell.buffers.bridges import (
     format_names,
     import_episodes,
 )
-from stepwell.buffers.bridges.formats.options import words_of
+from stepwell.buffers.bridges.formats.options import option_help
 from stepwell.buffers.bridges.formats.record import Beside
 from stepwell.buffers.bridges.formats.registry import format_of
 from support.exchanged_stores import assert_same, episodes_of, tagged_store
@@ -169,7 +169,7 @@ def test_a_dry_import_reads_everything_and_stores_nothing(tmp_path: Path) -> Non
 def test_an_import_that_fails_keeps_whole_episodes_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._PIECE_ROWS", 4)
+    monkeypatch.setattr("stepwell.buffers.curation.episode_writer._CHUNK_ROWS", 4)
     source = tagged_store()
     export_episodes(source, "npz", tmp_path / "out")
     replay = SequenceReplayBuffer()
@@ -214,7 +214,7 @@ def test_each_format_says_what_it_is_without_loading_anything(name: str) -> None
     assert not format_.about.endswith(".")
     for options in (format_.export_options, format_.import_options):
         options()
-        for option, words in words_of(options).items():
+        for option, words in option_help(options).items():
             assert words.about.endswith("."), f"{name}: option {option} says nothing"
 
 

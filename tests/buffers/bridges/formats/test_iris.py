@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from support.exchanged_stores import DISCRETE, Wanted, episodes_of, round_trip, stores, tagged_store
 from support.libraries.real_loaders import run_real
@@ -85,7 +85,7 @@ def test_the_notes_say_what_iris_does_not_see(tmp_path: Path) -> None:
     unended = sum(not one.terminated for one in by_tag(played).values())
     episode = episodes_of(replay)[0]
     alone = {name: rows[:1] for name, rows in episode.fields.items()}
-    replay.add([Piece(99, 0, 0, End.PENDING, {**alone, "action": np.zeros(1, np.int64)}, {})])
+    replay.add([Chunk(99, 0, 0, End.PENDING, {**alone, "action": np.zeros(1, np.int64)}, {})])
     notes = export_episodes(replay, "iris", tmp_path / "out").notes
     rounded, *rest = sorted(notes, key=lambda note: not note.startswith("reward"))
     assert rest == [
@@ -178,7 +178,7 @@ def test_actions_below_0_are_refused(tmp_path: Path) -> None:
     replay = tagged_store(episodes=2)
     (episode, *_) = episodes_of(replay)
     fields = {**episode.fields, "action": np.array([-1, 0])}
-    replay.add([Piece(7, 0, 0, End.TERMINATED, fields, {})])
+    replay.add([Chunk(7, 0, 0, End.TERMINATED, fields, {})])
     with pytest.raises(ValueError, match="episode 7: expected actions that count from 0, got -1"):
         export_episodes(replay, "iris", tmp_path / "out")
     assert not list(tmp_path.iterdir())

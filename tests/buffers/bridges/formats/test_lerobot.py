@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
 from stepwell.buffers.bridges.formats.lerobot import meta, stats
 from stepwell.buffers.bridges.formats.lerobot.stats import RunningStats, episode_stats
@@ -166,7 +166,7 @@ def store_of(
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
     zeros = {field.name: np.zeros((4, *field.shape), field.numpy_dtype) for field in spec.fields}
-    replay.add([Piece(0, 0, 0, End.TERMINATED, {**zeros, **(rows or {})}, {})])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, {**zeros, **(rows or {})}, {})])
     return replay
 
 
@@ -195,15 +195,15 @@ def test_rewards_that_float32_rounds_are_float32_there_and_exact_on_the_way_back
 def test_episodes_without_a_step_are_beside_and_do_not_count(tmp_path: Path) -> None:
     replay = tagged_store(STATE, episodes=2)
     single = {name: rows[:1] for name, rows in episodes_of(replay)[0].fields.items()}
-    replay.add([Piece(7, 0, 0, End.PENDING, single, {})])
+    replay.add([Chunk(7, 0, 0, End.PENDING, single, {})])
     more = dict(episodes_of(replay)[1].fields)
-    replay.add([Piece(8, 0, 0, End.TERMINATED, more, {})])
+    replay.add([Chunk(8, 0, 0, End.TERMINATED, more, {})])
     exported, *_ = round_trip(replay, "lerobot", tmp_path / "out")
     assert "1 episodes without a step are kept beside it" in exported.notes
     indices = [frame["episode_index"] for frame in rows_of(tmp_path / "out")]
     assert indices == [0, 1, 1, 2, 2]
     nothing = tagged_store(STATE, episodes=0)
-    nothing.add([Piece(0, 0, 0, End.NONE, single, {})])
+    nothing.add([Chunk(0, 0, 0, End.NONE, single, {})])
     with pytest.raises(ValueError, match="expected at least one env step, got none"):
         export_episodes(nothing, "lerobot", tmp_path / "nothing")
 
@@ -217,7 +217,7 @@ def test_files_are_begun_anew_when_they_are_full(tmp_path: Path) -> None:
             "action": np.zeros(100, np.int64),
             "reward": np.zeros(100),
         }
-        replay.add([Piece(number, 0, 0, End.TRUNCATED, rows, {})])
+        replay.add([Chunk(number, 0, 0, End.TRUNCATED, rows, {})])
     round_trip(replay, "lerobot", tmp_path / "out", {"file_mb": 1})
     files = sorted((tmp_path / "out" / "data" / "chunk-000").iterdir())
     assert [file.name for file in files] == [f"file-{n:03d}.parquet" for n in range(4)]

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from support.envs.fakes import TraceEnv
 from support.envs.recorded_envs import Listed, frames, recorded, traces
@@ -243,7 +243,7 @@ def test_actions_below_zero_and_flags_get_spaces_too() -> None:
         acted = np.zeros((4, *field.shape), field.dtype)
         acted[:3] = np.array([low, 3, 3]).reshape(3, *[1] * len(field.shape))
         fields = {"observation": np.ones((4, 2), np.bool_), "action": acted, "reward": np.zeros(4)}
-        replay.add([Piece(0, 0, 0, End.TERMINATED, fields)])
+        replay.add([Chunk(0, 0, 0, End.TERMINATED, fields)])
         observation, action = spaces_of(replay)
         assert action == expected
         assert (observation.dtype, observation.low.tolist()) == (np.bool_, [False, False])
@@ -296,7 +296,7 @@ def with_spaces(**changes: object) -> SequenceReplayBuffer:
     other = SequenceReplayBuffer()
     other.bind(replay.spec, {"spaces": {**said, **changes}})
     for number, episode in enumerate(replay.iter_episodes()):
-        other.add([Piece(number, episode.stream, 0, episode.end, episode.fields)])
+        other.add([Chunk(number, episode.stream, 0, episode.end, episode.fields)])
     return other
 
 
@@ -319,7 +319,7 @@ def test_the_user_may_name_the_env() -> None:
         "action": np.zeros(2, np.int64),
         "reward": np.zeros(2),
     }
-    replay.add([Piece(0, 0, 0, End.TERMINATED, fields)])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, fields)])
     dataset = exported(replay, env="CartPole-v1")
     assert dataset.recover_environment().spec.id == "CartPole-v1"
     with pytest.raises(ValueError, match="expected an env whose rows are like the stored ones"):
@@ -381,7 +381,7 @@ def test_stacks_of_episodes_that_lost_their_beginning_are_refused() -> None:
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
     rows = {f.name: np.zeros((4, *f.shape), f.dtype) for f in spec.fields}
-    replay.add([Piece(0, 0, 3, End.TERMINATED, rows, {}, is_beheaded=True)])
+    replay.add([Chunk(0, 0, 3, End.TERMINATED, rows, {}, starts_late=True)])
     with pytest.raises(ValueError, match="leave it out, or take single frames"):
         exported(replay)
     round_trip(replay, "minari", Path("./back-v0").absolute(), {"stack": False})
@@ -411,7 +411,7 @@ def test_rows_that_minari_cannot_hold_are_refused_at_once(data_format: str) -> N
         replay = SequenceReplayBuffer()
         replay.bind(Spec((*fields, DISCRETE, REWARD), layout, "action"), {})
         rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
-        replay.add([Piece(0, 0, 0, End.TERMINATED, rows)])
+        replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
         sentence = hdf5 if data_format == "hdf5" else arrow
         shutil.rmtree("out-v0", ignore_errors=True)
         if sentence is None:
@@ -429,7 +429,7 @@ def test_an_arrow_episode_that_minari_would_read_in_parts_is_refused() -> None:
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
     fields = {f.name: np.zeros((rows, *f.shape), f.dtype) for f in spec.fields}
-    replay.add([Piece(0, 0, 0, End.TERMINATED, fields)])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, fields)])
     with pytest.raises(ValueError, match="131,072 steps, expected 131,071 at most"):
         export_episodes(replay, "minari", "./long-v0", options={"data_format": "arrow"})
     assert not list(Path().iterdir())
@@ -494,7 +494,7 @@ def test_facts_that_hdf5_has_no_attribute_for_come_back_all_the_same() -> None:
         "huge": 2**80,
         "empty": {},
     }
-    replay.add([Piece(0, 0, 0, End.TERMINATED, rows, {**facts, "list": [[1], "b"], "id": 77})])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows, {**facts, "list": [[1], "b"], "id": 77})])
     round_trip(replay, "minari", Path("./facts-v0").absolute())
     (told,) = exported(replay).storage.get_episode_metadata([0])
     assert told["huge"] == str(2**80)

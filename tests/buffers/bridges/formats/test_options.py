@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from stepwell.buffers.bridges.formats.options import NoOptions, filled, words_of
+from stepwell.buffers.bridges.formats.options import NoOptions, filled, option_help
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ def test_where_there_are_none_it_is_said() -> None:
 
 
 def test_the_words_about_options_are_those_of_the_docstring() -> None:
-    assert words_of(Options) == {
+    assert option_help(Options) == {
         "rows": ("int", "3", "How many, of which there are some."),
         "rate": ("float", "0.5", "How fast."),
         "on": ("true or false", "false", "Whether."),
         "name": ("text or none", "none", "Which: one."),
         "kind": ("hdf5 or arrow", "hdf5", "Of what kind."),
     }
-    assert words_of(NoOptions) == {}
+    assert option_help(NoOptions) == {}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from support.exchanged_stores import (
     IMAGE,
@@ -128,7 +128,7 @@ def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_actio
         "info/t": np.arange(4),
         "extra/t": np.array([20, 21, 22, 23]),
     }
-    replay.add([Piece(0, 0, 0, End.NONE, rows, {})])
+    replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
     round_trip(replay, "parquet", tmp_path / "out")
     steps = steps_of(tmp_path / "out")
     assert [(step["action"], step["info/t"], step["extra/t"]) for step in steps] == [
@@ -143,7 +143,7 @@ def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_actio
 def test_an_episode_that_lost_its_beginning_tells_where_its_steps_were(tmp_path: Path) -> None:
     replay = tagged_store(VECTOR, episodes=3)
     fields = dict(episodes_of(replay)[2].fields)
-    replay.add([Piece(9, 1, 7, End.TERMINATED, fields, {}, True)])
+    replay.add([Chunk(9, 1, 7, End.TERMINATED, fields, {}, True)])
     round_trip(replay, "parquet", tmp_path / "out")
     steps = [row for row in steps_of(tmp_path / "out") if row["episode"] >= 2]
     assert [(row["step"], row["is_first"]) for row in steps] == [
@@ -203,7 +203,7 @@ def test_no_bit_of_a_float_is_lost_to_encodings(tmp_path: Path) -> None:
         "action": strange.view(np.float32)[: len(strange)].copy(),
         "reward": strange.copy(),
     }
-    replay.add([Piece(0, 0, 0, End.TERMINATED, rows, {})])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows, {})])
     round_trip(replay, "parquet", tmp_path / "out")
 
 
@@ -217,7 +217,7 @@ def noisy_store(episodes: int, rows: int = 30) -> SequenceReplayBuffer:
             "action": np.zeros(rows, np.int64),
             "reward": np.zeros(rows),
         }
-        replay.add([Piece(number, 0, 0, End.TRUNCATED, fields, {})])
+        replay.add([Chunk(number, 0, 0, End.TRUNCATED, fields, {})])
     return replay
 
 
@@ -293,7 +293,7 @@ def test_fields_that_parquet_cannot_hold_are_refused(
     rows: dict[str, np.ndarray] = {
         each.name: np.zeros((2, *each.shape), each.numpy_dtype) for each in spec.fields
     }
-    replay.add([Piece(0, 0, 0, End.NONE, rows, {})])
+    replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
     with pytest.raises(ValueError, match=sentence):
         export_episodes(replay, "parquet", tmp_path / "out")
 
@@ -313,7 +313,7 @@ def test_stacks_of_episodes_that_lost_their_beginning_are_refused(tmp_path: Path
     stacked = Field("observation", "uint8", (2, 3), "zstd", stack=3)
     replay = tagged_store(stacked, episodes=1)
     fields = dict(episodes_of(replay)[0].fields)
-    replay.add([Piece(1, 0, 7, End.TERMINATED, fields, {}, True)])
+    replay.add([Chunk(1, 0, 7, End.TERMINATED, fields, {}, True)])
     with pytest.raises(ValueError, match="expected episodes from their first row on"):
         export_episodes(replay, "parquet", tmp_path / "out", options={"stack": True})
     assert list(tmp_path.iterdir()) == []
@@ -343,7 +343,7 @@ def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) 
     rows["reward"][0] = 0
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
-    replay.add([Piece(0, 0, 0, End.TERMINATED, rows, {"seed": 3})])
+    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows, {"seed": 3})])
     round_trip(replay, "parquet", tmp_path / "out")
     steps = datasets.load_dataset(
         "parquet",

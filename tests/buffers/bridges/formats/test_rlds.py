@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import End, Episode, Field, Piece, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Episode, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.bridges.formats.rlds import records
 from stepwell.buffers.bridges.formats.rlds.example import Value, decoded, encoded
@@ -250,7 +250,7 @@ def test_files_are_begun_anew_when_they_are_full_and_tell_how_many_there_are(
             "action": np.zeros(100, np.int64),
             "reward": np.zeros(100),
         }
-        replay.add([Piece(number, 0, 0, End.TRUNCATED, rows, {})])
+        replay.add([Chunk(number, 0, 0, End.TRUNCATED, rows, {})])
     options = {"file_mb": 1, "name": "noise"}
     round_trip(replay, "rlds", tmp_path / "out", options)
     names = sorted(path.name for path in (tmp_path / "out").glob("*tfrecord*"))
@@ -324,7 +324,7 @@ def test_keys_that_lie_within_another_are_refused(tmp_path: Path) -> None:
     replay = SequenceReplayBuffer()
     replay.bind(Spec(fields, names, "action"), {})
     rows: dict[str, np.ndarray] = {f.name: np.zeros(2, f.numpy_dtype) for f in fields}
-    replay.add([Piece(0, 0, 0, End.NONE, rows, {})])
+    replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
     with pytest.raises(ValueError, match="lies within another feature"):
         export_episodes(replay, "rlds", tmp_path / "out")
 

@@ -570,7 +570,7 @@ class Normalised:
         return self.items[int(far.argmin())]
 
 
-def test_pieces_that_fell_due_are_not_counted_twice() -> None:
+def test_chunks_that_fell_due_are_not_counted_twice() -> None:
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
     row = np.zeros((1, 4), np.float32)
     rest: Any = (np.zeros(1), np.zeros(1, bool), [{}])

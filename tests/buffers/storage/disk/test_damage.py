@@ -17,9 +17,9 @@ from zlib import crc32
 import pytest
 
 from stepwell.buffers import (
+    Chunk,
     DiskStorage,
     Field,
-    Piece,
     SequenceReplayBuffer,
     Spec,
     SpecMismatch,
@@ -32,7 +32,7 @@ from stepwell.buffers.storage.disk.format import Header, Manifest, json_text
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.other_processes import as_nobody
 from support.disk_stores import contents, copy_of, create, filled, read_all, reopen
-from support.models.chunk_model import SPEC, assert_holds, piece_of
+from support.models.chunk_model import SPEC, assert_holds, chunk_of
 from support.storage_contract import play
 
 Change = Callable[[Path], str]
@@ -43,19 +43,19 @@ MANIFEST = "manifest.json"
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Piece]]:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Chunk]]:
     """A store with sealed segments and an open one, and what it holds."""
     path = tmp_path_factory.mktemp("killed") / "a"
     with create(path) as storage:
-        pieces = play(storage, 12)
+        chunks = play(storage, 12)
         copy = copy_of(path)
     assert len(manifest_of(copy).sealed) >= 2
     assert manifest_of(copy).open is not None
-    return copy, pieces
+    return copy, chunks
 
 
 @pytest.fixture
-def store(killed: tuple[Path, list[Piece]], tmp_path: Path) -> Path:
+def store(killed: tuple[Path, list[Chunk]], tmp_path: Path) -> Path:
     return Path(shutil.copytree(killed[0], tmp_path / "a"))
 
 
@@ -113,7 +113,7 @@ def resized(more: int, name: Callable[[Path], str] = lambda path: FIRST) -> Chan
 
 
 def open_segment_cut_off(path: Path) -> str:
-    """The open segment loses the room behind its last piece, which only sealing may take."""
+    """The open segment loses the room behind its last chunk, which only sealing may take."""
     file = path / last_of(path)
     with reopen(path, read_only=True) as reader:
         last = reader.table.record(reader.table.base + len(reader.table) - 1)
@@ -321,7 +321,7 @@ HARMLESS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("case", HARMLESS)
 def test_a_folder_that_changed_without_harm_is_opened(
-    store: Path, killed: tuple[Path, list[Piece]], case: str
+    store: Path, killed: tuple[Path, list[Chunk]], case: str
 ) -> None:
     HARMLESS[case](store)
     for read_only in (True, False):
@@ -359,7 +359,7 @@ def test_damaged_rows_name_file_episode_and_offset(store: Path) -> None:
 
 
 def test_a_reader_meets_damage_when_it_moves_on_and_keeps_what_it_had(
-    store: Path, killed: tuple[Path, list[Piece]]
+    store: Path, killed: tuple[Path, list[Chunk]]
 ) -> None:
     with reopen(store, read_only=True) as reader:
         message = newer_manifest(store)
@@ -500,7 +500,7 @@ def test_a_folder_that_cannot_be_written_is_only_read(
 ) -> None:
     path = public_folder / "a"
     with create(path) as storage:
-        pieces = play(storage, 5)
+        chunks = play(storage, 5)
         path = copy_of(path)  # with an open segment: a writer would seal it
     forbid(path)
     try:
@@ -508,7 +508,7 @@ def test_a_folder_that_cannot_be_written_is_only_read(
 
         def read() -> str:
             with reopen(path, read_only=True) as reader:
-                assert_holds(reader, pieces)
+                assert_holds(reader, chunks)
                 read_all(reader)
                 assert not reader.refresh()
             return "all rows are right"
@@ -530,9 +530,9 @@ def test_a_manifest_older_than_its_segments_is_refused_and_nothing_removed(tmp_p
         play(storage, 3)
     old = (path / MANIFEST).read_bytes()
     with reopen(path) as storage:
-        storage.add([piece_of(storage.table.next_episode)])
+        storage.add([chunk_of(storage.table.next_episode)])
     (path / MANIFEST).write_bytes(old)
     names = sorted(os.listdir(path))
-    with pytest.raises(StoreCorrupt, match=r"holds pieces, but manifest\.json does not list it"):
+    with pytest.raises(StoreCorrupt, match=r"holds chunks, but manifest\.json does not list it"):
         reopen(path)
     assert sorted(os.listdir(path)) == names

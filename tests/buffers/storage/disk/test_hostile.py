@@ -36,16 +36,16 @@ from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import copy_of, create, filled, read_all, reopen
 from support.forged.stores import (
     Json,
+    forge_chunk,
     forge_header,
     forge_manifest,
-    forge_piece,
     forge_slot,
     header_of,
     manifest_of,
     slots_of,
     write_manifest,
 )
-from support.models.chunk_model import piece_of
+from support.models.chunk_model import chunk_of
 from support.storage_contract import play
 
 Forge = Callable[[Path], object]
@@ -247,7 +247,7 @@ def test_a_forged_header_is_refused(store: Path, name: str) -> None:
 
 @pytest.mark.parametrize("more", [1, 1 << 22, 1 << 40, 1 << 61])
 def test_a_gap_that_no_lost_segment_leaves_is_refused(store: Path, more: int) -> None:
-    """Memory would be taken for a record of each piece that is not there."""
+    """Memory would be taken for a record of each chunk that is not there."""
     header = header_of(store, 1)
     is_small = more == 1
     forge_header(store, {48: struct.pack("<q", header.position + more)}, 1)
@@ -257,7 +257,7 @@ def test_a_gap_that_no_lost_segment_leaves_is_refused(store: Path, more: int) ->
     assert_refused(store, place="segment", words="put together from two copies")
     if is_small:
         return
-    with pytest.raises(StoreCorrupt, match=f"begins with piece {header.position + more}"):
+    with pytest.raises(StoreCorrupt, match=f"begins with chunk {header.position + more}"):
         read_to_the_end(store)
 
 
@@ -288,12 +288,12 @@ SLOTS: dict[str, tuple[dict[str, int], str]] = {
     "bytes in the header": ({"offset": 0}, "bytes outside"),
     "bytes behind the file": ({"offset": 1 << 40}, "bytes outside"),
     "bytes that overflow": ({"offset": HUGE - 8}, "range"),
-    "bytes of the piece before": ({"offset": -1}, "range"),
+    "bytes of the chunk before": ({"offset": -1}, "range"),
     "a huge length": ({"nbytes": 1 << 40}, "bytes outside"),
     "a length below zero": ({"nbytes": -8}, "range"),
     "hardly any bytes": ({"nbytes": 8}, "fewer bytes"),
-    "a head longer than the piece": ({"head_bytes": 0xFFFFFFFF}, "fewer bytes"),
-    "another piece's bytes": ({"offset": 0x6000}, ""),
+    "a head longer than the chunk": ({"head_bytes": 0xFFFFFFFF}, "fewer bytes"),
+    "another chunk's bytes": ({"offset": 0x6000}, ""),
 }
 
 
@@ -325,7 +325,7 @@ def test_a_forged_slot_of_the_segment_that_is_being_written_is_refused(
 )
 def test_a_forged_flush_is_refused(tmp_path: Path, values: dict[str, int]) -> None:
     with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
         path = copy_of(tmp_path / "a")
     forge_slot(path, 0, **values)
     assert_refused(path, place=str(segment_path(path, 0)), words="contradict")
@@ -339,7 +339,7 @@ def test_the_data_of_the_last_flush_is_not_looked_for_outside_of_the_file(
 ) -> None:
     """Of a flush without copy B the data is read: as much as its slots tell."""
     with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
         path = copy_of(tmp_path / "a")
     forge_slot(path, 0, **values)
     with segment_path(path, 0).open("r+b") as file:
@@ -348,15 +348,15 @@ def test_the_data_of_the_last_flush_is_not_looked_for_outside_of_the_file(
     assert_refused(path, place=str(segment_path(path, 0)), words="slot 0")
 
 
-# --- pieces ---------------------------------------------------------------------------------------
+# --- chunks ---------------------------------------------------------------------------------------
 
 
 def entry(field: int, offset: int, data: bytes) -> Callable[[bytearray], None]:
     """Changes bytes of a field's entry."""
 
-    def change(piece: bytearray) -> None:
+    def change(chunk: bytearray) -> None:
         start = 8 + 32 * field + offset
-        piece[start : start + len(data)] = data
+        chunk[start : start + len(data)] = data
 
     return change
 
@@ -366,11 +366,11 @@ def u64(value: int) -> bytes:
 
 
 def in_field(field: int, change: Callable[[bytearray, int, int], None]) -> Callable[..., None]:
-    """Changes something where a field lies: the piece, where it begins and how long it is."""
+    """Changes something where a field lies: the chunk, where it begins and how long it is."""
 
-    def changed(piece: bytearray) -> None:
-        begin, nbytes = struct.unpack_from("<QQ", piece, 8 + 32 * field + 16)
-        change(piece, begin, nbytes)
+    def changed(chunk: bytearray) -> None:
+        begin, nbytes = struct.unpack_from("<QQ", chunk, 8 + 32 * field + 16)
+        change(chunk, begin, nbytes)
 
     return changed
 
@@ -378,28 +378,28 @@ def in_field(field: int, change: Callable[[bytearray, int, int], None]) -> Calla
 def ends(values: Mapping[int, int]) -> Callable[[bytearray], None]:
     """Changes the ends of compressed blocks."""
 
-    def change(piece: bytearray, begin: int, _: int) -> None:
+    def change(chunk: bytearray, begin: int, _: int) -> None:
         for block, end in values.items():
-            piece[begin + 4 * block : begin + 4 * block + 4] = struct.pack("<I", end)
+            chunk[begin + 4 * block : begin + 4 * block + 4] = struct.pack("<I", end)
 
     return in_field(OBSERVATION, change)
 
 
-def _broken_frame(piece: bytearray, begin: int, nbytes: int) -> None:
-    piece[begin + 12 : begin + nbytes] = bytes(nbytes - 12)
+def _broken_frame(chunk: bytearray, begin: int, nbytes: int) -> None:
+    chunk[begin + 12 : begin + nbytes] = bytes(nbytes - 12)
 
 
-def _frame_of_more(piece: bytearray, begin: int, nbytes: int) -> None:
+def _frame_of_more(chunk: bytearray, begin: int, nbytes: int) -> None:
     """The size that the frame tells, which stands behind magic and descriptor."""
     frame = begin + 12  # behind the ends of three blocks
-    assert piece[frame : frame + 4] == b"\x28\xb5\x2f\xfd"
-    descriptor = piece[frame + 4]
+    assert chunk[frame : frame + 4] == b"\x28\xb5\x2f\xfd"
+    descriptor = chunk[frame + 4]
     assert descriptor >> 6 == 1, "a size of two bytes"
     at = frame + 5 + (not descriptor >> 5 & 1)
-    piece[at : at + 2] = b"\xff\xff"
+    chunk[at : at + 2] = b"\xff\xff"
 
 
-PIECES: dict[str, tuple[Callable[[bytearray], None], str]] = {
+CHUNKS: dict[str, tuple[Callable[[bytearray], None], str]] = {
     "objects": (entry(MEMORY, 1, b"|O\0\0"), "'extra/memory'"),
     "objects, narrow": (entry(ACTION, 1, b"|O8\0"), "'action'"),
     "a wider dtype": (entry(MEMORY, 1, b"<f8\0"), "'extra/memory'"),
@@ -412,23 +412,23 @@ PIECES: dict[str, tuple[Callable[[bytearray], None], str]] = {
     "zstd read as raw": (entry(OBSERVATION, 0, b"\x00"), "'observation'"),
     "blocks of no rows": (entry(OBSERVATION, 8, bytes(4)), "'observation'"),
     "blocks of many rows": (entry(OBSERVATION, 8, b"\xff" * 4), "'observation'"),
-    "a field behind the piece": (entry(REWARD, 16, u64(1 << 40)), "'reward'"),
+    "a field behind the chunk": (entry(REWARD, 16, u64(1 << 40)), "'reward'"),
     "a field that overflows": (entry(REWARD, 16, u64(HUGE)), "'reward'"),
-    "a field before the piece": (entry(REWARD, 16, u64(1 << 63)), "'reward'"),
+    "a field before the chunk": (entry(REWARD, 16, u64(1 << 63)), "'reward'"),
     "a field in the head": (entry(OBSERVATION, 16, u64(0)), "'observation'"),
     "a field of no bytes": (entry(REWARD, 24, u64(0)), "'reward'"),
     "a field of too few bytes": (entry(MEMORY, 24, u64(12)), "'extra/memory'"),
     "a field of huge length": (entry(MEMORY, 24, u64(HUGE)), "'extra/memory'"),
     "compressed rows of two bytes": (entry(OBSERVATION, 24, u64(2)), "'observation'"),
-    "many fields": (lambda piece: piece.__setitem__(slice(0, 4), b"\xff" * 4), "fields"),
-    "no fields": (lambda piece: piece.__setitem__(slice(0, 4), bytes(4)), "fields"),
-    "much metadata": (lambda piece: piece.__setitem__(slice(4, 8), b"\xff" * 4), "metadata"),
+    "many fields": (lambda chunk: chunk.__setitem__(slice(0, 4), b"\xff" * 4), "fields"),
+    "no fields": (lambda chunk: chunk.__setitem__(slice(0, 4), bytes(4)), "fields"),
+    "much metadata": (lambda chunk: chunk.__setitem__(slice(4, 8), b"\xff" * 4), "metadata"),
     "metadata that is a list": (
-        lambda piece: piece.__setitem__(slice(136, 146), b"[12345678]"),
+        lambda chunk: chunk.__setitem__(slice(136, 146), b"[12345678]"),
         "metadata",
     ),
     "metadata that is no JSON": (
-        lambda piece: piece.__setitem__(slice(136, 146), b"\xff{{{{{{{{{"),
+        lambda chunk: chunk.__setitem__(slice(136, 146), b"\xff{{{{{{{{{"),
         "metadata",
     ),
     "a block that ends behind its field": (ends({0: 1 << 31}), "blocks"),
@@ -440,33 +440,33 @@ PIECES: dict[str, tuple[Callable[[bytearray], None], str]] = {
 
 @pytest.fixture(scope="module")
 def two_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of one long piece, its rows in compressed blocks that are alike."""
+    """A store of one long chunk, its rows in compressed blocks that are alike."""
     path = tmp_path_factory.mktemp("blocks") / "a"
-    piece = piece_of(0, 0, 1500, End.TERMINATED)
-    piece.fields["observation"][:] = 7
+    chunk = chunk_of(0, 0, 1500, End.TERMINATED)
+    chunk.fields["observation"][:] = 7
     with create(path, segment_bytes=1 << 20) as storage:
-        storage.add([piece, piece_of(1, 0, 30, End.TERMINATED)])
+        storage.add([chunk, chunk_of(1, 0, 30, End.TERMINATED)])
     return path
 
 
-@pytest.mark.parametrize("name", PIECES)
-def test_a_forged_piece_is_refused(two_blocks: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", CHUNKS)
+def test_a_forged_chunk_is_refused(two_blocks: Path, tmp_path: Path, name: str) -> None:
     path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
-    change, words = PIECES[name]
-    forge_piece(path, change)
+    change, words = CHUNKS[name]
+    forge_chunk(path, change)
     assert_refused(path, place="rows 0 to 1499 of episode 0", words=words)
 
 
 @pytest.mark.parametrize("name", ["a frame that is none", "objects", "metadata that is a list"])
-def test_a_forged_piece_is_left_out_where_damage_is(
+def test_a_forged_chunk_is_left_out_where_damage_is(
     two_blocks: Path, tmp_path: Path, name: str
 ) -> None:
     path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
-    forge_piece(path, PIECES[name][0])
+    forge_chunk(path, CHUNKS[name][0])
     with SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip", seed=0) as replay:
         if "metadata" not in name:
             replay.sample_sequences(64, length=2)
-            assert replay.lost_pieces == 1
+            assert replay.lost_chunks == 1
         assert [episode.id for episode in replay.iter_episodes()] == [1]
     assert repair(path, yes=True).is_done
     assert verify(path).is_whole
@@ -477,7 +477,7 @@ def test_a_forged_piece_is_left_out_where_damage_is(
 def test_objects_in_a_file_are_never_taken_for_pointers(two_blocks: Path, tmp_path: Path) -> None:
     """In a process of its own: it used to end by a segmentation fault."""
     path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
-    forge_piece(path, entry(ACTION, 1, b"|O\0\0"))
+    forge_chunk(path, entry(ACTION, 1, b"|O\0\0"))
     code = (
         "import sys, stepwell as sw\n"
         "with sw.SequenceReplayBuffer.open(sys.argv[1], read_only=True) as replay:\n"
@@ -677,7 +677,7 @@ def test_a_temporary_file_with_a_second_name_is_not_written_into(store: Path) ->
     for name in ("manifest.json.tmp", "segment-00000050.bin.tmp"):
         os.link(own, store / name)
     with reopen(store) as storage:
-        storage.add([piece_of(1000)])
+        storage.add([chunk_of(1000)])
     assert own.read_bytes() == b"the user's own"
 
 
@@ -698,7 +698,7 @@ def test_a_copy_by_hard_links_stays_readable_when_the_store_is_continued(tmp_pat
     linked = tmp_path / "linked"
     shutil.copytree(killed, linked, copy_function=os.link)
     with reopen(killed) as storage:
-        storage.add([piece_of(1000)])
+        storage.add([chunk_of(1000)])
     for path in (killed, linked):
         with reopen(path, read_only=True) as reader:
             read_all(reader)
@@ -709,7 +709,7 @@ def test_a_store_may_be_reached_by_a_link(store: Path) -> None:
     link = store.with_name("link")
     link.symlink_to(store)
     with reopen(link) as storage:
-        storage.add([piece_of(1000)])
+        storage.add([chunk_of(1000)])
     assert verify(link).is_whole
 
 
@@ -766,7 +766,7 @@ def with_old_manifest(path: Path) -> Path:
     with reopen(path) as storage:
         first = storage.table.next_episode
         for episode in range(first, first + 30):
-            storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
+            storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
         assert len(manifest_of(path).sealed) > 2
     (path / "manifest.json").write_bytes(old)
     return path
@@ -799,7 +799,7 @@ def test_a_segment_that_was_never_used_makes_no_manifest_old(store: Path) -> Non
     """A writer may be killed between making a segment and listing it."""
     other = store.parent / "other"
     with DiskStorage.open(store, files=NoSyncFiles()) as storage:
-        storage.add([piece_of(1000)])
+        storage.add([chunk_of(1000)])
         number = manifest_of(store).open
         assert number is not None
         shutil.copytree(store, other)
@@ -857,12 +857,12 @@ def test_a_segment_that_a_writer_begins_meanwhile_makes_no_manifest_old(
 ) -> None:
     path = tmp_path / "a"
     with create(path) as writer:
-        writer.add([piece_of(0)])
+        writer.add([chunk_of(0)])
 
         def begin_another() -> None:
             number = manifest_of(path).open
             while manifest_of(path).open == number:
-                writer.add([piece_of(writer.table.next_episode, 0, 40, End.TERMINATED)])
+                writer.add([chunk_of(writer.table.next_episode, 0, 40, End.TERMINATED)])
 
         files = WritingMeanwhile(begin_another, times)
         with DiskStorage.open(path, read_only=True, files=files) as reader:

@@ -18,7 +18,7 @@ from stepwell.buffers.storage.disk.folder import StoreFolder
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.other_processes import attempt, in_fork, line_of, python
 from support.disk_stores import contents, create, filled, reopen
-from support.models.chunk_model import assert_holds, piece_of
+from support.models.chunk_model import assert_holds, chunk_of
 from support.rows.labelled_rows import SPEC
 
 WRITER = """
@@ -67,9 +67,9 @@ def test_a_second_writer_is_refused_in_the_same_process(tmp_path: Path) -> None:
     with create(path) as storage:
         with pytest.raises(StoreLocked, match=refusal(path, os.getpid())):
             reopen(path)
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
     with reopen(path) as storage:
-        assert_holds(storage, [piece_of(0)])
+        assert_holds(storage, [chunk_of(0)])
 
 
 def test_a_second_writer_is_refused_in_another_process(tmp_path: Path) -> None:
@@ -85,12 +85,12 @@ def test_a_second_writer_is_refused_in_a_forked_child(tmp_path: Path) -> None:
         assert re.search(refusal(path, os.getpid()), told.removeprefix("StoreLocked: "))
         with pytest.raises(StoreLocked):
             reopen(path)
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
 
 
 def test_a_refused_writer_changes_nothing(tmp_path: Path) -> None:
     with create(tmp_path / "a") as storage:
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
         before = contents(tmp_path / "a")
         with pytest.raises(StoreLocked):
             reopen(tmp_path / "a")
@@ -110,7 +110,7 @@ def test_a_writer_that_ends_leaves_the_store_to_the_next_one(tmp_path: Path) -> 
 
 def test_a_killed_writer_leaves_no_stale_lock(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    pieces = filled(path)
+    chunks = filled(path)
     with python(WRITER, path) as writer:
         assert line_of(writer) == "open"
         with pytest.raises(StoreLocked, match=refusal(path, writer.pid)):
@@ -118,7 +118,7 @@ def test_a_killed_writer_leaves_no_stale_lock(tmp_path: Path) -> None:
         writer.send_signal(signal.SIGKILL)
         assert writer.wait() == -signal.SIGKILL
         with reopen(path) as storage:
-            assert_holds(storage, pieces)
+            assert_holds(storage, chunks)
             with pytest.raises(StoreLocked, match=refusal(path, os.getpid())):
                 reopen(path)
 
@@ -142,13 +142,13 @@ def test_the_children_of_a_killed_writer_do_not_hold_its_lock(tmp_path: Path) ->
 def test_a_forked_child_may_read_but_not_write(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with create(path) as storage:
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
         before = contents(path)
 
         def use() -> str:
-            assert_holds(storage, [piece_of(0)])
+            assert_holds(storage, [chunk_of(0)])
             told = [
-                attempt(lambda: storage.add([piece_of(1)])),
+                attempt(lambda: storage.add([chunk_of(1)])),
                 attempt(lambda: storage.append_session({})),
             ]
             storage.close()
@@ -163,9 +163,9 @@ def test_a_forked_child_may_read_but_not_write(tmp_path: Path) -> None:
         assert contents(path) == before
         with pytest.raises(StoreLocked):  # the child's close did not free the lock
             reopen(path)
-        storage.add([piece_of(1)])
+        storage.add([chunk_of(1)])
     with reopen(path, read_only=True) as reader:
-        assert_holds(reader, [piece_of(0), piece_of(1)])
+        assert_holds(reader, [chunk_of(0), chunk_of(1)])
 
 
 def test_an_open_that_fails_frees_the_lock(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_readers_take_no_lock(tmp_path: Path) -> None:
 
 def test_it_can_be_asked_whether_a_living_process_writes(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    pieces = filled(path)
+    chunks = filled(path)
     assert not is_being_written(path)
     with reopen(path, read_only=True):
         assert not is_being_written(path)
@@ -206,7 +206,7 @@ def test_it_can_be_asked_whether_a_living_process_writes(tmp_path: Path) -> None
         writer.wait()
         assert not is_being_written(path)
     with DiskStorage.open(path) as storage:
-        assert_holds(storage, pieces)
+        assert_holds(storage, chunks)
 
 
 def test_a_copy_of_a_store_is_not_being_written(tmp_path: Path) -> None:

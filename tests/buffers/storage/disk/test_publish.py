@@ -20,7 +20,7 @@ import pytest
 
 from stepwell.buffers.errors import StoreLocked, StoreNotFound
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.publish import Kind, appearing, check_complete
+from stepwell.buffers.storage.disk.publish import Kind, check_complete, publish
 from support.crash.killed_calls import killed_at, tree
 
 KINDS: tuple[Kind, ...] = ("folder", "file")
@@ -37,7 +37,7 @@ def fill(part: Path) -> None:
 
 
 def make(target: str | Path, kind: Kind = "folder") -> None:
-    with appearing(Path(target), "a test", kind=kind) as part:
+    with publish(Path(target), "a test", kind=kind) as part:
         fill(part)
 
 
@@ -49,7 +49,7 @@ def whole(kind: Kind, name: str) -> dict[str, bytes | str | None]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_appears_when_all_is_done(kind: Kind) -> None:
-    with appearing(Path("x"), "a test", kind=kind) as part:
+    with publish(Path("x"), "a test", kind=kind) as part:
         fill(part)
         assert not Path("x").exists()
         assert part.parent == Path("x.part")
@@ -61,7 +61,7 @@ def test_it_appears_when_all_is_done(kind: Kind) -> None:
 def test_after_an_error_nothing_is_there(kind: Kind, error: type[BaseException]) -> None:
     with (  # noqa: PT012  # the order matters
         pytest.raises(error) as caught,
-        appearing(Path("a/b/x"), "a test", kind=kind) as part,
+        publish(Path("a/b/x"), "a test", kind=kind) as part,
     ):
         fill(part)
         raise error
@@ -75,7 +75,7 @@ def test_the_folder_that_a_link_names_is_replaced_and_the_link_stays() -> None:
     make("x")
     assert tree() == {**whole("folder", "there"), "x": "there"}
     assert stat.S_IMODE(Path("there").stat().st_mode) == 0o750
-    with pytest.raises(ZeroDivisionError), appearing(Path("y"), "a test"):
+    with pytest.raises(ZeroDivisionError), publish(Path("y"), "a test"):
         raise ZeroDivisionError
 
 
@@ -86,7 +86,7 @@ def test_an_empty_folder_stays_after_an_error(name: str) -> None:
     before = tree()
     with (  # noqa: PT012  # the order matters
         pytest.raises(ZeroDivisionError),
-        appearing(Path(name), "a test") as part,
+        publish(Path(name), "a test") as part,
     ):
         fill(part)
         raise ZeroDivisionError
@@ -222,7 +222,7 @@ def test_a_link_in_what_is_left_is_removed_and_not_followed() -> None:
 
 
 def test_what_is_put_into_it_meanwhile_stays() -> None:
-    with appearing(Path("x"), "a test") as part:
+    with publish(Path("x"), "a test") as part:
         fill(part)
         Path("x.part/notes").write_text("precious")
     assert tree() == {**whole("folder", "x"), "x.part": None, "x.part/notes": b"precious"}
@@ -231,8 +231,8 @@ def test_what_is_put_into_it_meanwhile_stays() -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from stepwell.buffers.storage.disk.publish import appearing
-with appearing(Path(sys.argv[1]), "a test") as part:
+from stepwell.buffers.storage.disk.publish import publish
+with publish(Path(sys.argv[1]), "a test") as part:
     (part / "data").write_text("half")
     print("begun", flush=True)
     sys.stdin.read()
@@ -290,14 +290,14 @@ def test_killed_at_every_call_it_is_whole_or_absent_and_can_be_made_again(kind: 
 RACER = """
 import sys, time
 from pathlib import Path
-from stepwell.buffers.storage.disk.publish import appearing
+from stepwell.buffers.storage.disk.publish import publish
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.errors import StoreLocked
 sys.stdin.readline()
 made = refused = 0
 for number in range(150):
     try:
-        with appearing(Path(f"x{number}"), "a test") as part:
+        with publish(Path(f"x{number}"), "a test") as part:
             (part / "who").write_text(sys.argv[1])
             others = list(part.iterdir())
             assert len(others) == 1, others
@@ -354,7 +354,7 @@ def test_a_lock_that_another_has_removed_meanwhile_is_none(
         return lock(self, file)
 
     monkeypatch.setattr(Files, "lock", removed)
-    with appearing(Path("x"), "a test") as part:
+    with publish(Path("x"), "a test") as part:
         fill(part)
         with pytest.raises(StoreLocked, match=f"x is being made by pid {os.getpid()} on"):
             make("x")
@@ -372,7 +372,7 @@ def test_what_another_has_made_meanwhile_is_seen_before_the_work(
         return lock(self, file)
 
     monkeypatch.setattr(Files, "lock", made)
-    with pytest.raises(ValueError, match="x is not empty"), appearing(Path("x"), "a test"):
+    with pytest.raises(ValueError, match="x is not empty"), publish(Path("x"), "a test"):
         pytest.fail("too late")
     assert tree() == {"x": None, "x/data": b"of another"}
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers import DiskStorage, End, Piece, SequenceReplayBuffer, StoreCorrupt
+from stepwell.buffers import Chunk, DiskStorage, End, SequenceReplayBuffer, StoreCorrupt
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_table, create, read_all, reopen
-from support.models.chunk_model import Recording, assert_holds, piece_of
+from support.models.chunk_model import Recording, assert_holds, chunk_of
 from support.rows.telling_rows import (
     TELLING,
     assert_telling_batch,
     assert_telling_episode,
     follow,
-    telling_piece,
+    telling_chunk,
     told,
     write_fast,
 )
@@ -35,11 +35,11 @@ RINGS: dict[str, dict[str, int]] = {
 EVICTS = [name for name in RINGS if name != "dataset"]
 
 
-def noisy_piece(episode: int, rows: int) -> Piece:
+def noisy_chunk(episode: int, rows: int) -> Chunk:
     """An episode that takes room on the disk."""
-    whole = piece_of(episode, 0, rows, End.TERMINATED)
+    whole = chunk_of(episode, 0, rows, End.TERMINATED)
     noise = np.random.default_rng(episode).integers(0, 256, (rows, 12, 8), np.uint8)
-    return Piece(episode, 0, 0, End.TERMINATED, {**whole.fields, "observation": noise})
+    return Chunk(episode, 0, 0, End.TERMINATED, {**whole.fields, "observation": noise})
 
 
 @pytest.mark.parametrize("ring", RINGS)
@@ -57,7 +57,7 @@ def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass
 
     rows = 20 if ring == "ring in steps" else 600
     for number in range(60):
-        storage.add([noisy_piece(1_000 + number, rows)])
+        storage.add([noisy_chunk(1_000 + number, rows)])
     assert (storage.table.base > len(before)) == (ring in EVICTS)  # all that was seen is gone
     assert ring in EVICTS or len(list(path.glob("*.bin"))) > segments + 3
     for each in (reader, other):
@@ -80,12 +80,12 @@ def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass
 
 
 def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
-    storage, added, recording = create(tmp_path / "a"), list[Piece](), Recording()
+    storage, added, recording = create(tmp_path / "a"), list[Chunk](), Recording()
     reader = reopen(tmp_path / "a", read_only=True)
     for number in range(60):
-        pieces = [recording.piece(number % 3, 9, End(number % 6 == 5)) for _ in range(3)]
-        storage.add(pieces)
-        added += pieces
+        chunks = [recording.chunk(number % 3, 9, End(number % 6 == 5)) for _ in range(3)]
+        storage.add(chunks)
+        added += chunks
         assert reader.refresh()
         assert_same_table(reader, storage)
     assert_holds(reader, added)
@@ -99,13 +99,13 @@ def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
 def test_a_reader_follows_from_one_writer_to_the_next(tmp_path: Path) -> None:
     path = tmp_path / "a"
     create(path, capacity=320).close()
-    added, recording = list[Piece](), Recording()
+    added, recording = list[Chunk](), Recording()
     with reopen(path, read_only=True) as reader:
         for number in range(12):
             with reopen(path) as storage:
                 assert reader.refresh() is False  # what opening does to the folder is nothing new
                 for _ in range(3):
-                    added.append(recording.piece(0, 20, End(number % 4 == 3)))
+                    added.append(recording.chunk(0, 20, End(number % 4 == 3)))
                     storage.add(added[-1:])
             assert reader.refresh()
             assert_holds(reader, added[reader.table.base :])
@@ -137,7 +137,7 @@ def test_an_eviction_at_any_moment_of_a_look_makes_the_reader_look_again(
     tmp_path: Path, use: str, request: pytest.FixtureRequest
 ) -> None:
     """Between manifest and segments, between two segments, between reading and mapping."""
-    added = [noisy_piece(episode, 20) for episode in range(30)]
+    added = [noisy_chunk(episode, 20) for episode in range(30)]
     moments, step = 0, 1 if request.config.getoption("--full") else 5
     while True:
         path, moment = tmp_path / str(moments), moments * step
@@ -145,8 +145,8 @@ def test_an_eviction_at_any_moment_of_a_look_makes_the_reader_look_again(
             files = Racing(functools.partial(storage.add, added[20:]))
             storage.add(added[:1])
             reader = DiskStorage.open(path, read_only=True, files=files)
-            for piece in added[len(storage.table) : 20]:
-                storage.add([piece])
+            for chunk in added[len(storage.table) : 20]:
+                storage.add([chunk])
             files.arm(moment)
             if use == "refresh":
                 assert reader.refresh()
@@ -184,7 +184,7 @@ def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path)
     storage, files = create(tmp_path / "a"), SizeThen()
     added = play(storage, 3)
     reader = DiskStorage.open(tmp_path / "a", read_only=True, files=files)
-    files.act = storage.close  # cuts the file off at its last piece
+    files.act = storage.close  # cuts the file off at its last chunk
     assert_holds(reader, added)
     assert files.act is None
     reader.close()
@@ -199,7 +199,7 @@ def test_a_segment_that_is_evicted_from_a_store_that_was_no_ring_is_said_and_ref
         following = storage.table.next_episode
     reader = reopen(path, read_only=True)
     with DiskStorage.open(path, capacity=64, files=NoSyncFiles()) as storage:
-        storage.add([piece_of(following, 0, 60, End.TERMINATED)])
+        storage.add([chunk_of(following, 0, 60, End.TERMINATED)])
     with pytest.raises(StoreCorrupt, match=r"evicted by the writer of the store since the store"):
         reader.payload(0)
     assert reader.refresh()
@@ -219,15 +219,15 @@ def test_every_drawn_row_is_right_across_refresh_and_eviction(
     storage = DiskStorage.create(
         path, TELLING, capacity=capacity, segment_bytes=1 << 14, files=NoSyncFiles()
     )
-    storage.add([telling_piece(0, 0, 40, End.TERMINATED)])
+    storage.add([telling_chunk(0, 0, 40, End.TERMINATED)])
     seen = set[int]()
     with SequenceReplayBuffer.open(path, read_only=True, seed=0) as replay:
         iterated = replay.iter_episodes()
         for number in range(1, 120):
             storage.add(
                 [
-                    telling_piece(2 * number, 0, 30, End.TERMINATED),
-                    telling_piece(2 * number - 1, 0, 13, stream=number),
+                    telling_chunk(2 * number, 0, 30, End.TERMINATED),
+                    telling_chunk(2 * number - 1, 0, 13, stream=number),
                 ]
             )
             batch = replay.sample_sequences(8, length=5)

@@ -19,13 +19,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from stepwell.buffers import DiskStorage, End, Piece
-from stepwell.buffers.storage.chunk_codec import PieceReader
+from stepwell.buffers import Chunk, DiskStorage, End
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import create
-from support.models.chunk_model import Recording, assert_holds, piece_names, rows_of
+from support.models.chunk_model import Recording, assert_holds, chunk_names, rows_of
 
-CAPACITY = 480  # pieces of up to 30 rows are kept whole
+CAPACITY = 480  # chunks of up to 30 rows are kept whole
 CAPACITY_BYTES = 1 << 20
 
 FLUSHES = st.lists(
@@ -65,7 +65,7 @@ class MortalFiles(NoSyncFiles):
 
 @dataclass
 class Reader:
-    """A reader and what it must see: pieces ``base .. end`` of the list."""
+    """A reader and what it must see: chunks ``base .. end`` of the list."""
 
     storage: DiskStorage
     base: int
@@ -73,13 +73,13 @@ class Reader:
 
 
 class WriterAndReaders(RuleBasedStateMachine):
-    """The list is never cut: what is evicted is told by the position of the oldest piece."""
+    """The list is never cut: what is evicted is told by the position of the oldest chunk."""
 
     @initialize(ring=st.sampled_from(["dataset", "steps", "bytes"]))
     def make(self, ring: str) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.path = self.folder / "a"
-        self.added: list[Piece] = []
+        self.added: list[Chunk] = []
         self.recording = Recording()
         self.readers: dict[int, Reader] = {}
         self.oldest = 0
@@ -100,17 +100,17 @@ class WriterAndReaders(RuleBasedStateMachine):
 
     @rule(flush=FLUSHES)
     def add(self, flush: list[tuple[int, int, End]]) -> None:
-        pieces = [self.recording.piece(*each) for each in flush]
-        self.writer.add(pieces)
-        self.added += pieces
+        chunks = [self.recording.chunk(*each) for each in flush]
+        self.writer.add(chunks)
+        self.added += chunks
 
     @rule(calls=st.integers(2, 8))
     def add_much(self, calls: int) -> None:
         """Enough to seal segments, and to evict in a ring."""
         for _ in range(calls):
-            pieces = [self.large_piece(stream) for stream in range(3)]
-            self.writer.add(pieces)
-            self.added += pieces
+            chunks = [self.large_chunk(stream) for stream in range(3)]
+            self.writer.add(chunks)
+            self.added += chunks
 
     @rule()
     def close_and_reopen(self) -> None:
@@ -127,17 +127,17 @@ class WriterAndReaders(RuleBasedStateMachine):
         self, flush: list[tuple[int, int, End]], writes: int, share: float
     ) -> None:
         """What was under way may be there or not; readers and the next writer must agree."""
-        pieces = [self.recording.piece(*each) for each in flush]
+        chunks = [self.recording.chunk(*each) for each in flush]
         self.files.writes_left, self.files.share_of_last = writes, share
         try:
-            self.writer.add(pieces)
+            self.writer.add(chunks)
             self.writer.close()
         except Killed:
             drop(self.writer)
         with DiskStorage.open(self.path, read_only=True, files=NoSyncFiles()) as seen:
             more = seen.table.base + len(seen.table) - len(self.added)
-        assert 0 <= more <= len(pieces)
-        self.added += pieces[:more]
+        assert 0 <= more <= len(chunks)
+        self.added += chunks[:more]
         self.open_writer()
 
     @rule()
@@ -184,11 +184,11 @@ class WriterAndReaders(RuleBasedStateMachine):
 
     @precondition(lambda self: self.readers)
     @rule(number=EITHER, place=st.floats(0, 1, exclude_max=True))
-    def read_one_piece(self, number: int, place: float) -> None:
+    def read_one_chunk(self, number: int, place: float) -> None:
         reader = self.readers.get(number)
         if reader is not None and reader.end > reader.base:
             position = reader.base + int(place * (reader.end - reader.base))
-            assert_piece_is(reader.storage, position, self.added[position])
+            assert_chunk_is(reader.storage, position, self.added[position])
 
     # --- what always holds ------------------------------------------------------------------------
 
@@ -215,12 +215,12 @@ class WriterAndReaders(RuleBasedStateMachine):
                 reader.end - reader.base,
             )
 
-    def large_piece(self, stream: int) -> Piece:
-        """Noise, of which two pieces do not go into one segment where bytes are counted."""
+    def large_chunk(self, stream: int) -> Chunk:
+        """Noise, of which two chunks do not go into one segment where bytes are counted."""
         rows = 120 if self.capacity is None else 30
-        piece = self.recording.piece(stream, rows, End.TRUNCATED)
-        noise = np.roll(NOISE, piece.episode, axis=0)[:rows]
-        return replace(piece, fields={**piece.fields, "observation": noise})
+        chunk = self.recording.chunk(stream, rows, End.TRUNCATED)
+        noise = np.roll(NOISE, chunk.episode, axis=0)[:rows]
+        return replace(chunk, fields={**chunk.fields, "observation": noise})
 
     def open_writer(self) -> None:
         self.files = MortalFiles()
@@ -230,8 +230,8 @@ class WriterAndReaders(RuleBasedStateMachine):
 
     def check_all(self, reader: Reader) -> None:
         for position in range(reader.base, reader.end):
-            assert_piece_is(reader.storage, position, self.added[position])
-        if reader.end - reader.base < 60:  # how pieces are joined to episodes: slow, in the square
+            assert_chunk_is(reader.storage, position, self.added[position])
+        if reader.end - reader.base < 60:  # how chunks are joined to episodes: slow, in the square
             assert_holds(reader.storage, self.added[reader.base : reader.end])
 
 
@@ -244,18 +244,18 @@ def drop(storage: DiskStorage) -> None:
     appender._lock.close()
 
 
-def assert_piece_is(storage: DiskStorage, position: int, piece: Piece) -> None:
-    """One piece alone holds the very rows that were added."""
+def assert_chunk_is(storage: DiskStorage, position: int, chunk: Chunk) -> None:
+    """One chunk alone holds the very rows that were added."""
     record = storage.table.record(position)
-    assert (record.episode, record.first_row) == (piece.episode, piece.first_row)
-    assert record.stored_rows == piece.rows
+    assert (record.episode, record.first_row) == (chunk.episode, chunk.first_row)
+    assert record.stored_rows == chunk.rows
     buffer, origin = storage.payload(position)
-    reader = PieceReader(storage.spec)
+    reader = ChunkDecoder(storage.spec)
     for place, field in enumerate(storage.spec.fields):
-        rows = rows_of(0, 0, piece.rows)[field.name]
-        reader.read(buffer, origin, piece.rows, place, 0, rows)
-        assert rows.tobytes() == piece.fields[field.name].tobytes()
-    assert piece_names([piece]) == storage.spec.names
+        rows = rows_of(0, 0, chunk.rows)[field.name]
+        reader.read(buffer, origin, chunk.rows, place, 0, rows)
+        assert rows.tobytes() == chunk.fields[field.name].tobytes()
+    assert chunk_names([chunk]) == storage.spec.names
 
 
 TestWriterAndReaders = WriterAndReaders.TestCase

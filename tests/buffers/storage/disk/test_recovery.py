@@ -12,25 +12,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers import DiskStorage, End, Piece, StoreCorrupt, StoreFailed, StoreTooNew
+from stepwell.buffers import Chunk, DiskStorage, End, StoreCorrupt, StoreFailed, StoreTooNew
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import SLOT, Header, Sealed
 from stepwell.buffers.storage.disk.segment import load, segment_path
 from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
-from support.models.chunk_model import SPEC, Recording, assert_holds, piece_of
+from support.models.chunk_model import SPEC, Recording, assert_holds, chunk_of
 from support.storage_contract import play
 
 A, B, DATA = 0, 1, 2
-Flushes = list[list[Piece]]
+Flushes = list[list[Chunk]]
 
 
 def flush_all(path: Path, flushes: Flushes, files: Files, done: Flushes) -> None:
     """Make a store and add the flushes; ``done`` lists those that returned."""
     with DiskStorage.create(path, SPEC, segment_bytes=12_000, files=files) as storage:
-        for pieces in flushes:
-            storage.add(pieces)
-            done.append(pieces)
+        for chunks in flushes:
+            storage.add(chunks)
+            done.append(chunks)
         storage.append_session({"seed": 1})
 
 
@@ -39,30 +39,30 @@ def some_flushes(calls: int = 9) -> Flushes:
     ends = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
     return [
         [
-            recording.piece(rng.randrange(3), rng.randrange(1, 30), rng.choice(ends))
+            recording.chunk(rng.randrange(3), rng.randrange(1, 30), rng.choice(ends))
             for _ in range(rng.randrange(1, 4))
         ]
         for _ in range(calls)
     ]
 
 
-def joined(flushes: Flushes) -> list[Piece]:
-    return [piece for pieces in flushes for piece in pieces]
+def joined(flushes: Flushes) -> list[Chunk]:
+    return [chunk for chunks in flushes for chunk in chunks]
 
 
 def assert_right_after_crash(path: Path, done: Flushes, flushes: Flushes) -> None:
     """Every flush that returned, perhaps the one under way, and it can be written again."""
     with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as reader:
-        pieces = joined(flushes)[: len(reader.table)]
-        assert len(pieces) >= len(joined(done))
-        assert len(pieces) <= len(joined(flushes[: len(done) + 1]))
-        assert_holds(reader, pieces)
+        chunks = joined(flushes)[: len(reader.table)]
+        assert len(chunks) >= len(joined(done))
+        assert len(chunks) <= len(joined(flushes[: len(done) + 1]))
+        assert_holds(reader, chunks)
     with DiskStorage.open(path, files=NoSyncFiles()) as storage:
-        assert_holds(storage, pieces)
-        more = piece_of(storage.table.next_episode, 0, 5)
+        assert_holds(storage, chunks)
+        more = chunk_of(storage.table.next_episode, 0, 5)
         storage.add([more])
     with DiskStorage.open(path, files=NoSyncFiles()) as storage:
-        assert_holds(storage, [*pieces, more])
+        assert_holds(storage, [*chunks, more])
         assert storage.recovery == (0, 0)
 
 
@@ -113,20 +113,20 @@ def test_after_a_failure_the_writer_refuses_to_go_on(tmp_path: Path) -> None:
 
     files = Failing()
     storage = DiskStorage.create(tmp_path / "a", SPEC, files=files)
-    storage.add([piece_of(0)])
+    storage.add([chunk_of(0)])
     files.fails = True
     message = r"writing into .*a failed \(Input/output error\); what was stored before is kept: "
     with pytest.raises(StoreFailed, match=message):
-        storage.add([piece_of(1)])
+        storage.add([chunk_of(1)])
     files.fails = False
     for _ in range(2):
         with pytest.raises(StoreFailed, match=message):
-            storage.add([piece_of(2)])
-    assert_holds(storage, [piece_of(0)])
+            storage.add([chunk_of(2)])
+    assert_holds(storage, [chunk_of(0)])
     storage.close()
     with DiskStorage.open(tmp_path / "a", files=files) as storage:
         assert storage.table.record(0).episode == 0
-        storage.add([piece_of(2)])
+        storage.add([chunk_of(2)])
 
 
 def test_no_room_says_how_much_is_needed_and_free(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_no_room_says_how_much_is_needed_and_free(tmp_path: Path) -> None:
             r"a failed \(no room: a new segment takes \d{7} bytes, \d+ are free\); what was st"
         )
         with pytest.raises(StoreFailed, match=message):
-            storage.add([piece_of(0)])
+            storage.add([chunk_of(0)])
         assert len(storage.table) == 0
     assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json"]
 
@@ -201,10 +201,10 @@ def test_the_calls_come_in_the_order_that_a_loss_of_power_demands(tmp_path: Path
     files = Watching()
     storage = DiskStorage.create(tmp_path / "a", SPEC, capacity=160, files=files)
     files.calls.clear()
-    storage.add([piece_of(0, 0, 2), piece_of(1, 0, 2, stream=1)])
+    storage.add([chunk_of(0, 0, 2), chunk_of(1, 0, 2, stream=1)])
     assert files.calls == [*NEW_SEGMENT, *NEW_MANIFEST, *FLUSH]
     files.calls.clear()
-    storage.add([piece_of(0, 2, 1)])
+    storage.add([chunk_of(0, 2, 1)])
     assert files.calls == FLUSH
     files.calls.clear()
     storage.close()
@@ -212,7 +212,7 @@ def test_the_calls_come_in_the_order_that_a_loss_of_power_demands(tmp_path: Path
     storage = DiskStorage.open(tmp_path / "a", files=files)
     for episode in range(2, 9):
         files.calls.clear()
-        storage.add([piece_of(episode, 0, 40, End.TERMINATED)])
+        storage.add([chunk_of(episode, 0, 40, End.TERMINATED)])
     unlink = next(at for at, call in enumerate(files.calls) if call.startswith("unlink"))
     assert files.calls[unlink - 4 : unlink] == NEW_MANIFEST
     storage.close()
@@ -223,19 +223,19 @@ def test_the_calls_come_in_the_order_that_a_loss_of_power_demands(tmp_path: Path
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose writer was killed: four flushes, the second and the last of three pieces."""
+    """A store whose writer was killed: four flushes, the second and the last of three chunks."""
     path = tmp_path_factory.mktemp("crashed") / "a"
     with DiskStorage.create(path, SPEC, files=NoSyncFiles()) as storage:
-        for pieces in FLUSHES:
-            storage.add(pieces)
+        for chunks in FLUSHES:
+            storage.add(chunks)
         return Path(shutil.copytree(path, path.with_name("b")))
 
 
 FLUSHES: Flushes = [
-    [piece_of(0, 0, 6)],
-    [piece_of(0, 6, 6), piece_of(1, 0, 3, End.TERMINATED, stream=1), piece_of(2, 0, 4, stream=1)],
-    [piece_of(0, 12, 6, End.PENDING)],
-    [piece_of(0, 17, 9), piece_of(2, 4, 4, stream=1), piece_of(3, 0, 4, stream=2)],
+    [chunk_of(0, 0, 6)],
+    [chunk_of(0, 6, 6), chunk_of(1, 0, 3, End.TERMINATED, stream=1), chunk_of(2, 0, 4, stream=1)],
+    [chunk_of(0, 12, 6, End.PENDING)],
+    [chunk_of(0, 17, 9), chunk_of(2, 4, 4, stream=1), chunk_of(3, 0, 4, stream=2)],
 ]
 ALL = joined(FLUSHES)
 LAST = 5  # first slot of the last flush
@@ -276,7 +276,7 @@ def no_b_of_last_flush(path: Path) -> None:
 
 
 Damage = Callable[[Path], None]
-Opened = tuple[int, int, int]  # pieces, healed copies, torn pieces
+Opened = tuple[int, int, int]  # chunks, healed copies, torn chunks
 
 
 def both(*changes: Damage) -> Damage:
@@ -317,23 +317,23 @@ OPENED: dict[str, tuple[Damage, Opened]] = {
 @pytest.mark.parametrize("case", OPENED)
 def test_the_recovery_table_opens(crashed: Path, tmp_path: Path, case: str) -> None:
     path = Path(shutil.copytree(crashed, tmp_path / "a"))
-    change, (pieces, healed, torn) = OPENED[case]
+    change, (chunks, healed, torn) = OPENED[case]
     change(path)
     for read_only in (True, False):
         with DiskStorage.open(path, read_only=read_only, files=NoSyncFiles()) as storage:
-            assert_holds(storage, ALL[:pieces])
+            assert_holds(storage, ALL[:chunks])
             assert storage.recovery == (healed, torn)
     with DiskStorage.open(path, read_only=True) as reader:
-        assert_holds(reader, ALL[:pieces])
+        assert_holds(reader, ALL[:chunks])
         assert reader.recovery == (0, 0)
     found = load(Files(), path, StoreFolder(path, Files()).read_manifest(), 0)
-    assert found.entry == Sealed(0, segment_path(path, 0).stat().st_size, pieces)
+    assert found.entry == Sealed(0, segment_path(path, 0).stat().st_size, chunks)
 
 
 REFUSED: dict[str, tuple[Damage, str]] = {
     "both copies damaged": (
         lambda path: damage(path, 2, A, B),
-        r"both copies of slot 2 are damaged, so that a piece is lost",
+        r"both copies of slot 2 are damaged, so that a chunk is lost",
     ),
     "both copies of the first damaged": (
         lambda path: damage(path, 0, A, B),

@@ -29,7 +29,7 @@ from stepwell.buffers.storage.disk.format import Header, Next
 from stepwell.buffers.storage.disk.segment import segment_path
 from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
 from support.crash.medium import Image, Medium, MediumFiles, restore
-from support.models.chunk_model import SPEC, piece_of
+from support.models.chunk_model import SPEC, chunk_of
 
 Rows = dict[tuple[int, int], bytes]  # (episode, row) -> the row's bytes
 PENDING_ROW = 5  # of each episode: stored twice, the first time without its action
@@ -40,9 +40,9 @@ def make_store(path: Path, *, is_open: bool = False, episodes: int = 24) -> Rows
     storage = DiskStorage.create(path, SPEC, segment_bytes=12_000, files=NoSyncFiles())
     storage.append_session({"seed": 7, "recipe": {"game": "toy"}})
     for episode in range(episodes):
-        storage.add([piece_of(episode, 0, 6, End.PENDING, episode % 2)])
-        storage.add([piece_of(episode, 5, 6, End.NONE, episode % 2)])
-        storage.add([piece_of(episode, 11, 4, End.TERMINATED, episode % 2)])
+        storage.add([chunk_of(episode, 0, 6, End.PENDING, episode % 2)])
+        storage.add([chunk_of(episode, 5, 6, End.NONE, episode % 2)])
+        storage.add([chunk_of(episode, 11, 4, End.TERMINATED, episode % 2)])
     if is_open:
         copy = path.with_name("killed")
         shutil.copytree(path, copy)
@@ -74,7 +74,7 @@ def assert_true(left: Rows, true: Rows) -> None:
     for (episode, place), row in left.items():
         allowed = {true[episode, place]}
         if place == PENDING_ROW:
-            allowed.add(row_bytes(piece_of(episode, 0, 6, End.PENDING).fields, PENDING_ROW))
+            allowed.add(row_bytes(chunk_of(episode, 0, 6, End.PENDING).fields, PENDING_ROW))
         assert row in allowed, (episode, place)
 
 
@@ -167,7 +167,7 @@ def flip_header_of_first(path: Path) -> None:
 
 
 Damage = Callable[[Path], None]
-# What is done, and how many rows it may cost at most; of pieces with 6, 6 or 4 rows.
+# What is done, and how many rows it may cost at most; of chunks with 6, 6 or 4 rows.
 ONE, SEGMENT = 6, 200
 DAMAGES: dict[str, tuple[Damage, int]] = {
     "data": (flip_data, 2 * ONE),
@@ -227,7 +227,7 @@ def check_goes_on(storage: DiskStorage, true: Rows) -> None:
     episode = storage.table.next_episode
     assert episode > max(each for each, _ in true)
     ids = storage.table.records["row_id"]
-    storage.add([piece_of(episode, 0, 5, End.TERMINATED)])
+    storage.add([chunk_of(episode, 0, 5, End.TERMINATED)])
     assert storage.table.records["row_id"][-1] > ids.max()
 
 
@@ -247,10 +247,10 @@ def test_a_reader_may_skip_what_is_damaged(tmp_path: Path, name: str) -> None:
         assert_true(left, true)
         # A header that is damaged costs a reader its segment, which a repair would save.
         assert len(true) - len(left) <= max(most, SEGMENT if "header" in name else 0)
-        assert (storage.lost_pieces > 0) == (len(left) < len(true))
-        lost = storage.lost_pieces
+        assert (storage.lost_chunks > 0) == (len(left) < len(true))
+        lost = storage.lost_chunks
         storage.refresh()
-        assert storage.lost_pieces == lost
+        assert storage.lost_chunks == lost
         assert read_rows(storage) == left
 
 
@@ -262,7 +262,7 @@ def test_skipping_draws_windows_of_what_is_left(tmp_path: Path) -> None:
         for _ in range(60):
             batch = replay.sample_sequences(16, 5)
             assert batch.observation.shape == (16, 5, 12, 8)
-        assert 1 <= replay.lost_pieces <= 2
+        assert 1 <= replay.lost_chunks <= 2
         rows = {row for episode in replay.iter_episodes() for row in episode.reward.tolist()}
         assert rows
     assert len(true) == 360
@@ -296,13 +296,13 @@ def test_positions_of_a_lost_last_segment_are_not_given_anew(tmp_path: Path) -> 
     repair(tmp_path / "a", yes=True, files=NoSyncFiles())
     with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
         assert storage.table.base + len(storage.table) == 72
-        assert storage.lost_pieces > 0
+        assert storage.lost_chunks > 0
 
 
 def test_a_follower_does_not_take_new_rows_for_those_that_a_repair_took_out(
     tmp_path: Path,
 ) -> None:
-    """The newest segment was lost: its positions are given anew, to other pieces."""
+    """The newest segment was lost: its positions are given anew, to other chunks."""
     make_store(tmp_path / "a", is_open=True)
     last = max((tmp_path / "a").glob("segment-*.bin"))
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True, seed=0) as reader:
@@ -312,7 +312,7 @@ def test_a_follower_does_not_take_new_rows_for_those_that_a_repair_took_out(
         with DiskStorage.open(tmp_path / "a", files=NoSyncFiles()) as storage:
             fresh = storage.table.next_episode
             for episode in range(fresh, fresh + 9):
-                storage.add([piece_of(episode, 0, 9, End.TERMINATED)])
+                storage.add([chunk_of(episode, 0, 9, End.TERMINATED)])
             true = read_rows(storage)
         assert reader.refresh()
         for found in reader.iter_episodes():
@@ -334,7 +334,7 @@ def test_a_sound_store_is_whole_and_a_crash_is_no_damage(tmp_path: Path) -> None
     found = verify(tmp_path / "a", files=NoSyncFiles())
     assert found.is_whole
     assert found.recovery.healed >= 1
-    assert (found.rows, found.episodes, found.pieces) == (360, 24, 72)
+    assert (found.rows, found.episodes, found.chunks) == (360, 24, 72)
     done = repair(tmp_path / "a", files=NoSyncFiles())
     assert done.is_done
     assert done.recovery == found.recovery
@@ -459,8 +459,8 @@ def what_a_repair_leaves(path: Path) -> tuple[Rows, set[bytes]]:
 
 def test_a_slot_within_the_last_flush_of_an_open_segment_may_be_lost(tmp_path: Path) -> None:
     storage = DiskStorage.create(tmp_path / "made", SPEC, files=NoSyncFiles())
-    storage.add([piece_of(0, 0, 6, End.TERMINATED)])
-    storage.add([piece_of(episode, 0, 6, End.TERMINATED) for episode in (1, 2, 3)])
+    storage.add([chunk_of(0, 0, 6, End.TERMINATED)])
+    storage.add([chunk_of(episode, 0, 6, End.TERMINATED) for episode in (1, 2, 3)])
     path = Path(shutil.copytree(tmp_path / "made", tmp_path / "a"))
     storage.close()
     for offset in header_of(middle(path, 0)).table_offsets:
@@ -493,7 +493,7 @@ def test_metadata_is_proved_alone_without_the_rows(tmp_path: Path) -> None:
 def test_an_open_segment_whose_only_slot_is_lost_is_sealed_as_it_is(tmp_path: Path) -> None:
     """Found by forged folders: it was cut off to nothing, its header too."""
     storage = DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=20_000)
-    storage.add([piece_of(0)])
+    storage.add([chunk_of(0)])
     path = Path(shutil.copytree(tmp_path / "a", tmp_path / "b"))
     storage.close()
     file = path / "segment-00000000.bin"
@@ -506,13 +506,13 @@ def test_an_open_segment_whose_only_slot_is_lost_is_sealed_as_it_is(tmp_path: Pa
     assert repair(path, yes=True).is_done
     assert verify(path).is_whole
     with DiskStorage.open(path) as again:
-        again.add([piece_of(again.table.next_episode)])
+        again.add([chunk_of(again.table.next_episode)])
 
 
 def test_a_length_within_the_header_cuts_nothing_off(tmp_path: Path) -> None:
     """Found by forged folders: repair cut the segment off there, slots and header too."""
     with DiskStorage.create(tmp_path / "a", SPEC, segment_bytes=20_000) as storage:
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
     folder = StoreFolder(tmp_path / "a", NoSyncFiles())
     manifest = folder.read_manifest()
     folder.write_manifest(replace(manifest, sealed=(manifest.sealed[0]._replace(nbytes=240),)))
@@ -523,7 +523,7 @@ def test_a_length_within_the_header_cuts_nothing_off(tmp_path: Path) -> None:
     assert verify(tmp_path / "a").is_whole
     with DiskStorage.open(tmp_path / "a", read_only=True) as reader:
         assert len(reader.table) == 1
-        assert not reader.lost_pieces
+        assert not reader.lost_chunks
 
 
 @pytest.mark.parametrize(("place", "number"), [(0, 10**8 - 5), (2, 1 << 62), (4, 1 << 62)])
@@ -532,7 +532,7 @@ def test_a_writer_refuses_a_store_whose_numbers_are_used_up(
 ) -> None:
     """Found by forged folders: its rows were stored with numbers that no reader takes."""
     with DiskStorage.create(tmp_path / "a", SPEC) as storage:
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
     folder = StoreFolder(tmp_path / "a", NoSyncFiles())
     manifest = folder.read_manifest()
     numbers = list(manifest.next)

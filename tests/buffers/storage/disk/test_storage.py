@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import (
+    Chunk,
     DiskStorage,
     End,
     Field,
     MemoryStorage,
-    Piece,
     Spec,
 )
 from stepwell.buffers.storage.disk.format import Manifest
@@ -33,7 +33,7 @@ from support.disk_stores import (
     read_all,
     reopen,
 )
-from support.models.chunk_model import SPEC, Recording, assert_holds, piece_of, read_metadata, tails
+from support.models.chunk_model import SPEC, Recording, assert_holds, chunk_of, read_metadata, tails
 from support.storage_contract import play
 
 CALLS = st.lists(
@@ -62,13 +62,13 @@ def test_reopening_changes_nothing(
 ) -> None:
     path = tmp_path_factory.mktemp("stores") / "a"
     storage, memory = create(path, capacity=capacity), MemoryStorage(SPEC)
-    recording, added = Recording(), list[Piece]()
+    recording, added = Recording(), list[Chunk]()
     for call in calls:
         if isinstance(call, list):
-            pieces = [recording.piece(*each) for each in call]
-            storage.add(pieces)
-            memory.add(pieces)
-            added += pieces
+            chunks = [recording.chunk(*each) for each in call]
+            storage.add(chunks)
+            memory.add(chunks)
+            added += chunks
             continue
         before = storage.table
         if call == "look":
@@ -97,26 +97,26 @@ PLACE = ("segment", "offset")  # differ between RAM and disk
 
 def test_an_unfinished_episode_is_cut_by_reopening_and_never_continued(tmp_path: Path) -> None:
     with create(tmp_path / "a") as storage:
-        storage.add([piece_of(0, 0, 4, End.PENDING)])
+        storage.add([chunk_of(0, 0, 4, End.PENDING)])
     with reopen(tmp_path / "a") as storage:
         with pytest.raises(ValueError, match="begins with row 3, expected row 0"):
-            storage.add([piece_of(0, 3, 4)])
+            storage.add([chunk_of(0, 3, 4)])
         with pytest.raises(ValueError, match=r"episode 0 is stored already.* from 1 on are free"):
-            storage.add([piece_of(0, 0, 4)])
-        storage.add([piece_of(1, 0, 4)])
-        assert_holds(storage, [piece_of(0, 0, 4, End.PENDING), piece_of(1, 0, 4)])
+            storage.add([chunk_of(0, 0, 4)])
+        storage.add([chunk_of(1, 0, 4)])
+        assert_holds(storage, [chunk_of(0, 0, 4, End.PENDING), chunk_of(1, 0, 4)])
 
 
 def test_ids_are_not_used_again_when_their_rows_are_gone(tmp_path: Path) -> None:
     with create(tmp_path / "a", capacity=160) as storage:
         for episode in range(30):
-            storage.add([piece_of(episode, 0, 20, End.TERMINATED)])
+            storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
         counters, base = storage.table.counters, storage.table.base
     with reopen(tmp_path / "a") as storage:
         assert (storage.table.counters, storage.table.base) == (counters, base)
         assert counters == (600, 30, 19 * 30)
         with pytest.raises(ValueError, match="episode 3 is stored already"):
-            storage.add([piece_of(3)])
+            storage.add([chunk_of(3)])
 
 
 def test_counters_survive_when_every_segment_was_evicted(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ def test_counters_survive_when_every_segment_was_evicted(tmp_path: Path) -> None
         assert len(storage.table) == 0
         assert tuple(manifest.next)[1:] == (storage.table.base, *storage.table.counters)
         assert storage.table.next_episode > 0
-        storage.add([piece_of(storage.table.next_episode)])
+        storage.add([chunk_of(storage.table.next_episode)])
         assert int(storage.table.records["segment"][0]) == manifest.next.segment
 
 
 def test_a_small_store_takes_little_room_once_closed(tmp_path: Path) -> None:
     with DiskStorage.create(tmp_path / "a", SPEC) as storage:
-        storage.add([piece_of(0)])
+        storage.add([chunk_of(0)])
         assert storage.nbytes > 1 << 20
     assert storage.nbytes == sum(path.stat().st_size for path in (tmp_path / "a").glob("*.bin"))
     assert storage.nbytes < 100_000
@@ -147,7 +147,7 @@ def test_files_grow_with_the_run_and_keep_below_their_limit(tmp_path: Path) -> N
     noise = np.random.default_rng(0).integers(0, 256, (2_000, 12, 8), np.uint8)
     with create(tmp_path / "a", segment_bytes=4 << 20) as storage:
         for episode in range(80):
-            whole = piece_of(episode, 0, 2_000, End.TERMINATED)
+            whole = chunk_of(episode, 0, 2_000, End.TERMINATED)
             fields = {**whole.fields, "observation": noise}
             storage.add([replace(whole, fields=fields)])
     sizes = [path.stat().st_size for path in sorted((tmp_path / "a").glob("*.bin"))]
@@ -156,15 +156,15 @@ def test_files_grow_with_the_run_and_keep_below_their_limit(tmp_path: Path) -> N
     assert len(sizes) < 12
 
 
-def test_a_piece_larger_than_a_file_gets_a_larger_file(tmp_path: Path) -> None:
-    whole = piece_of(1, 0, 3_000, End.TERMINATED, stream=1)
-    pieces = [piece_of(0, 0, 5), whole, piece_of(0, 5, 5)]
+def test_a_chunk_larger_than_a_file_gets_a_larger_file(tmp_path: Path) -> None:
+    whole = chunk_of(1, 0, 3_000, End.TERMINATED, stream=1)
+    chunks = [chunk_of(0, 0, 5), whole, chunk_of(0, 5, 5)]
     with create(tmp_path / "a") as storage:
-        storage.add(pieces)
+        storage.add(chunks)
         assert storage.table.records["segment"].tolist()[:2] == [0, 1]
         assert storage.table.records["nbytes"][1] > 2 * SMALL
     with reopen(tmp_path / "a", read_only=True) as reader:
-        assert_holds(reader, pieces)
+        assert_holds(reader, chunks)
 
 
 def test_provenance_and_sessions_survive(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_capacity_stays_until_another_one_is_given(tmp_path: Path) -> None:
         assert 300 < storage.table.steps <= 500
         following = storage.table.next_episode
     with DiskStorage.open(path, capacity=100, capacity_bytes=1 << 20) as storage:
-        storage.add([piece_of(following, 0, 5)])
+        storage.add([chunk_of(following, 0, 5)])
         assert storage.table.steps <= 100
     with reopen(path, read_only=True) as reader:
         assert (reader.capacity, reader.capacity_bytes) == (100, 1 << 20)
@@ -239,21 +239,21 @@ def test_of_two_that_make_a_store_at_once_the_later_one_is_refused(tmp_path: Pat
 def test_a_relative_path_survives_a_change_of_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pieces = filled(Path("a"))
+    chunks = filled(Path("a"))
     with reopen(Path("a"), read_only=True) as reader:
         monkeypatch.chdir("/")
-        assert_holds(reader, pieces)
+        assert_holds(reader, chunks)
 
 
 def test_what_is_read_only_or_closed_is_not_written(tmp_path: Path) -> None:
     storage = create(tmp_path / "a")
     with pytest.raises(ValueError, match=r"is open for writing, expected read_only=True"):
         storage.refresh()
-    storage.add([piece_of(0)])
+    storage.add([chunk_of(0)])
     storage.close()
     reader = reopen(tmp_path / "a", read_only=True)
     writes: list[Callable[[DiskStorage], object]] = [
-        lambda one: one.add([piece_of(1)]),
+        lambda one: one.add([chunk_of(1)]),
         lambda one: one.append_session({}),
     ]
     for write in writes:
@@ -293,13 +293,13 @@ def test_a_budget_too_small_for_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_a_crash_left_are_swept_by_the_next_writer(tmp_path: Path) -> None:
-    pieces = filled(tmp_path / "a")
+    chunks = filled(tmp_path / "a")
     before = sorted(os.listdir(tmp_path / "a"))
     (tmp_path / "a" / "segment-00000099.bin.tmp").write_bytes(b"half")
     (tmp_path / "a" / "manifest.json.tmp").write_bytes(b"half")
     (tmp_path / "a" / "notes.txt").write_bytes(b"mine")
     with reopen(tmp_path / "a") as storage:
-        assert_holds(storage, pieces)
+        assert_holds(storage, chunks)
     assert sorted(os.listdir(tmp_path / "a")) == sorted([*before, "notes.txt"])
 
 

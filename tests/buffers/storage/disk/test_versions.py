@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers import End, Field, Piece, SequenceReplayBuffer, Spec, verify
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, verify
 from stepwell.buffers.storage.disk.storage import DiskStorage
 
 STORES = Path(__file__).parents[3] / "stores"
@@ -48,11 +48,11 @@ def write(path: Path) -> None:
             stream, facts = episode % 2, {"task": "odd" if episode % 2 else "even"}
             end = End.TRUNCATED if episode == 3 else End.TERMINATED
             replay.add(
-                [Piece(episode, stream, 0, End.PENDING, rows(episode, 0, 8), facts)],
+                [Chunk(episode, stream, 0, End.PENDING, rows(episode, 0, 8), facts)],
             )
-            replay.add([Piece(episode, stream, 7, End.NONE, rows(episode, 7, 14), facts)])
+            replay.add([Chunk(episode, stream, 7, End.NONE, rows(episode, 7, 14), facts)])
             if episode != 4:  # that one is cut
-                replay.add([Piece(episode, stream, 14, end, rows(episode, 14, 20), facts)])
+                replay.add([Chunk(episode, stream, 14, end, rows(episode, 14, 20), facts)])
         replay.save_checkpoint({"updates": 12, "weights": np.arange(3.0)})
         # As a killed writer leaves it: nothing sealed, no room given back.
         shutil.copytree(path, path.with_name(f"{path.name}-killed"))
@@ -80,6 +80,6 @@ def test_a_store_of_that_version_is_read_verified_and_continued(
         learner = replay.load_checkpoint()
         assert (learner["updates"], learner["weights"].tolist()) == (12, [0, 1, 2])
     with SequenceReplayBuffer(path) as replay:
-        replay.add([Piece(6, 0, 0, End.TERMINATED, rows(6, 0, 5), {})])
+        replay.add([Chunk(6, 0, 0, End.TERMINATED, rows(6, 0, 5), {})])
         assert replay.episodes == 7
     assert verify(path).is_whole
