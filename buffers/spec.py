@@ -14,7 +14,10 @@ from gymnasium import spaces
 
 from stepwell.buffers import json_values
 
-__all__ = ["Codec", "Field", "Layout", "Spec", "Tree"]
+__all__ = ["Codec", "Field", "FieldKind", "Layout", "Spec", "Tree", "key_of", "kind_of"]
+
+FieldKind = Literal["observation", "action", "reward", "info", "extra"]
+"""The first part of a field's name: what the field is."""
 
 Codec = Literal["zstd", "narrow", "raw"]
 """How a field is kept: zstd = compressed blocks of rows; narrow = the smallest dtype that holds
@@ -83,6 +86,21 @@ class Field:
                 f"field {self.name!r}: expected at most {_MOST_ROW_BYTES} bytes a row, got the "
                 f"shape {self.source_shape} of {self.dtype}"
             )
+
+    @property
+    def kind(self) -> FieldKind:
+        """The first part of the name, for example ``observation``."""
+        return kind_of(self.name)
+
+    @property
+    def key(self) -> str:
+        """The name without its kind: ``lives`` of ``info/lives``; empty where there is no more."""
+        return key_of(self.name)
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the field is written with the action; the others arrive with the observation."""
+        return self.kind in ("action", "extra")
 
     @property
     def numpy_dtype(self) -> np.dtype[np.generic]:
@@ -177,6 +195,18 @@ class Spec:
             if field.name == name:
                 return field
         raise KeyError(name)
+
+    def of_kind(self, *kinds: FieldKind) -> tuple[Field, ...]:
+        """The fields of the given kinds, in their stored order.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> env = gym.make("CartPole-v1")
+            >>> spec = Spec.from_spaces(env.observation_space, env.action_space)
+            >>> [field.name for field in spec.of_kind("action", "reward")]
+            ['action', 'reward']
+        """
+        return tuple(field for field in self.fields if field.kind in kinds)
 
     @property
     def names(self) -> list[str]:
@@ -274,11 +304,21 @@ class Spec:
             _checked_layout(
                 json_values.member(data, part),
                 part,
-                {field.name for field in fields if field.name.partition("/")[0] == part},
+                {field.name for field in fields if field.kind == part},
             )
             for part in ("observation", "action")
         )
         return cls(fields, observation, action)
+
+
+def kind_of(name: str) -> FieldKind:
+    """The kind of the field of that name, its first part."""
+    return cast("FieldKind", name.partition("/")[0])
+
+
+def key_of(name: str) -> str:
+    """The name of a field without its kind; empty where there is no more."""
+    return name.partition("/")[2]
 
 
 def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
