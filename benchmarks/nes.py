@@ -30,9 +30,9 @@ from gymnasium.vector import VectorEnv
 import rounds
 import stepwell as sw
 from stepwell.wrappers.nes import Cartridge, Game, installed_backends
-from stepwell.wrappers.nes.boot import parse_boot, play_boot
-from stepwell.wrappers.nes.buttons import action_set
-from stepwell.wrappers.nes.consoles.backends import NesBackend, open_console
+from stepwell.wrappers.nes.buttons import action_set, parse_boot
+from stepwell.wrappers.nes.emulators import NesBackend, open_console
+from stepwell.wrappers.nes.starts import play_boot
 
 FRAME_SKIP = 4
 EPISODE_FRAMES = 3_600

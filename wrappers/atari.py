@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from stepwell.wrappers.atari_env import atari_env, check_buildable
-from stepwell.wrappers.atari_games import find_game
-from stepwell.wrappers.atari_settings import AtariSettings, Backend, LifeLoss, Pool
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.wrappers.ale_env import (
+    AleFrameSkip,
+    EmulatorSeed,
+    action_meanings,
+    emulator_of,
+    quiet_emulators,
+)
+from stepwell.wrappers.atari_settings import (
+    AtariSettings,
+    Backend,
+    LifeLoss,
+    Pool,
+    find_game,
+    game_ids,
+)
+from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import vectorize
+from stepwell.wrappers.pixels import Resize, require_opencv
 from stepwell.wrappers.recipe import spec_of
+from stepwell.wrappers.rewards import SignReward
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-__all__ = ["TESTED_ALE_PY", "make_atari"]
-
 TESTED_ALE_PY = "0.12.1"  # what tests/wrappers/test_ale_py_facts.py holds for
+
+Image = npt.NDArray[np.uint8]
 
 
 def make_atari(
@@ -183,3 +204,55 @@ def _make(
             "use backend='python' to step in this process"
         )
     return NativeAtari(settings, num_envs, num_workers or 0)
+
+
+def atari_env(settings: AtariSettings) -> gymnasium.Env[Image, int]:
+    """Make one wrapped game: from the emulator outwards, one wrapper for each setting."""
+    env: gymnasium.Env[Image, int] = EmulatorSeed(_bare(settings))
+    if settings.fire_reset and "FIRE" in action_meanings(env):
+        env = FireReset(env)
+    env = NoopStart(env, settings.noop_max)
+    env = AleFrameSkip(env, settings.frame_skip, pool=settings.pool, max_frames=settings.max_frames)
+    if settings.clip_rewards:
+        env = SignReward(env)
+    if settings.size is not None and settings.size != emulator_of(env).getScreenDims():
+        env = Resize(env, settings.size)
+    if settings.life_loss == "end":
+        env = EpisodicLife(env)
+    return FrameStack(env, settings.frame_stack, padding="zero")
+
+
+def check_buildable(settings: AtariSettings) -> None:
+    """Raise here, where it is seen, what `atari_env` would raise in a worker process.
+
+    Raises:
+        ValueError: The game has no such mode or difficulty.
+        ImportError: The images are to be resized and OpenCV cannot be imported.
+    """
+    if settings.size is not None:
+        require_opencv()
+    if settings.mode is not None or settings.difficulty is not None:
+        ale = emulator_of(_bare(dataclasses.replace(settings, mode=None, difficulty=None)))
+        _check_offered("mode", settings.mode, ale.getAvailableModes())
+        _check_offered("difficulty", settings.difficulty, ale.getAvailableDifficulties())
+
+
+def _bare(settings: AtariSettings) -> gymnasium.Env[Image, int]:
+    """ale-py's env, one frame a step and without a limit of its own."""
+    quiet_emulators()
+    return gymnasium.make(
+        game_ids()[settings.game],
+        obs_type="grayscale" if settings.grayscale else "rgb",
+        frameskip=1,
+        repeat_action_probability=settings.sticky,
+        full_action_space=settings.full_actions,
+        max_num_frames_per_episode=None,
+        mode=settings.mode,
+        difficulty=settings.difficulty,
+        disable_env_checker=True,
+    )
+
+
+def _check_offered(name: str, value: int | None, offered: list[int]) -> None:
+    if value is not None and value not in offered:
+        raise ValueError(f"{name}: expected one of {offered} or None for this game, got {value}")

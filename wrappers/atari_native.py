@@ -12,14 +12,11 @@ import numpy.typing as npt
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
+from stepwell.wrappers.ale_env import LARGEST_SEED, quiet_emulators
 from stepwell.wrappers.atari_settings import AtariSettings
-from stepwell.wrappers.emulator import quiet_emulators
-from stepwell.wrappers.emulator_seed import LARGEST_SEED
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["NativeAtari"]
 
 IDLE_FRAMES = 600  # no game that ale-py brings ends sooner when nothing is pressed
 PLAIN_GAME = "pong"  # plays no frames inside its reset

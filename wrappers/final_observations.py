@@ -24,8 +24,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from stepwell.wrappers.owned_copies import owned_value
 from stepwell.wrappers.workers.infos import add_info
 
-__all__ = ["HeldFinals", "InfoKeeper", "copy_last_observations"]
-
 _NAME = "_stepwell_copy_last_observations"
 _Leaves = Sequence[npt.NDArray[Any]]
 

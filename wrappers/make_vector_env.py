@@ -12,8 +12,11 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from stepwell.wrappers.recipe import recipe_of, spec_of
-from stepwell.wrappers.workers.checks import available_cores, checked_start_method
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from stepwell.wrappers.workers.vector_env import (
+    WorkerVectorEnv,
+    available_cores,
+    checked_start_method,
+)
 from stepwell.wrappers.workers.worker import EnvFn
 
 AnyEnv = gym.Env[Any, Any]

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-__all__ = ["owned_array", "owned_info", "owned_observation", "owned_value"]
-
 
 def owned_observation(
     space: spaces.Space[Any], observation: object, where: str = "observation"

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
 
-from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 # They change neither the data nor the ends of episodes.

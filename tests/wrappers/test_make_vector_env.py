@@ -11,11 +11,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TransformObservation
 from numpy.testing import assert_equal
 
-from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
 from stepwell.wrappers.recipe import jsonable
-from stepwell.wrappers.workers.checks import available_cores
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, available_cores
 from support.envs.fakes import CounterEnv, FrameEnv
 
 

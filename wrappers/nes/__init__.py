@@ -6,7 +6,7 @@ from stepwell import lazy_names
 
 if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.wrappers.nes.cartridge import Cartridge
-    from stepwell.wrappers.nes.consoles.backends import installed_backends
+    from stepwell.wrappers.nes.emulators import installed_backends
     from stepwell.wrappers.nes.env import NesEnv
     from stepwell.wrappers.nes.ram_map.game import Game
     from stepwell.wrappers.nes.retro_env import from_retro
@@ -28,7 +28,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         __name__,
         {
             "cartridge": ["Cartridge"],
-            "consoles.backends": ["installed_backends"],
+            "emulators": ["installed_backends"],
             "env": ["NesEnv"],
             "ram_map.game": ["Game"],
             "retro_env": ["from_retro"],

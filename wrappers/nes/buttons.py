@@ -1,4 +1,4 @@
-"""The buttons of a joypad, and the sets of them that an agent may choose from."""
+"""The buttons of a joypad: action sets, and boot scripts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import TypeAlias, cast
 
 import gymnasium
 import numpy as np
-
-__all__ = ["ActionSet", "Actions", "Button", "action_set", "parse_buttons", "text_of"]
 
 
 class Button(enum.IntFlag):
@@ -234,3 +232,47 @@ def text_of(mask: int) -> str:
     """
     order = (*VECTOR[7:3:-1], *VECTOR[:4])
     return "+".join(str(button.name) for button in order if mask & button) or "NOOP"
+
+
+# Parts of a script: `Button` bits and a number of frames.
+Boot: TypeAlias = tuple[tuple[int, int], ...]
+
+LONGEST = 100_000  # frames of a script: near half an hour of play
+
+
+def parse_boot(script: str) -> Boot:
+    """Read a boot script such as "NOOP 20, START 3, NOOP 5".
+
+    Args:
+        script: Parts with commas (or line ends) between; each is buttons ("START", "RIGHT+A",
+            "NOOP") and a number of frames.
+
+    Returns:
+        (`Button` bits, frames) of each part.
+
+    Raises:
+        ValueError: A part is not like that.
+
+    Example:
+        >>> parse_boot("NOOP 20, START 3")
+        ((0, 20), (16, 3))
+    """
+    parts = [part.strip() for part in script.replace("\n", ",").split(",")]
+    boot = tuple(_part(part) for part in parts if part)
+    total = sum(frames for _, frames in boot)
+    if total > LONGEST:
+        raise ValueError(f"boot: expected at most {LONGEST:,} frames in all, got {total:,}")
+    return boot
+
+
+def _part(part: str) -> tuple[int, int]:
+    words = part.split()
+    if len(words) != 2 or not words[1].isdecimal() or int(words[1]) < 1:
+        raise ValueError(
+            f"boot: expected parts such as 'START 3' (buttons, then frames, at least 1), "
+            f"got {part!r}; a whole script reads 'NOOP 20, START 3, NOOP 5'"
+        )
+    try:
+        return parse_buttons(words[0]), int(words[1])
+    except ValueError as error:
+        raise ValueError(f"boot, part {part!r}: {error}") from None

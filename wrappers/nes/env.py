@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
@@ -10,23 +12,21 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from stepwell.wrappers.nes.buttons import Actions, action_set
+from stepwell.wrappers.nes.buttons import Actions, ActionSet, action_set
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.consoles.backends import NesBackend, open_console
-from stepwell.wrappers.nes.consoles.console import RAM_BYTES, Console, Image
+from stepwell.wrappers.nes.console import RAM_BYTES, Console, Image
+from stepwell.wrappers.nes.emulators import NesBackend, open_console
 from stepwell.wrappers.nes.play import Play, Pool, Rules
 from stepwell.wrappers.nes.ram_map.game import Game, GameSource
-from stepwell.wrappers.nes.recipe import nes_recipe
 from stepwell.wrappers.nes.snapshot import Snapshot
 from stepwell.wrappers.nes.starts import (
     Boots,
+    Place,
     SnapshotSource,
     StartRule,
     Starts,
     prepare_starts,
 )
-
-__all__ = ["InfoKind", "NesEnv", "Rom"]
 
 Rom: TypeAlias = str | os.PathLike[str] | bytes | Cartridge
 InfoKind: TypeAlias = Literal["vars", "all", "none"]
@@ -145,7 +145,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         self._must_reset = "it has not been reset yet"
         self.metadata = {
             **type(self).metadata,
-            "stepwell": nes_recipe(
+            "stepwell": _recipe(
                 self.cartridge,
                 console,
                 self.game,
@@ -359,3 +359,59 @@ def _check_options(options: dict[str, Any] | None) -> None:
     unknown = sorted(set(options or {}) - {"start"})
     if unknown:
         raise ValueError(f"options: expected 'start' at most, got {', '.join(map(repr, unknown))}")
+
+
+def _recipe(
+    cartridge: Cartridge,
+    console: Console,
+    game: Game,
+    actions: ActionSet,
+    rules: Rules,
+    *,
+    boot: Boots | None,
+    places: Sequence[Place] | None,
+    starts: int,
+    start_rule: str,
+    ram_obs: bool,
+) -> dict[str, Any]:
+    """Everything that identifies the env, as JSON has it, plus the versions that made it.
+
+    Args:
+        cartridge: What is played.
+        console: On what.
+        game: Its RAM map.
+        actions: What may be pressed.
+        rules: How frames are played.
+        boot: The scripts; None for none.
+        places: The snapshots that episodes begin at; None with scripts.
+        starts: Number of starts.
+        start_rule: Of several starts.
+        ram_obs: Whether the RAM is observed.
+
+    Returns:
+        The recipe; `make_nes` adds what it does to the picture.
+    """
+    # Loads in some 10 ms, which `import stepwell` need not take.
+    from importlib.metadata import version
+
+    return {
+        "maker": "NesEnv",
+        "backend": console.name,
+        "cartridge": cartridge.recipe(),
+        "game": game.recipe(),
+        "actions": list(actions.meanings),
+        "is_multibinary": actions.is_vector,
+        "allow_opposites": actions.allow_opposites,
+        **dataclasses.asdict(rules),
+        "boot": boot if boot is None or isinstance(boot, str) else list(boot),
+        "start": None if places is None else [_fingerprint(place) for place in places],
+        "start_rule": start_rule if starts > 1 else None,
+        "ram_obs": ram_obs,
+        "final_observation": "true",
+        "versions": {"gymnasium": version("gymnasium"), console.name: console.version},
+    }
+
+
+def _fingerprint(place: Place) -> str | None:
+    """SHA-256 of a state; None where it has no bytes."""
+    return hashlib.sha256(place.state).hexdigest() if isinstance(place.state, bytes) else None

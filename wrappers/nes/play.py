@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.wrappers.nes.consoles.console import Console, Image
-from stepwell.wrappers.nes.numbers import check_whole, is_real
-from stepwell.wrappers.nes.ram_map.tracker import GameTracker
-
-__all__ = ["Play", "Pool", "Rules"]
+from stepwell.wrappers.nes.console import Console, Image
+from stepwell.wrappers.nes.ram_map.game import GameTracker
 
 Pool: TypeAlias = Literal["max", "none"]
 
@@ -155,3 +153,33 @@ class Play:
         """Go on from where `save` was called."""
         self._held, self.frames = int(state["held"]), int(state["frames"])
         self.truncated = bool(state["truncated"])
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is an integer, Python's or numpy's; True and False are none.
+
+    Example:
+        >>> is_whole(3), is_whole(True), is_whole(3.0)
+        (True, False, False)
+    """
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_real(value: object) -> bool:
+    """Whether it is a number, Python's or numpy's; True and False are none.
+
+    Example:
+        >>> is_real(0.5), is_real(False), is_real("0.5")
+        (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_whole(name: str, value: int, least: int, hint: str = "") -> None:
+    """Raise unless the value is a whole number of at least `least`.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not is_whole(value) or value < least:
+        raise ValueError(f"{name}: expected a whole number from {least}, got {value!r}{hint}")

@@ -10,8 +10,6 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
 
-__all__ = ["StableRetroEnv", "from_retro"]
-
 
 def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
     """Adapt an env of stable-retro, which you already have, so that its episodes are right.

@@ -13,9 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.consoles.console import Console, Image
-
-__all__ = ["Snapshot"]
+from stepwell.wrappers.nes.console import Console, Image
 
 FORMAT = 1
 MOST_BYTES = 64 << 20  # a console has some hundred thousand

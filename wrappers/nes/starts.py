@@ -9,12 +9,10 @@ from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
-from stepwell.wrappers.nes.boot import parse_boot, play_boot
+from stepwell.wrappers.nes.buttons import Boot, parse_boot
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.consoles.console import Console, Image
+from stepwell.wrappers.nes.console import Console, Image
 from stepwell.wrappers.nes.snapshot import Snapshot
-
-__all__ = ["Boots", "Place", "SnapshotSource", "StartRule", "Starts", "prepare_starts"]
 
 StartRule: TypeAlias = Literal["random", "cycle"]
 Boots: TypeAlias = str | Sequence[str]
@@ -118,6 +116,13 @@ def prepare_starts(
         play_boot(console, script)
         places.append(Place(console.save(), console.screen()))
     return places
+
+
+def play_boot(console: Console, boot: Boot) -> None:
+    """Play a script; one of no parts is no frame."""
+    for buttons, frames in boot:
+        for _ in range(frames):
+            console.frame(buttons)
 
 
 def _listed(start: SnapshotSource | Sequence[SnapshotSource]) -> list[SnapshotSource]:

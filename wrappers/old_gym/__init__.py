@@ -1,4 +1,4 @@
 """Envs of the old `gym`, made correct envs of gymnasium's.
 
-`env` has `from_gym`; `nes_py_repair` has `patch_nes_py`. Both are exported by `stepwell.wrappers`.
+`env` has `from_gym`; `nes_py_patch` has `patch_nes_py`. Both are exported by `stepwell.wrappers`.
 """

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded, UnsupportedMode
 
-from stepwell.wrappers.old_gym.outside import (
-    accepts,
-    check_old_env,
-    render_modes,
-    seed_method,
-    what_it_is,
-)
-from stepwell.wrappers.old_gym.spaces import modern_space
 from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
-
-__all__ = ["OldGymEnv", "from_gym"]
 
 AnyInfo = dict[str, Any]
 RENAMED = ("render.modes", "video.frames_per_second")
@@ -280,3 +272,192 @@ def _fits(space: gymnasium.Space[Any], value: object) -> bool:
     except ValueError:
         return False
     return True
+
+
+NEEDED = ("reset", "step", "observation_space", "action_space")
+
+
+def layers(env: object) -> Iterator[Any]:
+    """The env and what it wraps, outermost first."""
+    seen: set[int] = set()
+    inner: Any = env
+    while inner is not None and id(inner) not in seen and hasattr(inner, "step"):
+        seen.add(id(inner))
+        yield inner
+        inner = getattr(inner, "env", None)
+
+
+def check_old_env(env: object) -> None:
+    """Raise unless this is one env of the old API, built, that can run.
+
+    Raises:
+        TypeError: Something else was given, or an env with gym's own checker inside.
+    """
+    if isinstance(env, gymnasium.Env):
+        raise TypeError(
+            f"{type(env).__qualname__} needs no adapter: expected an env of the old gym, got a "
+            "gymnasium env; use it as it is"
+        )
+    if hasattr(env, "num_envs"):
+        raise TypeError(
+            f"from_gym adapts one env: expected an env of the old gym, got a vector env "
+            f"({type(env).__qualname__}); give a factory of one to make_vec: "
+            "make_vec(lambda: from_gym(...), 8)"
+        )
+    missing = [name for name in NEEDED if not hasattr(env, name)]
+    if isinstance(env, type) or missing:
+        lacks = f"{type(env).__qualname__} without {', '.join(missing)}"
+        got = f"the class {env.__qualname__}" if isinstance(env, type) else lacks
+        raise TypeError(
+            f"from_gym adapts an env that is built: expected an object of the old gym's API, got "
+            f"{got}; build the env first"
+        )
+    for layer in layers(env):
+        if type(layer).__name__ == "PassiveEnvChecker":
+            raise TypeError(
+                "gym's own checker fails on the first step with numpy 2: expected an env without "
+                f"it, got {env!s}; build the env by its class, or with gym.make(..., "
+                "disable_env_checker=True)"
+            )
+
+
+def accepts(env: object, method: str, word: str) -> bool:
+    """Whether a method takes a keyword, all the way to the layer that deals with it.
+
+    A wrapper that takes any keywords hands them on, so the layer that it wraps is asked.
+    """
+    for layer in layers(env):
+        try:
+            parameters = inspect.signature(getattr(layer, method)).parameters
+        except (AttributeError, TypeError, ValueError):  # no such method, or none to be looked into
+            return False
+        if word in parameters:
+            return True
+        if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+            return False
+    return True  # the innermost takes any
+
+
+def seed_method(env: object) -> Any:
+    """The env's own `seed`, or None; gym's default counts only where `reset` takes no seed.
+
+    That default does what `reset(seed=)` does, and says at each call that it is deprecated.
+    """
+    method: Any = getattr(env, "seed", None)
+    if not callable(method):
+        return None
+    innermost = list(layers(env))[-1]
+    home = getattr(getattr(type(innermost), "seed", None), "__module__", "")
+    return None if home == "gym.core" and accepts(env, "reset", "seed") else method
+
+
+def render_modes(env: object) -> list[str]:
+    """The render modes that the env's metadata lists, under the new key or the old one."""
+    metadata = getattr(env, "metadata", None) or {}
+    found = metadata.get("render_modes") or metadata.get("render.modes") or []
+    return [str(mode) for mode in found]
+
+
+def what_it_is(env: object) -> dict[str, Any]:
+    """JSON-able facts: the env's class, its wrappers (outermost last), packages and versions."""
+    # Loads in some 10 ms, which `import stepwell` need not take.
+    from importlib.metadata import PackageNotFoundError, version
+
+    chain = [type(layer) for layer in layers(env)]
+    packages = {kind.__module__.partition(".")[0] for layer in chain for kind in layer.__mro__}
+    versions: dict[str, str] = {}
+    for package in sorted(packages):
+        try:
+            versions[package.replace("_", "-")] = version(package)
+        except PackageNotFoundError:
+            pass  # the standard library, or a module that no package brought
+    names = [f"{kind.__module__}:{kind.__qualname__}" for kind in chain]
+    return {"id": names[-1], "wrappers": names[-2::-1], "versions": versions}
+
+
+AnySpace = spaces.Space[Any]
+
+
+def modern_space(space: object, where: str) -> AnySpace:
+    """Make the gymnasium space that is equal to a space of the old `gym`.
+
+    A space is told by the name of its class or of one that it inherits from, so `gym` is not
+    imported. It may be one of gymnasium's already.
+
+    Args:
+        space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them.
+        where: What the space is of, for messages.
+
+    Raises:
+        TypeError: It is none of these, or lacks what one of these has.
+
+    Example:
+        >>> class Discrete:
+        ...     n = 7
+        >>> modern_space(Discrete(), "action_space")
+        Discrete(7)
+    """
+    for kind in type(space).__mro__:
+        make = _MAKERS.get(kind.__name__)
+        if make is not None:
+            return _made(make, space, where)
+    raise TypeError(
+        f"{where} cannot be turned into gymnasium's: expected {', '.join(_MAKERS)}, got "
+        f"{type(space).__module__}.{type(space).__qualname__}; set it to one of them first"
+    )
+
+
+def _made(make: Callable[[Any, str], AnySpace], space: object, where: str) -> AnySpace:
+    try:
+        return make(space, where)
+    except AttributeError as error:
+        raise TypeError(
+            f"{where} cannot be turned into gymnasium's: expected a {type(space).__qualname__} "
+            f"with the attributes of gym's, got one where {error}; set it to gymnasium's own space"
+        ) from None
+
+
+def _box(space: Any, where: str) -> AnySpace:
+    if space.dtype is None:
+        raise TypeError(
+            f"{where} has no dtype: expected one, got None; set it to gymnasium's own Box"
+        )
+    return spaces.Box(space.low, space.high, tuple(space.shape), np.dtype(space.dtype).type)
+
+
+def _discrete(space: Any, where: str) -> AnySpace:
+    dtype = np.dtype(getattr(space, "dtype", None) or np.int64).type
+    return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)), dtype=dtype)
+
+
+def _multi_discrete(space: Any, where: str) -> AnySpace:
+    dtype = np.dtype(space.dtype or np.int64).type
+    start = getattr(space, "start", None)  # gymnasium's
+    return spaces.MultiDiscrete(np.asarray(space.nvec), dtype=dtype, start=start)
+
+
+def _multi_binary(space: Any, where: str) -> AnySpace:
+    return spaces.MultiBinary(int(space.n) if np.ndim(space.n) == 0 else tuple(space.n))
+
+
+def _dict(space: Any, where: str) -> AnySpace:
+    parts: Mapping[str, object] = space.spaces
+    return spaces.Dict(
+        {key: modern_space(part, f"{where}[{key!r}]") for key, part in parts.items()}
+    )
+
+
+def _tuple(space: Any, where: str) -> AnySpace:
+    return spaces.Tuple(
+        [modern_space(part, f"{where}[{index}]") for index, part in enumerate(space.spaces)]
+    )
+
+
+_MAKERS: dict[str, Callable[[Any, str], AnySpace]] = {
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": _multi_binary,
+    "Dict": _dict,
+    "Tuple": _tuple,
+}

@@ -14,7 +14,7 @@ from numpy.testing import assert_equal
 
 from stepwell.wrappers.check.report import VectorEnvReport
 from stepwell.wrappers.check.vector_env import check_vector_env
-from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import vectorize
 from support.envs.fakes import (
     CounterEnv,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from demo_rom import build_rom
 from stepwell.wrappers.nes.cartridge import LARGEST, Cartridge
-from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.emulators import NesBackend
 from support.envs.nes_backends import BOOT, RIGHT, console_of, each_backend, play
 
 ROM = build_rom()

@@ -15,8 +15,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 import stepwell as sw
 from stepwell.wrappers.nes import make_nes
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.consoles.console import Image
+from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.emulators import NesBackend
 from support.envs.nes_backends import (
     ANY,
     INSTALLED,

@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 
 from demo_rom import RAM, build_rom
 from stepwell.wrappers.nes.buttons import text_of
-from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 from support.envs.nes_backends import (
     LEFT,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from demo_rom import RAM
-from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 from support.envs.nes_backends import (
     ANY,

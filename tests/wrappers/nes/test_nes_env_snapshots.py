@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_rom import write_demo
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.consoles.console import Image
+from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.snapshot import Snapshot
 from support.envs.nes_backends import (
     ANY,

@@ -10,11 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from stepwell.wrappers.nes.ram_map.map_table import MOST_DEPTH, MapTable, map_text, nearest
-from stepwell.wrappers.nes.ram_map.measured import COMPARING
-from stepwell.wrappers.nes.ram_map.toml_map import RamMap, read_map
-
-__all__ = ["integration", "read_retro"]
+from stepwell.wrappers.nes.ram_map.toml_map import (
+    MOST_DEPTH,
+    MapTable,
+    RamMap,
+    map_text,
+    nearest,
+    read_map,
+)
+from stepwell.wrappers.nes.ram_map.variables import COMPARING
 
 COLLECTIONS = ("stable", "contrib", "experimental")
 # Buttons by their bits, lowest first, as stable-retro numbers them; it orders actions by them.
