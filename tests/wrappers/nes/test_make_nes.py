@@ -17,6 +17,7 @@ import stepwell as sw
 from stepwell.wrappers.nes import make_nes
 from stepwell.wrappers.nes.console import Image
 from stepwell.wrappers.nes.emulators import NesBackend
+from stepwell.wrappers.testing import assert_vector_env
 from support.envs.nes_backends import (
     ANY,
     INSTALLED,
@@ -189,8 +190,7 @@ def test_stepwells_own_checker_has_nothing_to_say(
     demo: tuple[Path, Path], backend: NesBackend
 ) -> None:
     with envs_of(demo, 2, backend, max_frames=60, size=(12, 12)) as envs:
-        report = sw.check_vector_env(envs, steps=60)
-    assert report.is_fine, str(report)
+        report = assert_vector_env(envs, steps=60)
     assert (report.autoreset, report.final_observation) == ("next_step", "true")
 
 

@@ -259,7 +259,7 @@ def test_attributes_and_methods_are_reached_in_the_workers(make: Make) -> None:
     assert envs.get_attr("tag") == (9, 9, 9)
     envs.reset()
     assert_equal(envs.call("observation"), [[0, 0, 9]] * 3)
-    with pytest.raises(ValueError, match="values.*3.*got 2"):
+    with pytest.raises(ValueError, match=r"values.*3.*got 2"):
         envs.set_attr("tag", [1, 2])
     with pytest.raises(AttributeError, match="no_such") as caught:
         envs.get_attr("no_such")
@@ -384,7 +384,7 @@ def test_actions_that_do_not_fit_are_refused_before_anything_moves(make: Make) -
     envs.reset()
     with pytest.raises(ValueError, match=r"actions.*\(2,\).*\(3,\)"):
         envs.step(np.zeros(3, np.int64))
-    with pytest.raises(TypeError, match="actions.*int64.*float64"):
+    with pytest.raises(TypeError, match=r"actions.*int64.*float64"):
         envs.step(np.zeros(2))
     assert_equal(envs.step(np.zeros(2, np.int32))[0][:, 1], [1, 1])
 
@@ -402,7 +402,7 @@ def test_an_env_that_cannot_be_built_says_why() -> None:
 
 
 def test_envs_with_different_spaces_are_refused() -> None:
-    with pytest.raises(ValueError, match="observation space.*env 0"):
+    with pytest.raises(ValueError, match=r"observation space.*env 0"):
         WorkerVectorEnv([CounterEnv, SeededEnv], num_workers=1)
 
 
@@ -681,7 +681,7 @@ def test_a_space_without_a_fixed_shape_is_refused_by_name() -> None:
 
 def test_seeds_and_masks_of_a_wrong_length_are_refused(make: Make) -> None:
     envs = make([CounterEnv] * 2)
-    with pytest.raises(ValueError, match="seed.*expected 2.*got 3"):
+    with pytest.raises(ValueError, match=r"seed.*expected 2.*got 3"):
         envs.reset(seed=[1, 2, 3])
     with pytest.raises(ValueError, match=r"reset_mask'\].*bool"):
         envs.reset(options={"reset_mask": np.array([1, 0])})
