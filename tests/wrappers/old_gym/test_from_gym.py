@@ -143,7 +143,7 @@ def test_no_info_counts_as_an_empty_one() -> None:
 
 def test_an_info_that_is_no_dict_is_refused() -> None:
     env = answering(lambda _, screen: (screen, 0, False, [1]))
-    with pytest.raises(ValueError, match="info is wrong: expected a dict, got list"):
+    with pytest.raises(ValueError, match=r"info.*dict.*list"):
         env.step(0)
 
 

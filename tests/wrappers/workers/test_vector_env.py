@@ -545,10 +545,10 @@ def test_workers_end_when_the_vector_env_is_forgotten(make: Make) -> None:
 
 SCRIPT_HEAD = f"""
 import os, signal, sys, time
-sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT / "tests/wrappers")!r}]
+sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT / "tests/wrappers/workers")!r}]
 import numpy as np
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
-from test_workers import PidEnv, SlowEnv, worker_pids
+from test_vector_env import PidEnv, SlowEnv, worker_pids
 """
 
 
