@@ -1,4 +1,4 @@
-"""Environment wrappers, one behaviour each, and the makers that put them together."""
+"""Environment wrappers, one behavior each, and functions that make vector envs of them."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from stepwell.wrappers.pixels import Crop, Grayscale, Resize
 from stepwell.wrappers.rewards import ClipReward, SignReward
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
-if TYPE_CHECKING:  # loaded when it is first asked for
+if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.check.vector_env import check_vector_env
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym

@@ -17,50 +17,50 @@ Image = npt.NDArray[np.uint8]
 
 
 class Emulator(Protocol):
-    """What is used of `ale_py.ALEInterface`."""
+    """The methods of `ale_py.ALEInterface` that the wrappers use."""
 
     def act(self, action: object, paddle_strength: float, /) -> int:
         """Play one frame and return its reward."""
         ...
 
     def game_over(self, *, with_truncation: bool) -> bool:
-        """Tell whether the game has ended."""
+        """Return True if the game has ended."""
         ...
 
     def lives(self) -> int:
-        """Count the lives that are left."""
+        """Return the number of lives left."""
         ...
 
     def getEpisodeFrameNumber(self) -> int:
-        """Count the frames since the game was reset."""
+        """Return the number of frames since the game was reset."""
         ...
 
     def getFrameNumber(self) -> int:
-        """Count the frames since the game was loaded."""
+        """Return the number of frames since the game was loaded."""
         ...
 
     def getScreenGrayscale(self, array: npt.NDArray[np.uint8], /) -> None:
-        """Write the screen's gray levels [H, W]."""
+        """Write the gray levels of the screen into an array [H, W]."""
         ...
 
     def getScreenRGB(self, array: npt.NDArray[np.uint8], /) -> None:
-        """Write the screen's colours [H, W, 3]."""
+        """Write the colors of the screen into an array [H, W, 3]."""
         ...
 
     def getScreenDims(self) -> tuple[int, int]:
-        """Rows and columns of the screen."""
+        """Return the rows and columns of the screen."""
         ...
 
     def getAvailableModes(self) -> list[int]:
-        """The game's modes."""
+        """Return the modes of the game."""
         ...
 
     def getAvailableDifficulties(self) -> list[int]:
-        """The game's difficulties."""
+        """Return the difficulties of the game."""
         ...
 
     def setInt(self, key: str, value: int, /) -> None:
-        """Set a setting, which counts from the next time a game is loaded."""
+        """Change a setting; it takes effect when the next game is loaded."""
         ...
 
 
@@ -68,7 +68,7 @@ def emulator_of(env: gymnasium.Env[Any, Any]) -> Emulator:
     """Return the emulator inside an ale-py `AtariEnv`, bare or wrapped.
 
     Raises:
-        ValueError: There is none.
+        ValueError: The env has no emulator.
     """
     ale = getattr(env.unwrapped, "ale", None)
     if ale is None:
@@ -77,7 +77,7 @@ def emulator_of(env: gymnasium.Env[Any, Any]) -> Emulator:
 
 
 def quiet_emulators() -> None:
-    """Keep ale-py's banner off stderr, as its own envs do, but before the first one is made."""
+    """Suppress ale-py's banner on stderr, as its own envs do, before the first one is made."""
     import ale_py
 
     mode = ale_py.LoggerMode.Error  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -85,14 +85,14 @@ def quiet_emulators() -> None:
 
 
 def emulator_actions(meanings: list[str]) -> list[object]:
-    """Translate the names of actions into what `Emulator.act` takes."""
+    """Convert names of actions to arguments of `Emulator.act`."""
     import ale_py
 
     return [getattr(ale_py.Action, meaning) for meaning in meanings]
 
 
 def emulator_info(ale: Emulator) -> dict[str, Any]:
-    """Build the info that ale-py's `AtariEnv` gives at this moment."""
+    """Return the info that ale-py's `AtariEnv` returns in the current state."""
     return {
         "lives": ale.lives(),
         "episode_frame_number": ale.getEpisodeFrameNumber(),
@@ -101,7 +101,7 @@ def emulator_info(ale: Emulator) -> dict[str, Any]:
 
 
 def action_meanings(env: gymnasium.Env[Any, Any]) -> list[str]:
-    """Name each action, as `["NOOP", "FIRE", ...]`; empty when the env has no names.
+    """Return the name of each action, as `["NOOP", "FIRE", ...]`, or [] if the env has none.
 
     Example:
         >>> import gymnasium
@@ -118,7 +118,7 @@ LARGEST_SEED = 2**31 - 1  # the emulator's setting is a signed 32-bit integer
 class EmulatorSeed(
     gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
 ):
-    """Seed the emulator with the very seed that `reset` is given.
+    """Seed the emulator with the seed of `reset` itself.
 
     ale-py's `AtariEnv` seeds its emulator with a hash of the seed, ale-py's vector env with the
     seed itself. Under this wrapper both draw the same sticky actions from the same seed.
@@ -127,7 +127,7 @@ class EmulatorSeed(
         env: An ale-py `AtariEnv`, bare or wrapped.
 
     Raises:
-        ValueError: The env is no Atari env, or on `reset`: the seed is not in 0 .. 2**31 - 1.
+        ValueError: The env is not an Atari env, or in `reset`: the seed is not in 0 .. 2**31 - 1.
 
     Example:
         >>> import ale_py, gymnasium
@@ -145,7 +145,7 @@ class EmulatorSeed(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Reset, after seeding the emulator and the env's generator when a seed is given."""
+        """Reset the env; with a seed, seed the emulator and the env's generator first."""
         if seed is not None:
             self._seed(seed)
         return self.env.reset(options=options)
@@ -155,16 +155,18 @@ class EmulatorSeed(
             raise ValueError(f"seed: expected 0 to {LARGEST_SEED}, got {seed}")
         self.env.unwrapped.np_random = np_random(seed)[0]
         self._ale.setInt("random_seed", seed)
-        cast("AtariEnv", self.env.unwrapped).load_game()  # the emulator takes its seed as it loads
+        cast(
+            "AtariEnv", self.env.unwrapped
+        ).load_game()  # the emulator reads its seed when it loads a game
 
 
 class AleFrameSkip(
     gymnasium.Wrapper[Image, int, Image, int], gymnasium.utils.RecordConstructorArgs
 ):
-    """`FrameSkip` over `TimeLimit`, made for ale-py: the same frames, rewards and ends, sooner.
+    """`FrameSkip` and `TimeLimit` in one wrapper for ale-py: the same results in less time.
 
-    It drives the emulator itself, because `AtariEnv.step` makes a new screen and a new info for
-    every single frame. A game that ends on its last allowed frame is terminated, not truncated.
+    It calls the emulator directly, because `AtariEnv.step` builds a new screen and a new info for
+    every frame. A game that ends on its last allowed frame is terminated, not truncated.
 
     Args:
         env: An ale-py `AtariEnv` with `frameskip=1` and image observations, bare or wrapped.
@@ -174,7 +176,7 @@ class AleFrameSkip(
             `reset` returned; None for no limit.
 
     Raises:
-        ValueError: The env is not as described, or a number is below 1.
+        ValueError: The env is not as described above, or a number is below 1.
 
     Example:
         >>> import ale_py, gymnasium
@@ -211,17 +213,17 @@ class AleFrameSkip(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
-        """Reset the env and the count of frames."""
+        """Reset the env and the frame count."""
         self._frames = 0
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: int) -> tuple[Image, float, bool, bool, dict[str, Any]]:
-        """Play up to `skip` frames; the reward is the sum over those that were played."""
+        """Play up to `skip` frames; the reward is the sum over the frames played."""
         ale, act, move = self._ale, self._ale.act, self._actions[action]
         before, frames, most = self._before, 1, self._frames_left()
         reward = act(move, 1.0)
         while frames < most and not ale.game_over(with_truncation=False):
-            if before is not None:  # any frame may turn out to be the last but one
+            if before is not None:  # any frame can be the second to last
                 self._read(before)
             reward += act(move, 1.0)
             frames += 1
@@ -232,13 +234,13 @@ class AleFrameSkip(
         return image, float(reward), terminated, truncated, emulator_info(ale)
 
     def _frames_left(self) -> int:
-        """How many frames this step may play."""
+        """Return the number of frames that this step may play."""
         if self.max_frames is None:
             return self.skip
         return min(self.skip, self.max_frames - self._frames)
 
     def _image(self, before: Image | None) -> Image:
-        """The screen, pooled with the frame before it if there is one, in memory of its own."""
+        """Return a new array with the screen, pooled with the previous frame if there is one."""
         self._read(self._now)
         return self._now.copy() if before is None else np.maximum(self._now, before)
 

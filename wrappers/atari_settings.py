@@ -10,7 +10,7 @@ import gymnasium
 
 
 def game_ids() -> dict[str, str]:
-    """Map each single-player game that ale-py brings to its Gymnasium id.
+    """Map each single-player game of ale-py to its Gymnasium id.
 
     Example:
         >>> game_ids()["ms_pacman"]
@@ -24,7 +24,7 @@ def game_ids() -> dict[str, str]:
 
 
 def atari_games() -> tuple[str, ...]:
-    """Name the games that `make_atari` can make, in alphabetical order.
+    """Return the names of the games of `make_atari`, in alphabetical order.
 
     Example:
         >>> "pong" in atari_games()
@@ -34,16 +34,16 @@ def atari_games() -> tuple[str, ...]:
 
 
 def find_game(name: str) -> str:
-    """Find the game that a name means: "ms_pacman", "MsPacman" or "ALE/MsPacman-v5".
+    """Find a game by name: "ms_pacman", "MsPacman" or "ALE/MsPacman-v5".
 
     Args:
-        name: A game's own name, in any case and with or without underscores, or its Gymnasium id.
+        name: Name of the game, in any case and with or without underscores, or its Gymnasium id.
 
     Returns:
-        The name in snake case, as ale-py has it.
+        The name in snake case, as in ale-py.
 
     Raises:
-        ValueError: No such game; the message names the nearest ones.
+        ValueError: There is no such game; the message lists the closest names.
 
     Example:
         >>> find_game("ALE/MsPacman-v5")
@@ -54,7 +54,7 @@ def find_game(name: str) -> str:
     if key in games:
         return games[key]
     nearest = [games[near] for near in difflib.get_close_matches(key, games, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "atari_games() names them all"
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "atari_games() lists all games"
     raise ValueError(
         f"unknown Atari game: expected a name such as 'pong', 'Pong' or 'ALE/Pong-v5', "
         f"got {name!r}; {hint}"
@@ -66,14 +66,14 @@ def _key(name: str) -> str:
 
 
 def atari_name(env: str) -> str | None:
-    """The game that a name means for `make_atari`; None when it is another env's name.
+    """Return the name if it is a game of `make_atari`, or None if it is that of another env.
 
     Example:
         >>> atari_name("ALE/Pong-v5"), atari_name("Pong"), atari_name("CartPole-v1")
         ('ALE/Pong-v5', 'Pong', None)
     """
     if env.startswith("ALE/"):
-        find_game(env)  # says which games there are
+        find_game(env)  # raises with the closest names
         return env
     if ":" in env or env in gymnasium.registry:
         return None
@@ -93,10 +93,10 @@ LARGEST = 2**31 - 2  # the native backend counts frames in signed 32-bit integer
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AtariSettings:
-    """The choices that `make_atari` offers, by the same names; see there for what they mean.
+    """The settings of `make_atari`, which documents them.
 
     Raises:
-        ValueError: A value is out of its range.
+        ValueError: A value is out of range.
     """
 
     game: str
@@ -131,8 +131,8 @@ class AtariSettings:
             _check_size(self.size)
 
     def recipe(self, backend: Backend) -> dict[str, object]:
-        """Everything that identifies the env, as JSON has it, plus the versions that made it."""
-        # Loads in some 10 ms, which `import stepwell` need not take.
+        """Return JSON data that identifies the env, with the versions of the packages."""
+        # Imported here because it takes 10 ms.
         from importlib.metadata import version
 
         return {

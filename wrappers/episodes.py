@@ -21,24 +21,24 @@ from stepwell.wrappers.ale_env import (
 class NoopStart(
     gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
 ):
-    """Do nothing for a random number of frames after each reset, so that starts differ.
+    """Play a random number of no-op frames after each reset, so that starts differ.
 
-    The number is drawn uniformly from 0 to `noop_max`, both included, from the env's own
-    generator, and is recorded in the reset's `info["noops"]`. Should the game end meanwhile, it is
-    reset and the rest of the no-ops follow. Source: Mnih et al. 2015, "Human-level control through
+    The number is drawn uniformly from 0 to `noop_max` (inclusive) with the env's generator, and
+    recorded in the reset's `info["noops"]`. If the game ends during the no-ops, it is reset and the
+    remaining no-ops follow. Source: Mnih et al. 2015, "Human-level control through
     deep reinforcement learning", Methods.
 
-    A few Atari games have no NOOP among their own actions (Backgammon, Video Checkers). There the
-    emulator itself plays the idle frames.
+    A few Atari games have no NOOP among their actions (Backgammon, Video Checkers). For these the
+    no-ops are played through the emulator.
 
     Args:
-        env: An env that advances one frame a step, with Discrete actions.
-        noop_max: The greatest number of no-ops, at least 0.
-        noop_action: The action that does nothing.
+        env: An env that advances one frame per step, with Discrete actions.
+        noop_max: Maximum number of no-ops, at least 0.
+        noop_action: The no-op action.
 
     Raises:
-        ValueError: `noop_max` is negative, or the env says that `noop_action` does something, or
-            the emulator is to play the idle frames below wrappers that change its screens.
+        ValueError: `noop_max` is negative, or `noop_action` is not the env's NOOP, or the game has
+            no NOOP and a wrapper changes its screens.
 
     Example:
         >>> import gymnasium
@@ -62,7 +62,7 @@ class NoopStart(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Reset, then do nothing for the drawn number of frames."""
+        """Reset, then play the drawn number of no-ops."""
         observation, info = self.env.reset(seed=seed, options=options)
         noops = int(self.np_random.integers(self.noop_max + 1))
         for _ in range(noops):
@@ -70,13 +70,13 @@ class NoopStart(
                 observation, _, terminated, truncated, info = self.env.step(self.noop_action)
                 is_over = terminated or truncated
             else:
-                observation, is_over, info = self._idle(self._ale)
+                observation, is_over, info = self._emulator_noop(self._ale)
             if is_over:
                 observation, info = self.env.reset(options=options)
         return observation, {**info, "noops": noops}
 
-    def _idle(self, ale: Emulator) -> tuple[ObsType, bool, dict[str, Any]]:
-        """Play a frame without any action of the env's."""
+    def _emulator_noop(self, ale: Emulator) -> tuple[ObsType, bool, dict[str, Any]]:
+        """Play one no-op frame through the emulator."""
         (noop,) = emulator_actions(["NOOP"])
         ale.act(noop, 1.0)
         shape = cast("tuple[int, ...]", self.env.observation_space.shape)
@@ -114,7 +114,7 @@ class FireReset(
     """Press FIRE for one frame after each reset, for games that start only then.
 
     Args:
-        env: An Atari env that advances one frame a step and has a FIRE action.
+        env: An Atari env that advances one frame per step and has a FIRE action.
 
     Raises:
         ValueError: The env has no action named FIRE.
@@ -139,7 +139,7 @@ class FireReset(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Reset, then press FIRE; a game that ends on it is reset and left as it is."""
+        """Reset, then press FIRE; if that ends the game, reset once more without FIRE."""
         self.env.reset(seed=seed, options=options)
         observation, _, terminated, truncated, info = self.env.step(self.fire_action)
         if terminated or truncated:
@@ -150,18 +150,18 @@ class FireReset(
 class EpisodicLife(
     gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
 ):
-    """End the learner's episode with `terminated` when a life is lost; the game itself goes on.
+    """Report `terminated` when a life is lost, and continue the same game after `reset`.
 
-    The reset that follows a lost life leaves the game alone and returns the current observation:
-    no frame is lost between the two episodes. `info["game_over"]` says whether the game is really
-    over, so that the score of the whole game can be kept. A reset with a seed or with options, or
-    one that does not follow a lost life, is a real one. Losing the last life is the game's own end.
+    The reset after a lost life does not reset the game but returns the current observation, so no
+    frame is lost between the two episodes. `info["game_over"]` is True when the game has ended, so
+    that the score of the whole game can be computed. A reset with a seed or options, or one that
+    does not follow a lost life, resets the game. Losing the last life ends the game itself.
 
     Args:
-        env: An env whose info holds `"lives"` after each reset and step, as ale-py's does.
+        env: An env whose info has `"lives"` after each reset and step, as ale-py's has.
 
     Raises:
-        KeyError: On `reset` or `step`, when the env's info holds no `"lives"`.
+        KeyError: In `reset` or `step`: the env's info has no `"lives"`.
 
     Example:
         >>> import ale_py, gymnasium
@@ -174,27 +174,27 @@ class EpisodicLife(
         gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         self._lives = 0
-        self._goes_on: tuple[ObsType, dict[str, Any]] | None = None
+        self._continued: tuple[ObsType, dict[str, Any]] | None = None
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the game; a lost life is reported as `terminated`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         game_over = terminated or truncated
         lives = _lives(info)
-        # Some games show 0 lives for a few frames before they end: their end is enough.
+        # Some games report 0 lives for a few frames before they end; the end itself is reported.
         lost = 0 < lives < self._lives and not game_over
         self._lives = lives
         info = {**info, "game_over": game_over}
-        self._goes_on = (copy.deepcopy(observation), info) if lost else None
+        self._continued = (copy.deepcopy(observation), info) if lost else None
         return observation, reward, terminated or lost, truncated, info
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Reset the game if it is over; after a lost life, return where it stands."""
-        goes_on, self._goes_on = self._goes_on, None
-        if goes_on is not None and seed is None and not options:
-            return goes_on
+        """Reset the game if it has ended; after a lost life, return the current observation."""
+        continued, self._continued = self._continued, None
+        if continued is not None and seed is None and not options:
+            return continued
         observation, info = self.env.reset(seed=seed, options=options)
         self._lives = _lives(info)
         return observation, {**info, "game_over": False}

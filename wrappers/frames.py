@@ -15,24 +15,24 @@ Array = npt.NDArray[Any]
 class FrameSkip(
     gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
 ):
-    """Repeat each action for `skip` frames; sum the rewards, show the last two frames as one.
+    """Repeat each action for `skip` frames, sum the rewards and pool the last two frames.
 
     Old consoles draw some sprites only every second frame, hence the pixel-wise maximum of the
     last two frames (Mnih et al. 2015, "Human-level control through deep reinforcement learning",
-    Methods). Only frames of the same step are ever pooled. When the episode ends inside a step,
-    the step stops there and its observation shows that very frame, pooled with the one before it
-    if the step had one. `gymnasium.wrappers.MaxAndSkipObservation` and `AtariPreprocessing`
-    (gymnasium 1.4.0) and ale-py's vector env show an older frame instead.
+    Methods). Only frames of the same step are pooled. When the episode ends inside a step, the
+    step stops and its observation shows the last frame, pooled with the previous frame of the step
+    if there is one. `gymnasium.wrappers.MaxAndSkipObservation` and `AtariPreprocessing`
+    (Gymnasium 1.4.0) and ale-py's vector env show an older frame instead.
 
-    The info is that of the last frame.
+    The info is the info of the last frame.
 
     Args:
-        env: An env that advances one frame a step; its observation is an array if `pool` is "max".
+        env: An env that advances one frame per step; pool="max" needs a Box observation space.
         skip: Frames per step, at least 1.
-        pool: "max" for the maximum of the last two frames, "none" for the last frame alone.
+        pool: "max" for the maximum of the last two frames, "none" for the last frame.
 
     Raises:
-        ValueError: `skip` is below 1, or `pool` is unknown, or "max" without a Box observation.
+        ValueError: `skip` is below 1, or `pool` is unknown or does not fit the observations.
 
     Example:
         >>> import gymnasium
@@ -60,12 +60,12 @@ class FrameSkip(
         )
 
     def step(self, action: ActType) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
-        """Repeat `action`; the reward is the sum over the frames that were played."""
+        """Repeat `action`; the reward is the sum over the frames played."""
         before = self._before
         observation, reward, terminated, truncated, info = self.env.step(action)
         total, frames = _scalar(reward), 1
         while frames < self.skip and not (terminated or truncated):
-            if before is not None:  # a copy: the env may draw the next frame into the same array
+            if before is not None:  # copy: the env may reuse its observation array
                 np.copyto(before, cast("npt.NDArray[Any]", observation))
             observation, reward, terminated, truncated, info = self.env.step(action)
             total, frames = total + _scalar(reward), frames + 1
@@ -75,7 +75,7 @@ class FrameSkip(
 
 
 def _scalar(reward: SupportsFloat) -> float:
-    return float(np.asarray(reward).item())  # some envs give arrays of shape (1,)
+    return float(np.asarray(reward).item())  # some envs return arrays of shape (1,)
 
 
 def _check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> None:
@@ -93,19 +93,19 @@ def _check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> N
 class FrameStack(
     gymnasium.Wrapper[Array, ActType, Array, ActType], gymnasium.utils.RecordConstructorArgs
 ):
-    """Show the newest `size` observations as one array, oldest first.
+    """Stack the newest `size` observations in one array, the oldest first.
 
-    Unlike `gymnasium.wrappers.FrameStackObservation` (1.4.0) it copies each observation when it
-    arrives, so that an env which hands out one live buffer is stacked right.
+    Unlike `gymnasium.wrappers.FrameStackObservation` (1.4.0) it copies each observation directly,
+    so envs that reuse their observation array are handled.
 
     Args:
         env: An env with a Box observation of shape S.
         size: Observations in a stack, at least 1; the new shape is `(size, *S)`.
-        padding: What stands before an episode's first observation: "zero" (as ale-py's vector
-            env does) or "repeat" (the first observation again, as gymnasium does).
+        padding: Padding before the first observation of an episode: "zero" (like ale-py's vector
+            env) or "repeat" (the first observation, like Gymnasium).
 
     Raises:
-        ValueError: `size` is below 1, `padding` is unknown, or the observation is no Box.
+        ValueError: `size` is below 1, `padding` is unknown, or the observation space is not a Box.
 
     Example:
         >>> import gymnasium
@@ -131,7 +131,7 @@ class FrameStack(
         self._stack: Array = np.zeros(low.shape, space.dtype)
 
     def step(self, action: ActType) -> tuple[Array, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step, and show the stack that ends with the new observation."""
+        """Step, and return the stack that ends with the new observation."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._stack[:-1] = self._stack[1:]
         self._stack[-1] = observation
@@ -140,7 +140,7 @@ class FrameStack(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Reset, and show the first observation behind its padding."""
+        """Reset, and return the first observation after its padding."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._stack[:-1] = 0 if self.padding == "zero" else observation
         self._stack[-1] = observation

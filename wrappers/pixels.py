@@ -15,11 +15,11 @@ Image = npt.NDArray[np.uint8]
 
 
 def image_space(env: gymnasium.Env[Any, Any], wrapper: str) -> gymnasium.spaces.Box[Any]:
-    """Return the env's observation space, which must be that of a uint8 image.
+    """Return the env's observation space after checking that it is a uint8 image.
 
     Args:
-        env: The env to look at.
-        wrapper: Who asks, for the message.
+        env: The env.
+        wrapper: Name of the wrapper, for the error message.
 
     Raises:
         ValueError: The observation is not a uint8 array [H, W] or [H, W, C].
@@ -29,20 +29,20 @@ def image_space(env: gymnasium.Env[Any, Any], wrapper: str) -> gymnasium.spaces.
     if not isinstance(space, gymnasium.spaces.Box) or not is_image:
         raise ValueError(
             f"{wrapper}: expected a uint8 image [H, W] or [H, W, C], got {space}; "
-            "apply it where the observation still is an image"
+            "apply it before wrappers that change the image"
         )
     return space  # pyright: ignore[reportUnknownVariableType]
 
 
 def require_opencv() -> None:
-    """Raise an ImportError that names the cures when OpenCV cannot be imported."""
+    """Raise an ImportError with installation hints if OpenCV cannot be imported."""
     try:
         import cv2  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise ImportError(
-            f"resizing and graying need OpenCV, and cv2 cannot be imported ({error}): either "
-            "install opencv-python-headless instead of opencv-python, or install the system "
-            "library that it lacks (on Debian and Ubuntu: apt install libgl1)"
+            f"Resize and Grayscale need OpenCV, and cv2 cannot be imported ({error}): either "
+            "install opencv-python-headless instead of opencv-python, or install the missing "
+            "system library (on Debian and Ubuntu: apt install libgl1)"
         ) from error
 
 
@@ -56,7 +56,7 @@ def area_resize(image: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> npt
 
 
 def gray(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The luma of an RGB image [H, W, 3]: [H, W], in memory of its own."""
+    """Return the luma [H, W] of an RGB image [H, W, 3] in a new array."""
     import cv2
 
     out = np.empty(image.shape[:2], np.uint8)
@@ -65,7 +65,7 @@ def gray(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def rgb_of_bgrx(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """An RGB image [H, W, 3], in memory of its own, of pixels [H, W, 4]: blue, green, red, none."""
+    """Convert pixels [H, W, 4] (blue, green, red, unused) to a new RGB image [H, W, 3]."""
     import cv2
 
     out = np.empty((*pixels.shape[:2], 3), np.uint8)
@@ -76,17 +76,18 @@ def rgb_of_bgrx(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 class Crop(
     gymnasium.ObservationWrapper[Image, ActType, Image], gymnasium.utils.RecordConstructorArgs
 ):
-    """Cut rows and columns off the edges of an image, e.g. a scoreboard.
+    """Crop rows and columns at the edges of an image, such as a scoreboard.
 
     Args:
         env: An env whose observation is a uint8 image [H, W] or [H, W, C].
-        top: Rows to cut off above.
-        bottom: Rows to cut off below.
-        left: Columns to cut off on the left.
-        right: Columns to cut off on the right.
+        top: Rows to remove at the top.
+        bottom: Rows to remove at the bottom.
+        left: Columns to remove on the left.
+        right: Columns to remove on the right.
 
     Raises:
-        ValueError: The observation is no uint8 image, a number is negative, or nothing is left.
+        ValueError: The observation is not a uint8 image, a number is negative, or no pixel is
+            left.
 
     Example:
         >>> import ale_py, gymnasium
@@ -121,24 +122,24 @@ class Crop(
         )
 
     def observation(self, observation: Image) -> Image:
-        """Return what is left, in memory of its own."""
+        """Return the cropped image in a new array."""
         return observation[self._window].copy()
 
 
 class Grayscale(
     gymnasium.ObservationWrapper[Image, ActType, Image], gymnasium.utils.RecordConstructorArgs
 ):
-    """Show the luma of a uint8 RGB image, 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), rounded.
+    """Convert a uint8 RGB image to luma, 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), rounded.
 
-    The pixels are those of OpenCV's `COLOR_RGB2GRAY`; `gymnasium.wrappers.GrayscaleObservation`
-    weighs the colours otherwise (BT.709) and cuts the fraction off. Atari's emulator has gray
-    levels of its own, which `make_atari` uses instead.
+    The pixels equal OpenCV's `COLOR_RGB2GRAY`; `gymnasium.wrappers.GrayscaleObservation` uses the
+    weights of BT.709 and truncates. ale-py's emulator computes its own gray levels, which
+    `make_atari` uses instead.
 
     Args:
         env: An env whose observation is a uint8 image [H, W, 3]; the new one is [H, W].
 
     Raises:
-        ValueError: The observation is no such image.
+        ValueError: The observation is not a uint8 RGB image.
         ImportError: OpenCV cannot be imported.
 
     Example:
@@ -153,7 +154,7 @@ class Grayscale(
         if len(shape) != 3 or shape[2] != 3:
             raise ValueError(
                 f"Grayscale: expected an RGB image [H, W, 3], got {shape}; "
-                "apply it where the observation still is in colour"
+                "apply it while the observation is in color"
             )
         require_opencv()
         gymnasium.utils.RecordConstructorArgs.__init__(self)
@@ -161,25 +162,24 @@ class Grayscale(
         self.observation_space = gymnasium.spaces.Box(0, 255, shape[:2], np.uint8)
 
     def observation(self, observation: Image) -> Image:
-        """Return the gray image, in memory of its own."""
+        """Return the gray image in a new array."""
         return gray(observation)
 
 
 class Resize(
     gymnasium.ObservationWrapper[Image, ActType, Image], gymnasium.utils.RecordConstructorArgs
 ):
-    """Resize a uint8 image by averaging areas, as OpenCV's `INTER_AREA` does.
+    """Resize a uint8 image by averaging areas, like OpenCV's `INTER_AREA`.
 
-    The pixels are those of `gymnasium.wrappers.ResizeObservation`. What that one lacks: only the
-    parts of an image that changed are resized, and where OpenCV cannot be imported the error names
-    the cures.
+    The pixels equal those of `gymnasium.wrappers.ResizeObservation`. In addition, only the parts of
+    an image that changed are resized, and the error for a missing OpenCV has installation hints.
 
     Args:
         env: An env whose observation is a uint8 image [H, W] or [H, W, C].
         size: Rows and columns of the new image.
 
     Raises:
-        ValueError: The observation is no uint8 image, or `size` is not two numbers of at least 1.
+        ValueError: The observation is not a uint8 image, or `size` is not two numbers >= 1.
         ImportError: OpenCV cannot be imported.
 
     Example:
@@ -201,25 +201,25 @@ class Resize(
         self._resize = BandResize(space.shape, size)
 
     def observation(self, observation: Image) -> Image:
-        """Return the resized image, in memory of its own."""
+        """Return the resized image in a new array."""
         return self._resize(observation)
 
 
-GAP = 2  # bands: to resize so many unchanged ones costs less than one more call
+GAP = 2  # bands: resizing up to this many unchanged bands is cheaper than another call
 SLIVER = 1e-3
 
 
 class BandResize:
-    """Shrink a stream of images by averaging areas; the pixels are those of OpenCV's INTER_AREA.
+    """Shrink a sequence of images by averaging areas, with the same pixels as OpenCV's INTER_AREA.
 
-    From 210 to 84 rows, each band of 5 rows becomes a band of 2 rows and depends on nothing else,
-    and from one Atari frame to the next most bands stay as they are: on Pong 4 of 5. So the last
-    image and its result are kept, and only the bands that differ are resized. Where the rows do not
-    divide into such bands, whole images are resized. An NES screen's 240 rows are 12 bands.
+    From 210 to 84 rows, each band of 5 rows becomes an independent band of 2 rows, and most bands
+    do not change between Atari frames: 4 of 5 in Pong. So the last image and its result are kept,
+    and only the bands that differ are resized. If the rows do not divide into such bands, whole
+    images are resized. The 240 rows of an NES screen are 12 bands.
 
     Args:
-        shape: Shape of the images that come in, [H, W] or [H, W, C].
-        size: Rows and columns of the images that go out.
+        shape: Shape of the input images, [H, W] or [H, W, C].
+        size: Rows and columns of the output images.
 
     Example:
         >>> import numpy as np
@@ -237,7 +237,7 @@ class BandResize:
         self._word = np.uint64 if band_bytes % 8 == 0 else np.uint8  # compare 8 bytes at a time
 
     def __call__(self, image: Image) -> Image:
-        """Return the resized image, in memory of its own."""
+        """Return the resized image in a new array."""
         image = np.ascontiguousarray(image)
         if self.bands == 1:
             return area_resize(image, np.empty_like(self._result))
@@ -249,18 +249,17 @@ class BandResize:
         return self._result.copy()
 
     def _changed(self, image: Image) -> list[int]:
-        """Indices of the bands that differ from those of the last image."""
+        """Return the indices of the bands that differ from the last image."""
         new = image.reshape(self.bands, -1).view(self._word)
         old = self._last.reshape(self.bands, -1).view(self._word)
         return np.flatnonzero((new != old).any(axis=1)).tolist()
 
 
 def _bands(shape: tuple[int, ...], size: tuple[int, int]) -> int:
-    """In how many bands the rows can be resized one by one, with the very same result.
+    """Return the number of bands that can be resized separately with the same result.
 
-    OpenCV weighs rows by float32 numbers that it computes from their row numbers: bands will do if
-    those come out the same in each. Enlarging interpolates between neighbours, which may lie in
-    another band.
+    OpenCV computes float32 weights from the row numbers; bands are independent if the weights are
+    equal in each of them. Enlarging interpolates between neighbors, which may be in another band.
     """
     if shape[0] < size[0] or shape[1] < size[1]:
         return 1
@@ -275,10 +274,10 @@ def _bands(shape: tuple[int, ...], size: tuple[int, int]) -> int:
 
 
 def _weights(rows_in: int, rows_out: int) -> list[list[tuple[int, np.float32]]]:
-    """For each new row the old rows that it is the sum of, and their weights, as OpenCV has them.
+    """Return for each new row the old rows and their weights, as OpenCV computes them.
 
-    Source: the table that OpenCV's `resize` makes for INTER_AREA; a sliver of an old row below a
-    thousandth of it is left out.
+    Source: the table of OpenCV's `resize` for INTER_AREA, which ignores less than a thousandth of
+    an old row.
     """
     scale = 1 / (rows_out / rows_in)
     table: list[list[tuple[int, np.float32]]] = []
@@ -297,7 +296,7 @@ def _weights(rows_in: int, rows_out: int) -> list[list[tuple[int, np.float32]]]:
 
 
 def _runs(indices: list[int]) -> Iterator[tuple[int, int]]:
-    """Join indices that are at most GAP apart into runs [start, stop)."""
+    """Join indices that are at most GAP apart into ranges [start, stop)."""
     if not indices:
         return
     start = previous = indices[0]

@@ -1,4 +1,4 @@
-"""Wrappers that bound the reward and keep the raw one in the info."""
+"""Wrappers that clip the reward and store the raw reward in the info."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gymnasium.core import ActType, ObsType
 class ClipReward(
     gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
 ):
-    """Bound the reward to -limit .. limit, and keep the raw one in `info["raw_reward"]`.
+    """Clip the reward to -limit .. limit, and store the raw reward in `info["raw_reward"]`.
 
-    Unlike `gymnasium.wrappers.ClipReward` it keeps what it cut off. For the sign alone there is
-    `SignReward`. Put it outside `FrameSkip`: what is bounded is a step's sum.
+    Unlike `gymnasium.wrappers.ClipReward` it keeps the raw reward. See `SignReward` for the sign.
+    Put it outside `FrameSkip`, so that the sum of a step is clipped.
 
     Args:
         env: Any env.
-        limit: The greatest reward, above 0; its negative is the least.
+        limit: Maximum reward, above 0; the minimum is its negative.
 
     Raises:
-        ValueError: The limit is not a number above 0.
+        ValueError: `limit` is not a number above 0.
 
     Example:
         >>> import gymnasium
@@ -41,19 +41,19 @@ class ClipReward(
         self.limit = float(limit)
 
     def step(self, action: ActType) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
-        """Step, with the bounded reward in place of the reward."""
+        """Step, and return the clipped reward."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         raw = float(np.asarray(reward).item())  # also of shape (1,)
-        bounded = min(max(raw, -self.limit), self.limit)
-        return observation, bounded, terminated, truncated, {**info, "raw_reward": raw}
+        clipped = min(max(raw, -self.limit), self.limit)
+        return observation, clipped, terminated, truncated, {**info, "raw_reward": raw}
 
 
 class SignReward(
     gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
 ):
-    """Replace the reward by its sign, -1, 0 or 1, and keep the raw one in `info["raw_reward"]`.
+    """Replace the reward by its sign, -1, 0 or 1; `info["raw_reward"]` has the raw reward.
 
-    Put it outside `FrameSkip`: the sign is that of a step's sum. Source: Mnih et al. 2015,
+    Put it outside `FrameSkip`, so that the sign is that of a step's sum. Source: Mnih et al. 2015,
     "Human-level control through deep reinforcement learning", Methods.
 
     Args:
@@ -73,7 +73,7 @@ class SignReward(
         super().__init__(env)
 
     def step(self, action: ActType) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
-        """Step, with the reward's sign in place of the reward."""
+        """Step, and return the sign of the reward."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         raw = float(np.asarray(reward).item())  # also of shape (1,)
         sign = float((raw > 0) - (raw < 0))

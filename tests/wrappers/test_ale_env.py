@@ -159,10 +159,10 @@ def test_a_reset_without_a_seed_goes_on_with_the_same_generator() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**31])
 def test_a_seed_that_the_emulator_cannot_take_is_refused(seed: int) -> None:
-    with pytest.raises(ValueError, match=f"seed: expected 0 to 2147483647, got {seed}"):
+    with pytest.raises(ValueError, match=f"seed.*2147483647.*{seed}"):
         EmulatorSeed(bare()).reset(seed=seed)
 
 
 def test_another_env_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected an env around ale-py's AtariEnv, got"):
+    with pytest.raises(ValueError, match=r"AtariEnv.*got"):
         EmulatorSeed(gymnasium.make("CartPole-v1"))

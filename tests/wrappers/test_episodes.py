@@ -129,7 +129,7 @@ def test_a_life_that_is_won_ends_nothing() -> None:
 
 
 def test_an_env_that_counts_no_lives_is_refused() -> None:
-    with pytest.raises(KeyError, match="expected the env's info to hold 'lives', got"):
+    with pytest.raises(KeyError, match=r"EpisodicLife.*'lives'"):
         EpisodicLife(gymnasium.make("CartPole-v1")).reset()
 
 
@@ -229,5 +229,5 @@ def test_the_ball_is_in_play_without_the_learner_pressing_fire() -> None:
 
 
 def test_a_game_without_fire_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected an env with an action named FIRE, got \['NOOP"):
+    with pytest.raises(ValueError, match=r"FireReset.*FIRE.*\['NOOP"):
         FireReset(bare("MsPacman"))

@@ -118,7 +118,7 @@ def test_observations_that_are_no_arrays_pass_when_nothing_is_pooled() -> None:
     env = FrameSkip(gymnasium.make("Blackjack-v1"), 1, pool="none")
     observation, _ = env.reset(seed=0)
     assert env.observation_space.contains(observation)
-    with pytest.raises(ValueError, match=r"expected a Box observation space, got .*pool='none'"):
+    with pytest.raises(ValueError, match=r"Box.*pool='none'"):
         FrameSkip(gymnasium.make("Blackjack-v1"), 1)
 
 
@@ -218,5 +218,5 @@ def test_bad_arguments_of_a_stack_are_refused(arguments: dict[str, Any], message
 
 
 def test_an_observation_that_is_no_array_is_refused() -> None:
-    with pytest.raises(ValueError, match="FrameStack: expected a Box observation space, got Tuple"):
+    with pytest.raises(ValueError, match=r"FrameStack.*Box.*Tuple"):
         FrameStack(gymnasium.make("Blackjack-v1"), 2)

@@ -111,11 +111,11 @@ def test_an_atari_id_gives_what_gymnasium_make_gives() -> None:
         ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
         ("SuperMarioBros-v0", r'make_nes\("game.nes"\).*docs/nes.md'),
         ("SuperMarioBros-Nes-v0", r'make_nes\("game.nes"\)'),
-        ("zzzzzz", "`stepwell envs` lists what there is"),
+        ("zzzzzz", "`stepwell envs`"),
         ("not an id!", "unknown env id 'not an id!'"),
         (
             "no_such_module:X-v0",
-            "names a module that cannot be imported: expected 'no_such_module'",
+            "no_such_module",
         ),
     ],
 )
@@ -132,11 +132,11 @@ def test_an_unknown_id_is_one_sentence_with_the_nearest_names(env_id: str, messa
         (
             {"env": "CartPole-v1", "num_envs": 0},
             ValueError,
-            "num_envs is wrong: expected 1 or more",
+            "num_envs.*got 0",
         ),
-        ({"env": CounterEnv, "num_workers": -1}, ValueError, "num_workers is wrong: expected 0 or"),
-        ({"env": CounterEnv, "env_kwargs": {"length": 1}}, ValueError, "env_kwargs cannot be used"),
-        ({"env": 3}, TypeError, "env is of the wrong kind: .* got int"),
+        ({"env": CounterEnv, "num_workers": -1}, ValueError, "num_workers.*got -1"),
+        ({"env": CounterEnv, "env_kwargs": {"length": 1}}, ValueError, "env_kwargs.*CounterEnv"),
+        ({"env": 3}, TypeError, "env .*factory.*got int"),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -156,7 +156,7 @@ def test_one_env_runs_here_and_several_in_one_worker_for_each_core() -> None:
 
 
 def test_vectorize_refuses_to_make_nothing() -> None:
-    with pytest.raises(ValueError, match="env_fns is empty"):
+    with pytest.raises(ValueError, match="env_fns"):
         vectorize([])
 
 

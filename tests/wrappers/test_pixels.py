@@ -134,12 +134,12 @@ def test_an_image_that_is_a_view_is_resized_right() -> None:
 
 @pytest.mark.parametrize("size", [(0, 84), (84,), (84, 84, 3)])
 def test_a_bad_size_is_refused(size: Any) -> None:
-    with pytest.raises(ValueError, match=r"size: expected \(rows, columns\), each at least 1, got"):
+    with pytest.raises(ValueError, match=r"size: .*\(rows, columns\)"):
         Resize(bare(), size)
 
 
 def test_an_env_without_images_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Resize: expected a uint8 image \[H, W\]"):
+    with pytest.raises(ValueError, match=r"Resize.*uint8"):
         Resize(gymnasium.make("CartPole-v1"), (84, 84))
 
 
@@ -156,7 +156,7 @@ def broken_cv2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_without_libgl_the_error_names_both_cures() -> None:
     with pytest.raises(
         ImportError,
-        match=r"cv2 cannot be imported \(libGL.so.1: cannot open .*\): either install "
+        match=r"cv2 .*libGL.so.1.*"
         r"opencv-python-headless instead of opencv-python, or .*apt install libgl1",
     ):
         Resize(bare(), (84, 84))
@@ -190,10 +190,10 @@ def test_the_rest_of_the_screen_is_not_kept_alive() -> None:
 
 @pytest.mark.parametrize("borders", [{"top": -1}, {"top": 100, "bottom": 110}, {"left": 160}])
 def test_a_crop_that_leaves_nothing_is_refused(borders: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected to keep some of 210 rows and 160 columns, got"):
+    with pytest.raises(ValueError, match=r"Crop.*210.*160.*got"):
         Crop(bare("Pong"), **borders)
 
 
 def test_crop_refuses_an_env_without_images() -> None:
-    with pytest.raises(ValueError, match=r"Crop: expected a uint8 image \[H, W\]"):
+    with pytest.raises(ValueError, match=r"Crop.*uint8"):
         Crop(gymnasium.make("CartPole-v1"), top=1)

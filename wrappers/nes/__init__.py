@@ -1,10 +1,10 @@
-"""NES cartridges as Gymnasium envs: the user's ROM, an emulator behind one protocol, a RAM map."""
+"""NES cartridges as Gymnasium envs: a ROM file, an emulator, and a RAM map."""
 
 from typing import TYPE_CHECKING
 
 from stepwell import lazy_names
 
-if TYPE_CHECKING:  # loaded when it is first asked for
+if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.nes.cartridge import Cartridge
     from stepwell.wrappers.nes.emulators import installed_backends
     from stepwell.wrappers.nes.env import NesEnv
