@@ -60,7 +60,7 @@ def bare(setting: Setting, *, screens: bool) -> Work:
     console = open_console(Cartridge.read(setting.rom), setting.backend)
     play_boot(console, parse_boot(game.boot or ""))
     start, rng = console.save(), np.random.default_rng(0)
-    buttons = action_set("game" if game.actions else "simple", of_game=game.actions).buttons
+    buttons = action_set("game" if game.actions else "simple", game_actions=game.actions).buttons
 
     def work(frames: int) -> int:
         for frame in range(0, frames, FRAME_SKIP):

@@ -248,6 +248,6 @@ class ResetWatch:
 
 
 def _counters_moved_equally(env: int, last: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Compare ale-py's two frame counters, total and per episode; only a reset makes them differ."""
+    """Compare ale-py's two frame counters, total and per episode; a reset makes them differ."""
     moves = [now[key][env] - last[key][env] for key in ("frame_number", "episode_frame_number")]
     return bool(moves[0] == moves[1])

@@ -1,4 +1,4 @@
-"""What every emulator is asked for, and nothing else of it."""
+"""The protocol of a console, which every emulator implements."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 Image = npt.NDArray[np.uint8]
 
-PICTURE = (240, 256)  # rows and columns that a console draws
+PICTURE = (240, 256)  # rows and columns of a console's screen
 RAM_BYTES = 0x800
 
 
 class ClosedEmulator:
-    """What stands where an emulator stood: it answers every call with a sentence."""
+    """Replaces a closed emulator: every call raises an error."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("the console is closed: expected an open one; open a new one")
@@ -24,17 +24,17 @@ class ClosedEmulator:
 
 
 class Console(Protocol):
-    """A console that is switched on, with a cartridge in it.
+    """A running console with a cartridge.
 
-    Emulators differ in what a frame looks like (palette, edges, one frame of phase), in the order
-    of the buttons' bits, in whether the screen that they hand out is alive; not in what is in the
-    RAM. Behind this protocol screens are copies and buttons are `Button` bits.
+    Emulators differ in the picture (palette, edges, one frame of phase), in the order of the
+    buttons' bits, and in whether they reuse the array of the screen, but not in the RAM. With this
+    protocol screens are copies and buttons are `Button` bits.
 
     Attributes:
-        name: The backend, as `make_nes` calls it.
-        version: Of the package behind it.
+        name: Name of the backend, as in `make_nes`.
+        version: Version of its package.
         screen_shape: Shape [H, W, 3] of its screens.
-        hidden: Rows and columns of the console's 240 x 256 picture that its screens leave out:
+        hidden: Rows and columns of the console's 240 x 256 picture that its screens omit:
             top, bottom, left, right.
     """
 
@@ -52,29 +52,29 @@ class Console(Protocol):
         ...
 
     def screen(self) -> Image:
-        """The screen after the last frame: RGB [H, W, 3], C-contiguous, the caller's own."""
+        """Return a copy of the screen after the last frame: RGB [H, W, 3], C-contiguous."""
         ...
 
     def peek(self, address: int) -> int:
-        """One byte of the RAM; the address is 0 to 0x7FF."""
+        """Return one byte of the RAM; the address is 0 to 0x7FF."""
         ...
 
     def ram(self) -> Image:
-        """The whole RAM, [2048], the caller's own."""
+        """Return a copy of the RAM, [2048]."""
         ...
 
     def save(self) -> object:
-        """The state of the console, for `load`; the screen is not in it."""
+        """Return the state of the console, without the screen, for `load`."""
         ...
 
     def load(self, state: object) -> None:
-        """Go back to a state of the same backend and cartridge.
+        """Restore a state of the same backend and cartridge.
 
         Raises:
-            ValueError: It cannot be one.
+            ValueError: It is not such a state.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the emulator."""
+        """Release the emulator."""
         ...

@@ -18,18 +18,16 @@ from stepwell.wrappers.nes.console import PICTURE, RAM_BYTES, ClosedEmulator, Co
 from stepwell.wrappers.pixels import rgb_of_bgrx
 
 
-class CynesConsole:
-    """A `Console` on cynes; its bits of the buttons are `Button`'s.
+class _CynesConsole:
+    """A `Console` on cynes, whose bits of the buttons are those of `Button`.
 
-    What cynes 0.1.2 does otherwise than one would expect, and is put right here: its first step may
-    play no frame at all, since a flag of the emulator starts with whatever was in memory; `load`
-    takes arrays of any length; screens are one view into the emulator that changes under the
-    reader's hands.
+    It corrects cynes 0.1.2: its first step may play no frame, since a flag of the emulator is not
+    initialized; `load` accepts arrays of any length; the screen is a view of the emulator's memory.
 
     Args:
-        cartridge: What is in the file, for messages.
-        path: The file; it is read at once.
-        version: Of cynes.
+        cartridge: The cartridge, for error messages.
+        path: The ROM file; it is read immediately.
+        version: Version of cynes.
     """
 
     name = "cynes"
@@ -46,7 +44,7 @@ class CynesConsole:
         self._state_bytes = len(self.save())
 
     def _first_frame(self) -> Image:
-        """Step until a frame has really been played: then more than one byte has changed."""
+        """Step until a frame was played, which changes more than one byte of the state."""
         for _ in range(10):
             before = self._nes.save()
             view: Image = self._nes.step()
@@ -54,67 +52,60 @@ class CynesConsole:
                 return view
         raise RuntimeError(
             f"cynes plays no frame of {self._title}: expected its state to change within 10 "
-            "steps, got none; the cartridge's program may be damaged"
+            "steps, got no change; the program of the cartridge may be damaged"
         )
 
     def frame(self, buttons: int) -> None:
-        """Play one frame with these buttons held."""
         nes = self._nes
         nes.controller = buttons
         nes.step()
         if nes.has_crashed:
             raise RuntimeError(
                 f"{self._title} has crashed: expected an instruction of the console's processor, "
-                "got none; reset the env, and look whether the dump is a good one"
+                "got none; reset the env, and check the dump of the cartridge"
             )
 
     def screen(self) -> Image:
-        """The screen after the last frame."""
         return self._view.copy()
 
     def peek(self, address: int) -> int:
-        """One byte of the RAM."""
         return int(self._nes[address])
 
     def ram(self) -> Image:
-        """The whole RAM."""
         nes = self._nes
         return np.fromiter((nes[address] for address in range(RAM_BYTES)), np.uint8, RAM_BYTES)
 
     def save(self) -> bytes:
-        """The state of the console."""
         return bytes(self._nes.save().tobytes())
 
     def load(self, state: object) -> None:
-        """Go back to a state."""
         if not isinstance(state, bytes) or len(state) != self._state_bytes:
             got = f"{len(state)} bytes" if isinstance(state, bytes) else type(state).__name__
             raise ValueError(
                 f"state: expected {self._state_bytes} bytes that cynes saved, got {got}; a state "
                 "goes with the backend and the cartridge that it was saved from"
             )
-        self._nes.load(np.frombuffer(state, np.uint8).copy())  # it wants a writeable one
+        self._nes.load(np.frombuffer(state, np.uint8).copy())  # a writeable array
 
     def close(self) -> None:
-        """Let go of the emulator."""
         self._nes = ClosedEmulator()
 
 
-# nes-py has the buttons the other way round: A in the lowest bit, RIGHT in the highest.
+# nes-py has the bits of the buttons in reverse order: A is the lowest, RIGHT the highest.
 _MIRRORED = tuple(int(f"{bits:08b}"[::-1], 2) for bits in range(256))
 
 
-class NesPyConsole:
+class _NesPyConsole:
     """A `Console` on nes-py.
 
-    What nes-py 9.0.1 does otherwise than one would expect, and is put right here: screens and RAM
-    are live views, the screens' with negative strides; an emulator that was not reset runs wild;
-    its states cannot leave the process.
+    It corrects nes-py 9.0.1: screens and RAM are views of the emulator's memory, screens with
+    negative strides; an emulator must be reset before its first frame. Its states cannot be pickled
+    or written to a file.
 
     Args:
-        cartridge: What is in the file, for messages.
-        path: The file; it is read at once.
-        version: Of nes-py.
+        cartridge: The cartridge, for error messages.
+        path: The ROM file; it is read immediately.
+        version: Version of nes-py.
     """
 
     name = "nes-py"
@@ -127,39 +118,33 @@ class NesPyConsole:
         self.version = version
         self._title = cartridge.name
         self._env: Any = nes_py.NESEnv(path)
-        # Its first frame ends where the others' second one does: none is played here.
+        # Its first frame ends where the second frame of the others does, so none is played here.
         self._env.reset()
         self._ram: Any = memoryview(self._env.ram)
-        self._pixels = _words(self._env.screen)
+        self._pixels = _bgrx_view(self._env.screen)
         self._state_type = type(self._env.dump_state())
 
     def frame(self, buttons: int) -> None:
-        """Play one frame with these buttons held."""
         self._env._frame_advance(_MIRRORED[buttons])
 
     def screen(self) -> Image:
-        """The screen after the last frame."""
         if self._pixels is None:
             image: Image = self._env.observation("rgb_array_contiguous")
             return image
-        # Takes half the time of nes-py's own loop over the pixels.
+        # Half the time of nes-py's own loop over the pixels.
         return rgb_of_bgrx(self._pixels)
 
     def peek(self, address: int) -> int:
-        """One byte of the RAM."""
         return int(self._ram[address])
 
     def ram(self) -> Image:
-        """The whole RAM."""
         return np.array(self._ram, np.uint8)
 
     def save(self) -> object:
-        """The state of the console; it cannot be pickled or written to a file."""
         state: object = self._env.dump_state()
         return state
 
     def load(self, state: object) -> None:
-        """Go back to a state."""
         if not isinstance(state, self._state_type):
             raise ValueError(
                 f"state: expected one that nes-py saved in this process, got "
@@ -169,13 +154,12 @@ class NesPyConsole:
         self._env.load_state(state)
 
     def close(self) -> None:
-        """Let go of the emulator."""
         self._env = self._ram = ClosedEmulator()
         self._pixels = None
 
 
-def _words(view: Image) -> Image | None:
-    """The screen's memory [H, W, 4] as nes-py has it, blue first; None if it has it otherwise."""
+def _bgrx_view(view: Image) -> Image | None:
+    """Return nes-py's screen memory [H, W, 4], blue first; None if the layout differs."""
     rows, columns = PICTURE
     if view.shape != (rows, columns, 3) or view.strides != (4 * columns, 4, -1):
         return None
@@ -183,8 +167,8 @@ def _words(view: Image) -> Image | None:
     return np.lib.stride_tricks.as_strided(blue_first, (rows, columns, 4), (4 * columns, 4, 1))
 
 
-EDGE = 8  # pixels that its screens leave out on each side
-# The order of its mask of buttons; the second one does nothing.
+EDGE = 8  # pixels that its screens omit on each side
+# Order of its button mask; the second bit has no effect.
 _ORDER = ("B", "", "SELECT", "START", "UP", "DOWN", "LEFT", "RIGHT", "A")
 _MASKS = tuple(
     np.array([bool(name) and bool(bits & Button[name]) for name in _ORDER], np.uint8)
@@ -196,8 +180,8 @@ class _Machine:
     """The one emulator that stable-retro allows in a process.
 
     Args:
-        cartridge: What it plays.
-        path: The file; it is read at once.
+        cartridge: The cartridge.
+        path: The ROM file; it is read immediately.
     """
 
     def __init__(self, cartridge: Cartridge, path: str) -> None:
@@ -205,22 +189,22 @@ class _Machine:
 
         self.sha256 = cartridge.sha256
         self.process = os.getpid()
-        self.users: weakref.WeakSet[RetroConsole] = weakref.WeakSet()
-        self.player: weakref.ref[RetroConsole] | None = None
+        self.users: weakref.WeakSet[_RetroConsole] = weakref.WeakSet()
+        self.player: weakref.ref[_RetroConsole] | None = None
         self.emulator: Any = stable_retro.RetroEmulator(path)
         self._data: Any = stable_retro.data.GameData()
         self.emulator.configure_data(self._data)
-        self.emulator.step()  # where the other emulators' programs begin as well
+        self.emulator.step()  # the first frame of the program, as on the other emulators
         self.memory: Any = self._data.memory
         self.ram_starts = sorted(start for start in self.memory.blocks if start < RAM_BYTES)
         self.first: bytes = self.emulator.get_state()
 
-    def let_go(self) -> None:
-        """Free the emulator, whoever still knows this machine."""
+    def release(self) -> None:
+        """Free the emulator, even if consoles still refer to this machine."""
         self.emulator = self.memory = self._data = ClosedEmulator()
 
-    def swap_in(self, console: RetroConsole) -> None:
-        """Let this console play on; the one that played keeps its state and its screen."""
+    def swap_in(self, console: _RetroConsole) -> None:
+        """Give the emulator to a console, after saving state and screen of the previous one."""
         player = None if self.player is None else self.player()
         if player is console:
             return
@@ -230,17 +214,17 @@ class _Machine:
         self.emulator.set_state(console.state)
 
 
-class RetroConsole:
+class _RetroConsole:
     """A `Console` on stable-retro's FCEUmm.
 
-    What stable-retro 1.0.1 does otherwise than one would expect, and is put right here: a process
-    may hold one emulator, so that consoles of one cartridge take turns in it, each with its state;
-    the picture is not part of the state; the RAM comes in a dict of copies.
+    It corrects stable-retro 1.0.1: a process may hold one emulator, so consoles of one cartridge
+    share it, each with its own state; the screen is not part of the state; the RAM is a dict of
+    copies.
 
     Args:
-        cartridge: What is in the file.
-        path: The file; it is read at once.
-        version: Of stable-retro.
+        cartridge: The cartridge.
+        path: The ROM file; it is read immediately.
+        version: Version of stable-retro.
 
     Raises:
         RuntimeError: Consoles with another cartridge are open in this process.
@@ -258,14 +242,14 @@ class RetroConsole:
         self._machine_here: Any = machine
         self.state = machine.first
         self._screen: Image = np.zeros(self.screen_shape, np.uint8)
-        self._is_read = True  # the kept screen is the last frame's
-        self._ram = b""  # as of the last frame; empty when it was not asked for
+        self._is_read = True  # the cached screen is that of the last frame
+        self._ram = b""  # of the last frame; empty if not read yet
 
     @classmethod
     def _of_process(cls, cartridge: Cartridge, path: str) -> _Machine:
-        machine = RetroConsole._machine
+        machine = _RetroConsole._machine
         if machine is not None and machine.process != os.getpid():
-            machine.let_go()  # a fork brought the parent's along, with consoles that play there
+            machine.release()  # the parent's, inherited by a fork
         elif machine is not None:
             if machine.sha256 == cartridge.sha256:
                 return machine
@@ -273,26 +257,25 @@ class RetroConsole:
                 raise RuntimeError(
                     f"stable-retro plays one cartridge at a time in a process: expected the envs "
                     f"of the other one to be closed, got {len(machine.users)} open; close them, or "
-                    f"make the envs of {cartridge.name} in processes of their own (num_workers)"
+                    f"make the envs of {cartridge.name} in worker processes (num_workers)"
                 )
-        RetroConsole._machine = machine = None  # the old emulator goes before the new one comes
-        RetroConsole._machine = machine = _Machine(cartridge, path)
+        _RetroConsole._machine = machine = None  # free the old emulator first
+        _RetroConsole._machine = machine = _Machine(cartridge, path)
         return machine
 
     def _playing(self) -> _Machine:
-        """The machine, in which it is this console's turn."""
+        """Return the machine after giving its emulator to this console."""
         machine: _Machine = self._machine_here
         machine.swap_in(self)
         return machine
 
     def swapped_out(self, emulator: Any) -> None:
-        """Keep what the emulator will forget."""
+        """Save state and screen before another console uses the emulator."""
         self.state = emulator.get_state()
         if not self._is_read:
             self._screen, self._is_read = emulator.get_screen(), True
 
     def frame(self, buttons: int) -> None:
-        """Play one frame with these buttons held."""
         emulator = self._playing().emulator
         emulator.set_button_mask(_MASKS[buttons], 0)
         emulator.step()
@@ -300,32 +283,27 @@ class RetroConsole:
         self._ram = b""
 
     def screen(self) -> Image:
-        """The screen after the last frame."""
         if not self._is_read:
             self._screen, self._is_read = self._playing().emulator.get_screen(), True
         return self._screen.copy()
 
     def peek(self, address: int) -> int:
-        """One byte of the RAM."""
         return (self._ram or self._read_ram())[address]
 
     def ram(self) -> Image:
-        """The whole RAM."""
         return np.frombuffer(self._ram or self._read_ram(), np.uint8).copy()
 
     def _read_ram(self) -> bytes:
-        """All of it at once, kept for the frame: a byte at a time costs more from the second on."""
+        """Read the whole RAM and cache it for the frame; reading bytes separately is slower."""
         machine = self._playing()
         blocks = machine.memory.blocks
         self._ram = b"".join([blocks[start] for start in machine.ram_starts])
         return self._ram
 
     def save(self) -> bytes:
-        """The state of the console."""
         return bytes(self._playing().emulator.get_state())
 
     def load(self, state: object) -> None:
-        """Go back to a state."""
         machine = self._playing()
         expected = len(machine.first)
         if not isinstance(state, bytes) or len(state) != expected:
@@ -335,11 +313,10 @@ class RetroConsole:
                 "goes with the backend and the cartridge that it was saved from"
             )
         machine.emulator.set_state(state)
-        self._is_read = True  # the picture does not come back with the state
+        self._is_read = True  # the state does not contain the screen
         self._ram = b""
 
     def close(self) -> None:
-        """Let go of the emulator, which goes with its last console."""
         machine, self._machine_here = self._machine_here, ClosedEmulator()
         self._ram = b""
         if not isinstance(machine, _Machine):
@@ -347,8 +324,8 @@ class RetroConsole:
         machine.users.discard(self)
         if machine.player is not None and machine.player() is self:
             machine.player = None
-        if not machine.users and RetroConsole._machine is machine:
-            RetroConsole._machine = None
+        if not machine.users and _RetroConsole._machine is machine:
+            _RetroConsole._machine = None
 
 
 NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
@@ -356,15 +333,15 @@ NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
 
 @dataclass(frozen=True, slots=True)
 class _Emulator:
-    """Facts about a package.
+    """Properties of an emulator package.
 
     Args:
-        package: Its name for pip, and for its version.
-        extra: Of Stepwell's.
-        needs: What it needs besides.
-        least: The first version that works here.
-        mappers: The cartridge boards that it knows.
-        console: The adapter to it.
+        package: Name of the package.
+        extra: Name of Stepwell's extra.
+        needs: Other requirements, for error messages.
+        least: Minimum version.
+        mappers: Supported cartridge boards (mappers).
+        console: Class of its console.
     """
 
     package: str
@@ -375,7 +352,7 @@ class _Emulator:
     console: Callable[[Cartridge, str, str], Console]
 
 
-# It takes these without a word and shows one dead screen for ever; found by trying all 256.
+# It accepts these without an error and shows a constant screen; found by trying all 256.
 _UNKNOWN_TO_RETRO = {
     20, 28, 29, 31, 39, 54, 55, 56, 63, 81, 84, 98, 100, 102, 109, 110, 111, 122, 124, 126, 127,
     128, 129, 130, 131, 135, 161, 169, 174, 179, 182, 218, 223, 224, 236, 237, 239, 247, 248, 251,
@@ -388,29 +365,29 @@ BACKENDS: dict[NesBackend, _Emulator] = {
         needs="",
         least=(0, 1, 2),
         mappers=frozenset({0, 1, 2, 3, 4, 7, 9, 10, 66, 71}),
-        console=CynesConsole,
+        console=_CynesConsole,
     ),
     "nes-py": _Emulator(
         package="nes-py",
         extra="nes-py",
-        needs="Python 3.13 or newer; not beside stable-retro",
+        needs="Python 3.13 or newer; not with stable-retro",
         least=(9, 0, 1),
         mappers=frozenset({0, 1, 2, 3, 4, 5, 7, 9, 69}),
-        console=NesPyConsole,
+        console=_NesPyConsole,
     ),
     "stable-retro": _Emulator(
         package="stable-retro",
         extra="retro",
-        needs="Linux or macOS; not beside nes-py",
+        needs="Linux or macOS; not with nes-py",
         least=(1, 0, 1),
         mappers=frozenset(range(256)) - _UNKNOWN_TO_RETRO,
-        console=RetroConsole,
+        console=_RetroConsole,
     ),
 }
 
 
 def installed_backends() -> dict[NesBackend, str]:
-    """The backends that can be used here, each with the version of its package.
+    """Return the backends that can be used, each with the version of its package.
 
     Example:
         >>> "cynes" in installed_backends()
@@ -425,7 +402,7 @@ def installed_backends() -> dict[NesBackend, str]:
 
 
 def how_to_install(backend: NesBackend) -> str:
-    """What to type for a backend, in the words of an error message.
+    """Return the command that installs a backend, for error messages.
 
     Example:
         >>> how_to_install("cynes")
@@ -437,10 +414,10 @@ def how_to_install(backend: NesBackend) -> str:
 
 
 def check_backend(backend: NesBackend) -> None:
-    """See that a backend is there, without loading it.
+    """Check that a backend is installed, without loading it.
 
     Raises:
-        ValueError: There is no such backend.
+        ValueError: The backend is unknown.
         ImportError: Its package is not installed, or is too old.
     """
     if backend not in get_args(NesBackend):
@@ -459,13 +436,13 @@ def check_backend(backend: NesBackend) -> None:
         least = ".".join(map(str, emulator.least))
         raise ImportError(
             f"backend {backend!r}: expected {emulator.package} {least} or newer, got {found}; "
-            f"{how_to_install(backend)}, or hand the old env that you have to "
+            f"{how_to_install(backend)}, or pass the old env to "
             "stepwell.wrappers.from_gym"
         )
 
 
 def missing_backends() -> dict[NesBackend, str]:
-    """The backends that cannot be used here, each with what to install.
+    """Return the backends that cannot be used, each with the command that installs it.
 
     Example:
         >>> "cynes" in missing_backends()
@@ -475,17 +452,17 @@ def missing_backends() -> dict[NesBackend, str]:
 
 
 def open_console(cartridge: Cartridge, backend: NesBackend) -> Console:
-    """Switch a console on with a cartridge in it.
+    """Start a console with a cartridge.
 
-    It stands where the game's program begins: after as many frames of the emulator as it takes for
-    the same buttons to give the same RAM on every backend.
+    It is at the start of the game's program: after the number of frames of the emulator from which
+    the same buttons give the same RAM on every backend.
 
     Args:
-        cartridge: What to play.
+        cartridge: The cartridge.
         backend: "cynes", "nes-py" or "stable-retro".
 
     Raises:
-        ValueError: There is no such backend, or it does not know the cartridge's board.
+        ValueError: The backend is unknown, or does not support the cartridge's board.
         ImportError: Its package is not installed, or is too old.
 
     Example:
@@ -497,11 +474,11 @@ def open_console(cartridge: Cartridge, backend: NesBackend) -> Console:
     check_backend(backend)
     emulator = BACKENDS[backend]
     cartridge.check_playable(backend, emulator.mappers)
-    # All of the emulators take nothing but a path. The file is read when they open it.
+    # The emulators only accept a path. They read the file when they open it.
     with tempfile.TemporaryDirectory(prefix="stepwell-") as folder:
         path = os.path.join(folder, "cartridge.nes")
         with open(path, "wb") as file:
-            file.write(cartridge.groomed())
+            file.write(cartridge.cleaned())
         return emulator.console(cartridge, path, _version(emulator.package) or "")
 
 

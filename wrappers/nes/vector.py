@@ -30,7 +30,7 @@ LifeLoss: TypeAlias = Literal["ignore", "end"]
 CropChoice: TypeAlias = str | tuple[int, int, int, int]
 
 SIZE = (84, 84)
-OVERSCAN = (8, 8, 8, 8)  # what most television sets hid
+OVERSCAN = (8, 8, 8, 8)  # hidden by most television sets
 
 
 def make_nes(
@@ -61,12 +61,12 @@ def make_nes(
     render_mode: Literal["rgb_array"] | None = None,
     num_workers: int | None = None,
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a vector env of an NES cartridge, preprocessed as usual.
+    """Make a vector env of an NES cartridge with the usual preprocessing.
 
-    Three emulators stand behind one set of settings; which one is never chosen for you, and is
-    recorded. The same buttons give the same RAM on each, hence the same rewards and ends; pictures
-    differ in palette and edges. Several envs run in worker processes, several in each, also on an
-    emulator that holds Python's lock (cynes) or that a process may have only one of (stable-retro).
+    Three emulators share one set of settings; the backend is recorded. The same buttons give the
+    same RAM on each, hence the same rewards and ends; pictures differ in palette and edges.
+    Several envs run in worker processes, several in each, even if the emulator holds Python's lock
+    (cynes) or exists only once per process (stable-retro).
 
     | setting | default | meaning |
     |---|---|---|
@@ -85,14 +85,14 @@ def make_nes(
     | `start`, `start_rule` | None, "random" | snapshots to begin at instead |
     | `life_loss` | "ignore" | "end": a lost life ends the episode, not the game |
     | `max_frames` | None | truncation, in frames since the first observation |
-    | `stuck_frames` | None | truncation, when nothing that the map watches changed for so long |
-    | `reward_clip` | None | bound the step's reward to +- this; raw in `info["raw_reward"]` |
+    | `stuck_frames` | None | truncation, in frames without a change of the watched variables |
+    | `reward_clip` | None | clip the step's reward to +- this; raw in `info["raw_reward"]` |
     | `ram_obs` | False | observe the RAM, uint8 [2048], instead of the screen |
-    | `info` | "vars" | the map's variables; "all": what each reward term paid, too; "none" |
-    | `num_workers` | None | processes; 0 steps the envs in this one, None: as many as pay |
+    | `info` | "vars" | the map's variables; "all": also the sum of each reward term; "none" |
+    | `num_workers` | None | worker processes; 0 is this process, None chooses the number |
 
-    A console has no chance in it: unless no-ops, sticky buttons or several starts are asked for,
-    all envs and episodes begin alike, and a seed changes nothing but the policy's draws.
+    A console is deterministic: without no-ops, sticky buttons or several starts all envs and
+    episodes begin alike, and a seed only affects the draws of the policy.
 
     Args:
         rom: The cartridge: a path or the file's bytes.
@@ -100,7 +100,7 @@ def make_nes(
         backend: See the table.
         game: See the table.
         actions: See the table.
-        allow_opposites: Allow left and right, or up and down, at once.
+        allow_opposites: Allow left and right, or up and down, at the same time.
         frame_skip: See the table.
         pool: See the table.
         crop: See the table. Four: top, bottom, left, right. Pixels are those of the console's
@@ -124,11 +124,11 @@ def make_nes(
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
-        (RGB: one more axis of 3; RAM: [N, frame_stack, 2048]). `metadata["stepwell"]` tells how it
-        was made.
+        (RGB: one more axis of 3; RAM: [N, frame_stack, 2048]). `metadata["stepwell"]` records
+        how it was made.
 
     Raises:
-        ValueError: A value makes no sense, or the cartridge cannot be played.
+        ValueError: A value is invalid, or the cartridge cannot be played.
         ImportError: The backend is not installed, or OpenCV cannot be imported.
         FileNotFoundError: There is no such file.
 
@@ -181,7 +181,7 @@ def _recipe_of(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is done to what a `NesEnv` shows; the names are those of `make_nes`."""
+    """The settings of `make_nes` for the wrappers around a `NesEnv`."""
 
     crop: tuple[int, int, int, int] | None
     size: tuple[int, int] | None
@@ -191,7 +191,7 @@ class Picture:
     reward_clip: float | None
 
     def check(self, game: Game, *, ram_obs: bool, has_info: bool) -> None:
-        """Refuse what would fail in a worker, or would do nothing."""
+        """Raise for settings that would fail in a worker, or have no effect."""
         if self.life_loss not in get_args(LifeLoss):
             raise ValueError(f"life_loss: expected 'ignore' or 'end', got {self.life_loss!r}")
         if self.life_loss == "end" and (game.life is None or not has_info):
@@ -216,21 +216,21 @@ class Picture:
             require_opencv()
 
     def _check_untouched(self) -> None:
-        """Where the RAM is observed there is no picture to do anything to."""
-        given = {
+        """Raise for settings of the picture if the RAM is observed."""
+        changed = {
             "crop": self.crop is not None,
             "size": self.size not in (SIZE, None),
             "grayscale": not self.grayscale,
         }
-        wrong = [name for name, is_given in given.items() if is_given]
+        wrong = [name for name, is_changed in changed.items() if is_changed]
         if wrong:
             raise ValueError(
-                f"ram_obs: expected no wishes about a picture, got {', '.join(wrong)}; "
-                "leave them out, or observe the screen"
+                f"ram_obs: expected no settings of the picture, got {', '.join(wrong)}; "
+                "omit them, or observe the screen"
             )
 
     def recipe(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the settings as JSON data."""
         return {
             "maker": "make_nes",
             "crop": None if self.crop is None else list(self.crop),
@@ -244,7 +244,7 @@ class Picture:
 
 
 def wrapped(bare: Callable[[], NesEnv], picture: Picture) -> gymnasium.Env[Image, Any]:
-    """One cartridge under its wrappers, from the console outwards."""
+    """Make one env with its wrappers, the innermost first."""
     inner = bare()
     env: gymnasium.Env[Image, Any] = inner
     is_screen = len(inner.observation_space.shape or ()) > 1
@@ -270,7 +270,7 @@ def _shown(inner: NesEnv, picture: Picture) -> gymnasium.Env[Image, Any]:
 
 
 def _cropped(inner: NesEnv, crop: tuple[int, int, int, int]) -> gymnasium.Env[Image, Any]:
-    # What the backend's screens leave out anyway need not be cut off again.
+    # The backend's screens omit a part already.
     pairs = zip(crop, inner.screen_edges, strict=True)
     top, bottom, left, right = (max(wanted - hidden, 0) for wanted, hidden in pairs)
     rows, columns = cast("tuple[int, ...]", inner.observation_space.shape)[:2]

@@ -1,4 +1,4 @@
-"""Make the old nes-py, below 9, work with numpy 2; only when asked to."""
+"""Patch nes-py below 9 for NumPy 2, on request."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 RamArray = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
-# Sizes of a ROM in KB: byte of its header, and KB for each count.
+# Sizes of a ROM: (byte of the header with the count, KB per count).
 _ROM_SIZES = {"prg_rom_size": (4, 16), "chr_rom_size": (5, 8)}
 
 
 class RamView(RamArray):
-    """A live view of RAM bytes whose single bytes read as Python ints.
+    """A view of RAM bytes that returns single bytes as Python ints.
 
-    With numpy 2 a byte stays a byte in arithmetic: `ram[0x6D] * 256` is an error and `ram[0x10]
-    - 1` may wrap. As an int it counts on, and what is written wraps to a byte, as it did with
-    numpy 1. Slices are views of the same kind.
+    With NumPy 2 arithmetic on a byte gives a byte: `ram[0x6D] * 256` raises and `ram[0x10] - 1`
+    may overflow. With Python ints it does not, and assigned values wrap to a byte, as with NumPy 1.
+    Slices are views of the same type.
 
     Example:
         >>> ram = np.zeros(4, np.uint8)
@@ -37,20 +37,20 @@ class RamView(RamArray):
 
 
 def patch_nes_py() -> None:
-    """Repair the installed nes-py, below 9, in this process, so that it works with numpy 2.
+    """Patch the installed nes-py, below version 9, in this process, so that it works with NumPy 2.
 
-    On Python 3.12 and below pip installs nes-py 8.2.1 without a word, since 9 needs Python 3.13.
-    It was written for numpy 1. With numpy 2 it loads no ROM at all (`OverflowError: Python integer
-    1024 out of bounds for uint8`), and games built on it, gym-super-mario-bros 7.4.0 among them,
-    fail the same way as they compute with bytes of the RAM. Two things are replaced: the sizes of a
-    ROM are counted in Python ints, and the `ram` of an env built from now on is a `RamView`.
+    On Python 3.12 and below pip installs nes-py 8.2.1, since version 9 needs Python 3.13. It was
+    written for NumPy 1. With NumPy 2 it cannot load a ROM (`OverflowError: Python integer 1024 out
+    of bounds for uint8`), and games built on it, such as gym-super-mario-bros 7.4.0, fail in the
+    same way when they compute with bytes of the RAM. Two things are patched: the sizes of a ROM are
+    computed with Python ints, and the `ram` of envs that are built afterwards is a `RamView`.
 
-    Call it before envs are built; a second call changes nothing. The env is still one of the old
-    `gym`: give it to `from_gym`.
+    Call it before envs are built; a second call has no effect. The env still has the API of the old
+    `gym`: pass it to `from_gym`.
 
     Raises:
-        ImportError: nes-py, or something that it needs, is not there.
-        ValueError: It is nes-py 9 or newer, which needs no mending.
+        ImportError: nes-py, or one of its dependencies, is not installed.
+        ValueError: nes-py 9 or newer is installed, which needs no patch.
 
     Example:
         >>> patch_nes_py()  # doctest: +SKIP
@@ -62,29 +62,29 @@ def patch_nes_py() -> None:
         env = importlib.import_module("nes_py.nes_env").NESEnv
     except ImportError as error:
         raise ImportError(
-            f"nes-py cannot be imported ({error}): expected nes-py 8 and what it needs, got less; "
+            f"nes-py cannot be imported ({error}): expected nes-py 8 and its dependencies; "
             "reinstall it: pip install --force-reinstall 'nes-py<9'"
         ) from error
     for name, (byte, kilobytes) in _ROM_SIZES.items():
         setattr(rom, name, _rom_size(byte, kilobytes))
-    if not isinstance(env.__dict__.get("_ram_buffer"), _MendedRam):
-        env._ram_buffer = _MendedRam(env._ram_buffer)
+    if not isinstance(env.__dict__.get("_ram_buffer"), _PatchedRam):
+        env._ram_buffer = _PatchedRam(env._ram_buffer)
 
 
 def _check_version() -> None:
-    # Loads in some 10 ms, which `import stepwell` need not take.
+    # Imported here because it takes 10 ms.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         found = version("nes-py")
     except PackageNotFoundError:
         raise ImportError(
-            "nes-py is not installed: expected one below 9 to mend, got none; on Python 3.13 and "
-            "newer `pip install 'stepwell[nes-py]'` brings nes-py 9, which needs no mending"
+            "nes-py is not installed: expected a version below 9, got none; on Python 3.13 and "
+            "newer `pip install 'stepwell[nes-py]'` installs nes-py 9, which needs no patch"
         ) from None
     if int(found.partition(".")[0]) >= 9:
         raise ValueError(
-            f"nes-py needs no mending: expected one below 9, got {found}; leave patch_nes_py out"
+            f"nes-py needs no patch: expected a version below 9, got {found}; omit patch_nes_py"
         )
 
 
@@ -95,8 +95,8 @@ def _rom_size(byte: int, kilobytes: int) -> property:
     return property(size)
 
 
-class _MendedRam:
-    """The method that makes an env's view of the RAM, by way of the one that was there."""
+class _PatchedRam:
+    """Descriptor of an env's RAM method that wraps the result of the original in a `RamView`."""
 
     def __init__(self, original: Any) -> None:
         self._original = original

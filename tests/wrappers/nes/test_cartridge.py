@@ -113,7 +113,7 @@ def test_its_text_does_not_hold_the_rom() -> None:
 def test_the_header_is_read(data: bytes, facts: dict[str, object]) -> None:
     cartridge = Cartridge.read(data)
     assert {name: getattr(cartridge, name) for name in facts} == facts
-    assert cartridge.groomed() == data
+    assert cartridge.cleaned() == data
 
 
 @pytest.mark.parametrize(
@@ -123,24 +123,24 @@ def test_a_dumping_tools_name_in_the_header_is_no_mapper(name: bytes) -> None:
     dirty = ROM[:7] + name.ljust(9, b"\0")[:9] + BANKS
     cartridge = Cartridge.read(dirty)
     assert (cartridge.mapper, cartridge.header, cartridge.region) == (0, "iNES", "NTSC")
-    assert cartridge.groomed() == ROM
+    assert cartridge.cleaned() == ROM
     assert cartridge.data == dirty
 
 
 def test_a_name_that_begins_behind_the_mapper_takes_the_high_nibble_with_it() -> None:
     """Nothing tells whether byte 7 is the name's or the mapper's: it is not trusted."""
     cartridge = Cartridge.read(header(b6=0x41, b7=0x40, b12=0x61, b15=0x72) + BANKS)
-    assert (cartridge.mapper, cartridge.groomed()[7:16]) == (4, bytes(9))
+    assert (cartridge.mapper, cartridge.cleaned()[7:16]) == (4, bytes(9))
 
 
 def test_garbage_in_byte_11_alone_is_cleared_and_the_mapper_stays() -> None:
     cartridge = Cartridge.read(header(b6=0x21, b7=0x40, b11=9) + BANKS)
-    assert (cartridge.mapper, cartridge.groomed()[:16]) == (66, header(b6=0x21, b7=0x40))
+    assert (cartridge.mapper, cartridge.cleaned()[:16]) == (66, header(b6=0x21, b7=0x40))
 
 
 @pytest.mark.parametrize("tail", [b"\0", bytes(128), b"Title of the game".ljust(128, b"\0")])
 def test_what_stands_behind_the_last_bank_is_left_out(tail: bytes) -> None:
-    assert Cartridge.read(ROM + tail).groomed() == ROM
+    assert Cartridge.read(ROM + tail).cleaned() == ROM
 
 
 def test_a_zip_with_one_game_in_it_is_read(tmp_path: Path) -> None:
@@ -334,11 +334,11 @@ def test_any_header_over_any_length_gives_a_cartridge_or_one_sentence(
     cartridge = cartridge_or_sentence(data)
     if cartridge is None:
         return
-    groomed = cartridge.groomed()
-    assert len(groomed) == 16 + cartridge.prg_bytes + cartridge.chr_bytes <= len(data)
+    cleaned = cartridge.cleaned()
+    assert len(cleaned) == 16 + cartridge.prg_bytes + cartridge.chr_bytes <= len(data)
     assert cartridge.prg_bytes >= PRG
-    again = Cartridge.read(groomed)  # what emulators get says the same, and is clean
-    assert again.groomed() == groomed
+    again = Cartridge.read(cleaned)  # what emulators get says the same, and is clean
+    assert again.cleaned() == cleaned
     same = ("mapper", "submapper", "prg_bytes", "chr_bytes", "header", "has_battery", "region")
     assert [getattr(again, name) for name in same] == [getattr(cartridge, name) for name in same]
 
@@ -373,7 +373,7 @@ def test_a_damaged_zip_gives_the_cartridge_or_one_sentence(
     ids=["DiskDude", "trailing bytes", "NES 2.0"],
 )
 def test_an_odd_file_plays_as_the_clean_one(backend: NesBackend, odd: bytes) -> None:
-    """C5: what is groomed away, or said in another format, changes nothing in the game."""
+    """C5: what is cleaned away, or said in another format, changes nothing in the game."""
     seen = []
     for data in (ROM, odd):
         with console_of(backend, data) as console:

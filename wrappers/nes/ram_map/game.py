@@ -1,4 +1,4 @@
-"""What is known about a game: where its numbers lie in RAM, what pays, when it is over."""
+"""Games: a RAM map in memory, and the tracker that applies it to a running console."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ NES_HEADER_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """What a RAM map tells about a game; read one with `Game.load`.
+    """The content of a RAM map; load one with `Game.load`.
 
     Args:
-        name: What the game is called.
-        boot: A script of buttons that leads from power-on to the game, or None.
+        name: Name of the game.
+        boot: Boot script from power-on to the game, or None.
         actions: The game's own action list, or None.
         variables: The variables by name.
-        reward: The summands of the reward; none: the reward is 0.
-        terminated: When the game is over; None: never.
+        reward: The terms of the reward; without terms the reward is 0.
+        terminated: Condition for the end of the game; None: it never ends.
         life: The variable that counts lives, or None.
-        stuck: Variables that change as long as the game goes on; none: those of the reward.
-        crops: By name the pixels to cut, (top, bottom, left, right), of the 240x256 picture.
-        sha256: SHA-256 of the ROM files that the map is for, in hexadecimal; none: any.
-        sha1: SHA-1 of all that follows the 16 bytes of header, in hexadecimal; none: any. It is
-            what stable-retro keeps.
+        stuck: Variables that change while the game continues; by default those of the reward.
+        crops: Pixels to crop by name, (top, bottom, left, right), of the 240x256 picture.
+        sha256: SHA-256 of the map's ROM files, in hexadecimal; empty: any ROM.
+        sha1: SHA-1 of all bytes after the 16 bytes of header, in hexadecimal, as in stable-retro;
+            empty: any ROM.
 
     Example:
         >>> lives = {"address": 0x13, "type": "|u1"}
@@ -65,33 +65,33 @@ class Game:
     sha1: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Keep views that nobody can write through."""
+        """Replace mappings by read-only views."""
         for name in ("variables", "crops"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Callable[[dict[str, object]], Game], tuple[dict[str, object]]]:
-        """Travel to worker processes by the recipe, as read-only views cannot be pickled."""
+        """Pickle the recipe, as read-only views cannot be pickled."""
         return Game.load, (self.recipe(),)
 
     @classmethod
     def load(cls, source: GameSource | None) -> Game:
-        """Read what is known about a game.
+        """Load a RAM map.
 
         Args:
             source: One of:
 
-                - None: nothing is known. No variables, reward 0, never over;
+                - None: no variables, reward 0, no end;
                 - the path of a RAM map, a .toml file;
                 - the path of a folder with stable-retro's data.json and scenario.json;
                 - "retro:Name-Nes-v0": an integration of the installed stable-retro;
-                - the tables of a RAM map, as `tomllib` or `Game.recipe` gives them;
-                - a `Game`, which is given back.
+                - the tables of a RAM map, as from `tomllib` or `Game.recipe`;
+                - a `Game`, which is returned unchanged.
 
         Raises:
             FileNotFoundError: There is no such file or folder.
             ImportError: "retro:..." without stable-retro.
-            TypeError: The source is none of these.
-            ValueError: Something in the map is wrong, or it uses Lua scripts.
+            TypeError: The source has another type.
+            ValueError: The map is invalid, or uses Lua scripts.
         """
         if isinstance(source, Game):
             return source
@@ -108,38 +108,38 @@ class Game:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Variables that tell whether the game goes on: `stuck`, or else those of the reward."""
+        """Variables that show progress: `stuck`, or else those of the reward."""
         return self.stuck or tuple(dict.fromkeys(term.measured.var for term in self.reward))
 
     @property
     def can_terminate(self) -> bool:
-        """Whether the map tells when the game is over."""
+        """True if the map defines the end of the game."""
         return self.terminated is not None
 
     def check_cartridge(self, cartridge: Cartridge) -> None:
-        """See that the map is for this cartridge.
+        """Check that the map is for this cartridge.
 
         Raises:
-            ValueError: It is for others.
+            ValueError: The map is for other cartridges.
         """
-        behind = hashlib.sha1(cartridge.data[NES_HEADER_BYTES:], usedforsecurity=False).hexdigest()
+        content = hashlib.sha1(cartridge.data[NES_HEADER_BYTES:], usedforsecurity=False).hexdigest()
         checks = (
             ("SHA-256", self.sha256, cartridge.sha256.lower()),
-            ("SHA-1 (of all that follows the header)", self.sha1, behind),
+            ("SHA-1 (of all that follows the header)", self.sha1, content),
         )
         for kind, expected, got in checks:
             if expected and got not in expected:
                 raise ValueError(
                     f"cartridge {cartridge.name!r}: expected one with the {kind} "
                     f"{' or '.join(expected)}, for which the RAM map {self.name!r} was made, got "
-                    f"{got}; use that dump, or take the digest out of the map's [rom] if its "
-                    "addresses hold for this one too"
+                    f"{got}; use that dump, or remove the digest from the map's [rom] if its "
+                    "addresses are valid for this one too"
                 )
 
     def recipe(self) -> dict[str, object]:
-        """All that the map tells, as JSON has it: equal games have equal recipes.
+        """Return the map as JSON data; equal games have equal recipes.
 
-        `Game.load` makes an equal game of it.
+        `Game.load` makes an equal game from it.
         """
         digests = {"sha256": list(self.sha256), "sha1": list(self.sha1)}
         sides = ("top", "bottom", "left", "right")
@@ -155,14 +155,14 @@ class Game:
             "crop": {name: dict(zip(sides, crop, strict=True)) for name, crop in self.crops.items()}
             or None,
         }
-        given = {key: table for key, table in tables.items() if table is not None}
-        return {"name": self.name, **given}
+        present = {key: table for key, table in tables.items() if table is not None}
+        return {"name": self.name, **present}
 
     def tracker(self, peek: Callable[[int], int]) -> GameTracker:
-        """Follow a console that plays the game.
+        """Return a tracker for a console that plays the game.
 
         Args:
-            peek: Gives the byte at an address of the RAM as a Python int.
+            peek: Returns the byte at an address of the RAM as a Python int.
         """
         return GameTracker(
             peek,
@@ -195,24 +195,24 @@ def _read(text: str) -> RamMap:
 
 
 class GameTracker:
-    """Reads what a game's RAM map tells, frame by frame; made by `Game.tracker`.
+    """Computes rewards and ends from the RAM, frame by frame; made by `Game.tracker`.
 
     Call `begin` on the first frame of an episode, `begin_step` before each step of the env, and
-    `advance` after every frame. Only variables that the reward, the end and the stuck detector need
-    are read in every frame; the others when asked for.
+    `advance` after every frame. Only the variables of the reward, the end and the stuck detector
+    are read in every frame; the others are read by `values`.
 
     Args:
-        peek: Gives the byte at an address of the RAM as a Python int.
+        peek: Returns the byte at an address of the RAM as a Python int.
         variables: All variables by name.
-        reward: The summands of the reward.
-        terminated: When the game is over; None: never.
-        watched: Variables whose standing still is counted.
+        reward: The terms of the reward.
+        terminated: Condition for the end of the game; None: it never ends.
+        watched: Variables that show progress.
         life: The variable that counts lives, or None.
 
     Attributes:
-        terminated: Whether the game is over in the frame that was read last.
-        still_frames: Frames since one of those watched changed; 0 if there are none.
-        reward_terms: What each term paid since `begin_step`; a new dict for each step.
+        terminated: The game is over in the last frame.
+        still_frames: Frames since a watched variable changed; 0 if there are none.
+        reward_terms: Sum of each term since `begin_step`; a new dict for each step.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class GameTracker:
     ) -> None:
         ended = [] if terminated is None else list(terminated.variables())
         paid = [term.measured.var for term in reward]
-        # The watched ones first, so that they are one slice of the values.
+        # The watched variables first, so that they are one slice of the values.
         names = tuple(dict.fromkeys([*watched, *paid, *ended]))
         indices = {name: index for index, name in enumerate(names)}
         self._names = names
@@ -247,7 +247,7 @@ class GameTracker:
         self.begin_step()
 
     def begin(self) -> None:
-        """Start an episode: changes are counted from what is in RAM now."""
+        """Start an episode: changes are relative to the current RAM."""
         values = [read() for read in self._read_each_frame]
         self._values = values
         self.still_frames = 0
@@ -255,11 +255,11 @@ class GameTracker:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Start a step: the terms' sums begin at 0."""
+        """Start a step: set the sums of the terms to 0."""
         self.reward_terms = {name: 0.0 for name, _ in self._pays}
 
     def advance(self) -> float:
-        """Read the RAM after a frame.
+        """Process a frame.
 
         Returns:
             The reward of the frame.
@@ -280,15 +280,15 @@ class GameTracker:
         return total
 
     def values(self) -> dict[str, int]:
-        """All variables of the map, read now."""
+        """Read all variables of the map."""
         return {name: read() for name, read in self._readers.items()}
 
     def lives(self) -> int | None:
-        """The life variable, read now; None for a map without one."""
+        """Read the life variable; None for a map without one."""
         return None if self._life is None else self._life()
 
     def save(self) -> dict[str, object]:
-        """What `load` needs to go on from here, as JSON has it."""
+        """Return the state for `load` as JSON data."""
         return {
             "values": dict(zip(self._names, self._values, strict=True)),
             "terminated": self.terminated,
@@ -297,10 +297,10 @@ class GameTracker:
         }
 
     def load(self, state: object) -> None:
-        """Go on from where `save` was called.
+        """Restore a state that `save` returned.
 
         Raises:
-            ValueError: The state is that of another RAM map, or none at all.
+            ValueError: It is the state of another RAM map, or no state.
         """
         values, terms = _part(state, "values"), _part(state, "reward_terms")
         if not isinstance(values, Mapping) or not isinstance(terms, Mapping):
@@ -331,6 +331,6 @@ def _part(state: object, key: str) -> Any:
 
 def _no_state(state: object) -> ValueError:
     return ValueError(
-        f"tracker state: expected what GameTracker.save gives, got {state!r:.60}; "
+        f"tracker state: expected a state of GameTracker.save, got {state!r:.60}; "
         "save a snapshot of this env first"
     )

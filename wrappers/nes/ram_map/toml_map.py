@@ -1,4 +1,4 @@
-"""Read a RAM map: the tables of a .toml file, checked."""
+"""Parse and check the tables of a RAM map, from a .toml file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOP = (
 )
 PICTURE = {"top": 240, "bottom": 240, "left": 256, "right": 256}
 MEASURING = ("var", "measurement", "op", "reference")
-# What else stands in an env's info, put there by the env, a wrapper or the vector env.
+# Other keys of the info, set by the env, a wrapper or the vector env.
 TAKEN = {
     "episode",
     "episode_frame_number",
@@ -52,7 +52,7 @@ DIGESTS = {"sha256": 64, "sha1": 40}
 
 
 class RamMap(TypedDict):
-    """What a RAM map says, checked: the arguments of `Game`, which tells what they mean."""
+    """A checked RAM map: the arguments of `Game`."""
 
     name: str
     boot: str | None
@@ -75,7 +75,7 @@ def read_toml(path: Path) -> RamMap:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is no TOML, or something in it is wrong.
+        ValueError: The file is not TOML, or the map is invalid.
     """
     try:
         tables = tomllib.loads(map_text(path))
@@ -83,9 +83,9 @@ def read_toml(path: Path) -> RamMap:
         raise FileNotFoundError(
             f"RAM map: expected a file, got {str(path)!r}, which does not exist; check the path"
         ) from None
-    except (ValueError, RecursionError) as error:  # no TOML, or nested without end
+    except (ValueError, RecursionError) as error:  # not TOML, or nested too deeply
         raise ValueError(
-            f"{path.name}: expected TOML in UTF-8, got something else: {error}; mend that place"
+            f"{path.name}: expected TOML in UTF-8, got something else: {error}; correct that place"
         ) from None
     return read_map(tables, path.name, path.stem)
 
@@ -94,12 +94,12 @@ def read_map(tables: Mapping[str, object], where: str, name: str) -> RamMap:
     """Check the tables of a RAM map.
 
     Args:
-        tables: The map, as `tomllib` gives it.
-        where: What errors begin with.
-        name: The game's name if the map does not tell.
+        tables: The map, as from `tomllib`.
+        where: Start of error messages.
+        name: Name of the game if the map has none.
 
     Raises:
-        ValueError: Something in the map is wrong.
+        ValueError: The map is invalid.
 
     Example:
         >>> tables = {"vars": {"lives": {"address": 0x13, "type": "|u1"}}}
@@ -134,7 +134,7 @@ def _boot(top: MapTable) -> str | None:
 
 
 def _actions(top: MapTable) -> tuple[str, ...] | None:
-    """The map's list; it is checked here, as an env may never choose from it."""
+    """Check the list here, as an env may not use it."""
     actions = top.texts("actions")
     try:
         for action in actions or ():
@@ -152,7 +152,7 @@ def _variable(name: str, entry: MapTable) -> Variable:
     if not name or name.startswith("_") or name in TAKEN:
         raise ValueError(
             f"{entry.where}: expected a name that begins with no underscore and is none of "
-            f"{', '.join(sorted(TAKEN))}, which info holds already, got {name!r}; rename it"
+            f"{', '.join(sorted(TAKEN))}, which info already has, got {name!r}; rename it"
         )
     entry.only(("address", "type", "wrap", "mask"))
     address, type_ = entry.whole("address", "it as in 0x13, without quotes"), entry.text("type")
@@ -182,8 +182,8 @@ def _measured(
     if op in COMPARING:
         entry.needed("reference", reference, "2, the number to compare with")
     elif reference is not None:
-        cure = f"write op = {next(iter(COMPARING))!r} or leave it out"
-        raise entry.error("reference", f"expected none with op {op!r}, got {reference}; {cure}")
+        hint = f"write op = {next(iter(COMPARING))!r} or leave it out"
+        raise entry.error("reference", f"expected none with op {op!r}, got {reference}; {hint}")
     if reference is not None and abs(reference) > LARGEST:
         raise entry.error(
             "reference", f"expected at most {LARGEST} either way, got {reference}; make it smaller"
@@ -309,7 +309,7 @@ MOST_DEPTH = 50
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that looks most like `name`, as the end of a sentence."""
+    """Return the closest known name, as the end of an error message."""
     names = sorted(known)
     if not names:
         return "there are none"
@@ -321,12 +321,12 @@ class MapTable:
     """One table of a RAM map.
 
     Args:
-        where: What an error begins with: the file, then the table and the entry.
-        entries: The table, as `tomllib` gives it.
+        where: Start of error messages: the file, then the table and the entry.
+        entries: The table, as from `tomllib`.
 
     Raises:
-        ValueError: `entries` is no table, or its keys are no texts. Each method: the entry is
-            not what the method's name says.
+        ValueError: `entries` is not a table, or a key is not text. In each method: the entry has
+            another type than that in the name of the method.
 
     Example:
         >>> MapTable("map.toml, [life]", {"var": "lives"}).text("var")
@@ -343,11 +343,11 @@ class MapTable:
         self.entries: Mapping[str, object] = entries
 
     def error(self, key: str, problem: str) -> ValueError:
-        """What to raise about the entry."""
+        """Return an error about the entry."""
         return ValueError(f"{self.where}, {key}: {problem}")
 
     def only(self, known: Collection[str]) -> None:
-        """Refuse keys that are not known."""
+        """Raise for unknown keys."""
         for key in self.entries:
             if key not in known:
                 raise ValueError(
@@ -356,22 +356,22 @@ class MapTable:
                 )
 
     def table(self, key: str, header: str | None = None) -> MapTable:
-        """The table under a key, empty if there is none; `header` is how errors call it."""
+        """Return the table under a key, or an empty one; `header` is its name in errors."""
         return MapTable(f"{self.where}, {header or key}", self.entries.get(key, {}))
 
     def tables(self, besides: Collection[str] = ()) -> dict[str, MapTable]:
-        """All entries, each a table itself, but for those of the given keys."""
+        """Return all entries as tables, except those of the keys in `besides`."""
         return {key: self.table(key) for key in self.entries if key not in besides}
 
     def text(self, key: str) -> str | None:
-        """A text, or None."""
+        """Return a text, or None."""
         found = self.entries.get(key)
         if found is None or isinstance(found, str):
             return found
         raise self.error(key, f"expected a text, got {found!r:.60}; write it in quotes")
 
     def texts(self, key: str, *, one: bool = False) -> tuple[str, ...] | None:
-        """A list of texts, or None; with `one` a single text counts as a list of one."""
+        """Return a list of texts, or None; with `one`, a single text is a list of one."""
         found = self.entries.get(key)
         if found is None:
             return None
@@ -383,7 +383,7 @@ class MapTable:
         raise self.error(key, f'expected {expected}, got {found!r:.60}; write it as ["..."]')
 
     def choice(self, key: str, choices: Collection[str]) -> str | None:
-        """One of the choices, or None."""
+        """Return one of the choices, or None."""
         found = self.text(key)
         if found is None or found in choices:
             return found
@@ -392,19 +392,19 @@ class MapTable:
         )
 
     def whole(self, key: str, example: str) -> int | None:
-        """A whole number, or None; `example` ends the error."""
+        """Return a whole number, or None; `example` ends the error message."""
         found = self.entries.get(key)
         if found is None or (isinstance(found, int) and not isinstance(found, bool)):
             return found
         raise self.error(key, f"expected a whole number, got {found!r:.60}; write {example}")
 
     def needed(self, key: str, found: int | str | None, example: str) -> None:
-        """Refuse that an entry is missing."""
+        """Raise if an entry is missing."""
         if found is None:
             raise self.error(key, f"expected a value, got none; write {key} = {example}")
 
     def number(self, key: str) -> float | None:
-        """A finite number, or None."""
+        """Return a finite number, or None."""
         found = self.entries.get(key)
         if found is None:
             return None
@@ -414,11 +414,11 @@ class MapTable:
 
 
 def map_text(path: Path) -> str:
-    """The text of a file with a map in it.
+    """Return the text of a file with a map.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no regular file, whose opening may never return, too long, or no UTF-8.
+        ValueError: It is not a regular file (opening a pipe may block), too long, or not UTF-8.
     """
     if path.exists() and not path.is_file():
         raise ValueError(f"{path.name}: expected a regular file, got a folder or a pipe")

@@ -13,14 +13,14 @@ from stepwell.wrappers.nes.console import RAM_BYTES
 
 LARGEST = 2**63 - 1  # stable-retro computes in signed 64-bit integers
 TYPE = re.compile(r"(<>|><|<=|>=|[<>=|])([uidn])([1-8])")
-BASE = {"u": 256, "i": 256, "d": 100, "n": 10}  # how much a byte is worth in the next lower one
+BASE = {"u": 256, "i": 256, "d": 100, "n": 10}  # factor between neighboring bytes
 
 Peek = Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    r"""A number in the console's RAM, read as stable-retro reads it.
+    r"""A number in the console's RAM, decoded like stable-retro.
 
     The type is text of three parts: byte order, kind and number of bytes, as in `"<u2"`.
 
@@ -43,12 +43,13 @@ class Variable:
     Args:
         address: Address of the first byte, 0 to 0x7FF.
         type: See above.
-        wrap: The value counts modulo this, so a change is the shortest way round: with 65,536
-            a `"<u2"` that goes from 65,535 to 0 changes by 1. None: a plain difference.
+        wrap: The value counts modulo this, and changes are the shortest distance: with 65,536 a
+            `"<u2"` that goes from 65,535 to 0 changes by 1. None: a plain difference.
         mask: The value is ANDed with this, for games that pack flags into a byte.
 
     Raises:
-        ValueError: A type that is none, bytes outside of the RAM, or a `wrap` or `mask` below 1.
+        ValueError: The type is invalid, the bytes are outside the RAM, or `wrap` or `mask` is
+            below 1.
 
     Example:
         >>> Variable(0x10, "<u2").decode(bytes(16) + b"\x34\x12" + bytes(2030)) == 0x1234
@@ -74,7 +75,7 @@ class Variable:
             if value is not None and not 1 <= value <= LARGEST:
                 raise ValueError(
                     f"{name}: expected a whole number from 1 to {LARGEST}, got {value}; "
-                    f"leave {name} out if the value is to be taken as it is"
+                    f"omit {name} to use the plain value"
                 )
 
     @property
@@ -83,7 +84,7 @@ class Variable:
         return int(self.type[-1])
 
     def decode(self, ram: Sequence[int]) -> int:
-        """The value in a copy of the RAM.
+        """Return the value in a copy of the RAM.
 
         Args:
             ram: The console's 2,048 bytes: `bytes`, or an array uint8 [2048].
@@ -91,46 +92,46 @@ class Variable:
         return self.reader(lambda address: int(ram[address]))()
 
     def reader(self, peek: Peek) -> Callable[[], int]:
-        """A function that reads the value now, made once because it is called every frame.
+        """Return a function that reads the current value, to be called in every frame.
 
         Args:
-            peek: Gives the byte at an address as a Python int.
+            peek: Returns the byte at an address as a Python int.
         """
         mask = self.mask
         read = _reader(self.address, _tables(self.type), peek)
         return read if mask is None else lambda: read() & mask
 
     def change(self, new: int, old: int) -> int:
-        """How far the value went from `old` to `new`, round the corner if it wraps."""
+        """Return the change from `old` to `new`, modulo `wrap` if it is set."""
         if self.wrap is None:
             return new - old
         half = self.wrap // 2
         return (new - old + half) % self.wrap - half
 
     def recipe(self) -> dict[str, object]:
-        """The arguments, as JSON has them; those that are None are left out."""
+        """Return the arguments that are not None as JSON data."""
         optional = {"wrap": self.wrap, "mask": self.mask}
-        given = {name: value for name, value in optional.items() if value is not None}
-        return {"address": self.address, "type": self.type, **given}
+        present = {name: value for name, value in optional.items() if value is not None}
+        return {"address": self.address, "type": self.type, **present}
 
 
 def _check_address(address: int, width: int) -> None:
     last = RAM_BYTES - width
     if 0 <= address <= last:
         return
-    cure = "battery RAM and the cartridge's own cannot be read"
+    hint = "battery RAM and the cartridge's own cannot be read"
     if 0 <= address % RAM_BYTES <= last and last < address < 0x2000:
-        cure = f"0x{address:X} shows the same byte as 0x{address % RAM_BYTES:X}: write that"
+        hint = f"0x{address:X} mirrors 0x{address % RAM_BYTES:X}: write that"
     elif 0 <= address < RAM_BYTES:
-        cure = f"{width} bytes from there end behind the RAM"
+        hint = f"{width} bytes from there end after the RAM"
     raise ValueError(
         f"address: expected 0 to 0x{last:X} for {width} byte{'s' * (width > 1)} of the console's "
-        f"RAM, got {hex(address)}; {cure}"
+        f"RAM, got {hex(address)}; {hint}"
     )
 
 
 def _offsets(order: str, width: int) -> list[int]:
-    """Offsets of the bytes, the least significant first."""
+    """Return the offsets of the bytes, the least significant first."""
     rising, half = list(range(width)), width // 2
     if order == ">":
         return rising[::-1]
@@ -142,18 +143,18 @@ def _offsets(order: str, width: int) -> list[int]:
 
 
 def _tables(type_: str) -> list[tuple[int, ...]]:
-    """For each byte, from the lowest address: what its 256 values add to the number."""
+    """Return for each byte, from the lowest address, what its 256 values add to the number."""
     order, kind, width = type_[:-2], type_[-2], int(type_[-1])
     tables: list[tuple[int, ...]] = [()] * width
     for rank, offset in enumerate(_offsets(order, width)):
-        # Only a top byte can make a number negative: that of `i`, and bit 63 of stable-retro's.
+        # Only the top byte of `i`, and bit 63 as in stable-retro, can make a number negative.
         signed = rank == width - 1 and (kind == "i" or (kind == "u" and width == 8))
         weight = BASE[kind] ** rank
-        tables[offset] = tuple(weight * _worth(byte, kind, signed) for byte in range(256))
+        tables[offset] = tuple(weight * _byte_value(byte, kind, signed) for byte in range(256))
     return tables
 
 
-def _worth(byte: int, kind: str, signed: bool) -> int:
+def _byte_value(byte: int, kind: str, signed: bool) -> int:
     if kind == "d":
         return byte % 16 % 10 + byte // 16 % 10 * 10
     if kind == "n":
@@ -184,10 +185,10 @@ def _reader(address: int, tables: list[tuple[int, ...]], peek: Peek) -> Callable
 
 Measurement = Literal["delta", "absolute"]
 Values = Sequence[int]
-# The values that were read in this frame and in the one before.
+# Called with the values of this frame and of the previous one.
 Gauge = Callable[[Values, Values], int]
 
-# Those of stable-retro, by its names. They give 0 or 1, but for the last.
+# The operations of stable-retro, with its names. All but the last return 0 or 1.
 COMPARING: dict[str, Callable[[int, int], int]] = {
     "equal": operator.eq,
     "not-equal": operator.ne,
@@ -209,13 +210,13 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A value or its change since the frame before, as it is or through an operation.
+    """A value or its change since the previous frame, with or without an operation.
 
     Args:
         var: Name of the variable.
-        measurement: "absolute" is its value, "delta" the change (on an episode's first frame 0).
+        measurement: "absolute" is the value, "delta" the change (0 in the first frame).
         op: One of `OPERATIONS`, or None for the number itself.
-        reference: What the comparing operations compare with.
+        reference: Second operand of the comparing operations.
 
     Example:
         >>> Measured("lives", "delta", "negative").gauge(0, Variable(0x13, "|u1"))([2], [3])
@@ -228,11 +229,11 @@ class Measured:
     reference: int = 0
 
     def number(self, index: int, variable: Variable) -> Gauge:
-        """A function that gives the value or its change, without the operation.
+        """Return a function for the value or its change, without the operation.
 
         Args:
-            index: Place of the variable in the lists that the function is given.
-            variable: Says how a change is taken.
+            index: Index of the variable in the arguments of the function.
+            variable: Defines how a change is computed.
         """
         if self.measurement == "absolute":
             return lambda new, _: new[index]
@@ -242,7 +243,7 @@ class Measured:
         return lambda new, old: change(new[index], old[index])
 
     def gauge(self, index: int, variable: Variable) -> Gauge:
-        """A function that measures; see `number` for the arguments."""
+        """Return the function with the operation; see `number` for the arguments."""
         number, reference = self.number(index, variable), self.reference
         if self.op is None:
             return number
@@ -250,7 +251,7 @@ class Measured:
         return lambda new, old: operation(number(new, old), reference)
 
     def recipe(self) -> dict[str, object]:
-        """The arguments, as JSON has them; what does not matter is left out."""
+        """Return the arguments that have an effect as JSON data."""
         found: dict[str, object] = {"var": self.var, "measurement": self.measurement}
         if self.op is not None:
             found["op"] = self.op
@@ -264,17 +265,17 @@ Pay = Callable[[Values, Values], float]
 
 @dataclass(frozen=True, slots=True)
 class RewardTerm:
-    """What a measured number is worth, frame by frame, by stable-retro's rule.
+    """A term of the reward, computed in every frame by stable-retro's rule.
 
-    A number m above zero pays `m * reward`, one below zero `m * penalty`: a positive penalty makes
-    the reward of a loss negative, and a weight of 0 makes one direction not count.
+    A number m above zero gives `m * reward`, one below zero `m * penalty`: a positive penalty makes
+    the reward of a loss negative, and with a weight of 0 one direction does not count.
 
     Args:
         name: Name of the term.
-        measured: What is measured.
+        measured: The measured number.
         reward: Weight of numbers above zero.
         penalty: Weight of numbers below zero.
-        limit: A change larger than this, either way, pays nothing; None: every change counts.
+        limit: A change with a larger absolute value gives 0; None: every change counts.
 
     Example:
         >>> term = RewardTerm("score", Measured("score", "delta"), reward=10.0)
@@ -289,10 +290,10 @@ class RewardTerm:
     limit: float | None = None
 
     def pay(self, index: int, variable: Variable) -> Pay:
-        """A function that gives the reward from the values of two frames.
+        """Return a function that computes the reward from the values of two frames.
 
         Args:
-            index: Place of the variable in the lists that the function is given.
+            index: Index of the variable in the arguments of the function.
             variable: The variable.
         """
         gauge, reward, penalty = self._gauge(index, variable), self.reward, self.penalty
@@ -321,7 +322,7 @@ class RewardTerm:
         return gauge
 
     def recipe(self) -> dict[str, object]:
-        """The term without its name, as JSON has it and as a RAM map writes it."""
+        """Return the term without its name as JSON data, in the form of a RAM map."""
         found = {**self.measured.recipe(), "reward": self.reward, "penalty": self.penalty}
         if self.limit is not None:
             found["limit"] = self.limit
@@ -333,12 +334,12 @@ Test = Callable[[Values, Values], bool]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Tests that are combined; a test holds when what it measures is above zero.
+    """A combination of tests; a test is true if its measured number is above zero.
 
     Args:
-        combine: "any" holds when one part does, "all" when each does.
-        tests: (name, test) of the parts that look at a variable.
-        nodes: (name, condition) of the parts that are conditions themselves.
+        combine: "any" is true if one part is, "all" if each part is.
+        tests: (name, test) of the parts that measure a variable.
+        nodes: (name, condition) of the nested conditions.
 
     Example:
         >>> over = Condition("any", (("lives", Measured("lives", "absolute", "zero")),))
@@ -351,16 +352,16 @@ class Condition:
     nodes: tuple[tuple[str, Condition], ...] = ()
 
     def variables(self) -> Iterator[str]:
-        """Names of the variables that are looked at, with repetitions."""
+        """Yield the names of the measured variables, with repetitions."""
         yield from (test.var for _, test in self.tests)
         for _, node in self.nodes:
             yield from node.variables()
 
     def test(self, indices: Mapping[str, int], variables: Mapping[str, Variable]) -> Test:
-        """A function that tells from the values of two frames whether the condition holds.
+        """Return a function that evaluates the condition from the values of two frames.
 
         Args:
-            indices: Places of the variables in the lists that the function is given.
+            indices: Indices of the variables in the arguments of the function.
             variables: The variables by name.
         """
         gauges = [test.gauge(indices[test.var], variables[test.var]) for _, test in self.tests]
@@ -371,7 +372,7 @@ class Condition:
         return _any(parts) if self.combine == "any" else _all(parts)
 
     def recipe(self) -> dict[str, object]:
-        """The whole tree, as JSON has it and as a RAM map writes it."""
+        """Return the condition as JSON data, in the form of a RAM map."""
         found: dict[str, object] = {"condition": self.combine}
         found.update((name, test.recipe()) for name, test in self.tests)
         if self.nodes:
@@ -385,7 +386,7 @@ def _above_zero(gauge: Callable[[Values, Values], int]) -> Test:
 
 def _any(parts: list[Test]) -> Test:
     def test(new: Values, old: Values) -> bool:
-        for part in parts:  # any() of a generator costs more than the tests
+        for part in parts:  # any() of a generator is slower than the tests
             if part(new, old):
                 return True
         return False
