@@ -1,5 +1,6 @@
 """Describe how an env was made as JSON data, so that two stores can be compared."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
+from gymnasium.envs.registration import WrapperSpec
 
 from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
@@ -77,9 +79,20 @@ def spec_of(env: AnyEnv) -> str | None:
     """
     try:
         spec = env.spec  # fails for a wrapper that does not record its arguments
-        return None if spec is None else spec.to_json()
+        if spec is None:
+            return None
+        wrapped_by = tuple(_public(one) for one in spec.additional_wrappers)
+        return dataclasses.replace(spec, additional_wrappers=wrapped_by).to_json()
     except (AttributeError, TypeError, ValueError):
         return None
+
+
+def _public(wrapper: WrapperSpec) -> WrapperSpec:
+    """Refer to a wrapper of Stepwell by its public module, which outlives a move between files."""
+    module, _, name = wrapper.entry_point.partition(":")
+    if module.startswith("stepwell.wrappers."):
+        return dataclasses.replace(wrapper, entry_point=f"stepwell.wrappers:{name}")
+    return wrapper
 
 
 def _own_recipe(env: AnyEnv) -> Mapping[str, Any]:

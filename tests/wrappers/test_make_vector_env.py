@@ -13,7 +13,7 @@ from numpy.testing import assert_equal
 
 from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
-from stepwell.wrappers.recipe import jsonable
+from stepwell.wrappers.recipe import jsonable, spec_of
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, available_cores
 from support.envs.fakes import CounterEnv, FrameEnv
 
@@ -227,3 +227,12 @@ def test_no_recipe_holds_an_address() -> None:
     text = json.dumps(jsonable(odd))
     assert "0x" not in text
     assert json.loads(text)["a"][2] == [0, 1]
+
+
+def test_a_spec_names_wrappers_by_their_public_module() -> None:
+    """A stored spec must not depend on the file that a wrapper is in."""
+    text = spec_of(FrameStack(gym.make("CartPole-v1"), 3))
+    assert text is not None
+    assert '"stepwell.wrappers:FrameStack"' in text
+    env = gym.make(gym.envs.registration.EnvSpec.from_json(text))
+    assert env.observation_space.shape == (3, 4)
