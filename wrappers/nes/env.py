@@ -16,7 +16,7 @@ from stepwell.wrappers.nes.buttons import Actions, ActionSet, action_set
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.console import RAM_BYTES, Console, Image
 from stepwell.wrappers.nes.emulators import NesBackend, open_console
-from stepwell.wrappers.nes.play import Play, Pool, Rules
+from stepwell.wrappers.nes.play import FramePlayer, Pool, Rules
 from stepwell.wrappers.nes.ram_map.game import Game, GameSource
 from stepwell.wrappers.nes.snapshot import Snapshot
 from stepwell.wrappers.nes.starts import (
@@ -133,7 +133,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         shape = (RAM_BYTES,) if ram_obs else console.screen_shape
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self._tracker = self.game.tracker(console.peek)
-        self._play = Play(console, self._tracker, self._rules, shows_screens=not ram_obs)
+        self._player = FramePlayer(console, self._tracker, self._rules, shows_screens=not ram_obs)
         places = prepare_starts(
             self.cartridge, console, boot=boot, start=start, game_boot=self.game.boot
         )
@@ -193,9 +193,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
         noops = int(self.np_random.integers(self._rules.noop_max + 1))
         for _ in range(noops):
             self._loaded_screen = None
-            if not self._play.idle():  # the game ended: the remaining no-ops follow in a new one
+            if not self._player.idle():  # the game ended: the remaining no-ops follow in a new one
                 self._go_to(index)
-        self._play.begin()
+        self._player.begin()
         self._must_reset = ""
         info = {**self._info(), "noops": noops}
         if len(self._starts.places) > 1:
@@ -218,8 +218,8 @@ class NesEnv(gymnasium.Env[Image, Any]):
             raise ResetNeeded(f"step: expected a reset before, since {self._must_reset}")
         buttons = self._actions.pressed(action)
         self._loaded_screen = None
-        picture, reward = self._play.step(buttons, self.np_random)
-        terminated, truncated = self._tracker.terminated, self._play.truncated
+        picture, reward = self._player.step(buttons, self.np_random)
+        terminated, truncated = self._tracker.terminated, self._player.truncated
         if terminated or truncated:
             self._must_reset = "the episode is over"
         observation = console.ram() if picture is None else picture
@@ -239,7 +239,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         episode = {
             "game": self.game.recipe(),
             "tracker": self._tracker.save(),
-            "play": self._play.save(),
+            "play": self._player.save(),
             "must_reset": self._must_reset,
         }
         return Snapshot(
@@ -280,13 +280,13 @@ class NesEnv(gymnasium.Env[Image, Any]):
         if is_same_game:
             self._continue(snapshot.episode)
         else:
-            self._play.begin()
+            self._player.begin()
             self._must_reset = ""
         return console.ram() if self._shows_ram else self._screen(), self._info()
 
     def _continue(self, episode: Mapping[str, Any]) -> None:
         self._tracker.load(episode["tracker"])
-        self._play.load(episode["play"])
+        self._player.load(episode["play"])
         self._must_reset = str(episode["must_reset"])
 
     def close(self) -> None:
@@ -318,7 +318,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         lives = self._tracker.lives()
         if lives is not None:
             info["lives"] = lives
-        info["episode_frame_number"] = self._play.frames
+        info["episode_frame_number"] = self._player.frames
         if self._info_kind == "all":
             info["reward_terms"] = dict(self._tracker.reward_terms)
         return info

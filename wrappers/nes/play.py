@@ -45,7 +45,7 @@ class Rules:
             )
 
 
-class Play:
+class FramePlayer:
     """Plays frames on a console and counts them.
 
     Args:

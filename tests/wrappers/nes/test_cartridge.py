@@ -221,19 +221,19 @@ def test_a_file_that_is_cut_short_says_how_short(length: int) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no ROM file .*nowhere\.nes") as error:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.nes") as error:
         Cartridge.read(tmp_path / "nowhere.nes")
     assert one_sentence(str(error.value))
 
 
 def test_a_folder_is_no_game(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected a \.nes file, got a folder"):
+    with pytest.raises(ValueError, match=r"\.nes.*folder"):
         Cartridge.read(tmp_path)
 
 
 @pytest.mark.parametrize("rom", [None, 3, bytearray(ROM), [ROM]])
 def test_what_is_neither_path_nor_bytes_is_refused(rom: object) -> None:
-    with pytest.raises(TypeError, match="rom is of the wrong kind: expected a path or bytes"):
+    with pytest.raises(TypeError, match=r"rom .*path or bytes"):
         Cartridge.read(rom)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -246,7 +246,7 @@ def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> N
     tracemalloc.start()
     try:
         for rom in (path, bomb):
-            with pytest.raises(ValueError, match="expected at most 16,777,216 bytes"):
+            with pytest.raises(ValueError, match="16,777,216"):
                 Cartridge.read(rom)
         assert tracemalloc.get_traced_memory()[1] < 4 * LARGEST
     finally:
@@ -256,7 +256,7 @@ def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> N
 def test_a_zip_that_cannot_be_unpacked_is_refused() -> None:
     damaged = bytearray(zipped(a_nes=ROM))
     damaged[30 + len("a.nes")] |= 0b110  # a kind of block that does not exist
-    with pytest.raises(ValueError, match=r"cannot be unpacked: .* invalid block type") as error:
+    with pytest.raises(ValueError, match="invalid block type") as error:
         Cartridge.read(bytes(damaged))
     assert one_sentence(str(error.value))
 
@@ -265,7 +265,7 @@ def test_a_zip_with_a_password_is_refused() -> None:
     locked = bytearray(zipped(a_nes=ROM))
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         locked[locked.index(mark) + flags] |= 1
-    with pytest.raises(ValueError, match=r"expected a sound \.zip without a password"):
+    with pytest.raises(ValueError, match=r"\.zip.*password"):
         Cartridge.read(bytes(locked))
 
 
@@ -302,7 +302,7 @@ def test_four_screens_are_refused_where_the_emulator_has_two() -> None:
     cartridge = Cartridge.read(header(b6=0x48) + BANKS)
     cartridge.check_playable("nes-py", frozenset({4}))
     cartridge.check_playable("stable-retro", EVERY)
-    with pytest.raises(ValueError, match="two screens of background, got one with four"):
+    with pytest.raises(ValueError, match=r"two screens.*four"):
         cartridge.check_playable("cynes", frozenset({4}))
 
 

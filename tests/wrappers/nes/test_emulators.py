@@ -282,7 +282,7 @@ def test_what_is_no_state_of_the_emulator_is_refused(backend: NesBackend, broken
         other = NO_STATES[broken](state)
         if isinstance(other, bytes) and len(other) == len(state) and backend != "nes-py":
             other += b"\0"
-        with pytest.raises(ValueError, match="state: expected"):
+        with pytest.raises(ValueError, match="state"):
             console.load(other)
         np.testing.assert_array_equal(console.ram(), ram)
 
@@ -367,7 +367,7 @@ def test_another_cartridge_can_follow_in_the_same_process(backend: NesBackend) -
 def test_a_second_cartridge_beside_an_open_one_is_refused_by_stable_retro_in_a_sentence() -> None:
     pytest.importorskip("stable_retro", reason="needs stable-retro")
     with console_of("stable-retro") as console:
-        with pytest.raises(RuntimeError, match="one cartridge at a time in a process: expected"):
+        with pytest.raises(RuntimeError, match="one cartridge at a time"):
             open_console(Cartridge.read(MIRRORED), "stable-retro")
         play(console, BOOT)
         assert peek(console, "state") == STATE["playing"]
@@ -396,7 +396,7 @@ def test_a_console_says_which_emulator_it_is(backend: NesBackend) -> None:
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected 'cynes', 'nes-py', 'stable-retro', got 'fceux'"):
+    with pytest.raises(ValueError, match=r"'cynes', 'nes-py', 'stable-retro'.*'fceux'"):
         open_console(Cartridge.read(ROM), "fceux")  # type: ignore[arg-type]  # pyright: ignore
 
 
@@ -413,7 +413,7 @@ def test_a_board_that_the_emulator_does_not_know_is_refused_before_it_sees_it(
 ) -> None:
     """C5: cynes would say UnicodeDecodeError, stable-retro nothing at all."""
     data = ROM[:6] + bytes([0xF1, 0xF0]) + ROM[8:]  # mapper 255
-    with pytest.raises(ValueError, match=r"expected a board .* got 255"):
+    with pytest.raises(ValueError, match=r"mapper.*255"):
         open_console(Cartridge.read(data), backend)
 
 
@@ -428,6 +428,6 @@ def test_a_crash_is_said_in_a_sentence() -> None:
     pytest.importorskip("cynes", reason="needs cynes")
     with (
         console_of("cynes", crashing()) as console,
-        pytest.raises(RuntimeError, match=r"has crashed: expected .* got"),
+        pytest.raises(RuntimeError, match="crashed"),
     ):
         play(console, BOOT)

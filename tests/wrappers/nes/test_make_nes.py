@@ -249,7 +249,7 @@ def test_a_crop_that_leaves_only_what_a_backend_hides_is_an_error_or_a_picture(
             assert envs.reset()[0].shape == (1, 4, 84, 84)
         return
     with (
-        pytest.raises(ValueError, match=r"(?i)crop: expected to keep") as error,
+        pytest.raises(ValueError, match=r"(?i)crop") as error,
         envs_of(demo, 1, backend, crop=crop),
     ):
         pass
@@ -549,7 +549,7 @@ def test_nonsense_is_refused_in_a_sentence_with_workers_and_without(
 
 @pytest.mark.parametrize("num_envs", [0, -1, True, 1.5])
 def test_a_number_of_envs_that_is_none_is_refused(demo: tuple[Path, Path], num_envs: Any) -> None:
-    with pytest.raises(ValueError, match="num_envs: expected"):
+    with pytest.raises(ValueError, match="num_envs"):
         make_nes(demo[0], num_envs, backend=ANY)
 
 

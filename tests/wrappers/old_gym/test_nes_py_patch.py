@@ -54,7 +54,7 @@ class OldNes:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> tuple[type[OldRom], type[OldNes]]:
-    """A nes-py 8 that is not there, so that the test can mend it."""
+    """A nes-py 8 that is not there, so that the test can patch it."""
     rom, env = type("ROM", (OldRom,), {}), type("NESEnv", (OldNes,), dict(vars(OldNes)))
     modules: list[Any] = [ModuleType(name) for name in ("nes_py", "nes_py._rom", "nes_py.nes_env")]
     modules[1].ROM, modules[2].NESEnv = rom, env
@@ -64,7 +64,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> tuple[type[OldRom], type[OldNe
     return rom, env
 
 
-def test_before_mending_no_rom_loads(installed: tuple[type[OldRom], type[OldNes]]) -> None:
+def test_before_the_patch_no_rom_loads(installed: tuple[type[OldRom], type[OldNes]]) -> None:
     """What numpy 2 changed: a byte times a number stays a byte."""
     with pytest.raises(OverflowError, match="1024 out of bounds for uint8"):
         _ = installed[0](bytes(4) + b"\x01\x01").prg_bytes
@@ -94,7 +94,7 @@ def test_the_ram_of_envs_built_from_then_on_reads_ints_and_writes_through(
     assert env.memory[0x10] == 7
 
 
-def test_mending_twice_changes_nothing(installed: tuple[type[OldRom], type[OldNes]]) -> None:
+def test_the_patch_twice_changes_nothing(installed: tuple[type[OldRom], type[OldNes]]) -> None:
     patch_nes_py()
     buffer = vars(installed[1])["_ram_buffer"]
     patch_nes_py()
@@ -111,11 +111,11 @@ def test_two_envs_have_rams_of_their_own(installed: tuple[type[OldRom], type[Old
 
 
 @pytest.mark.parametrize("version", ["9.0.1", "10.0", "9"])
-def test_a_nes_py_that_needs_no_mending_is_refused(
+def test_a_nes_py_that_needs_no_patch_is_refused(
     monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    with pytest.raises(ValueError, match=f"needs no mending: expected one below 9, got {version};"):
+    with pytest.raises(ValueError, match=rf"nes-py.*below 9, got {version};"):
         patch_nes_py()
 
 
@@ -124,14 +124,14 @@ def test_without_nes_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
-    with pytest.raises(ImportError, match=r"nes-py is not installed: .*'stepwell\[nes-py\]'"):
+    with pytest.raises(ImportError, match=r"nes-py.*'stepwell\[nes-py\]'"):
         patch_nes_py()
 
 
 def test_a_broken_nes_py_is_told_from_an_absent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "8.2.1")
     monkeypatch.setitem(sys.modules, "nes_py", None)
-    with pytest.raises(ImportError, match=r"nes-py cannot be imported \(.*: expected nes-py 8 and"):
+    with pytest.raises(ImportError, match=r"nes-py .*nes-py 8"):
         patch_nes_py()
 
 
@@ -221,7 +221,7 @@ def scenario(old_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 @pytest.mark.full
-def test_the_real_nes_py_8_loads_no_rom_before_mending(scenario: dict[str, Any]) -> None:
+def test_the_real_nes_py_8_loads_no_rom_before_patch(scenario: dict[str, Any]) -> None:
     """Trap 32: on Python 3.12 and below pip installs it without a word."""
     assert scenario["before"] == "Python integer 1024 out of bounds for uint8"
 

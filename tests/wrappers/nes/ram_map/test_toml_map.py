@@ -81,7 +81,7 @@ x = { address = 0x800, type = '|u1' }
 
 [vars]
 x = { address = 0x7FF, type = '<u2' }
-# x, address | 0 to 0x7FE | got 0x7ff | end behind
+# x, address | 0 to 0x7FE | got 0x7ff | 2 bytes
 
 [vars]
 x = { address = 1, type = '|u9' }
@@ -97,7 +97,7 @@ x = { address = 1, type = '|u1', warp = 3 }
 
 [vars]
 x = { address = 1, type = '|u1', wrap = 0 }
-# x, wrap | from 1 | got 0 | leave wrap out
+# x, wrap | from 1 | got 0 | omit wrap
 
 [vars]
 x = { address = 1, type = '|u1', wrap = 256.0 }

@@ -125,17 +125,17 @@ def test_a_text_that_is_no_type_is_refused(type_: str) -> None:
     ("address", "type_", "hint"),
     [
         (-1, "|u1", "0 to 0x7FF for 1 byte of .* got -0x1; battery RAM"),
-        (0x800, "|u1", "got 0x800; 0x800 shows the same byte as 0x0: write that"),
-        (0x1FFF, "|u1", "same byte as 0x7FF"),
-        (0x813, "<u2", "0 to 0x7FE for 2 bytes of .* same byte as 0x13"),
-        (0x7FF, "<u2", "2 bytes from there end behind the RAM"),
+        (0x800, "|u1", "got 0x800; 0x800 .*0x0:"),
+        (0x1FFF, "|u1", "0x7FF:"),
+        (0x813, "<u2", "0x7FE for 2 bytes.* 0x13:"),
+        (0x7FF, "<u2", "got 0x7ff; 2 bytes"),
         (0x1FFF, "<u2", "battery RAM"),
         (0x2010, "|u1", "battery RAM"),
         (0x6000, "|u1", "battery RAM"),
     ],
 )
 def test_bytes_outside_of_the_ram_are_refused(address: int, type_: str, hint: str) -> None:
-    with pytest.raises(ValueError, match=f"address: expected .*{hint}"):
+    with pytest.raises(ValueError, match=f"address.*{hint}"):
         Variable(address, type_)
 
 
