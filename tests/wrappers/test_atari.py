@@ -213,7 +213,7 @@ def test_an_ale_py_that_is_newer_than_the_tested_one_is_noticed(
         with pytest.warns(UserWarning, match=rf"^ale-py: .*{TESTED_ALE_PY}.*{found}") as caught:
             make(backend)
         assert caught[0].filename == __file__
-    with warnings.catch_warnings():  # as the sentence says
+    with warnings.catch_warnings():  # as the message says
         warnings.filterwarnings("ignore", message="ale-py")
         make("native")
 

@@ -16,7 +16,7 @@ from support.models.atari_reference import Recorder, Script, bare, screen
 
 
 def expected_steps(levels: list[int], skip: int, pool: str) -> list[tuple[int, float, bool]]:
-    """What FrameSkip must give for an episode that shows these levels, by the definition."""
+    """Return the results of FrameSkip for an episode with these levels, by its definition."""
     steps: list[tuple[int, float, bool]] = []
     for start in range(1, len(levels), skip):
         seen = levels[start : start + skip]

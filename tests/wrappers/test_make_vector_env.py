@@ -1,4 +1,4 @@
-"""make_vec and vectorize: what may be given, what comes back, what the recipe says."""
+"""make_vec and vectorize: arguments, results and recipes."""
 
 import json
 from functools import partial

@@ -44,7 +44,7 @@ Step = tuple[bytes, float, bool, bool, dict[str, Any]]
 
 
 def episode(env: NesEnv, actions: Sequence[int], **reset: Any) -> list[Step]:
-    """What an episode shows, up to its end or that of the actions."""
+    """Return the results of an episode, up to its end or that of the actions."""
     observation, info = env.reset(**reset)
     seen: list[Step] = [(observation.tobytes(), 0.0, False, False, info)]
     for action in actions:

@@ -1,4 +1,4 @@
-"""check_vector_env says what vector envs really do."""
+"""check_vector_env reports the actual behavior of vector envs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +34,7 @@ MODES = {
 
 
 def check(envs: VectorEnv[Any, Any, Any], steps: int = 60) -> VectorEnvReport:
-    """The report on a vector env that is closed then."""
+    """Return the report on a vector env, and close it."""
     report = check_vector_env(envs, steps=steps)
     envs.close()
     return report

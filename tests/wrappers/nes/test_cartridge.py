@@ -1,4 +1,4 @@
-"""What `Cartridge.read` takes, what it refuses and in which words, and what emulators are given."""
+"""`Cartridge.read`: accepted files, errors, and the bytes for the emulators."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_dumping_tools_name_in_the_header_is_no_mapper(name: bytes) -> None:
 
 
 def test_a_name_that_begins_behind_the_mapper_takes_the_high_nibble_with_it() -> None:
-    """Nothing tells whether byte 7 is the name's or the mapper's: it is not trusted."""
+    """Byte 7 may belong to the name or to the mapper, so it is not used."""
     cartridge = Cartridge.read(header(b6=0x41, b7=0x40, b12=0x61, b15=0x72) + BANKS)
     assert (cartridge.mapper, cartridge.cleaned()[7:16]) == (4, bytes(9))
 
@@ -310,7 +310,7 @@ def test_four_screens_are_refused_where_the_emulator_has_two() -> None:
 
 
 def cartridge_or_sentence(data: bytes) -> Cartridge | None:
-    """What was read, or None where it was refused as it should be."""
+    """Return the cartridge, or None if it was refused with a proper error."""
     try:
         return Cartridge.read(data)
     except ValueError as error:
@@ -337,7 +337,7 @@ def test_any_header_over_any_length_gives_a_cartridge_or_one_sentence(
     cleaned = cartridge.cleaned()
     assert len(cleaned) == 16 + cartridge.prg_bytes + cartridge.chr_bytes <= len(data)
     assert cartridge.prg_bytes >= PRG
-    again = Cartridge.read(cleaned)  # what emulators get says the same, and is clean
+    again = Cartridge.read(cleaned)  # the bytes for the emulators are equivalent, and clean
     assert again.cleaned() == cleaned
     same = ("mapper", "submapper", "prg_bytes", "chr_bytes", "header", "has_battery", "region")
     assert [getattr(again, name) for name in same] == [getattr(cartridge, name) for name in same]
@@ -373,7 +373,7 @@ def test_a_damaged_zip_gives_the_cartridge_or_one_sentence(
     ids=["DiskDude", "trailing bytes", "NES 2.0"],
 )
 def test_an_odd_file_plays_as_the_clean_one(backend: NesBackend, odd: bytes) -> None:
-    """C5: what is cleaned away, or said in another format, changes nothing in the game."""
+    """C5: bytes that are cleaned, or have another format, do not change the game."""
     seen = []
     for data in (ROM, odd):
         with console_of(backend, data) as console:

@@ -1,4 +1,4 @@
-"""What holds for a console, whichever emulator is behind it."""
+"""Properties of a console on every emulator."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def test_an_emulator_after_some_memory_was_dirtied_starts_alike(backend: NesBack
 
 @each_backend
 def test_two_processes_agree(backend: NesBackend) -> None:
-    """C1, C4: a worker builds its emulator anew and plays the same game."""
+    """C1, C4: a worker builds a new emulator and plays the same game."""
     frames = [*BOOT, *random_frames(60, seed=2)]
     assert fingerprint_of(backend, frames) == elsewhere("spawn", backend, frames)
 
 
 @each_backend
 def test_a_forked_process_plays_its_own_game(backend: NesBackend) -> None:
-    """R1: a child brings its parent's emulator along, and must not go on with it."""
+    """R1: a child inherits its parent's emulator, and must not use it."""
     frames = [*BOOT, *random_frames(60, seed=2)]
     with console_of(backend) as console:
         play(console, [START, RIGHT, RIGHT])
@@ -289,7 +289,7 @@ def test_what_is_no_state_of_the_emulator_is_refused(backend: NesBackend, broken
 
 @each_backend
 def test_load_does_not_bring_the_picture_back(backend: NesBackend) -> None:
-    """C3: which is why a snapshot keeps the screen beside the state; a frame later it is right."""
+    """C3: so a snapshot also has the screen; it is right a frame later."""
     with console_of(backend) as console:
         play(console, [*BOOT, *[RIGHT] * 30])
         state = console.save()
@@ -411,7 +411,7 @@ def test_a_backend_that_is_not_there_names_the_cure(backend: NesBackend) -> None
 def test_a_board_that_the_emulator_does_not_know_is_refused_before_it_sees_it(
     backend: NesBackend,
 ) -> None:
-    """C5: cynes would say UnicodeDecodeError, stable-retro nothing at all."""
+    """C5: cynes would raise UnicodeDecodeError, stable-retro nothing."""
     data = ROM[:6] + bytes([0xF1, 0xF0]) + ROM[8:]  # mapper 255
     with pytest.raises(ValueError, match=r"mapper.*255"):
         open_console(Cartridge.read(data), backend)
@@ -424,7 +424,7 @@ def crashing() -> bytes:
 
 
 def test_a_crash_is_said_in_a_sentence() -> None:
-    """C5: cynes tells that the processor has stopped; the others show one picture for ever."""
+    """C5: cynes reports that the processor has stopped; the others show a constant picture."""
     pytest.importorskip("cynes", reason="needs cynes")
     with (
         console_of("cynes", crashing()) as console,

@@ -107,7 +107,7 @@ def test_what_comes_back_passes_gymnasiums_check(make: Callable[..., AnyEnv]) ->
 def test_without_a_start_state_stable_retro_itself_does_not_reset(
     make: Callable[..., AnyEnv],
 ) -> None:
-    """R1: the reason for this module; when this fails the cure may go."""
+    """R1: the reason for this module; when this fails, the correction can be removed."""
     env = make()
     env.reset()
     for _ in range(50):
@@ -286,7 +286,7 @@ def test_an_adapted_env_is_refused(make: Callable[..., AnyEnv]) -> None:
 def test_an_env_that_was_played_without_a_start_state_is_refused(
     make: Callable[..., AnyEnv], seen: str
 ) -> None:
-    """R1: nobody knows any more what power-on looked like."""
+    """R1: the state at power-on is lost."""
     env = make(obs_type=stable_retro.Observations[seen])
     env.reset()
     with pytest.raises(ValueError, match=r"start state.*from_retro"):

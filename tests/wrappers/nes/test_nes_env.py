@@ -308,7 +308,7 @@ def test_closing_twice_is_closing_once(demo: tuple[Path, Path], backend: NesBack
 
 
 def test_a_crash_is_said_in_a_sentence_and_a_reset_cures_it(demo: tuple[Path, Path]) -> None:
-    """C5: cynes goes on showing one picture; only its flag tells."""
+    """C5: cynes shows a constant picture; only its flag reports the crash."""
     pytest.importorskip("cynes", reason="needs cynes")
     rom = build_rom()
     jam = rom.index(b"\xc6\x13")  # where a life is lost: DEC lives

@@ -1,4 +1,4 @@
-"""What is drawn in a `NesEnv`: no-ops, sticky buttons, starts; and nothing else."""
+"""The random draws of a `NesEnv`: no-ops, sticky buttons, starts; and no others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_without_chance_a_seed_changes_nothing(demo: tuple[Path, Path]) -> None:
 def test_noops_are_drawn_by_the_seed_and_are_frames_without_a_button(
     demo: tuple[Path, Path], backend: NesBackend
 ) -> None:
-    """E2: 0 to `noop_max`, told in the info."""
+    """E2: 0 to `noop_max`, recorded in the info."""
     with env_of(demo, backend, noop_max=4) as env:
         shown = {}
         for seed in range(24):

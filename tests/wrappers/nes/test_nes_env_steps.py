@@ -88,7 +88,7 @@ def test_a_step_is_what_a_frame_by_frame_player_sees(
 
 
 class Hands:
-    """What is held in the frames of each step when buttons stick, by the env's own generator."""
+    """Return the buttons held in the frames of each step, with sticky buttons by the generator."""
 
     def __init__(self, seed: int, sticky: float, asked: Sequence[int]) -> None:
         self.generator = np_random(seed)[0]

@@ -38,7 +38,7 @@ def adapted(env: object, **words: Any) -> OldGymEnv:
 
 
 def answering(step: Callable[[OldEnv, old.Frame], Any]) -> OldGymEnv:
-    """An adapted env, reset, whose steps return what the function says."""
+    """Return an adapted env after reset, whose steps return the results of the function."""
     env = adapted(OldEnv(step=step))
     env.reset()
     return env

@@ -1,4 +1,4 @@
-"""nes-py below 9 is made to work with numpy 2 when asked for; on fakes, and on the real ones."""
+"""patch_nes_py makes nes-py below 9 work with NumPy 2; on fakes, and on the real packages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> tuple[type[OldRom], type[OldNe
 
 
 def test_before_the_patch_no_rom_loads(installed: tuple[type[OldRom], type[OldNes]]) -> None:
-    """What numpy 2 changed: a byte times a number stays a byte."""
+    """With NumPy 2, a byte times a number is a byte."""
     with pytest.raises(OverflowError, match="1024 out of bounds for uint8"):
         _ = installed[0](bytes(4) + b"\x01\x01").prg_bytes
 
@@ -211,7 +211,7 @@ def old_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scenario(old_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/support/libraries/old_gym_scenario.py saw of the demo cartridge."""
+    """Results of tests/support/libraries/old_gym_scenario.py on the demo cartridge."""
     rom, _ = write_demo(tmp_path_factory.mktemp("rom"))
     script = CHECKOUT / "tests" / "support" / "libraries" / "old_gym_scenario.py"
     run = subprocess.run([old_python, script, rom], capture_output=True, text=True, timeout=300)

@@ -94,7 +94,7 @@ class SlowEnv(PidEnv):
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Return True if a process runs and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -643,7 +643,7 @@ def test_a_missing_main_guard_is_said_in_one_sentence(context: str, tmp_path: Pa
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert 'top level to be under `if __name__ == "__main__":`' in err.splitlines()[-1]
-    assert err.count("Traceback") == 1  # the worker says nothing
+    assert err.count("Traceback") == 1  # the worker prints nothing
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What can be given as a game, and what a `Game` is."""
+"""`Game.load`: its sources and the games that they give."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_the_reward_of_the_only_player_is_the_reward(folder: Path) -> None:
     assert load(folder, {"rewards": [reward]}) == load(folder, {"reward": reward})
 
 
-# A scenario, and what the sentence says, in order.
+# A scenario, and the parts of the error message, in order.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scripts": ["script.lua"]}, "Small-Nes-v0/scenario.json, scripts|['script.lua']|Lua|.toml"),
     ({"reward": {"script": "lua:pay"}}, "reward, script|'lua:pay'|Lua"),
@@ -202,11 +202,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("scenario", "says"), REFUSED, ids=[str(case) for case, _ in REFUSED])
+@pytest.mark.parametrize(("scenario", "message"), REFUSED, ids=[str(case) for case, _ in REFUSED])
 def test_a_scenario_that_cannot_be_kept_is_refused_in_a_sentence(
-    folder: Path, scenario: object, says: str
+    folder: Path, scenario: object, message: str
 ) -> None:
-    parts = ".*".join(map(re.escape, says.split("|")))
+    parts = ".*".join(map(re.escape, message.split("|")))
     with pytest.raises(ValueError, match=parts) as caught:
         load(folder, scenario)
     assert str(caught.value).startswith("Small-Nes-v0")

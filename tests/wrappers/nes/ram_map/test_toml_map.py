@@ -1,4 +1,4 @@
-"""Every mistake in a RAM map gives one sentence that says where, what and what to do."""
+"""Every mistake in a RAM map gives one sentence with the place, the problem and the fix."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from stepwell.wrappers.nes.ram_map.game import Game
 
-# A map, and in its last line what the sentence about it says, in order. Where the map has no
-# variables of its own it has these.
+# A map, and in its last line the parts of the error message, in order. Maps without variables
+# get these.
 VARS = """
 [vars]
 lives = { address = 0x13, type = "|u1" }
@@ -330,8 +330,8 @@ name = 'b'
 
 def cases() -> Iterator[tuple[str, Sequence[str]]]:
     for case in MISTAKES.strip().split("\n\n"):
-        text, _, says = case.rpartition("\n# ")
-        yield (text if "vars" in text.split("\n")[0] else text + VARS), says.split(" | ")
+        text, _, parts = case.rpartition("\n# ")
+        yield (text if "vars" in text.split("\n")[0] else text + VARS), parts.split(" | ")
 
 
 @pytest.mark.parametrize(

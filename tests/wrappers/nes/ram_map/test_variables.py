@@ -1,4 +1,4 @@
-"""A variable is read as its type says, and changes as its wrap says."""
+"""A variable is decoded by its type, and its changes follow its wrap."""
 
 from __future__ import annotations
 
