@@ -55,9 +55,9 @@ def test_a_built_env_becomes_a_vector_of_one() -> None:
     assert_equal(envs.reset()[0], [[0, 0, 8]])
     assert "stepwell" not in CounterEnv.metadata
     envs.close()
-    with pytest.raises(ValueError, match="num_envs=2"):
+    with pytest.raises(ValueError, match=r"num_envs=.*num_workers="):
         make_vec(env, 2)
-    with pytest.raises(ValueError, match="num_envs=2"):
+    with pytest.raises(ValueError, match=r"num_envs=.*num_workers="):
         make_vec(env, num_workers=1)
 
 
