@@ -345,6 +345,12 @@ def import_data(
         ValueError: An argument makes no sense, or the data set is not what it should be; nothing
             was written.
     """
+    is_inside = out is not None and out.resolve().is_relative_to(Path(source).resolve())
+    if from_ == _MEMMAP and is_inside:
+        raise ValueError(
+            f"--out {out}: expected a folder outside of {source}, which is only read; choose "
+            f"another folder"
+        )
     if out is not None and DiskStorage.exists(out):
         raise ValueError(
             f"--out {out} holds a store already: expected a new or empty folder; choose "

@@ -358,7 +358,9 @@ def _sessions(store: StoreSummary) -> rich.table.Table:
 
 
 def _maker(session: Mapping[str, object]) -> str:
-    """Return the policy that played, or the stores that were copied."""
+    """Return the policy that played, or what was copied or imported."""
+    if "imported_from" in session:
+        return f"import of {Path(str(_mapping(session['imported_from']).get('path'))).name}"
     if "copied_from" not in session:
         return str(session.get("policy", "")).removeprefix("stepwell.collectors.policies.policy.")
     copied = session["copied_from"]
