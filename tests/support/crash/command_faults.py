@@ -36,7 +36,7 @@ __all__ = ["SCENARIOS", "Case", "Scenario", "Yield", "in_small_chunks", "run_cas
 
 _SENTENCE = re.compile(r"stepwell: .+\n")
 _KEPT = re.compile(r"kept: ([0-9,]+) steps, ([0-9,]+) ended episodes")
-# Of a flush that fails in one of these nobody knows whether it is stored.
+# A flush that fails in one of these may or may not be stored.
 _FLUSHING = re.compile(r"(pwrite|fdatasync) /out/segment-[0-9]+\.bin")
 _OVER = End.TERMINATED | End.TRUNCATED
 
@@ -110,7 +110,7 @@ class Case:
 
     @property
     def target(self) -> Path:
-        """What the command makes or changes."""
+        """Path that the command makes or changes."""
         return self.folder / self.scenario.target
 
     @property
@@ -255,7 +255,7 @@ def stored(store: Path) -> dict[int, Known]:
 
 
 def content(path: Path) -> object:
-    """What a data set is, but for the times and numbers that are noted in a store."""
+    """The contents of a data set, without the times and numbers that a store records."""
     if DiskStorage.exists(path):
         return list(stored(path).values())
     if path.is_dir():
@@ -283,7 +283,7 @@ def _temporary(folder: Path) -> list[str]:
 
 
 def check_all_or_nothing(case: Case) -> None:
-    """What the command makes is complete or not there, and nothing else has changed."""
+    """The result is complete or absent, and nothing else has changed."""
     made, before, now = _content_made(case.made), _tree_before(case.before), tree(case.folder)
     name = case.scenario.target
     changed = [each for each, data in before.items() if now.get(each) != data]
@@ -298,7 +298,7 @@ def check_all_or_nothing(case: Case) -> None:
     rest = [each for each in new if not (is_there and _belongs(each, name))]
     if case.fault.is_kill and is_there:
         part = f"{name}.part"
-        require(set(rest) <= {part, f"{part}/UNFINISHED"}, f"left beside the result: {rest}")
+        require(set(rest) <= {part, f"{part}/UNFINISHED"}, f"left next to the result: {rest}")
     can_remove = not case.fault.is_broken_disk and not (case.fault.is_failure and case.is_removing)
     if not case.fault.is_kill and can_remove:
         require(not rest, f"left behind: {rest}")
@@ -323,7 +323,7 @@ def in_small_chunks(*arguments: str) -> None:
 
 
 def check_collected(case: Case) -> None:
-    """What was flushed is there, bit by bit; what is said to be kept is; the store goes on."""
+    """Flushed rows are stored bit by bit, the error is true, and the next run continues."""
     found, had = stored(case.target), _stored_before(case.before / case.scenario.target)
     whole = _whole_run(case)
     for number, one in found.items():
@@ -355,7 +355,7 @@ def check_collected(case: Case) -> None:
 
 
 def _whole_run(case: Case) -> Mapping[int, Known]:
-    """What the command collects without a fault, before anything is evicted."""
+    """Everything that the command collects without a fault, before anything is evicted."""
     if not case.scenario.is_ring:
         return _stored_before(case.made)
     known = case.reference / "whole"
@@ -385,7 +385,7 @@ def _check_beginning(number: int, one: Known, whole: Known) -> None:
 
 
 def _check_sentence(case: Case, new: Mapping[int, Known]) -> None:
-    """What a command says that it has kept is there, and no more."""
+    """The number of steps in the error is the number that is stored."""
     kept = _KEPT.search(case.outcome.err)
     said = tuple(int(text.replace(",", "")) for text in kept.groups()) if kept else (0, 0)
     there = sum(one.steps for one in new.values()), sum(one.end.is_final for one in new.values())
@@ -533,7 +533,7 @@ def old_replay(folder: Path) -> None:
 
 
 def place_of(name: str) -> str:
-    """What a data set of a format is called."""
+    """The name of a data set of a format."""
     if name == "minari":
         return "./set-v0"
     return "data.h5" if format_of(name).kind == "file" else "data"
