@@ -142,7 +142,8 @@ def _missing(folder: Path) -> str:
     if (folder / "metadata.pkl").exists():
         return (
             f"{folder} was written by memmap-replay-buffer (metadata.pkl), expected a folder of "
-            f"this class: `stepwell convert {folder} NEW` makes one of it"
+            f"this class; make one of it: stepwell import {folder} --from memmap-replay-buffer "
+            f"--out NEW"
         )
     return (
         f"{folder} holds no buffer, expected a folder with a {_FILE}, or with the metadata.pkl of "

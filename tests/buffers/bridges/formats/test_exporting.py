@@ -35,7 +35,7 @@ def test_the_report_counts_what_was_written(tmp_path: Path) -> None:
     assert told[-1].steps == steps
     assert {one.chosen_steps for one in told} == {steps}
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert report.disk_bytes == sum(path.stat().st_blocks * 512 for path in files)
+    assert report.disk_bytes == sum(path.stat().st_size for path in files)
     assert json.loads(json.dumps(report.to_json()))["path"] == str(tmp_path / "out")
 
 
@@ -213,6 +213,8 @@ def test_each_format_says_what_it_is_without_loading_anything(name: str) -> None
     assert format_.about
     assert not format_.about.endswith(".")
     for options in (format_.export_options, format_.import_options):
+        if options is None:  # a format that is only read
+            continue
         options()
         for option, words in option_help(options).items():
             assert words.about.endswith("."), f"{name}: option {option} says nothing"

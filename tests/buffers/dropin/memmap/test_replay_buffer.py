@@ -360,7 +360,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
     (tmp_path / "metadata.pkl").write_bytes(b"")
     for open_it in (make, ReplayBuffer.from_folder):
-        with pytest.raises(ValueError, match=r"`stepwell convert .* NEW` makes one of it"):
+        with pytest.raises(ValueError, match=r"stepwell import .* --from memmap-replay-buffer"):
             open_it(tmp_path)
 
 

@@ -9,15 +9,8 @@ import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.collectors.cli.progress import (
-    Goal,
-    LiveLine,
-    Part,
-    fitted,
-    packed,
-    progress_parts,
-    summary,
-)
+from stepwell.collectors.cli.collect import Goal, progress_parts, summary
+from stepwell.collectors.cli.output import LiveLine, Part, fitted, packed
 from stepwell.collectors.report import CollectReport
 
 parts = st.lists(
@@ -52,7 +45,7 @@ def line(*, goal: Goal = STEPS, width: int = 300, **facts: int) -> str:
     return fitted(progress_parts(report(**facts), goal), width).plain
 
 
-def test_the_live_line_tells_how_far_how_fast_how_good_how_large_and_how_long() -> None:
+def test_the_live_line_shows_how_far_how_fast_how_good_how_large_and_how_long() -> None:
     assert line().strip() == (
         "50%  50,000 / 100,000 steps  5,000 steps/s  20,000 frames/s  61 episodes  return -20.0  "
         "rows of 2.5 MB 141x smaller  0:10 left"
@@ -69,7 +62,7 @@ def test_progress_towards_episodes_counts_episodes() -> None:
     assert text.endswith("0:10 left")
 
 
-def test_before_the_first_step_there_is_no_time_to_tell() -> None:
+def test_before_the_first_step_no_time_is_shown() -> None:
     assert "left" not in line(steps=0, episodes=0)
     assert "return" not in line(steps=0, episodes=0)
 
@@ -108,7 +101,7 @@ def test_the_summary_says_where_the_time_went_and_how_to_get_the_same_data_again
 
 def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
     file = io.StringIO()
-    with LiveLine(rich.console.Console(file=file)) as progress:
+    with LiveLine(console=rich.console.Console(file=file)) as progress:
         progress.say("making envs ...")
         progress.show(progress_parts(report(), Goal(100_000, None)))
     assert file.getvalue() == ""
@@ -119,7 +112,7 @@ def test_a_terminal_gets_a_line_that_goes_away_again() -> None:
     console = rich.console.Console(
         file=file, force_terminal=True, width=79, legacy_windows=False, _environ={"TERM": "xterm"}
     )
-    with LiveLine(console) as progress:
+    with LiveLine(console=console) as progress:
         progress.show(progress_parts(report(), Goal(100_000, None)))
     assert "50,000 / 100,000 steps" in file.getvalue()
     assert "\x1b[2K" in file.getvalue()  # the line was cleared
