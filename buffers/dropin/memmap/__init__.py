@@ -14,7 +14,6 @@ from stepwell.buffers.dropin.memmap.datasets import (
     ReplayDatasetTrajectory,
 )
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
-from stepwell.buffers.dropin.memmap.video import frames_to_sheet, trajectory_to_video
 
 __all__ = [
     "ConcatReplayBuffer",
@@ -25,6 +24,4 @@ __all__ = [
     "ReplayDatasetTimeWindow",
     "ReplayDatasetTimestep",
     "ReplayDatasetTrajectory",
-    "frames_to_sheet",
-    "trajectory_to_video",
 ]

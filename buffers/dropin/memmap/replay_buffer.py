@@ -19,7 +19,6 @@ from stepwell.buffers.dropin.memmap.columns import (
 )
 from stepwell.buffers.dropin.memmap.declared import Codecs
 from stepwell.buffers.dropin.memmap.episode_folder import EpisodeFolder
-from stepwell.buffers.dropin.memmap.frames import frames_of, only_one
 from stepwell.buffers.dropin.memmap.opening import asked_for, opened
 from stepwell.buffers.dropin.memmap.recorder import EpisodeRecorder, batch_of
 from stepwell.buffers.dropin.memmap.revision import revise, revise_metas, revise_step
@@ -564,48 +563,6 @@ class ReplayBuffer:
             "persistent_workers": persistent_workers,
         }
         return make_loader(dataset, finish, options)
-
-    def image_fields(self) -> list[str]:
-        """Fields that may be images: those of two axes or more."""
-        return [name for name, shape in self.shapes.items() if len(shape) >= 2]
-
-    def default_image_field(self) -> str:
-        """The one field that may be an image.
-
-        Raises:
-            ValueError: There is none, or more than one.
-        """
-        return only_one(self.image_fields())
-
-    def episode_frames(
-        self, episode_index: int | Sequence[int] = 0, field: str | None = None
-    ) -> np.ndarray:
-        """The frames of an episode, or of several one after the other, [T, ...].
-
-        Raises:
-            ValueError: There is no such episode or field.
-        """
-        name = self.default_image_field() if field is None else field
-        return frames_of(self.stored, episode_index, name)
-
-    def save_video(
-        self,
-        path: str | Path,
-        episode_index: int | Sequence[int] = 0,
-        field: str | None = None,
-        fps: int = 30,
-    ) -> Path:
-        """Film an episode, or several one after the other, as ``.mp4`` or ``.gif``.
-
-        Args:
-            path: Where to.
-            episode_index: Which.
-            field: The images; None for the one field that may be that.
-            fps: Frames a second.
-        """
-        from stepwell.buffers.dropin.memmap.video import trajectory_to_video
-
-        return trajectory_to_video(self.episode_frames(episode_index, field), path, fps=fps)
 
     def create_collector(
         self,

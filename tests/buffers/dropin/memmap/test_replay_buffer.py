@@ -611,30 +611,6 @@ def test_a_step_of_the_episode_that_is_being_played_can_be_changed(tmp_path: Pat
     assert buffer.meta_data["m"].tolist() == [5, 4, 0, 0]
 
 
-def test_frames_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
-    fields = {"image": ("uint8", (2, 2)), "x": "float"}
-    buffer = make(tmp_path, fields=fields)
-    for value in (1, 2, 3):
-        buffer.store_episode(image=np.full((value, 2, 2), value))
-    frames = buffer.episode_frames([2, 0, 2])
-    assert frames[:, 0, 0].tolist() == [3, 3, 3, 1, 3, 3, 3]
-    assert buffer.episode_frames(1).shape == (2, 2, 2)
-    assert (buffer.image_fields(), buffer.default_image_field()) == (["image"], "image")
-    cases: list[tuple[Any, str | None, str]] = [
-        (3, None, "expected episodes from 0 to 2"),
-        ([], None, "at least one episode"),
-        (0, "y", "invalid field name 'y'"),
-    ]
-    for index, field, told in cases:
-        with pytest.raises(ValueError, match=told):
-            buffer.episode_frames(index, field)
-    for shape, told in [((), "got none"), ((2, 2), "got image, other")]:
-        image = "float" if not shape else ("uint8", shape)
-        many = make(tmp_path / told[-4:], fields={"image": image, "other": image})
-        with pytest.raises(ValueError, match=told):
-            many.default_image_field()
-
-
 def test_changes_do_not_pile_up(tmp_path: Path) -> None:
     buffer = make(tmp_path, max_timesteps=20_000)
     buffer.store_episode(x=np.zeros(20_000))
