@@ -311,7 +311,7 @@ class ReplayDatasetTrajectory(EpisodeDataset):
 
     def _filled(self, name: str, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         field, most = self._config.fields[name], self._config.max_timesteps
-        filled = field.filled((len(values), most))
+        filled = field.full((len(values), most))
         is_step = np.arange(most) < lengths[:, None]
         filled[is_step] = values[is_step[:, : values.shape[1]]]
         return filled
@@ -721,7 +721,7 @@ class _StepIndex:
         first = np.cumsum(self._lengths) - self._lengths
         fewer = _StepIndex(self._lengths)
         fewer._stops, fewer._begins = self._stops, self._begins
-        fewer._chosen = everything[is_wanted[first[place] + step]]
+        fewer._subset = everything[is_wanted[first[place] + step]]
         return fewer
 
     def __len__(self) -> int:

@@ -521,7 +521,7 @@ BAD_COMMANDS = [
     (
         "convert flags new --observation state --action action --reward done --truncated reward",
         "truncated: expected 0 or 1 in field 'reward' at every step, got 0.5",
-        "tells the ends",
+        "name a field that",
     ),
     (f"convert old file {ROWS}", "file is a file or a link", "choose another folder"),
 ]

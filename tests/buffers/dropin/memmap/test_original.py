@@ -21,8 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import StoreCorrupt, StoreNotFound
-from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
-from stepwell.buffers.dropin.memmap.original_config import checked_config
+from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder, parse_config
 from stepwell.buffers.given_files import GivenFiles
 from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 
@@ -120,30 +119,34 @@ def test_an_empty_folder_has_no_episodes() -> None:
 def test_the_config_tells_what_the_fields_are(writer: OriginalWriter) -> None:
     config = OriginalFolder("old").config
     assert (config.max_episodes, config.max_timesteps, config.circular) == (4, 6, False)
-    fields = {field.name: (field.dtype.name, field.shape) for field in config.fields}
+    fields = {name: (field.dtype.name, field.shape) for name, field in config.fields.items()}
     assert fields == {
         "state": ("uint8", (2, 3)),
         "action": ("int32", (2,)),
         "reward": ("float32", ()),
         "done": ("bool", ()),
     }
-    assert [field.info for field in config.fields] == [
-        ("uint8", (2, 3)),
+    assert [field.info for field in config.fields.values()] == [
+        ("uint8", (2, 3), 0),
         ("int", (2,), 7),
-        "float",
-        "bool",
+        ("float", (), 0.0),
+        ("bool", (), False),
     ]
-    assert [(field.name, field.info) for field in config.meta_fields] == [
-        ("task", "int"),
+    assert [(field.name, field.info) for field in config.meta_fields.values()] == [
+        ("task", ("int", (), 0)),
         ("goal", ("float", (2,), 0.5)),
     ]
 
 
 def test_a_default_that_the_original_cut_off_is_the_one_that_it_stored() -> None:
     fields = {"a": ("int", (), 2.9), "b": ("uint8", 2, 255), "c": ("bool", (), 3), "d": "float"}
-    config = checked_config("config", {**CONFIG, "fields": fields})
-    infos: list[Any] = [field.info for field in config.fields]
-    assert infos == [("int", (), 2), ("uint8", (2,), 255), ("bool", (), True), "float"]
+    config = parse_config("config", {**CONFIG, "fields": fields})
+    assert [field.info for field in config.fields.values()] == [
+        ("int", (), 2),
+        ("uint8", (2,), 255),
+        ("bool", (), True),
+        ("float", (), 0.0),
+    ]
 
 
 def test_reading_changes_nothing(writer: OriginalWriter) -> None:
@@ -462,7 +465,7 @@ BAD_CONFIGS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "problem"), BAD_CONFIGS, ids=range(len(BAD_CONFIGS)))
 def test_a_config_that_the_original_does_not_write_is_refused(value: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=r"^old/metadata\.pkl: expected ") as caught:
-        checked_config("old/metadata.pkl", value)
+        parse_config("old/metadata.pkl", value)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -494,7 +497,7 @@ def test_lengths_may_be_declared_as_the_original_would(writer: OriginalWriter) -
     Path("old/metadata.pkl").write_bytes(pickle.dumps(declared))
     original = OriginalFolder("old")
     assert_holds(original, [Stored(0, 0, 3), Stored(1, 1, 4)])
-    assert [field.name for field in original.config.meta_fields] == ["task", "goal"]
+    assert list(original.config.meta_fields) == ["task", "goal"]
 
 
 def test_what_is_no_such_folder_is_told() -> None:
