@@ -391,7 +391,8 @@ def missing_marker(folder: Path) -> ValueError:
     if (folder / "metadata.pkl").exists():
         return ValueError(
             f"{folder} was written by memmap-replay-buffer (metadata.pkl), expected a folder of "
-            f"this class: convert it with `stepwell convert {folder} NEW`"
+            f"this class: convert it with `stepwell import {folder} --from memmap-replay-buffer "
+            f"--out NEW`"
         )
     return ValueError(
         f"{folder} holds no buffer, expected a folder with a {_FILE}, or with the metadata.pkl of "

@@ -29,7 +29,7 @@ def readme() -> str:
 
 
 def with_returns(folder: Path) -> dict[str, Any]:
-    """What the block about `update` takes for granted."""
+    """The names that the block about `update` needs."""
     buffer = ReplayBuffer(folder, 10, 100, {"returns": "float"})
     for _ in range(3):
         buffer.store_episode(returns=torch.zeros(100))
@@ -42,7 +42,7 @@ def with_returns(folder: Path) -> dict[str, Any]:
 
 
 def with_two_folders(folder: Path) -> dict[str, Any]:
-    """What the block about several buffers takes for granted."""
+    """The folders that the block about several buffers needs."""
     for name in "ab":
         buffer = ReplayBuffer(folder / f"replay_data_{name}", 4, 10, {"reward": "float"})
         buffer.store_episode(reward=torch.ones(5))
@@ -56,7 +56,7 @@ PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-def test_every_block_of_the_readme_but_that_about_videos_runs_with_one_line_changed(
+def test_every_readme_block_but_the_one_about_videos_runs_with_one_line_changed(
     tmp_path: Path,
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
