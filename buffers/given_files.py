@@ -84,6 +84,11 @@ class GivenFiles:
         self._root = Path(os.path.realpath(path))  # which lets links in a circle be
         self._most = free_memory() // 2 if max_bytes is None else max_bytes
 
+    @property
+    def max_bytes(self) -> int:
+        """Memory that one episode may take."""
+        return self._most
+
     def at(self, path: Path) -> GivenFiles:
         """The same for another path: the folder, say, that the data set's own one lies in."""
         return GivenFiles(path, self._most)

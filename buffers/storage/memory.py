@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 
@@ -15,7 +16,7 @@ from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 
-__all__ = ["MemoryStorage", "check_free_memory", "free_memory"]
+__all__ = ["MemoryStorage", "bounded_memory", "check_free_memory", "free_memory"]
 
 # Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
 _SLABS = 16
@@ -252,19 +253,49 @@ def free_memory() -> int:
     return min(_free_of_machine(), _free_of_process())
 
 
+@contextlib.contextmanager
+def bounded_memory() -> Generator[None]:
+    """Bound this process to the memory that is free now, where the system can: on Linux.
+
+    A library that allocates by a size it read from a forged file then gets a MemoryError, before
+    the system is out of memory.
+    """
+    used = _used_by_process("VmData:")
+    if used is None:
+        yield
+        return
+    import resource  # not on every system
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([used + free_memory(), *limits]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
 def _free_of_process() -> int:
-    """What its own limits (``ulimit -v``, ``ulimit -d``) leave it."""
+    """Return what the limits of the process (``ulimit -v``, ``ulimit -d``) leave."""
     try:
         import resource
     except ImportError:  # Windows
         return 1 << 62
-    status, free = Path("/proc/self/status"), 1 << 62
+    free = 1 << 62
     for limit, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
         most, _ = resource.getrlimit(limit)
-        if most != resource.RLIM_INFINITY and status.exists():
-            taken = status.read_text().partition(name)[2].split()[0]
-            free = min(free, max(0, most - int(taken) * 1024))
+        used = None if most == resource.RLIM_INFINITY else _used_by_process(name)
+        if used is not None:
+            free = min(free, max(0, most - used))
     return free
+
+
+def _used_by_process(name: str) -> int | None:
+    """Return a size in bytes from ``/proc/self/status``; None where there is no such file."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return None
+    return int(status.read_text().partition(name)[2].split()[0]) * 1024
 
 
 def _free_of_machine() -> int:

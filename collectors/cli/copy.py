@@ -1,138 +1,385 @@
-"""`stepwell copy`, `merge`, `filter` and `drop`: from stores that are there to a new one."""
+"""`stepwell copy`, `merge`, `filter` and `drop`: a new store from the episodes of others."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
-import rich.console
+import numpy as np
+import rich.table
+import typer
 
 from stepwell.buffers import Codec, SequenceReplayBuffer
 from stepwell.buffers.curation.copy import CopyReport, copy_episodes
-from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.curation.selection import EpisodeSelection
+from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
+from stepwell.buffers.storage.disk.publish import disk_bytes
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.collectors.cli.facts import disk_bytes_of, size_in_words
-from stepwell.collectors.cli.progress import LiveLine, Part, packed
+from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.options import (
+    Codecs,
+    Cut,
+    Debug,
+    Ended,
+    Ids,
+    Json,
+    MaxReturn,
+    MaxSteps,
+    MinReturn,
+    MinSteps,
+    Quiet,
+    StoreFolder,
+    Where,
+    format_ids,
+    parse_codecs,
+    parse_selection,
+)
+from stepwell.collectors.cli.output import (
+    LiveLine,
+    Part,
+    describe_size,
+    print_json,
+    print_lines,
+    print_parts,
+    statistics_of,
+    table,
+    table_console,
+)
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.report import format_bytes
 
 if TYPE_CHECKING:
     from stepwell.buffers.curation.repeated_episodes import Duplicates
 
-__all__ = ["CopyJob", "codecs_of", "copy_stores"]
+__all__ = ["copy", "drop", "filter_episodes", "merge"]
+
+_KEYS_SHOWN = 12
+
+_Out = Annotated[
+    Path, typer.Option(metavar="NEW", help="Folder of the new store; it must be new or empty.")
+]
+_OptionalOut = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="NEW",
+        help="Folder of the new store; it must be new or empty. Not needed with --dry-run.",
+    ),
+]
+_DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", metavar="", help="Show what would be kept; write nothing."),
+]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyJob:
-    """All that was said on the command line.
+def merge(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of two or more stores; they are only read."),
+    ],
+    *,
+    out: _Out,
+    any_envs: Annotated[
+        bool,
+        typer.Option(
+            "--any-envs", metavar="", help="Accept stores whose envs were made differently."
+        ),
+    ] = False,
+    duplicates: Annotated[
+        str,
+        typer.Option(
+            metavar="refuse|skip|keep",
+            help="What to do if two stores hold the same episode, with all rows equal bit by bit: "
+            "refuse to merge, skip all but the first, or keep all.",
+        ),
+    ] = "refuse",
+    codec: Codecs = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Put the episodes of several stores into a new one, one store after the other.
+
+    stepwell merge runs/a runs/b --out runs/both
+    stepwell merge runs/pong* --out runs/pong
+    stepwell merge runs/a runs/good --out runs/all --duplicates skip
+
+    The stores must have the same fields and envs. To sample from several
+    stores you need not merge them: a SequenceReplayBuffer opens a list of folders.
+    """
+    with exit_on_error(debug, "start again"):
+        if len(folders) < 2:
+            raise ValueError(
+                "merge: expected two stores or more, got one; name another, or use stepwell copy"
+            )
+        seen: set[Path] = set()
+        for folder in folders:
+            if folder.resolve() in seen:
+                raise ValueError(
+                    f"merge: expected different stores, got {folder} twice; name each once"
+                )
+            seen.add(folder.resolve())
+        _copy(
+            "merge",
+            folders,
+            out,
+            any_envs=any_envs,
+            duplicates=duplicates,
+            codecs=parse_codecs("--codec", codec or []),
+            quiet=quiet,
+            as_json=as_json,
+        )
+
+
+def filter_episodes(
+    folder: StoreFolder,
+    *,
+    out: _OptionalOut = None,
+    dry_run: _DryRun = False,
+    where: Where = None,
+    episodes: Ids = None,
+    min_return: MinReturn = None,
+    max_return: MaxReturn = None,
+    min_steps: MinSteps = None,
+    max_steps: MaxSteps = None,
+    ended: Ended = False,
+    cut: Cut = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Copy the episodes that match to a new store. The old store is not changed.
+
+    stepwell filter runs/pong --min-return 18 --ended --dry-run
+    stepwell filter runs/pong --min-return 18 --ended --out runs/good
+    stepwell filter runs/maze --where task=door --where level=3 --out runs/door
+    """
+    with exit_on_error(debug, "start again"):
+        selection = parse_selection(
+            where=where,
+            episodes=episodes,
+            min_return=min_return,
+            max_return=max_return,
+            min_steps=min_steps,
+            max_steps=max_steps,
+            ended=ended,
+            cut=cut,
+        )
+        _copy_selected("filter", folder, out, selection, dry_run, quiet, as_json)
+
+
+def drop(
+    folder: StoreFolder,
+    *,
+    out: _OptionalOut = None,
+    dry_run: _DryRun = False,
+    where: Where = None,
+    episodes: Ids = None,
+    min_return: MinReturn = None,
+    max_return: MaxReturn = None,
+    min_steps: MinSteps = None,
+    max_steps: MaxSteps = None,
+    ended: Ended = False,
+    cut: Cut = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Copy all but the episodes that match to a new store. The old store is not changed.
+
+    stepwell drop runs/pong --episodes 3,10-20 --dry-run
+    stepwell drop runs/pong --episodes 3,10-20 --out runs/clean
+    stepwell drop runs/pong --cut --max-steps 50 --out runs/clean
+    """
+    with exit_on_error(debug, "start again"):
+        selection = parse_selection(
+            where=where,
+            episodes=episodes,
+            min_return=min_return,
+            max_return=max_return,
+            min_steps=min_steps,
+            max_steps=max_steps,
+            ended=ended,
+            cut=cut,
+        )
+        _copy_selected("drop", folder, out, selection, dry_run, quiet, as_json)
+
+
+def copy(
+    folder: StoreFolder,
+    *,
+    out: _Out,
+    codec: Codecs = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Copy a store. Rows are the same bit by bit; many small chunks become few large ones.
+
+    stepwell copy runs/pong --out backup/pong
+    stepwell copy runs/pong --out runs/fast --codec observation=raw
+
+    The copy has the digest of the source: stepwell info --digest. It appears when
+    it is complete; an error or Ctrl-C leaves nothing behind.
+    """
+    with exit_on_error(debug, "start again"):
+        codecs = parse_codecs("--codec", codec or [])
+        _copy("copy", [folder], out, codecs=codecs, quiet=quiet, as_json=as_json)
+
+
+def _copy_selected(
+    command: str,
+    folder: Path,
+    out: Path | None,
+    selection: EpisodeSelection,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Write the new store, or show what would be in it.
 
     Args:
-        command: Its name.
-        sources: Folders of the stores to read.
-        out: Folder of the new store.
-        keep: Which episodes to copy; None for all.
-        conditions: The same as plain data, to be noted with the copy.
-        any_envs: Let the sources' envs differ.
-        duplicates: What to do with an episode that several sources hold.
-        codecs: How to keep fields, by name.
-        is_quiet: Show neither progress nor summary.
+        command: "filter" keeps the selected episodes, "drop" the others.
+        folder: The store to read.
+        out: Folder of the new store; None for a dry run.
+        selection: The conditions.
+        dry_run: Show what would be done and write nothing.
+        quiet: Print neither progress nor summary.
         as_json: Print one JSON object instead of the summary.
-    """
-
-    command: str
-    sources: Sequence[Path]
-    out: Path
-    keep: Callable[[StoredEpisode], bool] | None = None
-    conditions: Mapping[str, object] = field(default_factory=dict[str, object])
-    any_envs: bool = False
-    duplicates: str = "refuse"
-    codecs: Mapping[str, Codec] = field(default_factory=dict[str, Codec])
-    is_quiet: bool = False
-    as_json: bool = False
-
-
-def copy_stores(job: CopyJob) -> None:
-    """Copy, and say what came of it.
 
     Raises:
-        ValueError: Something in the job makes no sense; nothing was written.
-        StepwellError: The stores do not fit together, or one is damaged.
+        ValueError: An argument makes no sense; nothing was written.
+        StepwellError: There is no store, or it is damaged.
     """
-    if DiskStorage.exists(job.out):
+    if selection.is_empty:
         raise ValueError(
-            f"--out {job.out} holds a store already: expected a new or empty folder; choose "
-            f"another folder"
+            "expected at least one condition, got none: give --where, --episodes, --min-return, "
+            "--max-return, --min-steps, --max-steps, --ended or --cut"
         )
-    screen = rich.console.Console(stderr=True, quiet=job.is_quiet or job.as_json)
-    with contextlib.ExitStack() as stack:
-        sources = [
-            stack.enter_context(SequenceReplayBuffer.open(path, read_only=True))
-            for path in job.sources
-        ]
-        before = sum(disk_bytes_of(path) for path in job.sources)
-        line = stack.enter_context(LiveLine(screen))
-        line.say(f"looking at {_names(job.sources)} ...")
-        target = stack.enter_context(SequenceReplayBuffer(job.out, codecs=job.codecs))
-        report = _copy(job, sources, target, line)
-    _tell(job, report, before, disk_bytes_of(job.out))
+    if out is None and not dry_run:
+        raise ValueError(
+            "expected --out with the folder of the new store, or --dry-run, got neither; give one"
+        )
+
+    def keep(episode: StoredEpisode) -> bool:
+        return selection(episode) == (command == "filter")
+
+    _refuse_unknown(folder, selection)
+    if dry_run or out is None:
+        _show_selected(folder, keep, quiet, as_json)
+    else:
+        conditions = selection.to_json()
+        _copy(command, [folder], out, keep, conditions, quiet=quiet, as_json=as_json)
 
 
-def codecs_of(option: str, texts: Sequence[str]) -> dict[str, Codec]:
-    """Read how fields are to be kept.
-
-    Raises:
-        ValueError: A text is no field's name with a codec.
-
-    Example:
-        >>> codecs_of("--codec", ["observation=raw", "action=narrow"])
-        {'observation': 'raw', 'action': 'narrow'}
-    """
-    known: dict[str, Codec] = {"zstd": "zstd", "narrow": "narrow", "raw": "raw"}
-    found: dict[str, Codec] = {}
-    for text in texts:
-        name, _, codec = text.partition("=")
-        if not name or codec not in known:
-            raise ValueError(
-                f"{option}: expected FIELD=CODEC with zstd, narrow or raw, such as "
-                f"observation=raw, got {text!r}: mend that"
-            )
-        found[name] = known[codec]
-    return found
+def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
+    """Refuse ids and keys that no episode has: they are more likely a typing error."""
+    where, ids = selection.where, selection.ids or ()
+    wanted = set(where) if isinstance(where, Mapping) else set[str]()
+    with SequenceReplayBuffer.open(folder, read_only=True) as replay:
+        known_ids = np.unique(replay.storage.table.records["episode"])
+        for id_range in ids:
+            if not ((known_ids >= id_range.start) & (known_ids < id_range.stop)).any():
+                expected = format_ids(known_ids.tolist(), 60) or "none"
+                raise ValueError(
+                    f"--episodes: no episode of {folder} has the id "
+                    f"{format_ids(list(id_range), 40)}, expected one of {expected}; give others"
+                )
+        if not wanted:
+            return
+        known: set[str] = set()
+        for episode in stored_episodes(replay.storage):
+            known |= set(episode.metadata)
+            if wanted <= known:
+                return
+    shown = ", ".join(sorted(known)[:_KEYS_SHOWN]) or "none"
+    raise ValueError(
+        f"--where: no episode of {folder} has the key {sorted(wanted - known)[0]!r} in its "
+        f"metadata, expected one of these: {shown}; give another"
+    )
 
 
 def _copy(
-    job: CopyJob,
-    sources: Sequence[SequenceReplayBuffer],
-    target: SequenceReplayBuffer,
-    line: LiveLine,
-) -> CopyReport:
-    """Copy; Ctrl-C ends it between two writes, and leaves nothing."""
-    with InterruptGuard() as guard:
+    command: str,
+    sources: Sequence[Path],
+    out: Path,
+    keep: Callable[[StoredEpisode], bool] | None = None,
+    conditions: Mapping[str, object] | None = None,
+    *,
+    any_envs: bool = False,
+    duplicates: str = "refuse",
+    codecs: Mapping[str, Codec] | None = None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Copy episodes to a new store, and report.
 
-        def progress(report: CopyReport) -> None:
-            line.show(_progress_parts(report))
-            guard.check()
+    Args:
+        command: Its name, stored with the copy.
+        sources: Folders of the stores to read.
+        out: Folder of the new store.
+        keep: The episodes to copy; None for all.
+        conditions: The same as plain data, stored with the copy.
+        any_envs: Accept sources whose envs differ.
+        duplicates: What to do with an episode that several sources hold.
+        codecs: Codecs by field name.
+        quiet: Print neither progress nor summary.
+        as_json: Print one JSON object instead of the summary.
 
-        conditions = {"conditions": dict(job.conditions)} if job.conditions else {}
-        report = copy_episodes(
-            sources,
-            target,
-            keep=job.keep,
-            any_envs=job.any_envs,
-            duplicates=cast("Duplicates", job.duplicates),
-            facts={"command": job.command, **conditions},
-            progress=progress,
+    Raises:
+        ValueError: An argument makes no sense; nothing was written.
+        StepwellError: The stores do not fit together, or one is damaged.
+    """
+    if DiskStorage.exists(out):
+        raise ValueError(
+            f"--out {out} holds a store already: expected a new or empty folder; choose "
+            f"another folder"
         )
-        guard.finish()
-    return report
+    with contextlib.ExitStack() as stack:
+        replays = [
+            stack.enter_context(SequenceReplayBuffer.open(path, read_only=True)) for path in sources
+        ]
+        before = sum(map(disk_bytes, sources))
+        line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
+        line.say(f"looking at {', '.join(map(str, sources))} ...")
+        target = stack.enter_context(SequenceReplayBuffer(out, codecs=codecs or {}))
+        with InterruptGuard() as guard:  # Ctrl-C acts between two writes
+
+            def progress(report: CopyReport) -> None:
+                line.show(_progress_parts(report))
+                guard.check()
+
+            report = copy_episodes(
+                replays,
+                target,
+                keep=keep,
+                any_envs=any_envs,
+                duplicates=cast("Duplicates", duplicates),
+                facts={
+                    "command": command,
+                    **({"conditions": dict(conditions)} if conditions else {}),
+                },
+                progress=progress,
+            )
+            guard.finish()
+    after = disk_bytes(out)
+    if as_json:
+        more = {
+            "sources": [str(path) for path in sources],
+            "path": str(out),
+            "source_disk_bytes": before,
+            "disk_bytes": after,
+        }
+        print_json({**report.to_json(), **more})
+    elif not quiet:
+        last = [Part(f"in {out}", style="bold"), Part(f"digest {report.digest}")]
+        print_parts(_summary(report, before, after), last)
 
 
 def _progress_parts(report: CopyReport) -> list[Part]:
-    """The live line: how far, how fast, how long still."""
+    """Return the live line: progress, speed and time left."""
     fraction = report.steps / max(1, report.chosen_steps)
     left = report.seconds * (1 - fraction) / max(fraction, 1e-9)
     return [
@@ -144,47 +391,78 @@ def _progress_parts(report: CopyReport) -> list[Part]:
     ]
 
 
-def _tell(job: CopyJob, report: CopyReport, before: int, after: int) -> None:
-    if job.as_json:
-        said = {
-            "sources": [str(path) for path in job.sources],
-            "path": str(job.out),
-            "source_disk_bytes": before,
-            "disk_bytes": after,
-        }
-        rich.console.Console(soft_wrap=True).out(
-            json.dumps({**report.to_json(), **said}), highlight=False
-        )
-    elif not job.is_quiet:
-        console = rich.console.Console(emoji=False, highlight=False, soft_wrap=True)
-        width = console.width if console.is_terminal else 1000
-        for parts in _summary(job, report, before, after):
-            for line in packed(parts, width):
-                console.print(line)
-
-
-def _summary(job: CopyJob, report: CopyReport, before: int, after: int) -> list[list[Part]]:
+def _summary(report: CopyReport, before: int, after: int) -> list[Part]:
     total = report.episodes + report.left_out_episodes
     of_all = f" of {total:,}" if report.left_out_episodes else ""
-    first = [
+    parts = [
         Part(f"{report.episodes:,}{of_all} episodes", style="bold"),
         Part(f"{report.steps:,} steps", style="bold"),
     ]
     if report.left_out_episodes:
-        first.append(Part(f"{report.left_out_steps:,} steps left out"))
+        parts.append(Part(f"{report.left_out_steps:,} steps left out"))
     if report.duplicate_episodes:
-        first.append(Part(f"{report.duplicate_episodes:,} of them duplicates", style="yellow"))
+        parts.append(Part(f"{report.duplicate_episodes:,} of them duplicates", style="yellow"))
     if report.beheaded:
-        first.append(Part(f"{report.beheaded:,} without beginning", style="yellow"))
-    first += [
+        parts.append(Part(f"{report.beheaded:,} without beginning", style="yellow"))
+    parts += [
         Part(f"{format_bytes(before)} -> {format_bytes(after)} on disk"),
-        *map(Part, size_in_words(after, report.raw_bytes)[1:]),
+        *map(Part, describe_size(after, report.raw_bytes)[1:]),
         Part(f"{report.seconds:,.1f} s"),
     ]
-    if report.seconds >= 1:  # else it tells more of the disk than of the rows
-        first.append(Part(f"{format_bytes(report.raw_bytes / report.seconds)}/s of rows"))
-    return [first, [Part(f"in {job.out}", style="bold"), Part(f"digest {report.digest}")]]
+    if report.seconds >= 1:  # else the start dominates
+        parts.append(Part(f"{format_bytes(report.raw_bytes / report.seconds)}/s of rows"))
+    return parts
 
 
-def _names(paths: Sequence[Path]) -> str:
-    return ", ".join(map(str, paths))
+# Dry runs.
+
+
+@dataclass(slots=True)
+class _Group:
+    """The episodes that are kept, or those that are dropped."""
+
+    ids: list[int] = field(default_factory=list[int])
+    steps: list[int] = field(default_factory=list[int])
+    returns: list[float] = field(default_factory=list[float])
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "episodes": self.ids,
+            "steps": sum(self.steps),
+            "lengths": statistics_of(np.array(self.steps)),
+            "returns": statistics_of(np.array(self.returns)),
+        }
+
+
+def _show_selected(
+    folder: Path, keep: Callable[[StoredEpisode], bool], quiet: bool, as_json: bool
+) -> None:
+    """Print what would be kept and what dropped."""
+    kept, dropped = _Group(), _Group()
+    with SequenceReplayBuffer.open(folder, read_only=True) as replay:
+        for episode in stored_episodes(replay.storage):
+            group = kept if keep(episode) else dropped
+            group.ids.append(episode.id)
+            group.steps.append(episode.steps)
+            group.returns.append(episode.total_reward)
+    if as_json:
+        print_json({"kept": kept.to_json(), "dropped": dropped.to_json()})
+    elif not quiet:
+        table_console().print(_selection_table(kept, dropped))
+        print_lines(["nothing was written; run it without --dry-run to write the store"])
+
+
+def _selection_table(kept: _Group, dropped: _Group) -> rich.table.Table:
+    made = table("")
+    for name in ("episodes", "steps", "mean return", "from", "to"):
+        made.add_column(name, justify="right")
+    made.add_column("ids", overflow="fold")
+    for name, group in (("kept", kept), ("dropped", dropped)):
+        statistics = statistics_of(np.array(group.returns))
+        returns = ["", "", ""]
+        if statistics is not None:
+            returns = [f"{statistics['mean']:,.1f}"]
+            returns += [f"{statistics[key]:,.6g}" for key in ("min", "max")]
+        counts = f"{len(group.ids):,}", f"{sum(group.steps):,}"
+        made.add_row(name, *counts, *returns, format_ids(group.ids, 50))
+    return made

@@ -1,44 +1,193 @@
-"""`stepwell envs`: what can be collected from here."""
+"""`stepwell envs`: the envs that can be made on this machine, and names that look alike."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Sequence
+import difflib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
+import gymnasium
 import rich.columns
 import rich.console
 import rich.text
+import typer
+from gymnasium.envs.registration import EnvSpec
 
-from stepwell.collectors.cli.catalogue import Catalogue, Emulators, catalogue, cure
-from stepwell.collectors.cli.env_options import NesBackend
+from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.options import Debug, Json
+from stepwell.collectors.cli.output import print_json
+from stepwell.wrappers.atari_games import game_ids
 
-__all__ = ["show_envs"]
+__all__ = [
+    "Catalogue",
+    "Emulators",
+    "catalogue",
+    "envs",
+    "matching",
+    "nearest",
+    "suggestion",
+    "unknown_env",
+]
+
+# Modules of Gymnasium whose envs need other packages: what to look for, and what to install.
+_NEEDS = {
+    "gymnasium.envs.box2d": (("Box2D",), "gymnasium[box2d]"),
+    "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
+    "gymnasium.envs.phys2d": (("jax", "flax"), "gymnasium[jax]"),
+    "gymnasium.envs.tabular": (("jax", "flax"), "gymnasium[jax]"),
+}
+# Functions that Gymnasium registers in place of an env, which raise an error that names a package.
+_MOVED = {"_raise_mujoco_py_error": "gymnasium-robotics", "_raise_shimmy_error": "shimmy"}
 
 
-def show_envs(pattern: str | None, *, as_json: bool) -> None:
-    """Print the envs whose name contains a pattern.
+@dataclass(frozen=True, slots=True)
+class Emulators:
+    """Emulators for NES cartridges.
 
     Args:
-        pattern: Part of a name, in any case; None shows all.
-        as_json: Print one JSON object instead.
-
-    Raises:
-        ValueError: No name contains it.
+        installed: Versions by the names that ``--backend`` takes.
+        missing: What to install for the others.
     """
-    found = catalogue() if pattern is None else matching(catalogue(), pattern)
-    if pattern is not None and not _has_any(found):
-        hint = cure(pattern, "leave it out to see them all")
-        raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
-    if as_json:
-        text = json.dumps(dataclasses.asdict(found))
-        rich.console.Console(soft_wrap=True).out(text, highlight=False)
+
+    installed: Mapping[str, str] = field(default_factory=dict[str, str])
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Names of envs.
+
+    Args:
+        atari: Atari games by the name that `make_atari` takes: "ALE/Pong-v5".
+        ready: Other ids that can be made here.
+        old_atari: Older ids of the same games with other presets, made by Gymnasium unchanged.
+        missing: Ids that need a package, by what to install.
+        nes: Emulators for cartridges; the users bring the cartridges.
+    """
+
+    atari: tuple[str, ...]
+    ready: tuple[str, ...]
+    old_atari: tuple[str, ...]
+    missing: dict[str, tuple[str, ...]]
+    nes: Emulators = field(default_factory=Emulators)
+
+
+def envs(
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="[PATTERN]", help="Part of a name, in upper or lower case."),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the envs to collect from: Atari games, NES emulators, Gymnasium's envs.
+
+    stepwell envs
+    stepwell envs pong
+    stepwell envs nes
+
+    Names are printed one per line where the output is not a terminal.
+    """
+    with exit_on_error(debug):
+        found = catalogue() if pattern is None else matching(catalogue(), pattern)
+        if pattern is not None and not _has_any(found):
+            hint = suggestion(pattern, "leave it out to see them all")
+            raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
+        if as_json:
+            print_json(dataclasses.asdict(found))
+        else:
+            _show(found, everything=pattern is not None)
+
+
+def catalogue() -> Catalogue:
+    """List everything that is registered with Gymnasium, and the emulators.
+
+    Example:
+        >>> found = catalogue()
+        >>> "ALE/Pong-v5" in found.atari, "CartPole-v1" in found.ready
+        (True, True)
+    """
+    # Imported here: most commands need no emulator.
+    from stepwell.wrappers.nes.consoles.backends import installed_backends, missing_backends
+
+    atari = tuple(sorted(game_ids().values()))
+    ready: list[str] = []
+    old: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for name, spec in sorted(gymnasium.registry.items()):
+        package = _missing_package(spec)
+        if name in atari:
+            continue
+        if package is not None:
+            missing.setdefault(package, []).append(name)
+        elif str(spec.entry_point).startswith("ale_py"):
+            old.append(name)
+        else:
+            ready.append(name)
+    needs_package = {package: tuple(names) for package, names in sorted(missing.items())}
+    emulators = Emulators(
+        {str(name): version for name, version in installed_backends().items()},
+        {str(name): install for name, install in missing_backends().items()},
+    )
+    return Catalogue(atari, tuple(ready), tuple(old), needs_package, emulators)
+
+
+def unknown_env(env: str) -> str | None:
+    """Return an error message for an id that does not exist, with similar names; else None."""
+    try:
+        gymnasium.spec(env)
+    except gymnasium.error.Error:
+        pass
     else:
-        _show(found, everything=pattern is not None)
+        return None
+    if any(name.rpartition("-v")[0] == env for name in gymnasium.registry):
+        return None  # without a version: the newest
+    hint = suggestion(env, "see what there is with: stepwell envs")
+    return (
+        f"unknown env: expected an Atari game, an NES cartridge's file (game.nes), an id of "
+        f"Gymnasium's or module:callable, got {env!r}; {hint}"
+    )
+
+
+def suggestion(text: str, otherwise: str) -> str:
+    """Suggest what to do about a name that no env has.
+
+    Args:
+        text: The name.
+        otherwise: The suggestion where no name is similar.
+
+    Example:
+        >>> suggestion("Pnog", "look again"), suggestion("zzzzzz", "look again")
+        ('did you mean ALE/Pong-v5?', 'look again')
+    """
+    from stepwell.wrappers.make_vector_env import is_nes_id  # most commands make no envs
+
+    if is_nes_id(text):
+        return (
+            "NES games are played from your own cartridge's file: stepwell collect game.nes "
+            "(docs/nes.md)"
+        )
+    near = nearest(text)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def nearest(text: str, count: int = 3) -> list[str]:
+    """Return names of envs that are similar to a text, the most similar first."""
+    found = catalogue()
+    missing = [name for names in found.missing.values() for name in names]
+    by_key: dict[str, str] = {}
+    # Of names with the same key, one that can be made is preferred, and the newest version.
+    for names in (missing, found.ready, found.atari):
+        by_key |= {_name_key(name): name for name in sorted(names, key=_version)}
+    keys = difflib.get_close_matches(_name_key(text), by_key, n=count, cutoff=0.6)
+    return [by_key[key] for key in keys]
 
 
 def matching(found: Catalogue, pattern: str) -> Catalogue:
-    """The part of a catalogue whose names contain a pattern.
+    """Return the part of a catalogue whose names contain a pattern.
 
     Example:
         >>> matching(Catalogue(("ALE/Pong-v5",), ("Taxi-v4",), (), {}), "PONG").atari
@@ -49,23 +198,45 @@ def matching(found: Catalogue, pattern: str) -> Catalogue:
     def chosen(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in names if key in _key(name))
 
+    def emulators(texts: Mapping[str, str]) -> dict[str, str]:
+        return {name: text for name, text in texts.items() if key in _key(f"NES {name}")}
+
     missing = {package: chosen(names) for package, names in found.missing.items()}
     return Catalogue(
         chosen(found.atari),
         chosen(found.ready),
         chosen(found.old_atari),
         {package: names for package, names in missing.items() if names},
-        _emulators_with(found.nes, key),
+        Emulators(emulators(found.nes.installed), emulators(found.nes.missing)),
     )
 
 
-def _emulators_with(found: Emulators, key: str) -> Emulators:
-    """Those that a pattern means, by their own names or by what all of them play."""
+def _key(name: str) -> str:
+    return name.replace("_", "").lower()
 
-    def chosen(texts: dict[NesBackend, str]) -> dict[NesBackend, str]:
-        return {name: text for name, text in texts.items() if key in _key(f"NES {name}")}
 
-    return Emulators(chosen(found.installed), chosen(found.missing))
+def _name_key(name: str) -> str:
+    """Return the part of a name that people remember."""
+    bare = name.rpartition("/")[2]
+    stem, _, version = bare.rpartition("-v")
+    return _key(stem if stem and version.isdigit() else bare)
+
+
+def _version(name: str) -> int:
+    version = name.rpartition("-v")[2]
+    return int(version) if version.isdigit() else 0
+
+
+def _missing_package(spec: EnvSpec) -> str | None:
+    """Return what must be installed before an env can be made."""
+    entry = spec.entry_point
+    if callable(entry):
+        return _MOVED.get(getattr(entry, "__name__", ""))
+    for prefix, (modules, package) in _NEEDS.items():
+        if entry is not None and entry.startswith(prefix):
+            return None if all(map(importlib.util.find_spec, modules)) else package
+    module = (entry or "").partition(":")[0].partition(".")[0]
+    return None if not module or importlib.util.find_spec(module) else module
 
 
 def _has_any(found: Catalogue) -> bool:
@@ -78,38 +249,33 @@ def _show(found: Catalogue, *, everything: bool) -> None:
     old = found.old_atari if everything else ()
     if not console.is_terminal:
         for name in (*found.atari, *found.ready, *old):
-            console.out(name)  # one a line, for other programs
-        if everything:  # no env's names, so only where they were asked for
+            console.out(name)  # one per line, for other programs
+        if everything:  # not names of envs, so only where a pattern matches them
             for line in _emulator_lines(found.nes):
                 console.out(line)
         return
-    _group(console, "Atari games", found.atari, "'Pong' is short for 'ALE/Pong-v5'")
-    _cartridges(console, found.nes)
-    _group(console, "Gymnasium's", found.ready)
-    _group(console, "Older Atari ids", old, "made as gymnasium makes them, with whole screens")
+    _show_group(console, "Atari games", found.atari, "'Pong' is short for 'ALE/Pong-v5'")
+    if found.nes.installed or found.nes.missing:
+        head = "  your own: stepwell collect game.nes --backend NAME, with one of these"
+        console.print()
+        console.print(rich.text.Text.assemble(("NES cartridges", "bold"), (head, "dim")))
+        for line in _emulator_lines(found.nes):
+            console.print(rich.text.Text(line))
+    _show_group(console, "Gymnasium's", found.ready)
+    _show_group(console, "Older Atari ids", old, "made as Gymnasium makes them, with whole screens")
     for package, names in found.missing.items():
-        _group(console, f"After pip install '{package}'", names)
+        _show_group(console, f"After pip install '{package}'", names)
     if len(old) < len(found.old_atari):
         hidden = f"{len(found.old_atari)} older Atari ids are not shown: stepwell envs NoFrameskip"
         console.print(rich.text.Text(f"\n{hidden}", style="dim"))
 
 
-def _cartridges(console: rich.console.Console, found: Emulators) -> None:
-    """What plays the user's own cartridges, and what else could."""
-    if found.installed or found.missing:
-        head = "  your own: stepwell collect game.nes --backend NAME, with one of these"
-        console.print()
-        console.print(rich.text.Text.assemble(("NES cartridges", "bold"), (head, "dim")))
-        for line in _emulator_lines(found):
-            console.print(rich.text.Text(line))
-
-
 def _emulator_lines(found: Emulators) -> list[str]:
-    there = [f"{name} {version}" for name, version in found.installed.items()]
-    return [*there, *(f"{name}: {cure}" for name, cure in found.missing.items())]
+    installed = [f"{name} {version}" for name, version in found.installed.items()]
+    return [*installed, *(f"{name}: {install}" for name, install in found.missing.items())]
 
 
-def _group(
+def _show_group(
     console: rich.console.Console, title: str, names: Sequence[str], remark: str = ""
 ) -> None:
     if names:
@@ -117,7 +283,3 @@ def _group(
         console.print()
         console.print(rich.text.Text.assemble((title, "bold"), (head, "dim")))
         console.print(rich.columns.Columns(names, padding=(0, 2), column_first=True))
-
-
-def _key(name: str) -> str:
-    return name.replace("_", "").lower()

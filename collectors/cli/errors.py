@@ -1,14 +1,15 @@
-"""Who is at fault: the user gets one sentence, a bug in Stepwell gets its traceback.
+"""Errors of the command line: one sentence for the user, a traceback for a bug in Stepwell.
 
 An error is shown as one sentence, with exit code 2, when it is one of these:
 
-1.  It tells of the world: a StepwellError, an OSError, an error of gymnasium's, no memory.
+1.  It reports a condition outside of the program: a StepwellError, an OSError, an error of
+    Gymnasium's, or out of memory.
 2.  Stepwell raised it on purpose: a ValueError, TypeError, ImportError or RuntimeError, and the
     innermost line is a ``raise`` of Stepwell's own. (A ValueError that numpy raises in one of
-    Stepwell's lines is no such thing.)
-3.  It comes out of code that Stepwell was given to run: the first line after Stepwell's last one
-    belongs neither to the standard library nor to a library that only Stepwell uses. That is
-    the policy, or the env with all that it calls.
+    Stepwell's lines is a bug.)
+3.  It comes from code that was given to Stepwell to run: the first line after Stepwell's last one
+    belongs neither to the standard library nor to a library that only Stepwell calls. That is the
+    policy, or the env with everything that it calls.
 
 Everything else is a bug in Stepwell. It keeps its traceback and Python's exit code 1.
 """
@@ -30,19 +31,23 @@ import typer
 
 import stepwell.buffers
 from stepwell.buffers import StepwellError
-from stepwell.collectors.cli import leave_at_once
+from stepwell.collectors.cli.early_interrupt import leave_at_once
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "printable", "reported", "sentence_of", "show_error"]
+__all__ = ["BAD_INPUT", "INTERRUPTED", "exit_on_error", "printable", "sentence_of", "show_error"]
 
 BAD_INPUT = 2
 INTERRUPTED = 130
 
 _ON_PURPOSE = (ValueError, TypeError, ImportError, RuntimeError)
-_OF_THE_WORLD = (StepwellError, OSError, gymnasium.error.Error)
-_OWN = Path(stepwell.buffers.__file__).resolve().parents[1]
-_OWN_ROOMS = tuple(str(_OWN / room) for room in ("wrappers", "collectors", "buffers"))
+_OF_ENVIRONMENT = (StepwellError, OSError, gymnasium.error.Error)
+_OWN = Path(stepwell.buffers.__file__).parents[1]
+_OWN_ROOMS = tuple(
+    str(path)
+    for room in ("wrappers", "collectors", "buffers")
+    for path in (_OWN / room, (_OWN / room).resolve())  # a checkout has links to the rooms
+)
 _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen ")
-_SERVING = re.compile(r"[/\\](numpy|zstandard|cv2|rich|typer|click)[/\\]")
+_ONLY_OURS = re.compile(r"[/\\](numpy|zstandard|cv2|rich|typer|click)[/\\]")
 _LIBRARIES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _NOTED_LINE = re.compile(r'^  File "(.+)", line ([0-9]+), in .*\n(?:    (.*)\n)?', re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -62,10 +67,10 @@ class _Line(NamedTuple):
         return self.file.startswith(_OWN_ROOMS)
 
     @property
-    def is_serving(self) -> bool:
-        """It belongs to what only Stepwell uses, so what fails there was used wrongly."""
+    def is_only_ours(self) -> bool:
+        """It belongs to a library that only Stepwell calls: if that fails, the call was wrong."""
         if _LIBRARIES.search(self.file):
-            return _SERVING.search(self.file) is not None
+            return _ONLY_OURS.search(self.file) is not None
         return self.file.startswith(_STANDARD)
 
     def __str__(self) -> str:
@@ -74,12 +79,12 @@ class _Line(NamedTuple):
 
 
 @contextmanager
-def reported(debug: bool, after_ctrl_c: str = "--resume goes on") -> Generator[None]:
-    """Turn errors of the user's into a sentence and an exit code.
+def exit_on_error(debug: bool, after_interrupt: str = "--resume goes on") -> Generator[None]:
+    """Turn an error of the user's into a sentence and an exit code.
 
     Args:
-        debug: Let every error through as it is.
-        after_ctrl_c: How to get the rest.
+        debug: Let every error through unchanged.
+        after_interrupt: What to do to get the rest after Ctrl-C.
     """
     was_loading = signal.getsignal(signal.SIGINT) is leave_at_once
     if was_loading:
@@ -89,12 +94,12 @@ def reported(debug: bool, after_ctrl_c: str = "--resume goes on") -> Generator[N
     except KeyboardInterrupt as stop:
         kept = _kept(stop)
         is_all = kept is not None and kept.startswith(f"{_NOTE_OF_KEPT}all")
-        after = [after_ctrl_c] if kept and not is_all else []
-        told = [] if kept is None else [kept or "nothing kept"]
-        show_error("; ".join(["interrupted", *told, *after]))
+        after = [after_interrupt] if kept and not is_all else []
+        note = [] if kept is None else [kept or "nothing kept"]
+        show_error("; ".join(["interrupted", *note, *after]))
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        raise  # nobody reads our output any more: there is nobody to tell
+        raise  # the reader of our output is gone
     except Exception as error:
         sentence = None if debug else sentence_of(error)
         if sentence is None:
@@ -103,12 +108,12 @@ def reported(debug: bool, after_ctrl_c: str = "--resume goes on") -> Generator[N
         show_error(f"{sentence}; {kept}" if kept else sentence)
         raise typer.Exit(BAD_INPUT) from None
     finally:
-        if was_loading:  # all is said and put away: nothing is left but for Python to end
+        if was_loading:  # everything is reported and closed: only the interpreter is left to exit
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def show_error(sentence: str) -> None:
-    """Write a sentence to the terminal's error stream."""
+    """Write a sentence to standard error."""
     console = rich.console.Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
     console.print("[bold red]stepwell:[/] ", end="")
     console.print(printable(sentence), markup=False)
@@ -117,7 +122,7 @@ def show_error(sentence: str) -> None:
 def printable(text: str) -> str:
     r"""The text with its control characters escaped.
 
-    A terminal obeys them, and a text may come from a store or a data set that somebody else made.
+    A terminal executes them, and the text may come from an untrusted store or data set.
 
     Example:
         >>> print(printable("pong \x1b[2J"))
@@ -127,23 +132,23 @@ def printable(text: str) -> str:
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """What to tell the user; None when the error is a bug in Stepwell."""
+    """Return the sentence for the user; None when the error is a bug in Stepwell."""
     lines, env = _lines_of(error)
     innermost = lines[-1] if lines else None
     is_ours = innermost is not None and innermost.is_own and innermost.code.startswith("raise ")
     if isinstance(error, MemoryError):
-        # Only Stepwell says what needs how much.
+        # Only our own message says what needs how much.
         return _flat(error) if is_ours else "out of memory; use fewer envs (--num-envs)"
     if isinstance(error, OSError) and error.strerror:
         return _of_system(error)
-    if isinstance(error, _OF_THE_WORLD):
+    if isinstance(error, _OF_ENVIRONMENT):
         return _flat(error)
     if innermost is None:
         return None
     if innermost.is_own:
         return _flat(error) if is_ours and isinstance(error, _ON_PURPOSE) else None
-    culprit = _first_outside(lines)
-    if culprit is None or culprit.is_serving:
+    cause = _first_outside(lines)
+    if cause is None or cause.is_only_ours:
         return None
     place = _last_of_user(lines)
     what = f"{type(error).__name__}: {_flat(error)}" if str(error) else type(error).__name__
@@ -151,7 +156,10 @@ def sentence_of(error: BaseException) -> str | None:
 
 
 def _lines_of(error: BaseException) -> tuple[list[_Line], str]:
-    """The lines of the traceback, of the worker's where it comes from one, and which env it was."""
+    """Return the lines of the traceback, and a prefix that names the env.
+
+    For an error of a worker process they are the lines of that process.
+    """
     for note in getattr(error, "__notes__", []):
         if note.startswith(_NOTE_OF_WORKER):
             env = note.removeprefix("raised in ").partition(",")[0]
@@ -162,14 +170,14 @@ def _lines_of(error: BaseException) -> tuple[list[_Line], str]:
 
 
 def _first_outside(lines: Sequence[_Line]) -> _Line | None:
-    """The line after Stepwell's last one; the first of all where Stepwell has none."""
+    """Return the line after Stepwell's last one; the first line where Stepwell has none."""
     own = [place for place, line in enumerate(lines) if line.is_own]
     after = lines[own[-1] + 1 :] if own else lines
     return after[0] if after else None
 
 
 def _last_of_user(lines: Sequence[_Line]) -> _Line:
-    """The innermost line that is in no installed library, else the innermost of all."""
+    """Return the innermost line outside of installed libraries, else the innermost one."""
     users = [
         line
         for line in lines
@@ -179,14 +187,14 @@ def _last_of_user(lines: Sequence[_Line]) -> _Line:
 
 
 def _of_system(error: OSError) -> str:
-    """What the system said, without its number."""
+    """Return the message of the operating system, without its number."""
     named = f" ({error.filename})" if error.filename is not None else ""
-    # Not always the system's own words: h5py gives HDF5's, of several lines.
+    # Not always the system's message: h5py puts HDF5's there, which has several lines.
     return f"{' '.join(str(error.strerror).split())}{named}"
 
 
 def _kept(error: BaseException) -> str | None:
-    """What was noted about what is stored; empty where that is nothing, None where nobody knows."""
+    """Return the note of what was stored; empty if that is nothing, None if there is no note."""
     notes = [note for note in getattr(error, "__notes__", []) if note.startswith(_NOTE_OF_KEPT)]
     if not notes:
         return None
@@ -195,5 +203,5 @@ def _kept(error: BaseException) -> str | None:
 
 
 def _flat(error: BaseException) -> str:
-    """The message in one line."""
+    """Return the message in one line."""
     return " ".join(str(error).split())

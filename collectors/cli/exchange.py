@@ -1,96 +1,252 @@
-"""`stepwell export` and `stepwell import`: data sets in other libraries' formats."""
+"""`stepwell export`, `import` and `formats`: data sets in other libraries' formats."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import re
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import rich.console
+import rich.text
+import typer
 
 from stepwell import __version__
 from stepwell.buffers import Codec, SequenceReplayBuffer
-from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.curation.selection import EpisodeSelection
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.memory import free_memory
-from stepwell.collectors.cli.progress import LiveLine, Part, packed
+from stepwell.buffers.storage.memory import bounded_memory
+from stepwell.collectors.cli.errors import exit_on_error
+from stepwell.collectors.cli.options import (
+    Codecs,
+    Cut,
+    Debug,
+    Ended,
+    Ids,
+    Json,
+    MaxReturn,
+    MaxSteps,
+    MinReturn,
+    MinSteps,
+    Quiet,
+    StoreFolder,
+    Where,
+    number_of_bytes,
+    parse_codecs,
+    parse_selection,
+)
+from stepwell.collectors.cli.output import (
+    LiveLine,
+    Part,
+    plural,
+    print_json,
+    print_lines,
+    print_parts,
+    table,
+    table_console,
+)
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.report import format_bytes
 
+# Formats are imported where they are used: few commands need them.
 if TYPE_CHECKING:
     from stepwell.buffers.bridges.formats.exporting import ExportReport
+    from stepwell.buffers.bridges.formats.format import Format
     from stepwell.buffers.bridges.formats.importing import ImportReport
+    from stepwell.buffers.dropin.memmap.conversion import ConversionReport
 
-__all__ = ["ExportJob", "ImportJob", "export_store", "import_data", "options_of"]
+__all__ = [
+    "convert_folder",
+    "export",
+    "export_store",
+    "formats",
+    "import_",
+    "import_data",
+    "parse_options",
+]
 
-_Console = rich.console.Console
+_MEMMAP = "memmap-replay-buffer"
+_VERSIONS = {"stepwell": __version__, "numpy": np.__version__}
+
+_Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="An option of the format: stepwell formats FORMAT lists them. May be repeated.",
+    ),
+]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportJob:
-    """All that was said on the command line.
+def export(
+    folder: StoreFolder,
+    *,
+    to: Annotated[
+        str, typer.Option(metavar="FORMAT", help="Such as minari: stepwell formats lists them.")
+    ],
+    out: Annotated[
+        str, typer.Option(metavar="OUT", help="New folder or file; for minari, new data set id.")
+    ],
+    option: _Options = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", metavar="", help="Check everything and show the result; write nothing."
+        ),
+    ] = False,
+    where: Where = None,
+    episodes: Ids = None,
+    min_return: MinReturn = None,
+    max_return: MaxReturn = None,
+    min_steps: MinSteps = None,
+    max_steps: MaxSteps = None,
+    ended: Ended = False,
+    cut: Cut = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a data set that another library reads. The store is not changed.
 
-    Args:
-        source: Folder of the store to read.
-        to: Name of the format.
-        out: What the new data set is called, as the format wants it.
-        options: Options of the format, as text.
-        keep: Which episodes to write; None for all.
-        is_dry: Show what would be done, and write nothing.
-        is_quiet: Show neither progress nor summary.
-        as_json: Print one JSON object instead of the summary.
+    stepwell export runs/pong --to minari --out atari/pong/random-v0
+    stepwell export runs/pong --to iris --out iris/pong --min-return 18
+    stepwell export runs/pole --to npz --out arrays/pole --dry-run
+
+    Nothing is overwritten; an error or Ctrl-C leaves nothing behind.
     """
+    with exit_on_error(debug, "start again"):
+        selection = parse_selection(
+            where=where,
+            episodes=episodes,
+            min_return=min_return,
+            max_return=max_return,
+            min_steps=min_steps,
+            max_steps=max_steps,
+            ended=ended,
+            cut=cut,
+        )
+        export_store(
+            folder,
+            to,
+            out,
+            options=parse_options(option or []),
+            selection=None if selection.is_empty else selection,
+            dry_run=dry_run,
+            quiet=quiet,
+            as_json=as_json,
+        )
 
-    source: Path
-    to: str
-    out: str
-    options: Mapping[str, object]
-    keep: Callable[[StoredEpisode], bool] | None
-    is_dry: bool
-    is_quiet: bool
-    as_json: bool
 
+def import_(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Folder or file; for minari, data set id.")
+    ],
+    *,
+    from_: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="FORMAT", help="Such as minari: stepwell formats lists them."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the new store; it must be new or empty. Not needed with --dry-run.",
+        ),
+    ] = None,
+    option: _Options = None,
+    codec: Codecs = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory that one episode may unpack to, such as 8GiB. Default: half of what is "
+            "free.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", metavar="", help="Read everything and show what is in it; write nothing."
+        ),
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    r"""Read a data set of another library into a new store.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportJob:
-    """All that was said on the command line.
+    stepwell import atari/breakout/expert-v0 --from minari --dry-run
+    stepwell import atari/breakout/expert-v0 --from minari --out runs/expert
+    stepwell import data.h5 --from d3rlpy --out runs/data
 
-    Args:
-        source: What the data set is called, as its format wants it.
-        from_: Name of the format.
-        out: Folder of the new store; not needed for a dry run.
-        options: Options of the format, as text.
-        codecs: How to keep fields, by name.
-        max_bytes: Memory that one episode may unpack to; None for half of what is free.
-        is_dry: Read and check everything, and write nothing.
-        is_quiet: Show neither progress nor summary.
-        as_json: Print one JSON object instead of the summary.
+    The data set is only read, and nothing in it is unpickled or run. Notes in the
+    output name what it does not contain, such as how its episodes ended.
+
+    A folder of memmap-replay-buffer becomes one for its drop-in class; if you
+    name the fields of a step, it becomes a store of rows:
+
+    stepwell import old --from memmap-replay-buffer --out new
+    stepwell import old --from memmap-replay-buffer --out rows \
+    --option observation=obs --option action=act --option reward=rew
     """
+    with exit_on_error(debug, "start again"):
+        options = parse_options(option or [])
+        codecs = parse_codecs("--codec", codec or [])
+        most = number_of_bytes("--max-bytes", max_bytes)
+        if out is None and not dry_run:
+            raise ValueError(
+                "expected --out with the folder of the new store, or --dry-run, got neither; "
+                "give one"
+            )
+        if from_ == _MEMMAP and out is not None and not (options or codecs or dry_run):
+            convert_folder(Path(source), out, max_bytes=most, quiet=quiet, as_json=as_json)
+        else:
+            import_data(
+                source,
+                from_,
+                out,
+                options=options,
+                codecs=codecs,
+                max_bytes=most,
+                dry_run=dry_run,
+                quiet=quiet,
+                as_json=as_json,
+            )
 
-    source: str
-    from_: str
-    out: Path | None
-    options: Mapping[str, object]
-    codecs: Mapping[str, Codec] = field(default_factory=dict[str, Codec])
-    max_bytes: int | None = None
-    is_dry: bool
-    is_quiet: bool
-    as_json: bool
+
+def formats(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[FORMAT]", help="Show one of them with its options.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the formats of export and import, and what to install for them.
+
+    stepwell formats
+    stepwell formats minari
+    """
+    with exit_on_error(debug):
+        from stepwell.buffers.bridges.formats.registry import format_names, format_of
+
+        found = {each: format_of(each) for each in (format_names() if name is None else [name])}
+        if as_json:
+            print_json({each: _format_json(format_) for each, format_ in found.items()})
+        elif name is None:
+            _show_formats(found)
+        else:
+            _show_format(name, found[name])
 
 
-def options_of(texts: Sequence[str]) -> dict[str, object]:
-    """Read options of a format, as they are written on a command line.
+def parse_options(texts: Sequence[str]) -> dict[str, object]:
+    """Parse options of a format.
 
     Raises:
-        ValueError: A text is no name with a value, or a name stands twice.
+        ValueError: A text is not a name with a value, or a name is given twice.
 
     Example:
-        >>> options_of(["data_format=arrow", "stack=false"])
+        >>> parse_options(["data_format=arrow", "stack=false"])
         {'data_format': 'arrow', 'stack': 'false'}
     """
     found: dict[str, object] = {}
@@ -108,22 +264,41 @@ def options_of(texts: Sequence[str]) -> dict[str, object]:
     return found
 
 
-def export_store(job: ExportJob) -> None:
+def export_store(
+    folder: Path,
+    to: str,
+    out: str,
+    *,
+    options: Mapping[str, object],
+    selection: EpisodeSelection | None = None,
+    dry_run: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> None:
     """Write the data set, or show what would be in it.
 
+    Args:
+        folder: The store to read.
+        to: Name of the format.
+        out: Name of the new data set, as the format expects it.
+        options: Options of the format, as text.
+        selection: The episodes to write; None for all.
+        dry_run: Show what would be done and write nothing.
+        quiet: Print neither progress nor summary.
+        as_json: Print one JSON object instead of the summary.
+
     Raises:
-        ValueError: Something in the job makes no sense; nothing was written.
+        ValueError: An argument makes no sense; nothing was written.
         StepwellError: There is no store, or it is damaged.
     """
-    # Few commands need it.
     from stepwell.buffers.bridges.formats.exporting import export_episodes
 
     with (
-        SequenceReplayBuffer.open(job.source, read_only=True) as replay,
-        LiveLine(_screen(job)) as line,
+        SequenceReplayBuffer.open(folder, read_only=True) as replay,
+        LiveLine(is_silent=quiet or as_json) as line,
         InterruptGuard() as guard,
     ):
-        line.say(f"looking at {job.source} ...")
+        line.say(f"looking at {folder} ...")
         before = replay.nbytes
 
         def progress(report: ExportReport) -> None:
@@ -132,191 +307,270 @@ def export_store(job: ExportJob) -> None:
             guard.check()
 
         report = export_episodes(
-            replay,
-            job.to,
-            job.out,
-            options=job.options,
-            keep=job.keep,
-            dry_run=job.is_dry,
-            progress=progress,
+            replay, to, out, options=options, keep=selection, dry_run=dry_run, progress=progress
         )
         guard.finish()
-    if job.as_json:
-        _say_json({**report.to_json(), "source": str(job.source), "source_disk_bytes": before})
-    elif not job.is_quiet:
-        _tell(*_of_export(job, report, before))
+    if as_json:
+        print_json({**report.to_json(), "source": str(folder), "source_disk_bytes": before})
+    elif not quiet:
+        _print_export(report, before, dry_run)
 
 
-def import_data(job: ImportJob) -> None:
+def import_data(
+    source: str,
+    from_: str,
+    out: Path | None,
+    *,
+    options: Mapping[str, object] | None = None,
+    codecs: Mapping[str, Codec] | None = None,
+    max_bytes: int | None = None,
+    dry_run: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> None:
     """Read the data set into a new store, or show what is in it.
 
-    Raises:
-        ValueError: Something in the job makes no sense, or the data set is not what it should be;
-            nothing was written.
-    """
-    # Few commands need it.
-    from stepwell.buffers.bridges.formats.importing import import_episodes
+    Args:
+        source: Name of the data set, as its format expects it.
+        from_: Name of the format.
+        out: Folder of the new store; None for RAM, as for a dry run.
+        options: Options of the format, as text.
+        codecs: Codecs by field name.
+        max_bytes: Memory that one episode may unpack to; None for half of what is free.
+        dry_run: Read and check everything, and write nothing.
+        quiet: Print neither progress nor summary.
+        as_json: Print one JSON object instead of the summary.
 
-    if job.out is None and not job.is_dry:
+    Raises:
+        ValueError: An argument makes no sense, or the data set is not what it should be; nothing
+            was written.
+    """
+    is_inside = out is not None and out.resolve().is_relative_to(Path(source).resolve())
+    if from_ == _MEMMAP and is_inside:
         raise ValueError(
-            "expected --out with the folder of the new store, or --dry-run, got neither: give one"
-        )
-    if job.out is not None and DiskStorage.exists(job.out):
-        raise ValueError(
-            f"--out {job.out} holds a store already: expected a new or empty folder; choose "
+            f"--out {out}: expected a folder outside of {source}, which is only read; choose "
             f"another folder"
         )
-    with (
-        LiveLine(_screen(job)) as line,
-        InterruptGuard() as guard,
-        contextlib.ExitStack() as stack,
-    ):
-        line.say(f"looking at {job.source} ...")
+    if out is not None and DiskStorage.exists(out):
+        raise ValueError(
+            f"--out {out} holds a store already: expected a new or empty folder; choose "
+            f"another folder"
+        )
+    # Imported here: few commands need it.
+    from stepwell.buffers.bridges.formats.importing import import_episodes
+
+    with LiveLine(is_silent=quiet or as_json) as line, InterruptGuard() as guard, bounded_memory():
+        line.say(f"looking at {source} ...")
 
         def progress(report: ImportReport) -> None:
             total = report.source_steps, report.source_episodes
             line.show(_progress_parts(report.steps, report.episodes, total, report.seconds))
             guard.check()
 
-        def read(replay: SequenceReplayBuffer) -> ImportReport:
-            versions = {"stepwell": __version__, "numpy": np.__version__}
-            return import_episodes(
-                job.from_,
-                job.source,
+        path = None if dry_run else out
+        with SequenceReplayBuffer(path, codecs=codecs or {}) as replay:
+            report = import_episodes(
+                from_,
+                source,
                 replay,
-                options=job.options,
-                facts={"command": "import", "versions": versions},
-                max_bytes=job.max_bytes,
-                dry_run=job.is_dry,
+                options=options or {},
+                facts={"command": "import", "versions": _VERSIONS},
+                max_bytes=max_bytes,
+                dry_run=dry_run,
                 progress=progress,
             )
-
-        stack.enter_context(_memory_bounded())
-        if job.is_dry or job.out is None:
-            report = read(SequenceReplayBuffer())
-        else:
-            with SequenceReplayBuffer(job.out, codecs=job.codecs) as replay:
-                report = read(replay)
         guard.finish()
-    if job.as_json:
-        out = {} if job.is_dry else {"path": str(job.out)}
-        _say_json({**report.to_json(), **out})
-    elif not job.is_quiet:
-        _tell(*_of_import(job, report))
+    if as_json:
+        print_json({**report.to_json(), **({} if dry_run else {"path": str(out)})})
+    elif not quiet:
+        _print_import(report, out, dry_run)
 
 
-@contextlib.contextmanager
-def _memory_bounded() -> Generator[None]:
-    """Let this process take the memory that is free, and no more.
+def convert_folder(
+    source: Path, out: Path, *, max_bytes: int | None, quiet: bool, as_json: bool
+) -> None:
+    """Turn a folder of memmap-replay-buffer into one of `stepwell.buffers.dropin.memmap`.
 
-    Most files tell what they unpack to before they are unpacked. Where one lies, and a library
-    believes it, the library is told that there is no memory, before others are. Linux alone knows
-    such a bound.
+    Args:
+        source: The old folder, which is only read.
+        out: The new one.
+        max_bytes: Memory that one episode may take; None for half of what is free.
+        quiet: Print neither progress nor summary.
+        as_json: Print one JSON object instead of the summary.
+
+    Raises:
+        ValueError: The new folder is in use, or the old one is not what it should be; nothing was
+            written.
     """
-    status = Path("/proc/self/status")
-    found = re.search(r"VmData:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    if found is None:
-        yield
-        return
-    import resource  # not on every system
+    # Imported here: few commands need them.
+    from stepwell.buffers.dropin.memmap.conversion import convert
+    from stepwell.buffers.dropin.memmap.original import OriginalFolder
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = int(found[1]) * 1024 + free_memory()
-    bounds = [bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *bounds]), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    with LiveLine(is_silent=quiet or as_json) as line, InterruptGuard() as guard:
+        line.say(f"looking at {source} ...")
+
+        def progress(report: ConversionReport) -> None:
+            total = report.source_steps, report.source_episodes
+            line.show(_progress_parts(report.steps, report.episodes, total, report.seconds))
+            guard.check()
+
+        report = convert(OriginalFolder(source, max_bytes=max_bytes), out, progress=progress)
+        guard.finish()
+    if as_json:
+        print_json({**report.to_json(), "source": str(source), "path": str(out)})
+    elif not quiet:
+        _print_conversion(report, out)
 
 
-def _screen(job: ExportJob | ImportJob) -> _Console:
-    return _Console(stderr=True, quiet=job.is_quiet or job.as_json)
+# Progress and summaries.
 
 
 def _progress_parts(
     steps: int, episodes: int, total: tuple[int | None, int | None], seconds: float
 ) -> list[Part]:
-    """The live line: how far, and how long still where that is known."""
+    """Return the live line: progress, and the time left where that is known."""
     all_steps, all_episodes = total
+    fraction: float | None = None
     if all_steps:
-        fraction: float | None = steps / all_steps
-    else:
-        fraction = episodes / all_episodes if all_episodes else None
-    parts = [Part(f"{fraction:4.0%}", 3, "bold")] if fraction is not None else []
+        fraction = steps / all_steps
+    elif all_episodes:
+        fraction = episodes / all_episodes
+    of_steps = f" / {all_steps:,}" if all_steps else ""
+    of_episodes = f" / {all_episodes:,}" if all_episodes else ""
+    parts = [] if fraction is None else [Part(f"{fraction:4.0%}", 3, "bold")]
     parts += [
-        Part(f"{steps:,} steps" if not all_steps else f"{steps:,} / {all_steps:,} steps"),
-        Part(
-            f"{episodes:,} episodes"
-            if not all_episodes
-            else f"{episodes:,} / {all_episodes:,} episodes",
-            2,
-        ),
+        Part(f"{steps:,}{of_steps} steps"),
+        Part(f"{episodes:,}{of_episodes} episodes", 2),
     ]
     if fraction:
         parts.append(Part(f"{seconds * (1 - fraction) / fraction:,.0f} s left", 1, "bold"))
     return parts
 
 
-def _of_export(
-    job: ExportJob, report: ExportReport, before: int
-) -> tuple[list[Part], Sequence[str]]:
-    """The summary, and the lines below it."""
-    if job.is_dry:
-        parts = [
-            Part(f"would write {_plural(report.chosen_episodes, 'episode')}", style="bold"),
-            Part(_plural(report.chosen_steps, "step"), style="bold"),
-            Part(f"{format_bytes(before)} on disk now"),
-            Part(f"to {report.path}"),
+def _print_export(report: ExportReport, before: int, dry_run: bool) -> None:
+    notes = [f"  note: {note}" for note in report.notes]
+    if dry_run:
+        print_parts(
+            [
+                Part(f"would write {plural(report.chosen_episodes, 'episode')}", style="bold"),
+                Part(plural(report.chosen_steps, "step"), style="bold"),
+                Part(f"{format_bytes(before)} on disk now"),
+                Part(f"to {report.path}"),
+            ]
+        )
+        print_lines([*notes, "nothing was written; run it without --dry-run to write it"])
+        return
+    print_parts(
+        [
+            Part(plural(report.episodes, "episode"), style="bold"),
+            Part(plural(report.steps, "step"), style="bold"),
+            Part(f"{format_bytes(before)} -> {format_bytes(report.disk_bytes)} on disk"),
+            Part(f"{report.seconds:,.1f} s"),
         ]
-        return parts, [
-            *(f"  note: {note}" for note in report.notes),
-            "nothing was written: leave out --dry-run for that",
-        ]
-    parts = [
-        Part(_plural(report.episodes, "episode"), style="bold"),
-        Part(_plural(report.steps, "step"), style="bold"),
-        Part(f"{format_bytes(before)} -> {format_bytes(report.disk_bytes)} on disk"),
-        Part(f"{report.seconds:,.1f} s"),
-    ]
-    return parts, [
-        f"in {report.path}",
-        *(f"  note: {note}" for note in report.notes),
-        "  load it:",
-        *(f"    {text}" for text in report.loading.splitlines()),
-    ]
+    )
+    loading = [f"    {text}" for text in report.loading.splitlines()]
+    print_lines([f"in {report.path}", *notes, "  load it:", *loading])
 
 
-def _of_import(job: ImportJob, report: ImportReport) -> tuple[list[Part], Sequence[str]]:
-    """The summary, and the lines below it."""
+def _print_import(report: ImportReport, out: Path | None, dry_run: bool) -> None:
     parts = [
-        Part(f"{_plural(report.episodes, 'episode')}{' read' * job.is_dry}", style="bold"),
-        Part(_plural(report.steps, "step"), style="bold"),
+        Part(f"{plural(report.episodes, 'episode')}{' read' * dry_run}", style="bold"),
+        Part(plural(report.steps, "step"), style="bold"),
     ]
     notes = [f"  note: {note}" for note in report.notes]
-    if job.is_dry:
+    if dry_run:
+        print_parts(parts)
         fields = [f"  {text}" for text in report.fields]
-        return parts, [*fields, *notes, "nothing was written: leave out --dry-run for that"]
+        end = "nothing was written; run it without --dry-run to write the store"
+        print_lines([*fields, *notes, end])
+        return
     parts += [
         Part(f"{format_bytes(report.raw_bytes)} of rows -> {format_bytes(report.stored_bytes)}"),
         Part(f"{report.seconds:,.1f} s"),
         Part(f"digest {report.digest}"),
     ]
-    return parts, [f"in {job.out}", *notes, f"  look at it: stepwell info {job.out}"]
+    print_parts(parts)
+    print_lines([f"in {out}", *notes, f"  look at it: stepwell info {out}"])
 
 
-def _tell(parts: Sequence[Part], lines: Sequence[str]) -> None:
-    console = _Console(emoji=False, highlight=False, soft_wrap=True)
-    width = console.width if console.is_terminal else 1000
-    for line in packed(parts, width):
-        console.print(line)
-    for text in lines:
-        console.print(text, markup=False)
+def _print_conversion(report: ConversionReport, out: Path) -> None:
+    from stepwell.buffers.bridges.formats.memmap import left_out_notes
+
+    before = format_bytes(report.source_disk_bytes)
+    if report.source_disk_bytes < report.source_bytes:
+        before += f" (of files of {format_bytes(report.source_bytes)})"
+    print_parts(
+        [
+            Part(plural(report.episodes, "episode"), style="bold"),
+            Part(plural(report.steps, "step"), style="bold"),
+            Part(f"{before} -> {format_bytes(report.disk_bytes)} on disk"),
+            Part(f"{report.seconds:,.1f} s"),
+        ]
+    )
+    use = f'ReplayBuffer.from_folder("{out}")'
+    print_lines(
+        [
+            f"in {out}",
+            *(f"  note: {note}" for note in left_out_notes(report.left_out)),
+            f"  use it: from stepwell.buffers.dropin.memmap import ReplayBuffer; {use}",
+            *([f"  look at its rows: stepwell info {report.store}"] if report.episodes else []),
+        ]
+    )
 
 
-def _say_json(said: Mapping[str, object]) -> None:
-    _Console(soft_wrap=True).out(json.dumps(said), highlight=False)
+# Formats.
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def _format_json(format_: Format) -> dict[str, object]:
+    """Return everything about a format as plain data."""
+    return {
+        "about": format_.about,
+        "install": format_.install,
+        "kind": format_.kind,
+        "export": _options_json(format_.export_options),
+        "import": _options_json(format_.import_options),
+    }
+
+
+def _options_json(options: type[Any] | None) -> dict[str, object] | None:
+    from stepwell.buffers.bridges.formats.options import option_help
+
+    if options is None:
+        return None
+    return {name: about._asdict() for name, about in option_help(options).items()}
+
+
+def _show_formats(found: Mapping[str, Format]) -> None:
+    made = table("format", "a data set is", "pip install")
+    for name, format_ in found.items():
+        cells = (format_.about, format_.install or "")
+        made.add_row(rich.text.Text(name, style="bold"), *map(rich.text.Text, cells))
+    console = table_console()
+    console.print(made)
+    console.print(rich.text.Text("\nOptions of a format: stepwell formats FORMAT", style="dim"))
+
+
+def _show_format(name: str, format_: Format) -> None:
+    """Print one format with its options."""
+    from stepwell.buffers.bridges.formats.options import option_help
+
+    console = table_console()
+    console.print(rich.text.Text.assemble((name, "bold"), f"  {format_.about}"))
+    if format_.install:
+        console.print(rich.text.Text(f"needs: pip install {format_.install}"))
+    for command, options in (
+        (f"stepwell export ... --to {name}", format_.export_options),
+        (f"stepwell import ... --from {name}", format_.import_options),
+    ):
+        if options is None:
+            continue
+        console.print(rich.text.Text(f"\n{command}", style="bold"))
+        texts = option_help(options)
+        if not texts:
+            console.print("has no options")
+            continue
+        made = table("--option", "values", "default", "")
+        for option, about in texts.items():
+            # As text: what looks like markup is printed as it is.
+            made.add_row(*map(rich.text.Text, (f"{option}=", *about)))
+        console.print(made)

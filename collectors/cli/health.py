@@ -1,40 +1,32 @@
-"""`stepwell verify` and `stepwell repair`: is a store what was written, and what to do if not."""
+"""`stepwell verify` and `stepwell repair`: compare checksums, and repair a store."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import rich.console
 import typer
 
 from stepwell.buffers import RepairReport, VerifyReport, repair, verify
 from stepwell.buffers.storage.disk.publish import check_complete
 from stepwell.buffers.storage.disk.survey import Damage
 from stepwell.buffers.storage.disk.view import Recovery
-from stepwell.collectors.cli.errors import reported
+from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.options import Debug, Json, Quiet
-from stepwell.collectors.cli.progress import LiveLine
+from stepwell.collectors.cli.output import LiveLine, print_json, print_lines
 from stepwell.collectors.report import format_bytes
 
-__all__ = ["add_health_commands"]
+__all__ = ["DAMAGED", "repair_store", "verify_stores"]
 
 DAMAGED = 1
-"""Exit code: a store is not what was written."""
+"""Exit code: the store is damaged."""
 
 _REDRAW_SECONDS = 0.1
 
-_Console = rich.console.Console
 _Report = TypeVar("_Report")
-
-
-def add_health_commands(app: typer.Typer) -> None:
-    """Add `verify` and `repair` to the command line."""
-    app.command(name="verify")(verify_stores)
-    app.command(name="repair")(repair_store)
 
 
 def verify_stores(
@@ -44,22 +36,22 @@ def verify_stores(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Compare every checksum of a store; it may be written into meanwhile. Nothing is changed.
+    """Compare every checksum of a store. Nothing is changed; it may be in use.
 
     stepwell verify runs/pong
     stepwell verify runs/*
 
-    Exit code 0: every byte is what was written; 1: it is not, and each place is told.
+    Exit codes: 0 every byte is what was written, 1 it is not, and each damaged place is printed.
     """
     is_whole = True
-    with reported(debug, "nothing was changed"):
+    with exit_on_error(debug, "nothing was changed"):
         for folder in folders:
-            report = _verified(folder, quiet or as_json)
+            report = _with_progress(folder, quiet or as_json, partial(verify, folder))
             is_whole &= report.is_whole
             if as_json:
-                _print_json(_verify_json(report))
+                print_json(_verify_json(report))
             elif not quiet or not report.is_whole:
-                _say(_verify_lines(report))
+                print_lines(_verify_lines(report))
     if not is_whole:
         raise typer.Exit(DAMAGED)
 
@@ -69,42 +61,39 @@ def repair_store(
     *,
     yes: Annotated[
         bool,
-        typer.Option("--yes", metavar="", help="Take out what is damaged; else it is only told."),
+        typer.Option(
+            "--yes", metavar="", help="Remove what is damaged. Without it damage is only reported."
+        ),
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Bring a store in order after a crash, and take out what is damaged.
+    """Recover a store after a crash, and remove what is damaged.
 
-    stepwell repair runs/pong          # heals, seals; tells what is damaged
-    stepwell repair runs/pong --yes    # takes it out, too
+    stepwell repair runs/pong          finish what a crash interrupted, report damage
+    stepwell repair runs/pong --yes    remove the damaged chunks too
 
-    Nothing is deleted: damaged files are kept in DIR/damaged. Exit code 1: --yes is needed.
+    Nothing is deleted: the files as they were before are kept in DIR/damaged.
+    Exit codes: 0 the store is in order, 1 it is damaged and --yes is needed.
     """
-    with reported(debug, "run it again"):
+    with exit_on_error(debug, "run it again"):
         is_silent = quiet or as_json
-        report = _watched(folder, is_silent, lambda on: repair(folder, yes=yes, on_bytes=on))
+        report = _with_progress(folder, is_silent, partial(repair, folder, yes=yes))
         if as_json:
-            _print_json(_repair_json(report))
+            print_json(_repair_json(report))
         elif not quiet or not report.is_done:
-            _say(_repair_lines(report))
+            print_lines(_repair_lines(report))
     if not report.is_done:
         raise typer.Exit(DAMAGED)
 
 
-def _verified(folder: Path, is_silent: bool) -> VerifyReport:
-    return _watched(folder, is_silent, lambda on_bytes: verify(folder, on_bytes=on_bytes))
-
-
-def _watched(
-    folder: Path, is_silent: bool, work: Callable[[Callable[[int], None]], _Report]
-) -> _Report:
-    """Do the work, with a line that shows how far it has come."""
+def _with_progress(folder: Path, is_silent: bool, work: Callable[..., _Report]) -> _Report:
+    """Do the work, which takes ``on_bytes``, with a live line that shows the progress."""
     check_complete(folder)
     total = sum(path.stat().st_size for path in folder.glob("segment-*.bin"))
     done, due = 0, 0.0
-    with LiveLine(_Console(stderr=True, quiet=is_silent)) as line:
+    with LiveLine(is_silent=is_silent) as line:
 
         def show(nbytes: int) -> None:
             nonlocal done, due
@@ -113,7 +102,7 @@ def _watched(
                 line.say(f"{folder}  {format_bytes(done)} of {format_bytes(total)}")
                 due = time.perf_counter() + _REDRAW_SECONDS
 
-        return work(show)
+        return work(on_bytes=show)
 
 
 def _verify_lines(report: VerifyReport) -> list[str]:
@@ -123,37 +112,39 @@ def _verify_lines(report: VerifyReport) -> list[str]:
         f" {report.rows:,} rows, {report.chunks:,} chunks in {report.segments:,} files, "
         f"{format_bytes(report.nbytes)} compared"
     )
-    lines = [*found, whole, *_recovery_lines(report.recovery, "the next writer brings in order")]
+    lines = [*found, whole, *_recovery_lines(report.recovery, "the next writer restores them")]
     if report.lost_chunks:
-        lines.append(f"  {report.lost_chunks:,} chunks were taken out by an earlier repair")
+        lines.append(f"  {report.lost_chunks:,} chunks were removed by an earlier repair")
     if found:
-        lines.append(f"  what can be done: stepwell repair {report.path}")
+        lines.append(f"  to repair it: stepwell repair {report.path}")
     return lines
 
 
 def _repair_lines(report: RepairReport) -> list[str]:
     lines = [_damage_line(damage) for damage in report.damages]
     if not report.is_done:
-        gone = _gone(report.damages)
+        lost = _lost_rows(report.damages)
         return [
             *lines,
-            f"{report.path}: nothing was changed; --yes takes out what is damaged ({gone}) and "
-            f"keeps the files as they are now in {report.path / 'damaged'}",
+            f"{report.path}: nothing was changed; --yes removes what is damaged ({lost}) and "
+            f"keeps the files as they are in {report.path / 'damaged'}",
         ]
-    what = f"taken out: {_gone(report.damages)}" if report.damages else "nothing was damaged"
+    what = f"removed: {_lost_rows(report.damages)}" if report.damages else "nothing was damaged"
     lines += [f"{report.path}: in order; {what}"]
-    lines += _recovery_lines(report.recovery, "was brought in order")
+    lines += _recovery_lines(report.recovery, "restored")
     if report.kept:
-        lines.append(f"  as they were: {', '.join(map(str, report.kept))}; remove them if you like")
+        lines.append(
+            f"  the files as they were: {', '.join(map(str, report.kept))}; you may delete them"
+        )
     return lines
 
 
 def _damage_line(damage: Damage) -> str:
-    return f"- {damage.what}" + (" (nothing is lost by it)" if damage.is_harmless else "")
+    return f"- {damage.what}" + (" (nothing is lost)" if damage.is_harmless else "")
 
 
-def _gone(damages: Sequence[Damage]) -> str:
-    """How much the damage costs."""
+def _lost_rows(damages: Sequence[Damage]) -> str:
+    """Return how many rows the damage affects."""
     rows = sum(damage.rows or 0 for damage in damages)
     unknown = sum(damage.rows is None and not damage.is_harmless for damage in damages)
     known = f"{rows:,} rows"
@@ -167,16 +158,6 @@ def _recovery_lines(recovery: Recovery, what: str) -> list[str]:
     if recovery.torn:
         lines.append(f"  {recovery.torn:,} chunks of a flush that never returned: left out")
     return lines
-
-
-def _say(lines: Sequence[str]) -> None:
-    console = _Console(emoji=False, highlight=False, soft_wrap=True)
-    for line in lines:
-        console.print(line, markup=False)
-
-
-def _print_json(value: dict[str, object]) -> None:
-    _Console(soft_wrap=True).out(json.dumps(value), highlight=False)
 
 
 def _verify_json(report: VerifyReport) -> dict[str, object]:

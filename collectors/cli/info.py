@@ -1,67 +1,228 @@
-"""`stepwell info`: a store on one screen."""
+"""`stepwell info`: the contents of a store on one screen."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import numpy as np
-import rich.box
-import rich.console
 import rich.table
 import rich.text
+import typer
 
-from stepwell.buffers.storage.disk.publish import check_complete
-from stepwell.collectors.cli.errors import printable
-from stepwell.collectors.cli.facts import (
-    StoreFacts,
-    digest_of,
-    facts_of,
-    size_in_words,
-    spread_of,
+from stepwell.buffers import Chunk, Digest, End, SequenceReplayBuffer, Spec
+from stepwell.buffers.storage.chunk_codec import ChunkDecoder
+from stepwell.buffers.storage.disk.publish import check_complete, disk_bytes
+from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.collectors.cli.errors import exit_on_error, printable
+from stepwell.collectors.cli.options import Debug, Json
+from stepwell.collectors.cli.output import (
+    describe_size,
+    print_json,
+    statistics_of,
+    table,
+    table_console,
 )
-from stepwell.collectors.cli.recipe import recipe_in_words
 from stepwell.collectors.report import format_bytes
 
-__all__ = ["histogram", "show_store"]
+__all__ = [
+    "StoreSummary",
+    "describe_recipe",
+    "digest_of",
+    "histogram",
+    "info",
+    "summary_of",
+]
 
 _BAR = "▏▎▍▌▋▊▉█"
 _BINS = 8
+_HIDDEN_AT_ONE = ("frame_skip", "frame_stack")
+_NAME_KEYS = ("game", "id", "env")
+_NOT_SETTINGS = {*_NAME_KEYS, "cartridge", "maker", "versions"}
+_HASH_LETTERS = 12  # of a SHA-256: enough to distinguish files by eye
+_ACTIONS_SHOWN = 12
 
 
-def show_store(folder: Path, *, with_digest: bool, as_json: bool) -> None:
-    """Print what a store holds.
+def info(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a store.")],
+    digest: Annotated[
+        bool,
+        typer.Option(
+            "--digest", metavar="", help="Compute the digest of all rows; this reads everything."
+        ),
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the contents of a store: fields, runs, episodes, returns, lengths, sizes.
+
+    stepwell info runs/pong
+    stepwell info runs/pong --digest
+
+    A copy has the digest of its source, also with other codecs.
+    """
+    with exit_on_error(debug):
+        check_complete(folder)
+        found = summary_of(folder)
+        computed = digest_of(folder) if digest else None
+        if as_json:
+            print_json({**found.to_json(), "digest": computed})
+            return
+        console = table_console()
+        console.print(_overview(found, computed))
+        console.print(_fields(found))
+        console.print(_sessions(found))
+        for name, numbers in (("return", found.returns), ("length", found.lengths)):
+            for line in histogram(name, numbers, min(console.width, 80)):
+                console.print(line, no_wrap=True, crop=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSummary:
+    """Contents of a store, in numbers.
 
     Args:
-        folder: Folder of the store.
-        with_digest: Read all rows for their fingerprint.
-        as_json: Print one JSON object instead.
+        path: Its folder.
+        spec: The fields of every row.
+        sessions: Facts about the runs that wrote it, oldest first.
+        capacity: Maximum number of steps.
+        capacity_bytes: Maximum number of bytes.
+        steps: Env steps stored now.
+        total_steps: Env steps ever stored.
+        terminated: Number of terminated episodes.
+        truncated: Number of episodes that were truncated and did not terminate.
+        cut: Number of episodes whose end was not recorded.
+        beheaded: Number of episodes whose first rows were evicted or lost.
+        lost_chunks: Chunks that a repair removed.
+        returns: Array [E] for the episodes that are stored from beginning to end, by id.
+        lengths: Env steps [E] of the same episodes.
+        raw_bytes: Bytes of the stored rows uncompressed, each frame counted once.
+        stored_bytes: Bytes of the same rows as they are stored.
+        disk_bytes: Bytes of the folder's files.
+    """
+
+    path: str
+    spec: Spec
+    sessions: Sequence[Mapping[str, object]]
+    capacity: int | None
+    capacity_bytes: int | None
+    steps: int
+    total_steps: int
+    terminated: int
+    truncated: int
+    cut: int
+    beheaded: int
+    lost_chunks: int
+    returns: np.ndarray
+    lengths: np.ndarray
+    raw_bytes: int
+    stored_bytes: int
+    disk_bytes: int
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes with stored rows."""
+        return self.terminated + self.truncated + self.cut
+
+    @property
+    def compression(self) -> float:
+        """Size of the uncompressed rows divided by the size on disk."""
+        return self.raw_bytes / self.disk_bytes if self.disk_bytes else 0.0
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data for JSON."""
+        return {
+            "path": self.path,
+            "spec": self.spec.to_json(),
+            "sessions": [dict(session) for session in self.sessions],
+            "capacity": self.capacity,
+            "capacity_bytes": self.capacity_bytes,
+            "steps": self.steps,
+            "total_steps": self.total_steps,
+            "episodes": self.episodes,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "cut": self.cut,
+            "beheaded": self.beheaded,
+            "lost_chunks": self.lost_chunks,
+            "returns": statistics_of(self.returns),
+            "lengths": statistics_of(self.lengths),
+            "raw_bytes": self.raw_bytes,
+            "stored_bytes": self.stored_bytes,
+            "disk_bytes": self.disk_bytes,
+            "compression": self.compression,
+        }
+
+
+def summary_of(path: Path) -> StoreSummary:
+    """Summarize a store; of its rows only the rewards are decoded.
 
     Raises:
-        StoreNotFound: There is no store in the folder, or it is not complete.
+        StoreNotFound: There is no store in the folder.
     """
-    check_complete(folder)
-    facts = facts_of(folder)
-    digest = digest_of(folder) if with_digest else None
-    if as_json:
-        plain = rich.console.Console(soft_wrap=True)
-        plain.out(json.dumps({**facts.to_json(), "digest": digest}), highlight=False)
-        return
-    console = rich.console.Console(emoji=False, highlight=False)
-    if not console.is_terminal:
-        console.width = 120
-    console.print(_overview(facts, digest))
-    console.print(_fields(facts))
-    console.print(_sessions(facts))
-    for name, numbers in (("return", facts.returns), ("length", facts.lengths)):
-        for line in histogram(name, numbers, min(console.width, 80)):
-            console.print(line, no_wrap=True, crop=True)
+    with DiskStorage.open(path, read_only=True) as storage:
+        records = storage.table.records
+        tails = np.sort(records[records["is_tail"] == 1], order="episode")
+        ends = tails["end"]
+        is_terminated = (ends & End.TERMINATED) != 0
+        is_truncated = ((ends & End.TRUNCATED) != 0) & ~is_terminated
+        is_whole = (is_terminated | is_truncated) & (tails["head"] == 0)
+        whole = tails[is_whole]
+        returns = _returns(storage)
+        return StoreSummary(
+            path=str(path),
+            spec=storage.spec,
+            sessions=tuple(storage.sessions),
+            capacity=storage.capacity,
+            capacity_bytes=storage.capacity_bytes,
+            steps=storage.table.steps,
+            total_steps=storage.table.total_steps,
+            terminated=int(is_terminated.sum()),
+            truncated=int(is_truncated.sum()),
+            cut=int((~is_terminated & ~is_truncated).sum()),
+            beheaded=int((tails["head"] > 0).sum()),
+            lost_chunks=storage.lost_chunks,
+            returns=np.array(
+                [returns[episode] for episode in whole["episode"].tolist()], np.float64
+            ),
+            lengths=whole["first_row"] + whole["rows"] - 1,
+            raw_bytes=storage.table.rows * storage.spec.row_bytes,
+            stored_bytes=int(records["nbytes"].sum()),
+            disk_bytes=disk_bytes(path),
+        )
+
+
+def _returns(storage: DiskStorage) -> dict[int, float]:
+    """Sum the stored rewards of each episode."""
+    reader = ChunkDecoder(storage.spec)
+    place = [field.name for field in storage.spec.fields].index("reward")
+    totals: dict[int, float] = {}
+    for position in range(storage.table.base, storage.table.base + len(storage.table)):
+        record = storage.table.record(position)
+        if not record.rows:  # its one row is in the next chunk again
+            continue
+        buffer, origin = storage.payload(position)
+        rewards = np.empty(record.rows, np.float64)
+        reader.read(buffer, origin, record.stored_rows, place, 0, rewards)
+        totals[record.episode] = totals.get(record.episode, 0.0) + float(rewards.sum())
+    return totals
+
+
+def digest_of(path: Path) -> str:
+    """Compute the digest of all rows: the one that `collect` reports for a store's first run."""
+    digest = Digest()
+    with SequenceReplayBuffer.open(path, read_only=True) as replay:
+        for episode in replay.iter_episodes():
+            digest.update(
+                Chunk(episode.id, episode.stream, episode.first_row, episode.end, episode.fields)
+            )
+    return digest.hexdigest()
 
 
 def histogram(name: str, numbers: np.ndarray, width: int) -> list[str]:
-    """A line for each range of values that there are, with a bar.
+    """Return a line with a bar for each range of values.
 
     Example:
         >>> for line in histogram("length", np.array([9, 9, 9, 30]), 40):
@@ -83,7 +244,7 @@ def histogram(name: str, numbers: np.ndarray, width: int) -> list[str]:
 
 
 def _bins(numbers: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Edges and names of ranges: of whole numbers where the values are whole."""
+    """Return edges and labels of ranges; the edges are whole if the values are."""
     low, high = float(numbers.min()), float(numbers.max())
     if np.equal(np.mod(numbers, 1), 0).all():
         span = int(high - low) + 1
@@ -104,100 +265,102 @@ def _bar(length: float) -> str:
     return bar or ("▏" if length else "")
 
 
-def _overview(facts: StoreFacts, digest: str | None) -> rich.table.Table:
-    table = rich.table.Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, text in _overview_lines(facts, digest):
-        table.add_row(name, _cell(text))
-    return table
+def _overview(store: StoreSummary, digest: str | None) -> rich.table.Table:
+    grid = rich.table.Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    for name, text in _overview_lines(store, digest):
+        grid.add_row(name, _cell(text))
+    return grid
 
 
 def _cell(text: object) -> rich.text.Text:
-    """A text of a store, which may be anything: neither markup, nor a command to a terminal."""
+    """Return untrusted text of a store without markup and control characters."""
     return rich.text.Text(printable(str(text)))
 
 
-def _overview_lines(facts: StoreFacts, digest: str | None) -> Iterator[tuple[str, str]]:
-    yield "store", facts.path
-    yield "env", _env(facts)
-    steps = f"{facts.steps:,}"
-    if facts.total_steps > facts.steps:
-        steps += f" of {facts.total_steps:,} ever stored"
-    yield "steps", f"{steps}{_limit(facts)}"
-    counts = (("terminated", facts.terminated), ("truncated", facts.truncated), ("cut", facts.cut))
+def _overview_lines(store: StoreSummary, digest: str | None) -> Iterator[tuple[str, str]]:
+    yield "store", store.path
+    yield "env", _env(store)
+    steps = f"{store.steps:,}"
+    if store.total_steps > store.steps:
+        steps += f" of {store.total_steps:,} ever stored"
+    yield "steps", f"{steps}{_limit(store)}"
+    counts = (("terminated", store.terminated), ("truncated", store.truncated), ("cut", store.cut))
     ends = ", ".join(f"{count:,} {name}" for name, count in counts if count)
-    beheaded = f"; {facts.beheaded:,} without beginning" if facts.beheaded else ""
-    yield "episodes", f"{facts.episodes:,}{': ' if ends else ''}{ends}{beheaded}"
-    if facts.lost_chunks:
-        yield "lost", f"{facts.lost_chunks:,} damaged chunks, which a repair took out"
-    yield "return", _spread(facts.returns)
-    yield "length", _spread(facts.lengths)
+    beheaded = f"; {store.beheaded:,} without beginning" if store.beheaded else ""
+    yield "episodes", f"{store.episodes:,}{': ' if ends else ''}{ends}{beheaded}"
+    if store.lost_chunks:
+        yield "lost", f"{store.lost_chunks:,} damaged chunks, which a repair removed"
+    yield "return", _statistics(store.returns)
+    yield "length", _statistics(store.lengths)
     yield (
         "size",
-        ", ".join(size_in_words(facts.disk_bytes, facts.raw_bytes, facts.stored_bytes)),
+        ", ".join(describe_size(store.disk_bytes, store.raw_bytes, store.stored_bytes)),
     )
-    yield "made by", _versions(facts)
+    yield "made by", _versions(store)
     if digest is not None:
         yield "digest", digest
 
 
-def _env(facts: StoreFacts) -> str:
-    recipe = facts.sessions[0].get("recipe") if facts.sessions else None
-    return recipe_in_words(_mapping(recipe))
+def _env(store: StoreSummary) -> str:
+    recipe = store.sessions[0].get("recipe") if store.sessions else None
+    return describe_recipe(_mapping(recipe))
 
 
-def _versions(facts: StoreFacts) -> str:
-    """What the newest run was made with, rather than the newest copy of it."""
-    played = [one for one in facts.sessions if "copied_from" not in one]
-    newest = (played or facts.sessions or [{}])[-1]
+def _versions(store: StoreSummary) -> str:
+    """Return the versions of the newest run; a copy of it does not count."""
+    played = [one for one in store.sessions if "copied_from" not in one]
+    newest = (played or store.sessions or [{}])[-1]
     versions = _mapping(newest.get("versions"))
     return ", ".join(f"{name} {number}" for name, number in versions.items()) or "unknown"
 
 
 def _mapping(fact: object) -> Mapping[str, object]:
-    """A fact about a run that is a mapping; what a store tells may be anything."""
+    """Return a fact about a run that is a mapping; empty if it is not, since it is untrusted."""
     return cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
 
 
-def _limit(facts: StoreFacts) -> str:
-    steps = f", keeps {facts.capacity:,} at most" if facts.capacity else ""
-    most = facts.capacity_bytes
+def _limit(store: StoreSummary) -> str:
+    steps = f", keeps {store.capacity:,} at most" if store.capacity else ""
+    most = store.capacity_bytes
     return steps + (f", keeps {format_bytes(most)} at most" if most else "")
 
 
-def _spread(numbers: np.ndarray) -> str:
-    spread = spread_of(numbers)
-    if spread is None:
+def _statistics(numbers: np.ndarray) -> str:
+    values = statistics_of(numbers)
+    if values is None:
         return "no whole episode yet"
     return (
-        f"mean {spread['mean']:,.1f} ± {spread['std']:,.1f}, {spread['min']:,.6g} to "
-        f"{spread['max']:,.6g}"
+        f"mean {values['mean']:,.1f} ± {values['std']:,.1f}, {values['min']:,.6g} to "
+        f"{values['max']:,.6g}"
     )
 
 
-def _fields(facts: StoreFacts) -> rich.table.Table:
-    table = _table("field", "dtype", "shape", "kept as", "as the env gives it")
-    for field in facts.spec.fields:
+def _fields(store: StoreSummary) -> rich.table.Table:
+    found = table("field", "dtype", "shape", "kept as", "as the env gives it")
+    for field in store.spec.fields:
         stack = (
             f"stack of {field.stack}, {field.stack_padding} before it" if field.stack > 1 else ""
         )
         cells = (field.name, field.dtype, field.shape, field.codec, stack)
-        table.add_row(*map(_cell, cells))
-    return table
+        found.add_row(*map(_cell, cells))
+    return found
 
 
-def _sessions(facts: StoreFacts) -> rich.table.Table:
-    table = _table("run", "began", "envs", "seed", "policy")
-    for number, session in enumerate(facts.sessions):
+def _sessions(store: StoreSummary) -> rich.table.Table:
+    found = table("run", "began", "envs", "seed", "policy")
+    for number, session in enumerate(store.sessions):
         began = str(session.get("began", ""))[:16].replace("T", " ")
         cells = (number, began, session.get("num_envs", ""), session.get("seed", ""))
-        table.add_row(*map(_cell, (*cells, _maker(session))))
-    return table
+        found.add_row(*map(_cell, (*cells, _maker(session))))
+    return found
 
 
 def _maker(session: Mapping[str, object]) -> str:
-    """The policy that played, or the stores that were copied."""
+    """Return the policy that played, or what was copied or imported."""
+    if "imported_from" in session:
+        return f"import of {Path(str(_mapping(session['imported_from']).get('path'))).name}"
     if "copied_from" not in session:
         return str(session.get("policy", "")).removeprefix("stepwell.collectors.policies.policy.")
     copied = session["copied_from"]
@@ -206,9 +369,69 @@ def _maker(session: Mapping[str, object]) -> str:
     return f"{session.get('command', 'copy')} of {names}"
 
 
-def _table(*columns: str) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.title = None
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table
+# The recipe of an env, in one line.
+
+
+def describe_recipe(recipe: Mapping[str, object]) -> str:
+    """Return the name of the env, then its settings.
+
+    Example:
+        >>> describe_recipe({"maker": "make_atari", "game": "pong", "sticky": 0.25, "mode": None})
+        'pong, sticky=0.25'
+        >>> demo = {"name": "demo.nes", "sha256": "ecd0b80eb430b597f7f7ab7d"}
+        >>> describe_recipe({"cartridge": demo, "game": {"name": "Demo"}, "backend": "cynes"})
+        'Demo (demo.nes, sha256 ecd0b80eb430), backend=cynes'
+    """
+    rest = (_setting(key, value) for key, value in recipe.items() if key not in _NOT_SETTINGS)
+    return ", ".join(filter(None, [*_names(recipe), *rest])) or "unknown"
+
+
+def _names(recipe: Mapping[str, object]) -> list[str]:
+    if "cartridge" in recipe:
+        return [_cartridge(recipe)]
+    return [str(recipe[key]) for key in _NAME_KEYS if key in recipe]
+
+
+def _cartridge(recipe: Mapping[str, object]) -> str:
+    """Return the game and the file that it came from."""
+    cartridge, game = (
+        cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
+        for fact in (recipe["cartridge"], recipe.get("game"))
+    )
+    file = f"{cartridge.get('name')}, sha256 {_short_hash(cartridge.get('sha256'))}"
+    return file if game.get("name", "unknown") == "unknown" else f"{game['name']} ({file})"
+
+
+def _setting(key: str, value: object) -> str:
+    """Return one setting; empty for an off or default value."""
+    if (
+        value is None
+        or value is False
+        or value in ({}, [])
+        or (key in _HIDDEN_AT_ONE and value == 1)
+    ):
+        return ""
+    if value is True:
+        return key
+    if key == "size" and isinstance(value, list):
+        return "x".join(map(str, cast("list[object]", value)))
+    return f"{key}={_short(key, value)}"
+
+
+def _short(key: str, value: object) -> str:
+    if not isinstance(value, list):
+        return f"'{value}'" if isinstance(value, str) and ", " in value else str(value)
+    items = cast("list[object]", value)
+    if key == "actions":
+        shown = map(str, items[:_ACTIONS_SHOWN])
+        return " ".join([*shown, *(["..."] if len(items) > _ACTIONS_SHOWN else [])])
+    if key == "start":  # states of a console, by their SHA-256
+        return " ".join(map(_short_hash, items))
+    if all(isinstance(one, dict) for one in items):  # the wrappers of an env
+        wrappers = cast("list[dict[str, object]]", items)
+        return " ".join(str(wrapper.get("name", wrapper)) for wrapper in wrappers)
+    return str(items)
+
+
+def _short_hash(text: object) -> str:
+    return str(text)[:_HASH_LETTERS]

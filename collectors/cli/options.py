@@ -1,30 +1,319 @@
-"""Options that several commands have."""
+"""Options that several commands share, and the functions that parse their values."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, cast
 
 import typer
 
-__all__ = ["SHOW", "Debug", "Json", "Quiet"]
+from stepwell.buffers import Codec
+from stepwell.buffers.curation.selection import EpisodeSelection
 
-SHOW = "Output"
+__all__ = [
+    "Codecs",
+    "Cut",
+    "Debug",
+    "Ended",
+    "Ids",
+    "Json",
+    "MaxReturn",
+    "MaxSteps",
+    "MinReturn",
+    "MinSteps",
+    "Quiet",
+    "StoreFolder",
+    "Where",
+    "format_ids",
+    "number_of_bytes",
+    "parse_codecs",
+    "parse_ids",
+    "parse_metadata",
+    "parse_selection",
+    "whole_number",
+]
 
-Debug = Annotated[
-    bool,
+_OUTPUT = "Output"
+_CONDITIONS = "Conditions on episodes (all of them must hold)"
+
+StoreFolder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder of a store; it is only read.")
+]
+Codecs = Annotated[
+    list[str] | None,
     typer.Option(
-        "--debug", metavar="", help="Show the whole traceback of an error.", rich_help_panel=SHOW
+        "--codec",
+        metavar="FIELD=CODEC",
+        help="Store a field with another codec: zstd (smallest), narrow, or raw (fastest). May be "
+        "repeated.",
     ),
 ]
+
+# Conditions on episodes.
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="The episode's metadata has this value, which is read as JSON, else as text. May be "
+        "repeated.",
+        rich_help_panel=_CONDITIONS,
+    ),
+]
+Ids = Annotated[
+    str | None,
+    typer.Option(metavar="IDS", help="The id is one of 3,10-20.", rich_help_panel=_CONDITIONS),
+]
+MinReturn = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X", help="The sum of stored rewards is X or more.", rich_help_panel=_CONDITIONS
+    ),
+]
+MaxReturn = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X", help="The sum of stored rewards is X or less.", rich_help_panel=_CONDITIONS
+    ),
+]
+MinSteps = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="It has N env steps or more.", rich_help_panel=_CONDITIONS),
+]
+MaxSteps = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="It has N env steps or fewer.", rich_help_panel=_CONDITIONS),
+]
+Ended = Annotated[
+    bool,
+    typer.Option(
+        "--ended", metavar="", help="It terminated or was truncated.", rich_help_panel=_CONDITIONS
+    ),
+]
+Cut = Annotated[
+    bool,
+    typer.Option(
+        "--cut",
+        metavar="",
+        help="It did neither: only the recording stopped.",
+        rich_help_panel=_CONDITIONS,
+    ),
+]
+
+# Output.
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", metavar="", help="Print one JSON object and nothing else.", rich_help_panel=SHOW
+        "--json",
+        metavar="",
+        help="Print one JSON object and nothing else.",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 Quiet = Annotated[
     bool,
+    typer.Option("--quiet", "-q", metavar="", help="Print errors only.", rich_help_panel=_OUTPUT),
+]
+Debug = Annotated[
+    bool,
     typer.Option(
-        "--quiet", "-q", metavar="", help="Show nothing but errors.", rich_help_panel=SHOW
+        "--debug", metavar="", help="Show the full traceback of an error.", rich_help_panel=_OUTPUT
     ),
 ]
+
+_NUMBER = re.compile(
+    r"([+-]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([a-z]*)", re.IGNORECASE
+)
+_TOO_MANY = 2**63  # for the 64-bit counters of a store
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_BYTES = {
+    **{unit: 1000**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))},
+    **{unit: 1024**power for power, unit in enumerate(("", "kib", "mib", "gib", "tib"))},
+    **_COUNTS,
+}
+_ID_RANGE = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?")
+
+
+def whole_number(option: str, text: str | None, least: int = 1) -> int | None:
+    """Parse a count.
+
+    Args:
+        option: Name of the option, for error messages.
+        text: Its value; None where it was not given.
+        least: The smallest number allowed.
+
+    Raises:
+        ValueError: It is not a whole number, or out of range.
+
+    Example:
+        >>> [whole_number("--steps", text) for text in ("100_000", "1e5", "100k", "0.1M")]
+        [100000, 100000, 100000, 100000]
+    """
+    if text is None:
+        return None
+    number = _parse_number(option, text, _COUNTS)
+    if number is None or number < least:
+        raise ValueError(
+            f"{option}: expected a whole number >= {least}, such as 100_000, 1e5 or 100k, "
+            f"got {text!r}"
+        )
+    return number
+
+
+def number_of_bytes(option: str, text: str | None) -> int | None:
+    """Parse a number of bytes.
+
+    Raises:
+        ValueError: It is not one.
+
+    Example:
+        >>> number_of_bytes("--capacity-bytes", "2GB"), number_of_bytes("--capacity-bytes", "1 MiB")
+        (2000000000, 1048576)
+    """
+    if text is None:
+        return None
+    number = _parse_number(option, text, _BYTES)
+    if number is None or number < 1:
+        raise ValueError(f"{option}: expected bytes such as 500MB or 2GiB, got {text!r}")
+    return number
+
+
+def _parse_number(option: str, text: str, units: dict[str, int]) -> int | None:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2].lower() not in units:
+        return None
+    number = Decimal(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()]
+    if number >= _TOO_MANY:
+        raise ValueError(
+            f"{option}: expected a number below 2**63, got {text!r}; give a smaller one"
+        )
+    return int(number) if number == number.to_integral_value() else None
+
+
+def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
+    """Parse codecs of fields.
+
+    Raises:
+        ValueError: A text is not a field's name with a codec.
+
+    Example:
+        >>> parse_codecs("--codec", ["observation=raw", "action=narrow"])
+        {'observation': 'raw', 'action': 'narrow'}
+    """
+    known: dict[str, Codec] = {"zstd": "zstd", "narrow": "narrow", "raw": "raw"}
+    found: dict[str, Codec] = {}
+    for text in texts:
+        name, _, codec = text.partition("=")
+        if not name or codec not in known:
+            raise ValueError(
+                f"{option}: expected FIELD=CODEC with zstd, narrow or raw, such as "
+                f"observation=raw, got {text!r}; correct it"
+            )
+        found[name] = known[codec]
+    return found
+
+
+def parse_selection(
+    *,
+    where: Sequence[str] | None = None,
+    episodes: str | None = None,
+    min_return: float | None = None,
+    max_return: float | None = None,
+    min_steps: str | None = None,
+    max_steps: str | None = None,
+    ended: bool = False,
+    cut: bool = False,
+) -> EpisodeSelection:
+    """Parse the conditions on episodes; the selection is empty where none was given.
+
+    Raises:
+        ValueError: One cannot be parsed, or two contradict each other.
+    """
+    if ended and cut:
+        raise ValueError(
+            "expected --ended or --cut, got both: no episode is ended and cut; leave one out"
+        )
+    metadata = dict(parse_metadata("--where", text) for text in where or ())
+    if len(metadata) < len(where or ()):
+        raise ValueError("--where: expected each key once, got one twice; leave one out")
+    return EpisodeSelection(
+        where=metadata or None,
+        ids=None if episodes is None else parse_ids("--episodes", episodes),
+        min_return=min_return,
+        max_return=max_return,
+        min_steps=whole_number("--min-steps", min_steps, 0),
+        max_steps=whole_number("--max-steps", max_steps, 0),
+        has_ended=True if ended else False if cut else None,
+    )
+
+
+def parse_metadata(option: str, text: str) -> tuple[str, object]:
+    """Parse a key of the metadata and its value, which is JSON, or else text.
+
+    Raises:
+        ValueError: There is no key or no value.
+
+    Example:
+        >>> [parse_metadata("--where", text) for text in ("level=3", "task=door", 'id="3"')]
+        [('level', 3), ('task', 'door'), ('id', '3')]
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(
+            f"{option}: expected key=value such as task=door or level=3, got {text!r}; write both"
+        )
+    try:
+        return key, cast("object", json.loads(value))
+    except ValueError:
+        return key, value
+
+
+def parse_ids(option: str, text: str) -> tuple[range, ...]:
+    """Parse ids and ranges of ids.
+
+    Raises:
+        ValueError: It is something else.
+
+    Example:
+        >>> parse_ids("--episodes", "3,10-20")
+        (range(3, 4), range(10, 21))
+    """
+    ranges: list[range] = []
+    for part in text.split(","):
+        match = _ID_RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise ValueError(
+                f"{option}: expected ids and ranges such as 3,10-20, got {part.strip()!r}; "
+                f"correct it"
+            )
+        ranges.append(range(first, last + 1))
+    return tuple(ranges)
+
+
+def format_ids(ids: Sequence[int], room: int) -> str:
+    """Format ids as `parse_ids` reads them, as many as fit into ``room`` characters.
+
+    Example:
+        >>> format_ids([0, 1, 2, 5, 7, 8], 40), format_ids([1, 3, 5, 7, 9, 11], 10)
+        ('0-2,5,7-8', '1,3,5,...')
+    """
+    ranges: list[list[int]] = []
+    for number in ids:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    texts = ["-".join(map(str, each)) for each in ranges]
+    whole = ",".join(texts)
+    if len(whole) <= room:
+        return whole
+    kept = ""
+    for text in texts:
+        if len(f"{kept}{text},...") > room and kept:
+            break
+        kept += f"{text},"
+    return f"{kept}..."

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.collectors.cli.exchange import ImportJob
 from support.crash.hostile_runner import Fault, Limits, Runner, Verdict, fast_folder
 from support.forged.data_sets import ForgedImports, formats_here
 
@@ -63,12 +62,11 @@ def test_many_forged_data_sets_of_a_format(name: str) -> None:
 
 
 def test_the_judge_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(job: ImportJob) -> None:
-        assert job.out is not None
-        job.out.mkdir()
+    def leave(source: str, from_: str, out: Path, **options: object) -> None:
+        out.mkdir()
         raise FileNotFoundError(2, "gone", "x")
 
-    def touch(job: ImportJob) -> None:
+    def touch(*arguments: object, **options: object) -> None:
         (tmp_path / "secret" / "data.npz").write_bytes(b"changed")
         raise FileNotFoundError(2, "gone", "x")
 

@@ -107,6 +107,11 @@ def export_episodes(
     """
     began = time.perf_counter()
     format_ = format_of(to)
+    if format_.export_options is None:
+        raise ValueError(
+            f"format: expected one that is written, got {to!r}, which is only read; choose "
+            f"another (see `stepwell formats`)"
+        )
     chosen_options = filled(format_.export_options, options or {}, f"format {to}")
     place = format_.place(os.fspath(out), chosen_options)
     check_unused(place, format_.kind)

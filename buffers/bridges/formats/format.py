@@ -117,9 +117,9 @@ class Format(Protocol):
     ``'stepwell[minari]'`` with its quotes."""
     kind: ClassVar[Kind]
     """What a data set is: a folder or a file."""
-    export_options: ClassVar[type[Any]]
+    export_options: ClassVar[type[Any] | None]
     """A frozen dataclass of options for writing, all with defaults; the class's docstring, with
-    Google's ``Args:``, is what users read about them."""
+    Google's ``Args:``, is what users read about them. None for a format that is only read."""
     import_options: ClassVar[type[Any]]
     """The same for reading."""
 

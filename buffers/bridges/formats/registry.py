@@ -20,6 +20,7 @@ _FORMATS: Final = {
     "parquet": "parquet.format:ParquetFormat",
     "lerobot": "lerobot.format:LeRobotFormat",
     "rlds": "rlds.format:RldsFormat",
+    "memmap-replay-buffer": "memmap:MemmapFormat",
 }
 
 

@@ -1,24 +1,20 @@
-"""Converts folders of memmap-replay-buffer into folders of Stepwell."""
+"""Converts folders of memmap-replay-buffer into folders for its drop-in."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
-from stepwell.buffers.dropin.memmap.transition_rows import RowNames, TransitionRows
-from stepwell.buffers.episode import Chunk
-from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.publish import disk_bytes, publish
 
-__all__ = ["ConversionReport", "convert", "convert_to_rows"]
+__all__ = ["ConversionReport", "convert"]
 
 _BATCH_BYTES: Final = 32 << 20
 _BATCH_EPISODES: Final = 256
@@ -29,7 +25,7 @@ class ConversionReport:
     """The result of a conversion, or its progress.
 
     Args:
-        episodes: Episodes written; more than were read if flags end some early.
+        episodes: Episodes written.
         steps: Env steps written.
         source_episodes: Finished episodes of the original.
         source_steps: Env steps of them.
@@ -102,55 +98,6 @@ def convert(
             assert rows is not None
             store = counter.target / rows.relative_to(part.resolve())
     return counter.report(store, disk_bytes=disk_bytes(counter.target))
-
-
-def convert_to_rows(
-    original: OriginalFolder,
-    target: str | os.PathLike[str],
-    names: RowNames,
-    *,
-    facts: Mapping[str, object] | None = None,
-    progress: Progress | None = None,
-) -> ConversionReport:
-    """Store the episodes as rows of transitions: a store like one that a Collector wrote.
-
-    Args:
-        original: The folder to read.
-        target: A new or empty folder, as in `convert`.
-        names: The original's fields by purpose.
-        facts: JSON-able facts for the store's session.
-        progress: Called after every write with the report so far.
-
-    Raises:
-        ValueError: The target is in use, or a field does not fit its purpose.
-        StoreCorrupt: The original is damaged.
-        OSError: Something cannot be written.
-    """
-    rows = TransitionRows(original.config, names)
-    episodes = steps = 0
-    counter = _Counter(original, Path(target), progress)
-    began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    origin = {"path": str(original.path), "episodes": len(original), "steps": original.steps}
-    session: dict[str, object] = {
-        **(facts or {}),
-        "recipe": {"source": "memmap-replay-buffer"},
-        "copied_from": [origin],
-        "began": began,
-    }
-    with (
-        publish(counter.target, "a conversion", outside=original.path) as part,
-        SequenceReplayBuffer(part) as replay,
-    ):
-        replay.bind(rows.spec, session)
-        for batch in _batches(original):
-            chunks: list[Chunk] = []
-            for episode in batch:
-                first_id = replay.storage.table.next_episode + len(chunks)
-                chunks += rows.chunks(episode, first_id)
-            replay.add(chunks)
-            episodes, steps = episodes + len(chunks), steps + sum(e.steps for e in batch)
-            counter.update(episodes, steps)
-    return counter.report(counter.target, disk_bytes=disk_bytes(counter.target))
 
 
 class _Counter:

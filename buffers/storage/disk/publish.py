@@ -164,9 +164,14 @@ def check_complete(path: Path) -> None:
 
 
 def disk_bytes(path: Path) -> int:
-    """Bytes of the disk that a file, or all files in a folder, take."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(getattr(file.stat(), "st_blocks", 0) * 512 for file in files)
+    """Return the size of a file, or of all files in a folder, in bytes."""
+    if not path.is_dir():
+        return path.lstat().st_size
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
 
 
 class _Part:

@@ -41,10 +41,10 @@ BAD_COMMANDS = [
     (f"{POLE} --info speed", "--info speed: expected a field", "speed=-1"),
     (
         f"{POLE} --rgb --size 64",
-        "--rgb, --size are for Atari and NES games alone",
+        "--rgb, --size are for Atari and NES games only",
         "module:callable",
     ),
-    (f"{POLE} --backend native", "--backend native is for Atari games alone", "CartPole-v1"),
+    (f"{POLE} --backend native", "--backend native is for Atari games only", "CartPole-v1"),
     (f"{PONG} --backend fast", "--backend", "'native', 'python'"),
     (f"{PONG} --sticky 1.5", "sticky: expected a probability", "got 1.5"),
     (f"{PONG} --size 84by84", "--size: expected ROWSxCOLUMNS", "got '84by84'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -18,7 +19,8 @@ from stepwell.buffers import Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.disk.writer import SegmentWriter
-from stepwell.collectors.cli.make import make_envs
+from stepwell.collectors.cli.collect import parse_info
+from stepwell.collectors.cli.make_envs import make_envs
 from stepwell.collectors.replay_writer import ReplayWriter
 from support.command_line import CommandLine
 from support.envs.fakes import CounterEnv
@@ -370,3 +372,19 @@ def test_a_failed_resume_takes_nothing_away(stepwell: CommandLine) -> None:
     assert stepwell(f"{CARTPOLE} --out a --resume --policy mine:wide").code == 2
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         assert replay.steps == steps
+
+
+# --- fields of info
+
+
+def test_an_info_field_has_a_value_for_not_there() -> None:
+    assert parse_info("--info", "lives") == ("lives", None)
+    assert parse_info("--info", "lives=-1") == ("lives", -1)
+    assert parse_info("--info", "won=False") == ("won", False)
+    assert math.isnan(float(parse_info("--info", "speed=nan")[1] or 0))
+
+
+@pytest.mark.parametrize("text", ["", "=3", "lives=many", "lives="])
+def test_an_info_field_without_name_or_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--info: expected a field's name"):
+        parse_info("--info", text)

@@ -26,7 +26,7 @@ from stepwell.buffers import (
     SequenceReplayBuffer,
 )
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.cli.facts import digest_of
+from stepwell.collectors.cli.info import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
 from support.command_line import CommandLine, Result
 from support.rows.labelled_rows import SPEC, told, whole
@@ -283,8 +283,8 @@ BAD_COMMANDS = [
     ("filter a --min-steps few --out new", "--min-steps: expected a whole number >= 0", "few"),
     ("filter a --min-steps 9999 --out new", "would be copied, expected at least one", "none of"),
     ("drop a --max-steps 9999 --out new", "would be copied, expected at least one", "none of"),
-    ("filter a --episodes 5-3 --out new", "--episodes: expected ids and spans", "got '5-3'"),
-    ("filter a --episodes 1,,2 --out new", "--episodes: expected ids and spans", "got ''"),
+    ("filter a --episodes 5-3 --out new", "--episodes: expected ids and ranges", "got '5-3'"),
+    ("filter a --episodes 1,,2 --out new", "--episodes: expected ids and ranges", "got ''"),
     ("drop a --episodes 0,999 --out new", "no episode of a has the id 999", "expected one of 0-"),
     ("filter a --where task --out new", "--where: expected key=value", "got 'task'"),
     ("filter a --where =3 --out new", "--where: expected key=value", "got '=3'"),

@@ -14,7 +14,7 @@ import typer
 
 import stepwell.collectors
 from stepwell.buffers import StoreNotFound
-from stepwell.collectors.cli.errors import reported, sentence_of, show_error
+from stepwell.collectors.cli.errors import exit_on_error, sentence_of, show_error
 from stepwell.wrappers.make_vector_env import vectorize
 from support.envs.fakes import CrashEnv
 
@@ -109,7 +109,7 @@ def in_stepwell_step(step: Callable[[np.ndarray], object]) -> None:
 def test_the_sentence_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
     error = StoreNotFound("gone")
     error.add_note("kept: 12 steps, 3 ended episodes, in runs/a")
-    with pytest.raises(typer.Exit) as caught, reported(debug=False):
+    with pytest.raises(typer.Exit) as caught, exit_on_error(debug=False):
         raise error
     assert caught.value.exit_code == 2
     assert capsys.readouterr().err == (
@@ -118,14 +118,14 @@ def test_the_sentence_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_debug_lets_every_error_through() -> None:
-    with pytest.raises(StoreNotFound, match="gone"), reported(debug=True):
+    with pytest.raises(StoreNotFound, match="gone"), exit_on_error(debug=True):
         raise StoreNotFound("gone")
 
 
 def test_square_brackets_and_colons_are_shown_as_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(typer.Exit), reported(debug=False):
+    with pytest.raises(typer.Exit), exit_on_error(debug=False):
         raise StoreNotFound("pip install 'gymnasium[box2d]' mine:one:")
     assert "gymnasium[box2d]' mine:one:" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ import pytest
 
 import stepwell as sw
 from stepwell.collectors.cli import health
-from stepwell.collectors.cli.progress import LiveLine
+from stepwell.collectors.cli.output import LiveLine
 from support.command_line import CommandLine
 
 
@@ -71,16 +71,16 @@ def test_repair_takes_out_nothing_without_yes(stepwell: CommandLine) -> None:
     before = file.read_bytes()
     said = stepwell("repair a")
     assert said.code == 1
-    assert "nothing was changed; --yes takes out what is damaged" in said.out
+    assert "nothing was changed; --yes removes what is damaged" in said.out
     assert file.read_bytes() == before
     said = stepwell("repair a --yes")
     assert said.code == 0
-    assert "in order; taken out: " in said.out
+    assert "in order; removed: " in said.out
     assert (Path("a") / "damaged" / f"{file.name}.0").read_bytes() == before
     said = stepwell("verify a")
     assert said.code == 0
-    assert "1 chunks were taken out by an earlier repair" in said.out
-    assert "1 damaged chunks, which a repair took out" in stepwell("info a").out
+    assert "1 chunks were removed by an earlier repair" in said.out
+    assert "1 damaged chunks, which a repair removed" in stepwell("info a").out
     assert stepwell("collect CartPole-v1 --workers 0 --steps 50 --out a --resume").code == 0
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         assert replay.sample_sequences(4, 5).reward.shape == (4, 5)

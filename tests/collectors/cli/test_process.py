@@ -42,12 +42,12 @@ def test_debug_shows_the_traceback_of_bad_input() -> None:
 
 
 def test_a_bug_in_stepwell_shows_its_traceback() -> None:
-    # What a EpisodeCounter that lost its list would do.
+    # What an EpisodeCounter that lost its list would do.
     code = (
         "import sys\n"
-        "from stepwell.collectors import tally\n"
+        "from stepwell.collectors import episode_counter\n"
         "from stepwell.collectors.cli import app\n"
-        "tally.EpisodeCounter._finish = lambda self, *ends: self._add(None, None)\n"
+        "episode_counter.EpisodeCounter._finish = lambda self, *ends: self._add(None, None)\n"
         "sys.exit(app.main(sys.argv[1:]))"
     )
     command = ["collect", "CartPole-v1", "--workers", "0", "--steps", "500", "--out", "a"]

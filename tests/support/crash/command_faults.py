@@ -548,7 +548,11 @@ FORMATS: dict[str, tuple[str, ...]] = {  # and what they need
     "iris": ("torch",),
     "diamond": ("torch",),
 }
-_ROWS = "--observation state --action action --reward reward --terminated done"
+_FROM_MEMMAP = "import old --from memmap-replay-buffer"
+_ROWS = (
+    "--option observation=state --option action=action --option reward=reward "
+    "--option terminated=done"
+)
 
 
 def _collecting(name: str, more: str, prepare: Callable[[Path], None] = nothing) -> Scenario:
@@ -587,8 +591,8 @@ _ALL = [
         ring_with_checkpoint,
         check_checkpoint,
     ),
-    _making("convert", "convert old out", old_replay),
-    _making("convert to rows", f"convert old out {_ROWS}", old_replay),
+    _making("import memmap-replay-buffer", f"{_FROM_MEMMAP} --out out", old_replay),
+    _making("import memmap-replay-buffer as rows", f"{_FROM_MEMMAP} --out out {_ROWS}", old_replay),
     *(scenario for name, needs in FORMATS.items() for scenario in _exchanging(name, needs)),
 ]
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

@@ -108,7 +108,7 @@ def _() -> None:
     put(repair._Repair, "_keep", lambda self, path: None)
 
 
-@bug("errors-of-the-system-are-tracebacks", "convert", "a full disk")
+@bug("errors-of-the-system-are-tracebacks", "import memmap-replay-buffer", "a full disk")
 def _() -> None:
     put(errors, "sentence_of", lambda error: None)
 

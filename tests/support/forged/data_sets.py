@@ -27,7 +27,7 @@ from stepwell.buffers.dropin.memmap.conversion import convert
 from stepwell.buffers.dropin.memmap.original import OriginalFolder
 from stepwell.buffers.storage.disk.verify import verify
 from stepwell.collectors.cli.errors import sentence_of
-from stepwell.collectors.cli.exchange import ImportJob, import_data
+from stepwell.collectors.cli.exchange import import_data
 from support.crash.hostile_runner import Canaries, Fault, Told
 from support.exchanged_stores import tagged_store
 from support.libraries.original_memmap import OriginalWriter, tagged
@@ -94,23 +94,14 @@ class ForgedImports:
         return {"format": name, "forged": forged.split(":")[0], "import": said}
 
     def _imported(self, name: str, given: Path, out: Path, what: str) -> str:
-        job = ImportJob(
-            source=str(given),
-            from_=name.partition("-")[0],
-            out=out,
-            options={},
-            max_bytes=MAX_BYTES,
-            is_dry=False,
-            is_quiet=True,
-            as_json=False,
-        )
         store = out
         try:
-            if name == "memmap":  # what `stepwell convert` does
+            if name == "memmap":  # what `stepwell import --from memmap-replay-buffer` does
                 original = OriginalFolder(given, max_bytes=MAX_BYTES)
                 store = convert(original, out).store
             else:
-                import_data(job)
+                format_ = name.partition("-")[0]
+                import_data(str(given), format_, out, max_bytes=MAX_BYTES, quiet=True)
         except Exception as error:
             said = sentence_of(error)
             if said is None or isinstance(error, MemoryError):

@@ -31,7 +31,7 @@ from stepwell.buffers import (
 from stepwell.buffers.storage import memory
 from stepwell.buffers.storage.checkpoint import pack
 from stepwell.buffers.storage.disk.segment import segment_path
-from stepwell.collectors.cli.info import show_store
+from stepwell.collectors.cli.info import info
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import copy_of, create, filled, read_all, reopen
 from support.forged.stores import (
@@ -830,7 +830,7 @@ def test_facts_of_any_kind_are_shown(
     store: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forge_manifest(store, put("sessions", value=[FACTS[name]]))
-    show_store(store, with_digest=False, as_json=False)
+    info(store, debug=True)
     assert str(store.name) in capsys.readouterr().out
 
 

@@ -9,15 +9,8 @@ import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.collectors.cli.progress import (
-    Goal,
-    LiveLine,
-    Part,
-    fitted,
-    packed,
-    progress_parts,
-    summary,
-)
+from stepwell.collectors.cli.collect import Goal, progress_parts, summary
+from stepwell.collectors.cli.output import LiveLine, Part, fitted, packed
 from stepwell.collectors.report import CollectReport
 
 parts = st.lists(
@@ -108,7 +101,7 @@ def test_the_summary_says_where_the_time_went_and_how_to_get_the_same_data_again
 
 def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
     file = io.StringIO()
-    with LiveLine(rich.console.Console(file=file)) as progress:
+    with LiveLine(console=rich.console.Console(file=file)) as progress:
         progress.say("making envs ...")
         progress.show(progress_parts(report(), Goal(100_000, None)))
     assert file.getvalue() == ""
@@ -119,7 +112,7 @@ def test_a_terminal_gets_a_line_that_goes_away_again() -> None:
     console = rich.console.Console(
         file=file, force_terminal=True, width=79, legacy_windows=False, _environ={"TERM": "xterm"}
     )
-    with LiveLine(console) as progress:
+    with LiveLine(console=console) as progress:
         progress.show(progress_parts(report(), Goal(100_000, None)))
     assert "50,000 / 100,000 steps" in file.getvalue()
     assert "\x1b[2K" in file.getvalue()  # the line was cleared

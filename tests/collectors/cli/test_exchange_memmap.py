@@ -1,4 +1,4 @@
-"""`stepwell convert`: folders of memmap-replay-buffer become Stepwell's, value by value."""
+"""`stepwell import --from memmap-replay-buffer`: its folders become Stepwell's, value by value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -22,18 +22,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import End, Episode, SequenceReplayBuffer, Spec
-from stepwell.buffers.dropin.memmap.conversion import convert, convert_to_rows
+from stepwell.buffers.bridges import import_episodes
+from stepwell.buffers.bridges.formats.importing import ImportReport
+from stepwell.buffers.dropin.memmap.conversion import convert
 from stepwell.buffers.dropin.memmap.original import OriginalFolder
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
-from stepwell.buffers.dropin.memmap.transition_rows import RowNames
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.collectors.interrupt import InterruptGuard
 from support.command_line import CommandLine, Result
 from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 
-ROWS = "--observation state --action action --reward reward"
-NAMES = RowNames(observation="state", action="action", reward="reward", terminated="done")
+FROM = "--from memmap-replay-buffer"
+NAMES = {"observation": "state", "action": "action", "reward": "reward"}
+
+
+def naming(**names: str) -> str:
+    """Return the options that name fields."""
+    return " ".join(f"--option {key}={name}" for key, name in names.items())
+
+
+ROWS = naming(**NAMES)
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="needs PyTorch: pip install 'stepwell[torch]'"
@@ -84,6 +93,14 @@ def tree(folder: str = ".") -> dict[str, bytes]:
 def episodes_of(folder: str | Path) -> list[Episode]:
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
         return list(replay.iter_episodes())
+
+
+def import_rows(
+    options: Mapping[str, object], progress: Callable[[ImportReport], None] | None = None
+) -> None:
+    """Import `old` as rows into `rows`."""
+    with SequenceReplayBuffer("rows") as replay:
+        import_episodes("memmap-replay-buffer", "old", replay, options=options, progress=progress)
 
 
 def assert_buffer(folder: str, expected: Numbered) -> None:
@@ -143,9 +160,9 @@ def assert_rows(folder: str, expected: Numbered, flags: dict[str, str]) -> None:
             assert (one.fields[name] == values).all(), name
 
 
-def test_convert_makes_a_buffer_with_every_value(stepwell: CommandLine) -> None:
+def test_import_makes_a_buffer_with_every_value(stepwell: CommandLine) -> None:
     before = tree("old")
-    result = stepwell("convert old new")
+    result = stepwell(f"import old {FROM} --out new")
     assert (result.code, result.err) == (0, "")
     assert_buffer("new", [(0, 3), (1, 1), (2, 6)])
     assert tree("old") == before
@@ -161,7 +178,7 @@ def test_convert_makes_a_buffer_with_every_value(stepwell: CommandLine) -> None:
 def test_the_new_buffer_is_made_as_the_old_one_was(stepwell: CommandLine) -> None:
     write("ring", [(n, 1 + n % 6) for n in range(6)], circular=True)
     for folder in ("old", "ring"):
-        stepwell(f"convert {folder} new-{folder} --quiet")
+        stepwell(f"import {folder} {FROM} --out new-{folder} --quiet")
         with closing(ReplayBuffer.from_folder(f"new-{folder}")) as buffer:
             assert (buffer.max_episodes, buffer.max_timesteps) == (4, 6)
             assert buffer.circular == (folder == "ring")
@@ -173,15 +190,15 @@ def test_the_new_buffer_is_made_as_the_old_one_was(stepwell: CommandLine) -> Non
             assert buffer.meta_data["goal"][slot].tolist() == [0.5, 0.5]
 
 
-def test_what_convert_wrote_is_a_sound_store(stepwell: CommandLine) -> None:
-    stepwell("convert old new")
-    stepwell(f"convert old rows {ROWS} --terminated done")
+def test_what_import_wrote_is_a_sound_store(stepwell: CommandLine) -> None:
+    stepwell(f"import old {FROM} --out new")
+    stepwell(f"import old {FROM} --out rows {ROWS} --option terminated=done")
     for folder in ("new/store-0", "rows"):
         verified = said(stepwell(f"verify {folder} --json"))
         assert (verified["is_whole"], verified["episodes"]) == (True, 3)
         assert stepwell(f"info {folder}").code == 0
     text = stepwell("info rows").out
-    assert "convert of old" in text
+    assert "import of old" in text
     assert "source=memmap-replay-buffer" in text
     assert "stepwell " in text.split("made by")[1].splitlines()[0]
 
@@ -210,19 +227,18 @@ def test_whatever_the_folder_holds_is_converted_by_age_without_the_unfinished(
         made = convert(original, "new")
         assert (made.episodes, made.steps) == (len(kept), sum(steps for _, steps in kept))
         assert_buffer("new", kept)
-        names = RowNames(
-            observation="state",
-            action="action",
-            reward="reward",
-            **dict((flag, name) for name, flag in flags.items()),
-        )
-        convert_to_rows(original, "rows", names)
-        assert_rows("rows", kept, flags)
+        options = {**NAMES, **{flag: name for name, flag in flags.items()}}
+        if kept:
+            import_rows(options)
+            assert_rows("rows", kept, flags)
+        else:
+            with pytest.raises(ValueError, match="at least one episode"):
+                import_rows(options)
     assert os.getcwd() == before
 
 
 def test_rows_are_those_that_a_transition_writer_makes(stepwell: CommandLine) -> None:
-    stepwell(f"convert old rows {ROWS} --terminated done --quiet")
+    stepwell(f"import old {FROM} --out rows {ROWS} --option terminated=done --quiet")
     found = episodes_of("rows")
     written = SequenceReplayBuffer()
     spec = found[0].spec
@@ -244,7 +260,7 @@ def test_rows_are_those_that_a_transition_writer_makes(stepwell: CommandLine) ->
 def test_transitions_of_converted_rows_are_the_steps_that_were_stored(
     stepwell: CommandLine,
 ) -> None:
-    stepwell(f"convert old rows {ROWS} --terminated done --quiet")
+    stepwell(f"import old {FROM} --out rows {ROWS} --option terminated=done --quiet")
     true = {}
     for number, steps in ((0, 3), (1, 1), (2, 6)):
         fields, _ = tagged(number, steps)
@@ -274,11 +290,9 @@ def test_flags_within_a_stored_episode_make_several_of_it(stepwell: CommandLine)
     fields["done"][:] = [0, 1, 0, 0, 1, 0]
     writer.store(fields, meta)
     writer.close()
-    result = stepwell(f"convert many rows {ROWS} --truncated done")
+    result = stepwell(f"import many {FROM} --out rows {ROWS} --option truncated=done")
     assert "3 episodes  6 steps" in result.out
-    assert (
-        "1 episode of the old folder became 3: flags end some before their last step" in result.out
-    )
+    assert "1 episode of the folder became 3: flags end some before their last step" in result.out
     found = episodes_of("rows")
     assert [one.steps for one in found] == [2, 3, 1]
     assert [one.end for one in found] == [End.TRUNCATED, End.TRUNCATED, End.NONE]
@@ -293,8 +307,8 @@ def test_flags_within_a_stored_episode_make_several_of_it(stepwell: CommandLine)
 
 
 def test_without_flags_every_episode_is_cut_and_told_so(stepwell: CommandLine) -> None:
-    result = stepwell(f"convert old rows {ROWS}")
-    assert "every episode ends with a cut, as no field was named that tells how" in result.out
+    result = stepwell(f"import old {FROM} --out rows {ROWS}")
+    assert "every episode ends with a cut, as no field was named that says how" in result.out
     assert all(one.cut[-1] for one in episodes_of("rows"))
     assert_rows("rows", [(0, 3), (1, 1), (2, 6)], {})
 
@@ -320,8 +334,8 @@ def test_fields_of_other_types_and_shapes_become_rows_exactly(stepwell: CommandL
     }
     writer.store(steps, {"score": np.nan})
     writer.close()
-    names = "--observation obs --action act --reward gain --terminated end"
-    assert stepwell(f"convert odd rows {names} --quiet").code == 0
+    names = naming(observation="obs", action="act", reward="gain", terminated="end")
+    assert stepwell(f"import odd {FROM} --out rows {names} --quiet").code == 0
     (one,) = episodes_of("rows")
     assert one.end is End.TERMINATED
     assert one.fields["observation"][:2].tobytes() == steps["obs"].tobytes()
@@ -338,7 +352,7 @@ def test_fields_of_other_types_and_shapes_become_rows_exactly(stepwell: CommandL
         "extra/pixels",
         "extra/safe",
     ]
-    assert stepwell("convert odd new --quiet").code == 0
+    assert stepwell(f"import odd {FROM} --out new --quiet").code == 0
     with closing(ReplayBuffer.from_folder("new", read_only=True)) as buffer:
         for name, values in steps.items():
             assert np.asarray(buffer.data[name][0, :2]).tobytes() == values.tobytes(), name
@@ -347,7 +361,7 @@ def test_fields_of_other_types_and_shapes_become_rows_exactly(stepwell: CommandL
 
 @needs_torch
 def test_the_new_buffers_loader_gives_the_same_items(stepwell: CommandLine) -> None:
-    stepwell("convert old new --quiet")
+    stepwell(f"import old {FROM} --out new --quiet")
     with closing(ReplayBuffer.from_folder("new", read_only=True)) as buffer:
         for item, (number, steps) in zip(buffer.dataset(), ((0, 3), (1, 1), (2, 6)), strict=True):
             fields, meta = tagged(number, steps)
@@ -384,7 +398,7 @@ def test_both_classes_read_the_same_before_and_after(circular: bool, stepwell: C
     items = list(iter(theirs.dataset()))
     oldest = theirs.episode_index if circular else 0
     del theirs
-    stepwell("convert theirs new --quiet")
+    stepwell(f"import theirs {FROM} --out new --quiet")
     with closing(ReplayBuffer.from_folder("new", read_only=True)) as ours:
         for found, wanted in zip(
             iter(ours.dataset()), items[oldest:] + items[:oldest], strict=True
@@ -404,23 +418,26 @@ def test_few_episodes_are_in_memory_at_a_time(
     original = OriginalFolder("old")
     convert(original, "new", progress=lambda report: steps.append(report.steps))
     assert steps == [3, 4, 10]
-    convert_to_rows(original, "rows", NAMES, progress=lambda report: steps.append(report.episodes))
+    import_rows(NAMES, progress=lambda report: steps.append(report.episodes))
     assert steps[3:] == [1, 2, 3]
 
 
 def test_what_is_left_out_is_told(stepwell: CommandLine) -> None:
     write("ring", [(n, 3) for n in range(5)], circular=True, unfinished=2)
-    result = stepwell("convert ring new")
+    result = stepwell(f"import ring {FROM} --out new")
     assert (
-        "\n  left out: the episode that was being written in slot 1, 2 steps so far\n" in result.out
+        "\n  note: left out: the episode that was being written in slot 1, 2 steps so far\n"
+        in result.out
     )
     assert_buffer("new", [(n, 3) for n in range(2, 5)])
-    facts = said(stepwell(f"convert ring rows {ROWS} --json"))
-    assert facts["left_out"] == ["the episode that was being written in slot 1, 2 steps so far"]
+    facts = said(stepwell(f"import ring {FROM} --out rows {ROWS} --json"))
+    left_out, cut = facts["notes"]
+    assert left_out == "left out: the episode that was being written in slot 1, 2 steps so far"
+    assert cut.startswith("every episode ends with a cut")
 
 
 def test_json_tells_what_was_done(stepwell: CommandLine) -> None:
-    facts = said(stepwell("convert old new --json"))
+    facts = said(stepwell(f"import old {FROM} --out new --json"))
     assert (facts["source"], facts["path"], facts["store"]) == ("old", "new", "new/store-0")
     assert (facts["episodes"], facts["steps"], facts["left_out"]) == (3, 10, [])
     assert (facts["source_episodes"], facts["source_steps"]) == (3, 10)
@@ -430,37 +447,39 @@ def test_json_tells_what_was_done(stepwell: CommandLine) -> None:
 
 
 def test_quiet_says_nothing(stepwell: CommandLine) -> None:
-    for command in ("convert old new", f"convert old rows {ROWS}"):
+    for command in (f"import old {FROM} --out new", f"import old {FROM} --out rows {ROWS}"):
         result = stepwell(f"{command} --quiet")
         assert (result.code, result.out, result.err) == (0, "", "")
 
 
 def test_a_folder_without_episodes_becomes_one_without(stepwell: CommandLine) -> None:
     write("none", [])
-    result = stepwell("convert none new")
+    result = stepwell(f"import none {FROM} --out new")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("0 episodes  0 steps  ")
     assert "stepwell info" not in result.out
     assert_buffer("new", [])
-    assert stepwell(f"convert none rows {ROWS}").code == 0
-    assert episodes_of("rows") == []
+    result = stepwell(f"import none {FROM} --out rows {ROWS}")
+    assert result.code == 2
+    assert "expected at least one episode, got none" in result.err
+    assert not Path("rows").exists()
 
 
 def test_an_empty_folder_may_be_the_target(stepwell: CommandLine) -> None:
-    for command in ("convert old new", f"convert old rows {ROWS}"):
-        Path(command.split()[2]).mkdir()
+    for command in (f"import old {FROM} --out new", f"import old {FROM} --out rows {ROWS}"):
+        Path(command.split("--out ")[1].split()[0]).mkdir()
         assert stepwell(f"{command} --quiet").code == 0
     assert_buffer("new", [(0, 3), (1, 1), (2, 6)])
     assert len(episodes_of("rows")) == 3
 
 
 def test_folders_above_the_target_are_made(stepwell: CommandLine) -> None:
-    assert stepwell("convert old runs/a/new --quiet").code == 0
+    assert stepwell(f"import old {FROM} --out runs/a/new --quiet").code == 0
     assert_buffer("runs/a/new", [(0, 3), (1, 1), (2, 6)])
 
 
 def test_the_target_can_be_moved(stepwell: CommandLine) -> None:
-    stepwell("convert old new --quiet")
+    stepwell(f"import old {FROM} --out new --quiet")
     os.rename("new", "moved")
     assert_buffer("moved", [(0, 3), (1, 1), (2, 6)])
 
@@ -482,48 +501,111 @@ def odd_flag() -> None:
         file.write(np.float32(0.5).tobytes())
 
 
+ONE_NUMBER = naming(observation="reward", action="done", reward="action")
+TWICE = naming(observation="state", action="action", reward="state")
+ODD_FLAG = naming(observation="state", action="action", reward="done", truncated="reward")
 BAD_COMMANDS = [
-    ("convert nowhere new", "got no folder", "name the folder that its ReplayBuffer was given"),
-    ("convert file new", "got a file", "name the folder"),
-    ("convert full new", "which has a metadata.pkl, got one without", "name the folder"),
-    ("convert trap new", "the pickle opcode GLOBAL ('os mkdir')", "nothing of it was run"),
-    ("convert lying new", "expected 0 to 4, got 99", "copy the folder again"),
-    ("convert old full", "full is not empty: expected a new or an empty folder", "another"),
-    ("convert old old", "old: expected a folder with a name of its own, outside of old", "another"),
-    ("convert old old/new", "old/new: expected a folder with a name", "choose another folder"),
-    ("convert old full/../old/a/b", "expected a folder with a name", "choose another folder"),
-    ("convert old .", ".: expected a folder with a name of its own", "choose another folder"),
-    ("convert old full/..", "full/..: expected a folder with a name", "choose another folder"),
-    ("convert old file", "file is a file or a link", "choose another folder"),
-    ("convert old link", "link is a file or a link", "choose another folder"),
-    ("convert old file/new", "File exists", "file"),
-    ("convert old half", "half.part is in the way: expected nothing there", "move it away"),
-    ("convert old", "Missing argument 'NEW'", "stepwell convert --help"),
-    ("convert old new --observation state", "got none for --action", "name all three"),
-    ("convert old new --terminated done", "got none for --observation", "name all three"),
     (
-        f"convert old new {ROWS} --terminated over",
+        f"import nowhere {FROM} --out new",
+        "got no folder",
+        "name the folder that its ReplayBuffer was given",
+    ),
+    (f"import file {FROM} --out new", "got a file", "name the folder"),
+    (
+        f"import full {FROM} --out new",
+        "which has a metadata.pkl, got one without",
+        "name the folder",
+    ),
+    (
+        f"import trap {FROM} --out new",
+        "the pickle opcode GLOBAL ('os mkdir')",
+        "nothing of it was run",
+    ),
+    (f"import lying {FROM} --out new", "expected 0 to 4, got 99", "copy the folder again"),
+    (
+        f"import old {FROM} --out full",
+        "full is not empty: expected a new or an empty folder",
+        "another",
+    ),
+    (
+        f"import old {FROM} --out old",
+        "old: expected a folder with a name of its own, outside of old",
+        "another",
+    ),
+    (
+        f"import old {FROM} --out old/new",
+        "old/new: expected a folder with a name",
+        "choose another folder",
+    ),
+    (
+        f"import old {FROM} --out full/../old/a/b",
+        "expected a folder with a name",
+        "choose another folder",
+    ),
+    (
+        f"import old {FROM} --out .",
+        ".: expected a folder with a name of its own",
+        "choose another folder",
+    ),
+    (
+        f"import old {FROM} --out full/..",
+        "full/..: expected a folder with a name",
+        "choose another folder",
+    ),
+    (f"import old {FROM} --out file", "file is a file or a link", "choose another folder"),
+    (f"import old {FROM} --out link", "link is a file or a link", "choose another folder"),
+    (f"import old {FROM} --out file/new", "File exists", "file"),
+    (
+        f"import old {FROM} --out half",
+        "half.part is in the way: expected nothing there",
+        "move it away",
+    ),
+    (f"import old {FROM}", "expected --out with the folder", "--dry-run"),
+    (f"import old {FROM} --dry-run", "got none for observation", "state, action, reward, done"),
+    (f"import old {FROM} --out new --codec reward=raw", "got none for observation", "name all"),
+    (f"import old {FROM} --out old/new {ROWS}", "expected a folder outside of old", "another"),
+    (f"import old {FROM} --out new {ROWS} --option x=y", "has no option 'x'", "formats"),
+    (
+        f"import old {FROM} --out new --option observation=state",
+        "got none for action",
+        "name all three",
+    ),
+    (
+        f"import old {FROM} --out new --option terminated=done",
+        "got none for observation",
+        "name all three",
+    ),
+    (
+        f"import old {FROM} --out new {ROWS} --option terminated=over",
         "terminated: expected one of the fields",
         "'over'",
     ),
     (
-        "convert old new --observation reward --action done --reward action",
+        f"import old {FROM} --out new {ONE_NUMBER}",
         "reward: expected a field of one number a step, got 'action' of shape (2,)",
         "name another one",
     ),
-    (f"convert old new {ROWS} --terminated reward", "got 'reward' for both", "name two"),
-    ("convert old new --observation x --action action --reward reward", "got 'x'", "state, action"),
     (
-        "convert old new --observation state --action action --reward state",
+        f"import old {FROM} --out new {ROWS} --option terminated=reward",
+        "got 'reward' for both",
+        "name two",
+    ),
+    (
+        f"import old {FROM} --out new {naming(observation='x', action='action', reward='reward')}",
+        "got 'x'",
+        "state, action",
+    ),
+    (
+        f"import old {FROM} --out new {TWICE}",
         "reward: expected another field than that of observation",
         "name two",
     ),
     (
-        "convert flags new --observation state --action action --reward done --truncated reward",
+        f"import flags {FROM} --out new {ODD_FLAG}",
         "truncated: expected 0 or 1 in field 'reward' at every step, got 0.5",
         "name a field that",
     ),
-    (f"convert old file {ROWS}", "file is a file or a link", "choose another folder"),
+    (f"import old {FROM} --out file {ROWS}", "file is a file, expected a folder", "another folder"),
 ]
 
 
@@ -563,7 +645,7 @@ def test_ctrl_c_leaves_nothing(
 
     monkeypatch.setattr("stepwell.buffers.dropin.memmap.conversion._BATCH_EPISODES", 1)
     monkeypatch.setattr(InterruptGuard, "check", check)
-    result = stepwell(f"convert old new {options}")
+    result = stepwell(f"import old {FROM} --out new {options}")
     assert (result.code, result.out) == (130, "")
     assert result.err == "stepwell: interrupted; nothing kept\n"
     assert tree() == before
@@ -580,7 +662,7 @@ def test_an_error_of_the_disk_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Files, call, full)
-    result = stepwell(f"convert old new {options}")
+    result = stepwell(f"import old {FROM} --out new {options}")
     assert result.code == 2
     assert "No space left on device" in result.err or call == "allocate"
     assert "stepwell: new was not made (" in result.err
@@ -600,11 +682,11 @@ main(sys.argv[1:])
 def test_a_conversion_that_is_killed_at_its_end_leaves_nothing_that_looks_finished(
     options: str, stepwell: CommandLine
 ) -> None:
-    command = [sys.executable, "-c", KILLED, "convert", "old", "new", *options.split()]
+    command = [sys.executable, "-c", KILLED, *f"import old {FROM} --out new {options}".split()]
     assert subprocess.run(command, check=False).returncode == 9
     assert not Path("new").exists()
     assert Path("new.part").is_dir()
-    assert stepwell(f"convert old new {options} --quiet").code == 0
+    assert stepwell(f"import old {FROM} --out new {options} --quiet").code == 0
     assert os.path.isdir("new")
     assert not Path("new.part").exists()
 
@@ -625,7 +707,7 @@ def test_the_folder_gets_its_name_after_all_is_on_the_medium(
 
     monkeypatch.setattr(Files, "fsync_folder", sync)
     monkeypatch.setattr(os, "rename", rename)
-    stepwell("convert old new --quiet")
+    stepwell(f"import old {FROM} --out new --quiet")
     assert calls[-4:-2] == ["sync new.part/.new", "sync new.part/.new/store-0"]
     assert calls[-2:] == ["rename new", "sync ."]
 
@@ -642,27 +724,47 @@ def test_an_episode_that_the_buffer_would_not_take_is_told(stepwell: CommandLine
     Path("old/metadata.pkl").write_bytes(pickle.dumps(config))
     np.save("old/empty.data.npy", np.zeros((4, 6, 0), np.float32))
     before = tree()
-    result = stepwell("convert old new")
+    result = stepwell(f"import old {FROM} --out new")
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert tree() == before
 
 
 def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
-    result = stepwell("convert --help")
+    result = stepwell("import --help")
     assert (result.code, result.err) == (0, "")
     for line in (
-        "stepwell convert old new",
-        "stepwell convert old rows --observation obs --action act --reward rew",
-        'stepwell.buffers.dropin.memmap.ReplayBuffer.from_folder("new")',
+        f"stepwell import old {FROM} --out new",
+        "--option observation=obs --option action=act --option reward=rew",
     ):
         assert line in result.out
-    assert "stepwell convert" in stepwell("--help").out
+    listed = stepwell("formats memmap-replay-buffer")
+    assert (listed.code, listed.err) == (0, "")
+    assert "stepwell export" not in listed.out
+    for name in (*NAMES, "terminated", "truncated"):
+        assert f"{name}=" in listed.out
+
+
+def test_the_format_is_not_written(stepwell: CommandLine) -> None:
+    stepwell(f"import old {FROM} --out rows {ROWS} --quiet")
+    result = stepwell("export rows --to memmap-replay-buffer --out back")
+    assert (result.code, result.out) == (2, "")
+    assert "'memmap-replay-buffer', which is only read" in result.err
+    assert not Path("back").exists()
+
+
+def test_a_dry_run_shows_the_rows_and_writes_nothing(stepwell: CommandLine) -> None:
+    before = tree()
+    result = stepwell(f"import old {FROM} {ROWS} --dry-run")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("3 episodes read  10 steps\n")
+    assert "  extra/done: " in result.out
+    assert tree() == before
 
 
 def test_a_spec_of_converted_rows_is_that_of_a_usual_store() -> None:
     write("old", [(0, 3)])
-    convert_to_rows(OriginalFolder("old"), "rows", NAMES)
+    import_rows(NAMES)
     with SequenceReplayBuffer.open("rows", read_only=True) as replay:
         assert isinstance(replay.spec, Spec)
         assert (replay.spec.observation, replay.spec.action) == ("observation", "action")

@@ -1,4 +1,4 @@
-"""`stepwell info`, `stepwell envs`, the version and the help."""
+"""`stepwell info`: what it shows of a store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from gymnasium import spaces
 
 import stepwell as sw
 from stepwell.buffers import Chunk, End
-from stepwell.collectors.cli.catalogue import catalogue, nearest
-from stepwell.collectors.cli.facts import facts_of, size_in_words
-from stepwell.collectors.cli.info import histogram
+from stepwell.collectors.cli.info import describe_recipe, histogram, summary_of
+from stepwell.collectors.cli.output import describe_size
 from stepwell.collectors.report import format_bytes
 from support.command_line import CommandLine
 from support.forged.stores import forge_manifest
@@ -29,16 +28,16 @@ def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_info_tells_what_reading_every_episode_tells(stepwell: CommandLine) -> None:
     for seed in (7, 8):  # two runs: episodes of the first are cut
         stepwell(f"collect CartPole-v1 --workers 0 --steps 300 --out a --seed {seed} --resume")
-    facts = facts_of(Path("a"))
+    found = summary_of(Path("a"))
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         episodes = list(replay.iter_episodes())
         whole = [one for one in episodes if one.terminated[-1] or one.truncated[-1]]
-        assert facts.returns.tolist() == [one.total_reward for one in whole]
-        assert facts.lengths.tolist() == [one.steps for one in whole]
-        assert facts.terminated == sum(bool(one.terminated[-1]) for one in episodes)
-        assert facts.cut == sum(bool(one.cut[-1]) for one in episodes) >= 8
-        assert facts.steps == sum(one.steps for one in episodes) == replay.steps
-    assert len(facts.sessions) == 2
+        assert found.returns.tolist() == [one.total_reward for one in whole]
+        assert found.lengths.tolist() == [one.steps for one in whole]
+        assert found.terminated == sum(bool(one.terminated[-1]) for one in episodes)
+        assert found.cut == sum(bool(one.cut[-1]) for one in episodes) >= 8
+        assert found.steps == sum(one.steps for one in episodes) == replay.steps
+    assert len(found.sessions) == 2
 
 
 def test_a_row_that_is_stored_twice_counts_once_in_the_return() -> None:
@@ -49,7 +48,7 @@ def test_a_row_that_is_stored_twice_counts_once_in_the_return() -> None:
         sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector,
     ):
         returns = [one for _ in range(20) for one in collector.collect(steps=10).returns]
-    assert sorted(facts_of(Path("a")).returns.tolist()) == sorted(returns) != []
+    assert sorted(summary_of(Path("a")).returns.tolist()) == sorted(returns) != []
 
 
 def test_info_shows_fields_runs_episodes_and_sizes(stepwell: CommandLine) -> None:
@@ -101,10 +100,10 @@ def test_the_size_of_a_store_is_that_of_its_files(stepwell: CommandLine) -> None
 
 
 def test_a_ratio_is_written_without_an_exponent() -> None:
-    assert size_in_words(75_400, 32)[-1].startswith("2,356x larger")
-    assert size_in_words(10_000_000, 12_345_678_901)[-1] == "1,235x smaller"
-    assert size_in_words(1000, 1000) == ["1.0 kB on disk", "raw 1.0 kB"]
-    assert size_in_words(1000, 0) == ["1.0 kB on disk", "raw 0 B"]
+    assert describe_size(75_400, 32)[-1].startswith("2,356x larger")
+    assert describe_size(10_000_000, 12_345_678_901)[-1] == "1,235x smaller"
+    assert describe_size(1000, 1000) == ["1.0 kB on disk", "raw 1.0 kB"]
+    assert describe_size(1000, 0) == ["1.0 kB on disk", "raw 0 B"]
 
 
 def test_a_store_that_is_smaller_than_its_rows_says_by_how_much(stepwell: CommandLine) -> None:
@@ -163,52 +162,25 @@ def test_equal_numbers_need_no_histogram() -> None:
     assert histogram("return", np.full(5, 2.0), 60) == []
 
 
-def test_envs_finds_games_and_ids_by_part_of_their_name(stepwell: CommandLine) -> None:
-    assert stepwell("envs ms_pac").out.split()[0] == "ALE/MsPacman-v5"
-    assert stepwell("envs pong").out.split()[0] == "ALE/Pong-v5"
-    assert "ALE/Pong-v5" in stepwell("envs").out.split()
-    assert "CartPole-v1" in stepwell("envs cartpole").out.split()
-    assert "PongNoFrameskip-v4" not in stepwell("envs").out.split()
-    assert "PongNoFrameskip-v4" in stepwell("envs pong").out.split()
-
-
-def test_envs_tells_scripts_what_is_missing_for_which_env(stepwell: CommandLine) -> None:
-    told = json.loads(stepwell("envs --json").out)
-    assert "ALE/Pong-v5" in told["atari"]
-    assert "Ant-v2" in told["missing"]["gymnasium-robotics"]
-    assert "Ant-v2" not in told["ready"]
-
-
-@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
-def test_what_is_called_ready_can_be_made() -> None:
-    for name in catalogue().ready:
-        gymnasium.make(name).close()
-
-
-def test_of_several_versions_the_newest_is_suggested() -> None:
-    for version in (9, 10):
-        gymnasium.register(f"Quagmire-v{version}", entry_point="support.envs.fakes:CounterEnv")
-    try:
-        assert nearest("quagmyre") == ["Quagmire-v10"]
-    finally:
-        for version in (9, 10):
-            del gymnasium.registry[f"Quagmire-v{version}"]
-
-
-def test_nothing_is_suggested_where_nothing_is_near() -> None:
-    assert nearest("zzzzzzzz") == []
-
-
-def test_the_version_is_told(stepwell: CommandLine) -> None:
-    assert stepwell("--version").out == f"stepwell {sw.__version__}\n"
-
-
-@pytest.mark.parametrize("command", ["", "--help", "collect --help", "info --help", "envs -h"])
-def test_help_is_no_error(stepwell: CommandLine, command: str) -> None:
-    result = stepwell(command)
-    assert (result.code, result.err) == (0, "")
-    assert "stepwell" in result.out
-
-
-def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
-    assert "stepwell collect Pong --steps 100_000 --out runs/pong" in stepwell("collect --help").out
+def test_a_recipe_is_told_in_words_that_leave_out_what_nobody_reads() -> None:
+    cartridge = {"name": "game.nes", "sha256": "ab" * 32, "mapper": 0, "header": "iNES"}
+    recipe = {
+        "maker": "make_nes",
+        "backend": "cynes",
+        "cartridge": cartridge,
+        "game": {"name": "unknown", "vars": {}},
+        "actions": [f"A{number}" for number in range(36)],
+        "is_multibinary": False,
+        "boot": ["A 1", "B 1"],
+        "start": ["12" * 32, "34" * 32],
+        "sticky": 0.25,
+        "max_frames": None,
+        "size": [84, 84],
+        "versions": {"cynes": "0.1.2"},
+    }
+    assert describe_recipe(recipe) == (
+        "game.nes, sha256 abababababab, backend=cynes, actions=A0 A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 "
+        "A11 ..., boot=['A 1', 'B 1'], start=121212121212 343434343434, sticky=0.25, 84x84"
+    )
+    assert describe_recipe({"cartridge": cartridge}) == "game.nes, sha256 abababababab"
+    assert describe_recipe({}) == "unknown"

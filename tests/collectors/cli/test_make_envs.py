@@ -1,9 +1,8 @@
-"""What is said about cartridges on the command line: what it means, and what is refused."""
+"""Options of envs on the command line: their meaning, and what is refused."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from pathlib import Path
 from typing import Any, get_args
@@ -12,12 +11,20 @@ import gymnasium
 import pytest
 
 from demo_rom import write_demo
-from stepwell.collectors.cli import env_options as knobs
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.cli.catalogue import Catalogue, Emulators
-from stepwell.collectors.cli.envs import matching
-from stepwell.collectors.cli.nes import action_set, crop_area, is_cartridge
-from stepwell.collectors.cli.recipe import recipe_in_words
+from stepwell.collectors.cli.make_envs import (
+    AtariBackend,
+    AtariOptions,
+    Backend,
+    EnvOptions,
+    NesBackend,
+    NesOptions,
+    atari_backend,
+    is_cartridge,
+    parse_actions,
+    parse_crop,
+    parse_size,
+)
 from stepwell.wrappers import atari_settings, make_atari
 from stepwell.wrappers.nes import installed_backends, make_nes, vector
 from stepwell.wrappers.nes.consoles import backends
@@ -36,7 +43,7 @@ BAD_COMMANDS = [
     (f"{PLAY} --backend native", "those for an NES cartridge, got 'native'", "cynes, nes-py and"),
     (f"{PLAY} --backend python", "those for an NES cartridge, got 'python'", "name one of these"),
     (f"{PLAY} --backend fceux", "--backend", "'stable-retro'"),
-    (f"{PLAY} --mode 1", "--mode is for Atari games alone", "game.nes; leave it out"),
+    (f"{PLAY} --mode 1", "--mode is for Atari games only", "game.nes; leave it out"),
     (
         f"{PLAY} --fire-reset --full-actions",
         "--fire-reset, --full-actions are for Atari",
@@ -73,22 +80,22 @@ BAD_COMMANDS = [
     ),
     (
         "collect Pong --game game.toml --steps 8 --out new",
-        "--game is for NES cartridges alone",
+        "--game is for NES cartridges only",
         "Pong; leave it out",
     ),
     (
         "collect CartPole-v1 --ram --boot A --steps 8 --out new",
-        "--boot, --ram are for NES cartridges alone: expected none with CartPole-v1",
+        "--boot, --ram are for NES cartridges only: expected none with CartPole-v1",
         "module:callable",
     ),
     (
         "collect CartPole-v1 --backend nes-py --steps 8 --out new",
-        "--backend nes-py is for NES cartridges alone",
+        "--backend nes-py is for NES cartridges only",
         "CartPole-v1",
     ),
     (
         "collect CartPole-v1 --ram --mode 3 --steps 8 --out new",
-        "are for Atari and NES games alone",
+        "are for Atari and NES games only",
         "CartPole-v1",
     ),
 ]
@@ -207,27 +214,29 @@ def test_episodes_are_counted_where_something_ends_them(
 
 
 @pytest.mark.parametrize("said", [{"life_loss": "end"}, {"mode": 1}, {"difficulty": 1}])
-def test_a_knob_that_needs_the_python_backend_of_atari_chooses_it(said: knobs.EnvOptions) -> None:
-    assert knobs.atari_backend(None, said) == "python"
-    assert knobs.atari_backend("native", said) == "native"  # which refuses the knob itself
-    assert knobs.atari_backend(None, {"frame_skip": 1, "full_actions": True}) == "native"
+def test_an_option_that_needs_the_python_backend_of_atari_chooses_it(
+    said: EnvOptions,
+) -> None:
+    assert atari_backend(None, said) == "python"
+    assert atari_backend("native", said) == "native"  # which refuses the option itself
+    assert atari_backend(None, {"frame_skip": 1, "full_actions": True}) == "native"
 
 
 def test_every_setting_of_make_nes_can_be_said() -> None:
     names = set(inspect.signature(make_nes).parameters)
-    assert names - SAID_OTHERWISE - NOT_OFFERED == knobs.NesKnobs.__optional_keys__
+    assert names - SAID_OTHERWISE - NOT_OFFERED == NesOptions.__optional_keys__
 
 
 def test_every_setting_of_make_atari_can_be_said() -> None:
     names = set(inspect.signature(make_atari).parameters)
-    assert names - {"game"} - SAID_OTHERWISE == knobs.AtariKnobs.__optional_keys__
+    assert names - {"game"} - SAID_OTHERWISE == AtariOptions.__optional_keys__
 
 
 def test_the_command_line_names_the_backends_that_the_makers_have() -> None:
     own = backends.NesBackend
-    assert get_args(knobs.NesBackend) == get_args(own)
-    assert get_args(knobs.AtariBackend) == get_args(atari_settings.Backend)
-    assert {*get_args(knobs.Backend)} == {*get_args(own), *get_args(knobs.AtariBackend)}
+    assert get_args(NesBackend) == get_args(own)
+    assert get_args(AtariBackend) == get_args(atari_settings.Backend)
+    assert {*get_args(Backend)} == {*get_args(own), *get_args(AtariBackend)}
 
 
 def test_a_cartridge_is_known_by_its_name_or_by_what_is_in_the_file() -> None:
@@ -254,92 +263,17 @@ def test_a_cartridge_is_known_by_its_name_or_by_what_is_in_the_file() -> None:
 
 
 def test_actions_are_a_list_where_they_look_like_one() -> None:
-    assert action_set("right_only") == "right_only"
-    assert action_set("A, LEFT+B ,") == ["A", "LEFT+B", ""]
+    assert parse_actions("right_only") == "right_only"
+    assert parse_actions("A, LEFT+B ,") == ["A", "LEFT+B", ""]
 
 
 @pytest.mark.parametrize("text", ["", "8", "8,8,8", "8,8,8,8,8", "8x8x8x8", "8,8,8,8000", "8,,8,8"])
 def test_four_numbers_are_a_crop_and_other_numbers_none(text: str) -> None:
     with pytest.raises(ValueError, match="expected a name such as overscan"):
-        crop_area("--crop", text)
+        parse_crop("--crop", text)
 
 
-def test_a_recipe_is_told_in_words_that_leave_out_what_nobody_reads() -> None:
-    cartridge = {"name": "game.nes", "sha256": "ab" * 32, "mapper": 0, "header": "iNES"}
-    recipe = {
-        "maker": "make_nes",
-        "backend": "cynes",
-        "cartridge": cartridge,
-        "game": {"name": "unknown", "vars": {}},
-        "actions": [f"A{number}" for number in range(36)],
-        "is_multibinary": False,
-        "boot": ["A 1", "B 1"],
-        "start": ["12" * 32, "34" * 32],
-        "sticky": 0.25,
-        "max_frames": None,
-        "size": [84, 84],
-        "versions": {"cynes": "0.1.2"},
-    }
-    assert recipe_in_words(recipe) == (
-        "game.nes, sha256 abababababab, backend=cynes, actions=A0 A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 "
-        "A11 ..., boot=['A 1', 'B 1'], start=121212121212 343434343434, sticky=0.25, 84x84"
-    )
-    assert recipe_in_words({"cartridge": cartridge}) == "game.nes, sha256 abababababab"
-    assert recipe_in_words({}) == "unknown"
-
-
-def test_envs_tells_emulators_with_versions_and_what_to_install(stepwell: CommandLine) -> None:
-    told = json.loads(stepwell("envs --json").out)["nes"]
-    assert told["installed"] == installed_backends()
-    assert {*told["installed"], *told["missing"]} == {"cynes", "nes-py", "stable-retro"}
-    assert all("pip install 'stepwell[" in cure for cure in told["missing"].values())
-
-
-def test_envs_nes_lists_the_emulators(stepwell: CommandLine) -> None:
-    lines = stepwell("envs nes").out.splitlines()
-    there = [f"{name} {version}" for name, version in installed_backends().items()]
-    assert lines[: len(there)] == there
-    assert len(lines) == 3
-    assert all(": pip install" in line for line in lines[len(there) :])
-
-
-def test_names_of_envs_for_other_programs_are_not_mixed_with_emulators(
-    stepwell: CommandLine,
-) -> None:
-    assert "cynes" not in stepwell("envs").out
-    assert "cynes" not in stepwell("envs pong").out
-
-
-@pytest.mark.parametrize("pattern", ["", " nes"])
-def test_a_terminal_shows_emulators_in_a_group_with_what_they_are_for(
-    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch, pattern: str
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
-    monkeypatch.setenv("COLUMNS", "100")
-    text = stepwell(f"envs{pattern}").out
-    group = text[text.index("NES cartridges") :].splitlines()
-    assert "stepwell collect game.nes --backend NAME" in group[0]
-    there = [f"{name} {version}" for name, version in installed_backends().items()]
-    assert [line.strip() for line in group[1 : 1 + len(there)]] == there
-    assert sum(": pip install 'stepwell[" in line for line in group) == 3 - len(there)
-    assert ("Gymnasium's" in text) == (not pattern)
-
-
-def test_an_emulator_is_found_by_part_of_its_name() -> None:
-    there = Catalogue((), (), (), {}, Emulators({"cynes": "1"}, {"stable-retro": "pip"}))
-    assert matching(there, "RETRO").nes == Emulators({}, {"stable-retro": "pip"})
-    assert matching(there, "NES").nes == there.nes
-    assert matching(there, "pong").nes == Emulators()
-
-
-@pytest.mark.parametrize(
-    "panel", ["Atari and NES games", "Atari games only", "NES cartridges only"]
-)
-def test_the_help_has_a_panel_for_each_kind_of_game(stepwell: CommandLine, panel: str) -> None:
-    assert f"─ {panel} ─" in stepwell("collect --help").out
-
-
-def test_the_help_teaches_cartridges_by_an_example(stepwell: CommandLine) -> None:
-    text = stepwell("collect --help").out
-    assert "stepwell collect game.nes --game map.toml --episodes 50 --out runs/game" in text
-    assert "stepwell collect game.nes" in stepwell("--help").out
+@pytest.mark.parametrize("text", ["84by84", "84x", "x84", "-1", "84x84x3"])
+def test_a_size_is_two_numbers_or_one(text: str) -> None:
+    with pytest.raises(ValueError, match="--size: expected ROWSxCOLUMNS"):
+        parse_size("--size", text)

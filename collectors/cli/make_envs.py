@@ -1,0 +1,454 @@
+"""Vector envs from the command line: which env is meant, and which options apply to it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+
+import gymnasium
+
+from stepwell.collectors.cli.envs import unknown_env
+from stepwell.collectors.vector_envs import Vector
+from stepwell.wrappers.atari_games import atari_name
+
+__all__ = [
+    "AtariBackend",
+    "AtariOptions",
+    "Backend",
+    "EnvOptions",
+    "EnvRequest",
+    "GameOptions",
+    "NesBackend",
+    "NesOptions",
+    "atari_backend",
+    "is_cartridge",
+    "load_object",
+    "make_envs",
+    "nes_backend",
+    "parse_actions",
+    "parse_crop",
+    "parse_size",
+    "refuse_endless",
+    "refuse_signature",
+]
+
+# The makers' own names, repeated so that `stepwell --help` need not import the makers.
+AtariBackend: TypeAlias = Literal["native", "python"]
+NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
+Backend: TypeAlias = Literal[AtariBackend, NesBackend]
+
+_CARTRIDGE_SUFFIXES = (".nes", ".zip")
+_CARTRIDGE_MAGIC = b"NES\x1a"
+
+
+class GameOptions(TypedDict, total=False):
+    """Options of Atari games and cartridges; an option that was not given is absent."""
+
+    frame_skip: int
+    pool: Literal["max", "none"]
+    noop_max: int
+    size: tuple[int, int] | None
+    grayscale: bool
+    frame_stack: int
+    sticky: float
+    max_frames: int
+    life_loss: Literal["ignore", "end"]
+
+
+class AtariOptions(GameOptions, total=False):
+    """Options of an Atari env. See `make_atari`."""
+
+    fire_reset: bool
+    clip_rewards: bool
+    full_actions: bool
+    mode: int
+    difficulty: int
+
+
+class NesOptions(GameOptions, total=False):
+    """Options of a cartridge. See `make_nes`."""
+
+    game: str
+    actions: str | list[str]
+    allow_opposites: bool
+    boot: str | list[str]
+    start: str | list[str]
+    start_rule: Literal["random", "cycle"]
+    crop: str | tuple[int, int, int, int]
+    stuck_frames: int
+    reward_clip: float
+    ram_obs: bool
+
+
+class EnvOptions(AtariOptions, NesOptions, total=False):
+    """All options of envs that were given."""
+
+
+_OPTION_NAMES = {"grayscale": "rgb", "ram_obs": "ram"}  # where the command line has another name
+_SHARED = GameOptions.__optional_keys__
+_OF_PICTURES = ("size", "grayscale", "pool", "crop")
+_PYTHON_ONLY = ("life_loss", "mode", "difficulty")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvRequest:
+    """The envs to make.
+
+    Args:
+        env: An Atari game, the file of an NES cartridge, an id of Gymnasium's, "module:Id-v0" or
+            "module:callable".
+        num_envs: Number of envs N.
+        backend: Of games; None is "cynes" for a cartridge, and for an Atari game "native" unless an
+            option needs "python".
+        num_workers: Threads or processes; None leaves it to the maker.
+        options: Settings of games.
+    """
+
+    env: str
+    num_envs: int
+    backend: Backend | None = None
+    num_workers: int | None = None
+    options: EnvOptions = field(default_factory=EnvOptions)
+
+
+def make_envs(request: EnvRequest) -> Vector:
+    """Make the envs.
+
+    Raises:
+        ValueError: There is no such env, or an option does not apply to it.
+
+    Example:
+        >>> envs = make_envs(EnvRequest("CartPole-v1", 2, num_workers=0))
+        >>> envs.num_envs
+        2
+        >>> envs.close()
+    """
+    # The makers are imported where they are called: most commands make no envs.
+    env, num_envs, num_workers = request.env, request.num_envs, request.num_workers
+    if is_cartridge(env):
+        nes_options = _nes_options(env, request.options)
+        console = nes_backend(request.backend)
+        from stepwell.wrappers.nes.vector import make_nes
+
+        return make_nes(env, num_envs, backend=console, num_workers=num_workers, **nes_options)
+    game = atari_name(env)
+    if game is not None:
+        atari_options = _atari_options(env, request.options)
+        backend = atari_backend(request.backend, request.options)
+        from stepwell.wrappers.atari import make_atari
+
+        return make_atari(game, num_envs, backend=backend, num_workers=num_workers, **atari_options)
+    _refuse_game_options(env, request.options, request.backend)
+    from stepwell.wrappers.make_vector_env import make_vec
+
+    return make_vec(_id_or_factory(env), num_envs, num_workers=num_workers)
+
+
+def is_cartridge(env: str) -> bool:
+    """Return True for the file of a cartridge: by its name, even if missing, or by its content.
+
+    Example:
+        >>> is_cartridge("roms/game.NES"), is_cartridge("Pong")
+        (True, False)
+    """
+    path = Path(env)
+    if path.suffix.lower() in _CARTRIDGE_SUFFIXES:
+        return True
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_CARTRIDGE_MAGIC)) == _CARTRIDGE_MAGIC
+    except OSError:  # a file that cannot be read is not a cartridge
+        return False
+
+
+def refuse_endless(env: str, options: EnvOptions) -> None:
+    """Refuse to count episodes of a cartridge if no episode can ever end.
+
+    Raises:
+        ValueError: The map has no [terminated], and no option ends an episode either.
+
+    Example:
+        >>> refuse_endless("game.nes", {"max_frames": 3600})
+    """
+    if not is_cartridge(env) or not Path(env).is_file():
+        return  # the reader of the file reports that it is missing
+    if "max_frames" in options or "stuck_frames" in options or options.get("life_loss") == "end":
+        return
+    from stepwell.wrappers.nes.ram_map.game import Game
+
+    if Game.load(options.get("game")).terminated is None:
+        raise ValueError(
+            f"--episodes: expected episodes of {env} that end, got no map with [terminated], no "
+            f"--max-frames and no --stuck-frames; give one of them, or count with --steps"
+        )
+
+
+def _id_or_factory(env: str) -> str | Callable[[], gymnasium.Env[Any, Any]]:
+    """Return an id that exists, or the factory that is named as module:callable."""
+    module, colon, name = env.partition(":")
+    if not colon:
+        if message := unknown_env(env):
+            raise ValueError(message)
+        return env
+    if not module or not name.replace(".", "").isidentifier():  # an id: it has a version
+        return env
+    found = load_object("ENV", env)
+    if not callable(found):
+        raise ValueError(
+            f"ENV {env}: expected a function or class that makes an env, got {type(found).__name__}"
+        )
+    refuse_signature(f"ENV {env}", found, 0, "no arguments")
+    return cast("Callable[[], gymnasium.Env[Any, Any]]", found)
+
+
+# Options that apply to one kind of env only.
+
+
+def _atari_options(env: str, options: EnvOptions) -> AtariOptions:
+    """Return the options of an Atari game.
+
+    Raises:
+        ValueError: One of them is for cartridges.
+    """
+    _refuse_other(env, [name for name in options if name not in AtariOptions.__optional_keys__])
+    return cast("AtariOptions", options)
+
+
+def _nes_options(env: str, options: EnvOptions) -> NesOptions:
+    """Return the options of a cartridge.
+
+    Raises:
+        ValueError: One of them is for Atari games, or for pictures when memory is observed.
+    """
+    _refuse_other(env, [name for name in options if name not in NesOptions.__optional_keys__])
+    useless = [_option_name(name) for name in _OF_PICTURES if name in options]
+    if options.get("ram_obs") and useless:
+        raise ValueError(
+            f"--ram: expected no {' and no '.join(useless)}, since memory is not a picture; leave "
+            f"one or the other out"
+        )
+    return cast("NesOptions", options)
+
+
+def _refuse_game_options(env: str, options: EnvOptions, backend: Backend | None) -> None:
+    """Refuse every option of games, for an env that is not a game.
+
+    Raises:
+        ValueError: One was given.
+    """
+    names = [_option_name(name) for name in options]
+    if backend not in (None, "python"):  # every env runs in Python
+        names.append(f"--backend {backend}")
+    if names:
+        raise ValueError(
+            f"{_are_for(names, _games_with(options, backend))} only: expected none with {env}; "
+            f"leave out what is for games, or wrap the env in a function and name that as "
+            f"module:callable"
+        )
+
+
+def atari_backend(backend: Backend | None, options: EnvOptions) -> AtariBackend:
+    """Return the backend of an Atari game: "native" unless an option needs "python".
+
+    Raises:
+        ValueError: The given one is for cartridges.
+
+    Example:
+        >>> atari_backend(None, {"mode": 1}), atari_backend(None, {"frame_skip": 2})
+        ('python', 'native')
+    """
+    if backend in get_args(NesBackend):
+        raise _wrong_backend("an Atari game", backend)
+    if backend is not None:
+        return cast("AtariBackend", backend)
+    return "python" if any(name in options for name in _PYTHON_ONLY) else "native"
+
+
+def nes_backend(backend: Backend | None) -> NesBackend:
+    """Return the backend of a cartridge: "cynes" unless given, whatever is installed.
+
+    Raises:
+        ValueError: The given one is for Atari games.
+
+    Example:
+        >>> nes_backend(None), nes_backend("stable-retro")
+        ('cynes', 'stable-retro')
+    """
+    if backend in get_args(AtariBackend):
+        raise _wrong_backend("an NES cartridge", backend)
+    return "cynes" if backend is None else cast("NesBackend", backend)
+
+
+def _wrong_backend(what: str, backend: Backend | None) -> ValueError:
+    return ValueError(
+        f"--backend: expected one of those for {what}, got {backend!r}; Atari games have native "
+        f"and python, NES cartridges cynes, nes-py and stable-retro: name one of these, or none"
+    )
+
+
+def _refuse_other(env: str, names: Sequence[str]) -> None:
+    if names:
+        options = [_option_name(name) for name in names]
+        raise ValueError(
+            f"{_are_for(options, _games_with(names, None))} only: expected none with {env}; leave "
+            f"{'it' if len(names) == 1 else 'them'} out"
+        )
+
+
+def _option_name(name: str) -> str:
+    return f"--{_OPTION_NAMES.get(name, name).replace('_', '-')}"
+
+
+def _are_for(options: Sequence[str], games: str) -> str:
+    return f"{', '.join(options)} {'is' if len(options) == 1 else 'are'} for {games}"
+
+
+def _games_with(names: Iterable[str], backend: Backend | None) -> str:
+    """Return the kind of games that has all of these options."""
+    used = {*names, *([] if backend is None else [backend])}
+    if used <= {*AtariOptions.__optional_keys__, *get_args(AtariBackend)} - _SHARED:
+        return "Atari games"
+    if used <= {*NesOptions.__optional_keys__, *get_args(NesBackend)} - _SHARED:
+        return "NES cartridges"
+    return "Atari and NES games"
+
+
+# Values of options.
+
+
+def parse_size(option: str, text: str) -> tuple[int, int] | None:
+    """Parse rows and columns; None stands for the screen as it is.
+
+    Raises:
+        ValueError: It is neither two numbers, nor one, nor "screen".
+
+    Example:
+        >>> [parse_size("--size", text) for text in ("84x96", "64", "screen")]
+        [(84, 96), (64, 64), None]
+    """
+    if text == "screen":
+        return None
+    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
+    if match is None:
+        raise ValueError(
+            f"{option}: expected ROWSxCOLUMNS such as 84x84, one number for both, or 'screen' to "
+            f"keep the screen's, got {text!r}"
+        )
+    return int(match[1]), int(match[2] or match[1])
+
+
+def parse_actions(text: str) -> str | list[str]:
+    """Parse a set of actions: a name, or a list.
+
+    Example:
+        >>> parse_actions("simple"), parse_actions("NOOP, RIGHT, RIGHT+A")
+        ('simple', ['NOOP', 'RIGHT', 'RIGHT+A'])
+    """
+    if "," not in text and "+" not in text:
+        return text
+    return [action.strip() for action in text.split(",")]
+
+
+def parse_crop(option: str, text: str) -> str | tuple[int, int, int, int]:
+    """Parse the area to cut off: a name, or pixels of the console's picture of 240 x 256.
+
+    Raises:
+        ValueError: It is numbers, but not four of them.
+
+    Example:
+        >>> parse_crop("--crop", "overscan"), parse_crop("--crop", "8,8,0,0")
+        ('overscan', (8, 8, 0, 0))
+    """
+    if re.fullmatch(r"[-+0-9., x]*", text) is None:
+        return text
+    numbers = [part.strip() for part in text.split(",")]
+    if len(numbers) != 4 or not all(re.fullmatch("[0-9]{1,3}", part) for part in numbers):
+        raise ValueError(
+            f"{option}: expected a name such as overscan, or pixels as top,bottom,left,right such "
+            f"as 8,8,0,0, got {text!r}"
+        )
+    top, bottom, left, right = map(int, numbers)
+    return top, bottom, left, right
+
+
+# Objects that are named as module:name, for envs and policies.
+
+
+def load_object(option: str, name: str) -> object:
+    """Import the object named "module:name"; the current folder is searched too.
+
+    Raises:
+        ValueError: The module cannot be imported, or has no such name.
+
+    Example:
+        >>> load_object("--policy", "math:floor")(2.5)
+        2
+    """
+    module_name, _, path = name.partition(":")
+    found = _import_module(option, module_name)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            callables = [each for each in dir(found) if callable(getattr(found, each, None))]
+            near = difflib.get_close_matches(part, callables, n=1)
+            hint = f"did you mean {near[0]}?" if near else "correct the part after the colon"
+            raise ValueError(
+                f"{option} {name}: expected {part!r} in {module_name}, got none; {hint}"
+            )
+        found = cast("object", getattr(found, part))
+    return found
+
+
+def refuse_signature(what: str, found: object, count: int, expected: str) -> None:
+    """Refuse an object that cannot be called with ``count`` arguments, before anything is done.
+
+    Raises:
+        ValueError: It takes other arguments.
+    """
+    try:
+        signature = inspect.signature(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # unknown: the first call will show
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        raise ValueError(f"{what}: expected it to take {expected}, got {signature}") from None
+
+
+def _import_module(option: str, name: str) -> object:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise ValueError(
+                f"{option}: expected a module {name!r} in {here} or among the installed ones, got "
+                f"none; correct the part before the colon"
+            ) from None
+        raise ValueError(
+            f"{option}: module {name!r} cannot be imported: {_failed_line(error)}"
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _failed_line(error: Exception) -> str:
+    """Return the line of the user's module that failed; a SyntaxError contains it itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) or not frames:
+        return ""
+    users = [frame for frame in frames if "importlib" not in frame.filename]
+    last = users[-1] if users else frames[-1]
+    return f"{os.path.basename(last.filename)}:{last.lineno}: "

@@ -1,0 +1,221 @@
+"""Output of the commands: the live line of a terminal, summaries, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.live
+import rich.table
+import rich.text
+
+from stepwell.collectors.report import format_bytes
+
+__all__ = [
+    "LiveLine",
+    "Part",
+    "describe_size",
+    "fitted",
+    "packed",
+    "plural",
+    "print_json",
+    "print_lines",
+    "print_parts",
+    "statistics_of",
+    "table",
+    "table_console",
+]
+
+_GAP = "  "
+
+
+class Part(NamedTuple):
+    """A piece of text that is never broken across lines.
+
+    Args:
+        text: The text.
+        rank: When a line is too long, parts of high rank are left out first.
+        style: Style of rich.
+    """
+
+    text: str
+    rank: int = 0
+    style: str = ""
+
+
+class LiveLine:
+    """One live line of progress at the bottom of a terminal; nothing where there is no terminal.
+
+    Args:
+        is_silent: Draw nothing.
+        console: Where to draw; standard error by default.
+    """
+
+    def __init__(
+        self, *, is_silent: bool = False, console: rich.console.Console | None = None
+    ) -> None:
+        self._console = console or rich.console.Console(stderr=True, quiet=is_silent)
+        # Drawn when there is something to report, so no thread is needed.
+        self._live = rich.live.Live(console=self._console, auto_refresh=False, transient=True)
+
+    @property
+    def is_shown(self) -> bool:
+        """True where there is a terminal to draw on."""
+        return self._console.is_terminal and not self._console.is_dumb_terminal
+
+    def say(self, text: str) -> None:
+        """Show a sentence, before there are numbers to report."""
+        self._draw(rich.text.Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
+
+    def show(self, parts: Sequence[Part]) -> None:
+        """Show as many of the parts as fit into the line."""
+        self._draw(fitted(parts, self._console.width - 1))
+
+    def __enter__(self) -> Self:
+        if self.is_shown:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def _draw(self, line: rich.text.Text) -> None:
+        if self.is_shown:
+            self._live.update(line, refresh=True)
+
+
+def fitted(parts: Sequence[Part], width: int) -> rich.text.Text:
+    """Join parts into one line of at most ``width`` characters, leaving out the least important.
+
+    Example:
+        >>> fitted([Part("12 steps"), Part("80/s", rank=2), Part("return 1", rank=1)], 18).plain
+        '12 steps  return 1'
+    """
+    kept = list(parts)
+    while len(kept) > 1 and _length(kept) > width:
+        kept.remove(max(reversed(kept), key=lambda part: part.rank))
+    line = _joined(kept)
+    line.truncate(max(1, width))
+    return line
+
+
+def packed(parts: Sequence[Part], width: int) -> list[rich.text.Text]:
+    """Join all parts into as few lines of at most ``width`` characters as possible.
+
+    Example:
+        >>> [line.plain for line in packed([Part("12 steps"), Part("80/s"), Part("return 1")], 16)]
+        ['12 steps  80/s', 'return 1']
+    """
+    lines: list[list[Part]] = [[]]
+    for part in parts:
+        if lines[-1] and _length([*lines[-1], part]) > width:
+            lines.append([])
+        lines[-1].append(part)
+    return [_joined(line) for line in lines]
+
+
+def print_parts(*lines: Sequence[Part]) -> None:
+    """Print lines of parts; a terminal gets more lines where they do not fit."""
+    console = _text_console()
+    width = console.width if console.is_terminal else 1000
+    for parts in lines:
+        for line in packed(parts, width):
+            console.print(line)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print text as it is."""
+    console = _text_console()
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def print_json(value: Mapping[str, object]) -> None:
+    """Print a JSON object in one line."""
+    rich.console.Console(soft_wrap=True).out(json.dumps(value), highlight=False)
+
+
+def table_console() -> rich.console.Console:
+    """Return a console for tables: 120 columns wide where there is no terminal."""
+    console = rich.console.Console(emoji=False, highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    return console
+
+
+def table(*columns: str) -> rich.table.Table:
+    """Return an empty table with these columns."""
+    made = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    Example:
+        >>> plural(1, "episode"), plural(1200, "step")
+        ('1 episode', '1,200 steps')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def statistics_of(numbers: np.ndarray) -> dict[str, float] | None:
+    """Return mean, standard deviation, minimum and maximum; None for an empty array."""
+    if not len(numbers):
+        return None
+    return {
+        "mean": float(numbers.mean()),
+        "std": float(numbers.std()),
+        "min": float(numbers.min()),
+        "max": float(numbers.max()),
+    }
+
+
+def describe_size(disk_bytes: int, raw_bytes: int, stored_bytes: int | None = None) -> list[str]:
+    """Describe the size of a store, as parts of a line.
+
+    Args:
+        disk_bytes: Bytes of its files.
+        raw_bytes: Bytes of its rows uncompressed, each frame counted once.
+        stored_bytes: Bytes of its rows within the files; None where that is unknown.
+
+    Example:
+        >>> describe_size(2_500_000, 352_800_000, 2_400_000)
+        ['2.5 MB on disk', 'rows 2.4 MB of it', 'raw 352.8 MB', '141x smaller']
+        >>> describe_size(91_757, 16_900, 13_500)[-1]
+        '5.43x larger: files reserve space in advance'
+    """
+    parts = [f"{format_bytes(disk_bytes)} on disk"]
+    if stored_bytes is not None:
+        parts.append(f"rows {format_bytes(stored_bytes)} of it")
+    parts.append(f"raw {format_bytes(raw_bytes)}")
+    if 0 < raw_bytes < disk_bytes:
+        parts.append(f"{_times(disk_bytes / raw_bytes)} larger: files reserve space in advance")
+    elif disk_bytes and raw_bytes / disk_bytes >= 1.05:
+        parts.append(f"{_times(raw_bytes / disk_bytes)} smaller")
+    return parts
+
+
+def _text_console() -> rich.console.Console:
+    return rich.console.Console(emoji=False, highlight=False, soft_wrap=True)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
+
+
+def _length(parts: Sequence[Part]) -> int:
+    return sum(len(part.text) for part in parts) + len(_GAP) * (len(parts) - 1)
+
+
+def _joined(parts: Sequence[Part]) -> rich.text.Text:
+    pairs = [(part.text, part.style) for part in parts]
+    line = rich.text.Text(_GAP).join(rich.text.Text(text, style=style) for text, style in pairs)
+    line.no_wrap = True
+    return line

@@ -1,0 +1,28 @@
+"""The command as a whole: the version and the help."""
+
+from __future__ import annotations
+
+import pytest
+
+import stepwell as sw
+from support.command_line import CommandLine
+
+
+@pytest.fixture
+def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+def test_the_version_is_told(stepwell: CommandLine) -> None:
+    assert stepwell("--version").out == f"stepwell {sw.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["", "--help", "collect --help", "info --help", "envs -h"])
+def test_help_is_no_error(stepwell: CommandLine, command: str) -> None:
+    result = stepwell(command)
+    assert (result.code, result.err) == (0, "")
+    assert "stepwell" in result.out
+
+
+def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
+    assert "stepwell collect Pong --steps 100_000 --out runs/pong" in stepwell("collect --help").out

@@ -1,0 +1,110 @@
+"""`stepwell envs`: the envs that can be made here, and names that look alike."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium
+import pytest
+
+from stepwell.collectors.cli.envs import Catalogue, Emulators, catalogue, matching, nearest
+from stepwell.wrappers.nes import installed_backends
+from support.command_line import CommandLine
+
+
+@pytest.fixture
+def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+def test_envs_finds_games_and_ids_by_part_of_their_name(stepwell: CommandLine) -> None:
+    assert stepwell("envs ms_pac").out.split()[0] == "ALE/MsPacman-v5"
+    assert stepwell("envs pong").out.split()[0] == "ALE/Pong-v5"
+    assert "ALE/Pong-v5" in stepwell("envs").out.split()
+    assert "CartPole-v1" in stepwell("envs cartpole").out.split()
+    assert "PongNoFrameskip-v4" not in stepwell("envs").out.split()
+    assert "PongNoFrameskip-v4" in stepwell("envs pong").out.split()
+
+
+def test_envs_tells_scripts_what_is_missing_for_which_env(stepwell: CommandLine) -> None:
+    told = json.loads(stepwell("envs --json").out)
+    assert "ALE/Pong-v5" in told["atari"]
+    assert "Ant-v2" in told["missing"]["gymnasium-robotics"]
+    assert "Ant-v2" not in told["ready"]
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+def test_what_is_called_ready_can_be_made() -> None:
+    for name in catalogue().ready:
+        gymnasium.make(name).close()
+
+
+def test_of_several_versions_the_newest_is_suggested() -> None:
+    for version in (9, 10):
+        gymnasium.register(f"Quagmire-v{version}", entry_point="support.envs.fakes:CounterEnv")
+    try:
+        assert nearest("quagmyre") == ["Quagmire-v10"]
+    finally:
+        for version in (9, 10):
+            del gymnasium.registry[f"Quagmire-v{version}"]
+
+
+def test_nothing_is_suggested_where_nothing_is_near() -> None:
+    assert nearest("zzzzzzzz") == []
+
+
+def test_envs_tells_emulators_with_versions_and_what_to_install(stepwell: CommandLine) -> None:
+    told = json.loads(stepwell("envs --json").out)["nes"]
+    assert told["installed"] == installed_backends()
+    assert {*told["installed"], *told["missing"]} == {"cynes", "nes-py", "stable-retro"}
+    assert all("pip install 'stepwell[" in cure for cure in told["missing"].values())
+
+
+def test_envs_nes_lists_the_emulators(stepwell: CommandLine) -> None:
+    lines = stepwell("envs nes").out.splitlines()
+    there = [f"{name} {version}" for name, version in installed_backends().items()]
+    assert lines[: len(there)] == there
+    assert len(lines) == 3
+    assert all(": pip install" in line for line in lines[len(there) :])
+
+
+def test_names_of_envs_for_other_programs_are_not_mixed_with_emulators(
+    stepwell: CommandLine,
+) -> None:
+    assert "cynes" not in stepwell("envs").out
+    assert "cynes" not in stepwell("envs pong").out
+
+
+@pytest.mark.parametrize("pattern", ["", " nes"])
+def test_a_terminal_shows_emulators_in_a_group_with_what_they_are_for(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    monkeypatch.setenv("COLUMNS", "100")
+    text = stepwell(f"envs{pattern}").out
+    group = text[text.index("NES cartridges") :].splitlines()
+    assert "stepwell collect game.nes --backend NAME" in group[0]
+    there = [f"{name} {version}" for name, version in installed_backends().items()]
+    assert [line.strip() for line in group[1 : 1 + len(there)]] == there
+    assert sum(": pip install 'stepwell[" in line for line in group) == 3 - len(there)
+    assert ("Gymnasium's" in text) == (not pattern)
+
+
+def test_an_emulator_is_found_by_part_of_its_name() -> None:
+    there = Catalogue((), (), (), {}, Emulators({"cynes": "1"}, {"stable-retro": "pip"}))
+    assert matching(there, "RETRO").nes == Emulators({}, {"stable-retro": "pip"})
+    assert matching(there, "NES").nes == there.nes
+    assert matching(there, "pong").nes == Emulators()
+
+
+@pytest.mark.parametrize(
+    "panel", ["Atari and NES games", "Atari games only", "NES cartridges only"]
+)
+def test_the_help_has_a_panel_for_each_kind_of_game(stepwell: CommandLine, panel: str) -> None:
+    assert f"─ {panel} ─" in stepwell("collect --help").out
+
+
+def test_the_help_teaches_cartridges_by_an_example(stepwell: CommandLine) -> None:
+    text = stepwell("collect --help").out
+    assert "stepwell collect game.nes --game map.toml --episodes 50 --out runs/game" in text
+    assert "stepwell collect game.nes" in stepwell("--help").out
