@@ -114,13 +114,13 @@ def merge(
             raise ValueError(
                 "merge: expected two stores or more, got one; name another, or use stepwell copy"
             )
-        seen: set[Path] = set()
+        seen: dict[Path, Path] = {}
         for folder in folders:
-            if folder.resolve() in seen:
+            first = seen.setdefault(folder.resolve(), folder)
+            if first is not folder:
                 raise ValueError(
-                    f"merge: expected different stores, got {folder} twice; name each once"
+                    f"merge: expected different stores, got {first} twice; name each once"
                 )
-            seen.add(folder.resolve())
         _copy(
             "merge",
             folders,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -345,8 +346,7 @@ def import_data(
         ValueError: An argument makes no sense, or the data set is not what it should be; nothing
             was written.
     """
-    is_inside = out is not None and out.resolve().is_relative_to(Path(source).resolve())
-    if from_ == _MEMMAP and is_inside:
+    if from_ == _MEMMAP and out is not None and _is_inside(out, source):
         raise ValueError(
             f"--out {out}: expected a folder outside of {source}, which is only read; choose "
             f"another folder"
@@ -420,6 +420,11 @@ def convert_folder(
         print_json({**report.to_json(), "source": str(source), "path": str(out)})
     elif not quiet:
         _print_conversion(report, out)
+
+
+def _is_inside(path: Path, folder: str) -> bool:
+    """Return True for a path in a folder; unlike `Path.resolve` it accepts links in a circle."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 # Progress and summaries.

@@ -1,15 +1,15 @@
-"""Faults at the system calls of the real commands: nothing is lost, nothing half made is left."""
+"""Faults at the system calls of the real commands: nothing is lost, nothing incomplete is left."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.crash.command_faults import SCENARIOS, Scenario, run_cases
+from support.crash.command_faults import SCENARIOS, Scenario, Yield, run_cases
 from support.crash.command_mutants import BUGS
 from support.crash.failing_calls import FAULTS, Commands, Fault, why_not_here
 
@@ -34,9 +34,24 @@ def commands_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Generator[C
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_fault_at_a_call_drawn_by_lot(commands: Commands, tmp_path: Path, name: str) -> None:
+def test_a_fault_at_a_random_call(commands: Commands, tmp_path: Path, name: str) -> None:
     rare = RARE[PLAIN.index(name) % len(RARE)]
     check(commands, tmp_path, needed(name), (KILL, FULL_DISK, IO_ERROR, rare))
+
+
+def ends(calls: int) -> list[int]:
+    """Some calls at the beginning and between, and the last ones."""
+    few = {0, 2, 4, calls // 3, calls // 2, *range(calls - 4, calls)}
+    return sorted(number for number in few if 0 <= number < calls)
+
+
+@pytest.mark.parametrize("name", ["merge", "import npz", "export npz", "export d3rlpy"])
+def test_a_kill_at_the_first_and_the_last_calls(
+    commands: Commands, tmp_path: Path, name: str
+) -> None:
+    counts = check(commands, tmp_path, needed(name), (KILL,), chosen=ends)
+    assert counts["absent"] >= counts["cases"] // 2
+    assert counts["present"] >= 2
 
 
 @pytest.mark.full
@@ -49,7 +64,7 @@ def test_faults_at_every_call(commands: Commands, tmp_path: Path, name: str, fau
 @pytest.mark.full
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 @pytest.mark.parametrize("name", TORCH)
-def test_faults_at_every_call_beside_torch(
+def test_faults_at_every_call_with_torch(
     commands_with_torch: Commands, tmp_path: Path, name: str, fault: Fault
 ) -> None:
     check_every_call(commands_with_torch, tmp_path, needed(name), fault)
@@ -78,9 +93,10 @@ def check(
     faults: tuple[Fault, ...],
     every: int | None = None,
     first: int = 0,
-) -> None:
+    chosen: Callable[[int], Iterable[int]] | None = None,
+) -> Yield:
     counts, wrong = run_cases(
-        scenario, commands, folder / "cases", every=every, first=first, faults=faults
+        scenario, commands, folder / "cases", every=every, first=first, chosen=chosen, faults=faults
     )
     print(scenario.name, dict(counts))
     assert not wrong, "\n".join(wrong)
@@ -88,6 +104,7 @@ def check(
     if KILL in faults:
         assert counts["kill: exit -9"] > 0
     assert counts["cases"] >= len(faults)
+    return counts
 
 
 @pytest.mark.parametrize("name", ["collect", "export npz"])
@@ -115,7 +132,9 @@ def test_a_fork_makes_the_calls_of_a_process_of_its_own(
 def test_a_planted_bug_is_found(commands: Commands, tmp_path: Path, name: str) -> None:
     bug = BUGS[name]
     sound = SCENARIOS[bug.scenario]
-    scenario = replace(sound, arguments=f"command_mutants:planted {name} {sound.arguments}")
+    scenario = replace(
+        sound, arguments=f"support.crash.command_mutants:planted {name} {sound.arguments}"
+    )
     faults = [fault for fault in FAULTS if fault.name == bug.fault]
     _, wrong = run_cases(
         scenario, commands, tmp_path / "cases", every=1, faults=faults, until_wrong=True

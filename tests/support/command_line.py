@@ -1,10 +1,12 @@
-"""Runs the command line within the test's process, and knows what a user might name there."""
+"""Runs the command line within the test's process, with modules that a user might name."""
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -48,7 +50,7 @@ def unmade(): return undefined
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -78,8 +80,15 @@ class CommandLine:
         del sys.modules[name]
 
     def __call__(self, command: str) -> Result:
-        """Run it."""
+        """Run a command."""
         self._capsys.readouterr()
         code = main(command.split())
-        said = self._capsys.readouterr()
-        return Result(code, said.out, said.err)
+        output = self._capsys.readouterr()
+        return Result(code, output.out, output.err)
+
+    def json(self, command: str) -> dict[str, Any]:
+        """Run a command, which must succeed, with ``--json``; return the object that it prints."""
+        result = self(f"{command} --json")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.count("\n") == 1
+        return cast("dict[str, Any]", json.loads(result.out))

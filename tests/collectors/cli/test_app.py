@@ -8,12 +8,7 @@ import stepwell as sw
 from support.command_line import CommandLine
 
 
-@pytest.fixture
-def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
-def test_the_version_is_told(stepwell: CommandLine) -> None:
+def test_the_version_is_printed(stepwell: CommandLine) -> None:
     assert stepwell("--version").out == f"stepwell {sw.__version__}\n"
 
 

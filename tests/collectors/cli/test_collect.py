@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import signal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,19 +25,6 @@ from support.command_line import CommandLine
 from support.envs.fakes import CounterEnv
 
 CARTPOLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 200"
-
-
-@pytest.fixture
-def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
-def collected(stepwell: CommandLine, command: str) -> dict[str, Any]:
-    """What a collect says to a script."""
-    result = stepwell(f"{command} --json")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.count("\n") == 1
-    return cast("dict[str, Any]", json.loads(result.out))
 
 
 def test_collect_fills_a_store_that_python_opens(stepwell: CommandLine) -> None:
@@ -60,7 +46,7 @@ def test_without_a_terminal_it_shows_the_summary_and_no_progress(stepwell: Comma
 
 
 def test_json_is_one_object_with_what_makes_the_data_again(stepwell: CommandLine) -> None:
-    said = collected(stepwell, f"{CARTPOLE} --out a --seed 7")
+    said = stepwell.json(f"{CARTPOLE} --out a --seed 7")
     assert (said["seed"], said["num_envs"], said["env"], said["path"]) == (7, 4, "CartPole-v1", "a")
     assert said["episodes"] == len(said["returns"]) > 0
     assert said["session"]["recipe"]["id"] == "CartPole-v1"
@@ -72,40 +58,39 @@ def test_quiet_says_nothing(stepwell: CommandLine) -> None:
 
 
 def test_the_seed_that_was_drawn_makes_the_same_data(stepwell: CommandLine) -> None:
-    drawn = collected(stepwell, f"{CARTPOLE} --out a")
-    again = collected(stepwell, f"{CARTPOLE} --out b --seed {drawn['seed']}")
+    drawn = stepwell.json(f"{CARTPOLE} --out a")
+    again = stepwell.json(f"{CARTPOLE} --out b --seed {drawn['seed']}")
     assert again["digest"] == drawn["digest"]
-    other = collected(stepwell, f"{CARTPOLE} --out c --seed {drawn['seed'] + 1}")
+    other = stepwell.json(f"{CARTPOLE} --out c --seed {drawn['seed'] + 1}")
     assert other["digest"] != drawn["digest"]
 
 
 def test_the_number_of_workers_does_not_change_the_data(stepwell: CommandLine) -> None:
     digests = {
-        collected(stepwell, f"{CARTPOLE} --out {n} --seed 1 --workers {n}")["digest"]
-        for n in (0, 1, 2)
+        stepwell.json(f"{CARTPOLE} --out {n} --seed 1 --workers {n}")["digest"] for n in (0, 1, 2)
     }
     assert len(digests) == 1
 
 
 def test_the_number_of_threads_does_not_change_the_data_of_a_game(stepwell: CommandLine) -> None:
     digests = {
-        collected(
-            stepwell, f"collect Pong --num-envs 2 --steps 80 --seed 1 --workers {n} --out {n}"
-        )["digest"]
+        stepwell.json(f"collect Pong --num-envs 2 --steps 80 --seed 1 --workers {n} --out {n}")[
+            "digest"
+        ]
         for n in (1, 2)
     }
     assert len(digests) == 1
 
 
 def test_episodes_are_counted_exactly(stepwell: CommandLine) -> None:
-    said = collected(stepwell, "collect CartPole-v1 --workers 0 --episodes 5 --out a --seed 0")
+    said = stepwell.json("collect CartPole-v1 --workers 0 --episodes 5 --out a --seed 0")
     assert said["episodes"] == 5
 
 
 def test_resume_goes_on_with_ids_seeds_and_number_of_envs(stepwell: CommandLine) -> None:
-    first = collected(stepwell, f"{CARTPOLE} --out a --seed 7")
+    first = stepwell.json(f"{CARTPOLE} --out a --seed 7")
     resumed = "collect CartPole-v1 --workers 0 --steps 100 --out a --resume"
-    second = collected(stepwell, resumed)
+    second = stepwell.json(resumed)
     assert (second["num_envs"], second["seed"]) == (4, 7)
     assert second["total_steps"] == first["steps"] + second["steps"]
     assert second["digest"] != first["digest"]
@@ -125,13 +110,13 @@ def test_a_run_in_two_parts_can_be_made_again(stepwell: CommandLine) -> None:
     digests: list[str] = []
     for folder in ("a", "b"):
         stepwell(f"{CARTPOLE} --out {folder} --seed 7")
-        digests.append(collected(stepwell, f"{CARTPOLE} --out {folder} --resume")["digest"])
+        digests.append(stepwell.json(f"{CARTPOLE} --out {folder} --resume")["digest"])
     assert digests[0] == digests[1]
 
 
 def test_resume_of_nothing_begins(stepwell: CommandLine) -> None:
     # So that a job's one command can be run again and again, whether or not it was killed before.
-    assert collected(stepwell, f"{CARTPOLE} --out a --resume")["steps"] >= 200
+    assert stepwell.json(f"{CARTPOLE} --out a --resume")["steps"] >= 200
 
 
 def test_a_store_is_not_added_to_by_accident(stepwell: CommandLine) -> None:
@@ -145,7 +130,7 @@ def test_a_store_is_not_added_to_by_accident(stepwell: CommandLine) -> None:
 def test_a_policy_of_the_current_folder_is_used_and_its_extras_are_stored(
     stepwell: CommandLine,
 ) -> None:
-    said = collected(stepwell, f"{CARTPOLE} --out a --policy mine:Agent")
+    said = stepwell.json(f"{CARTPOLE} --out a --policy mine:Agent")
     assert said["session"]["policy"] == "mine.Agent"
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         episode = next(replay.iter_episodes())
@@ -154,7 +139,7 @@ def test_a_policy_of_the_current_folder_is_used_and_its_extras_are_stored(
 
 
 def test_a_policy_with_a_state_is_given_it(stepwell: CommandLine) -> None:
-    collected(stepwell, f"{CARTPOLE} --out a --policy mine:Counting")
+    stepwell.json(f"{CARTPOLE} --out a --policy mine:Counting")
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         for episode in replay.iter_episodes():
             steps = episode.steps
@@ -162,19 +147,19 @@ def test_a_policy_with_a_state_is_given_it(stepwell: CommandLine) -> None:
 
 
 def test_an_env_of_the_current_folder_can_be_collected_from(stepwell: CommandLine) -> None:
-    said = collected(stepwell, "collect mine:counter --workers 0 --steps 40 --out a")
+    said = stepwell.json("collect mine:counter --workers 0 --steps 40 --out a")
     assert set(said["lengths"]) == {5}
 
 
 def test_an_id_without_version_means_the_newest(stepwell: CommandLine) -> None:
-    said = collected(stepwell, "collect CartPole --workers 0 --steps 8 --out a")
+    said = stepwell.json("collect CartPole --workers 0 --steps 8 --out a")
     assert said["session"]["recipe"]["id"] == "CartPole-v1"
 
 
 @pytest.mark.parametrize("name", ["Pong", "ALE/Pong-v5"])
 def test_a_game_is_made_with_the_knobs_that_were_given(stepwell: CommandLine, name: str) -> None:
     knobs = "--size 42x36 --frame-stack 2 --frame-skip 3 --sticky 0 --rgb --noop-max 0 --pool none"
-    said = collected(stepwell, f"collect {name} --num-envs 1 --steps 3 --out a {knobs}")
+    said = stepwell.json(f"collect {name} --num-envs 1 --steps 3 --out a {knobs}")
     recipe = said["session"]["recipe"]
     assert (recipe["game"], recipe["backend"]) == ("pong", "native")
     assert (recipe["size"], recipe["frame_stack"], recipe["frame_skip"]) == ([42, 36], 2, 3)
@@ -184,11 +169,11 @@ def test_a_game_is_made_with_the_knobs_that_were_given(stepwell: CommandLine, na
 
 def test_a_knob_that_needs_the_python_backend_chooses_it(stepwell: CommandLine) -> None:
     command = "collect Breakout --num-envs 1 --workers 0 --steps 3 --out a --life-loss end"
-    assert collected(stepwell, command)["session"]["recipe"]["backend"] == "python"
+    assert stepwell.json(command)["session"]["recipe"]["backend"] == "python"
 
 
 def test_info_fields_are_stored_in_the_kind_that_they_have(stepwell: CommandLine) -> None:
-    collected(stepwell, "collect Breakout --num-envs 1 --steps 3 --out a --info lives --info x=nan")
+    stepwell.json("collect Breakout --num-envs 1 --steps 3 --out a --info lives --info x=nan")
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         episode = next(replay.iter_episodes())
         assert episode.fields["info/lives"].tolist() == [5, 5, 5, 5]
@@ -236,7 +221,7 @@ def test_a_failure_before_the_first_step_leaves_a_link_and_its_folder(
     assert "raised ZeroDivisionError: planted at step 1" in result.err
     assert (Path("link").readlink(), Path("link2").readlink()) == (Path("there"), Path("link"))
     assert not list(Path("there").iterdir())
-    assert collected(stepwell, f"{CARTPOLE} --out {name}")["steps"] >= 200
+    assert stepwell.json(f"{CARTPOLE} --out {name}")["steps"] >= 200
     assert DiskStorage.exists("there")
 
 
@@ -249,7 +234,7 @@ def test_a_link_to_nothing_is_refused(stepwell: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-def test_of_two_that_begin_at_once_the_second_is_told_who_writes(
+def test_of_two_that_begin_at_once_the_second_names_the_writer(
     is_done: bool, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others: list[sw.SequenceReplayBuffer] = []
@@ -283,7 +268,7 @@ def test_of_two_that_begin_at_once_the_second_is_told_who_writes(
 
 
 def on_disk(path: str = "a") -> str:
-    """What a reader finds, in the words of the command."""
+    """The note of what is kept, from what a reader finds."""
     with sw.SequenceReplayBuffer.open(path, read_only=True) as replay:
         ended = sum(not episode.cut[-1] for episode in replay.iter_episodes())
         return f"kept: {len(replay):,} steps, {ended:,} ended episodes, in {path}"
@@ -291,7 +276,7 @@ def on_disk(path: str = "a") -> str:
 
 @pytest.mark.parametrize("more", range(4))
 @pytest.mark.parametrize("place", [(SegmentWriter, "commit"), (ChunkIndex, "append")])
-def test_ctrl_c_twice_in_the_midst_of_a_write_tells_what_is_stored(
+def test_ctrl_c_twice_in_the_midst_of_a_write_reports_what_is_stored(
     place: tuple[type, str], more: int, stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, flush, calls = getattr(*place), ReplayWriter.flush, [0]
@@ -326,7 +311,7 @@ def test_ctrl_c_twice_in_the_midst_of_a_write_tells_what_is_stored(
     assert stepwell(f"{CARTPOLE} --out a --resume").code == 0
 
 
-def test_ctrl_c_after_the_last_step_tells_that_all_is_stored(
+def test_ctrl_c_after_the_last_step_reports_that_all_is_stored(
     stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close = sw.Collector.close
@@ -368,7 +353,7 @@ def spaces_of(env: gym.Env[Any, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
 
 
 def test_a_failed_resume_takes_nothing_away(stepwell: CommandLine) -> None:
-    steps = collected(stepwell, f"{CARTPOLE} --out a --policy mine:zeros")["steps"]
+    steps = stepwell.json(f"{CARTPOLE} --out a --policy mine:zeros")["steps"]
     assert stepwell(f"{CARTPOLE} --out a --resume --policy mine:wide").code == 2
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         assert replay.steps == steps

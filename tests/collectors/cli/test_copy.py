@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -28,15 +27,10 @@ from stepwell.buffers import (
 from stepwell.collectors.cli.app import main
 from stepwell.collectors.cli.info import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
-from support.command_line import CommandLine, Result
+from support.command_line import CommandLine
 from support.rows.labelled_rows import SPEC, told, whole
 
 POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 300"
-
-
-@pytest.fixture
-def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +44,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pole(stepwell: CommandLine, stores: Path) -> CommandLine:
-    """A command line beside two stores, a file and a folder that is in use."""
+    """A command line next to two stores, a file and a folder that is in use."""
     for name in "ab":
         shutil.copytree(stores / name, name)
     Path("file").write_text("precious")
@@ -72,13 +66,6 @@ def files(path: str) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in Path(path).iterdir()}
 
 
-def said(result: Result) -> dict[str, Any]:
-    """What a command says to a script."""
-    assert (result.code, result.err) == (0, "")
-    assert result.out.count("\n") == 1
-    return cast("dict[str, Any]", json.loads(result.out))
-
-
 def test_copy_gives_the_same_rows_and_the_same_digest(pole: CommandLine) -> None:
     before = files("a")
     result = pole("copy a --out new/copy")
@@ -96,7 +83,7 @@ def test_copy_gives_the_same_rows_and_the_same_digest(pole: CommandLine) -> None
 
 
 def test_copy_keeps_fields_in_another_way(pole: CommandLine) -> None:
-    facts = said(pole("copy a --out copy --codec observation=zstd --codec reward=raw --json"))
+    facts = pole.json("copy a --out copy --codec observation=zstd --codec reward=raw")
     with SequenceReplayBuffer.open("copy", read_only=True) as copy:
         codecs: list[Codec] = [field.codec for field in copy.spec.fields]
         assert codecs == ["zstd", "narrow", "raw"]
@@ -104,8 +91,8 @@ def test_copy_keeps_fields_in_another_way(pole: CommandLine) -> None:
     assert facts["digest"] == digest_of(Path("a")) == digest_of(Path("copy"))
 
 
-def test_json_tells_what_was_done(pole: CommandLine) -> None:
-    facts = said(pole("filter a --min-steps 20 --out copy --json"))
+def test_json_reports_what_was_done(pole: CommandLine) -> None:
+    facts = pole.json("filter a --min-steps 20 --out copy")
     kept = [one for one in episodes_of("a") if one.steps >= 20]
     assert facts["episodes"] == facts["chosen_episodes"] == len(kept)
     assert facts["steps"] == sum(one.steps for one in kept)
@@ -115,7 +102,7 @@ def test_json_tells_what_was_done(pole: CommandLine) -> None:
 
 
 def test_merge_puts_one_store_after_the_other(pole: CommandLine) -> None:
-    facts = said(pole("merge a b --out both --json"))
+    facts = pole.json("merge a b --out both")
     assert contents("both") == contents("a") + contents("b")
     assert facts["digest"] == digest_of(Path("both"))
     assert [one.id for one in episodes_of("both")] == list(range(facts["episodes"]))
@@ -145,7 +132,7 @@ def test_filter_keeps_what_matches_and_drop_the_rest(
     dropped = [one for one in all_of if rule(one) != (command == "filter")]
     assert kept, "the test needs both"
     assert dropped, "the test needs both"
-    dry = said(pole(f"{command} a {conditions} --dry-run --json"))
+    dry = pole.json(f"{command} a {conditions} --dry-run")
     assert dry["kept"]["episodes"] == [one.id for one in kept]
     assert dry["dropped"]["episodes"] == [one.id for one in dropped]
     for fate, pile in (("kept", kept), ("dropped", dropped)):
@@ -188,11 +175,11 @@ def test_quiet_says_nothing(command: str, pole: CommandLine) -> None:
 
 def test_collect_goes_on_in_a_copy_as_in_the_source(pole: CommandLine) -> None:
     pole("filter a --ended --out new")
-    facts = said(pole("collect CartPole-v1 --workers 0 --steps 40 --out new --resume --json"))
+    facts = pole.json("collect CartPole-v1 --workers 0 --steps 40 --out new --resume")
     assert (facts["seed"], facts["num_envs"]) == (1, 4)
 
 
-def test_info_tells_of_the_copy(pole: CommandLine) -> None:
+def test_info_shows_the_copy(pole: CommandLine) -> None:
     pole("merge a b --out new")
     text = pole("info new").out
     assert "merge of a, b" in text
@@ -229,10 +216,10 @@ def labelled(path: str, spec: Any = SPEC, store: int = 0, **recipe: object) -> N
 )
 def test_metadata_chooses_episodes(conditions: str, ids: list[int], stepwell: CommandLine) -> None:
     labelled("a")
-    assert said(stepwell(f"filter a {conditions} --dry-run --json"))["kept"]["episodes"] == ids
+    assert stepwell.json(f"filter a {conditions} --dry-run")["kept"]["episodes"] == ids
 
 
-def test_stores_of_other_envs_are_merged_only_when_told_so(stepwell: CommandLine) -> None:
+def test_stores_of_other_envs_are_merged_only_on_request(stepwell: CommandLine) -> None:
     labelled("a", frame_skip=4)
     labelled("b", store=1, frame_skip=2)
     result = stepwell("merge a b --out new")
@@ -464,7 +451,7 @@ def test_the_same_run_in_two_stores_is_not_merged_unasked(pole: CommandLine) -> 
     assert "--duplicates skip" in result.err
     assert "--duplicates keep" in result.err
     assert sorted(Path().rglob("*")) == before
-    facts = said(pole("merge a again --out once --duplicates skip --json"))
+    facts = pole.json("merge a again --out once --duplicates skip")
     assert contents("once") == contents("a")
     assert (facts["episodes"], facts["duplicate_episodes"]) == (count, count)
     assert facts["digest"] == digest_of(Path("a"))
@@ -525,7 +512,7 @@ def test_help_teaches_by_examples(stepwell: CommandLine) -> None:
 
 
 def test_the_digest_of_a_filtered_store_is_that_of_its_episodes(pole: CommandLine) -> None:
-    facts = said(pole("filter a --ended --out new --json"))
+    facts = pole.json("filter a --ended --out new")
     digest = Digest()
     for one in episodes_of("a"):
         if not one.cut[-1]:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import gymnasium
 import pytest
 
 from stepwell.collectors.cli.envs import Catalogue, Emulators, catalogue, matching, nearest
 from stepwell.wrappers.nes import installed_backends
 from support.command_line import CommandLine
-
-
-@pytest.fixture
-def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
 
 
 def test_envs_finds_games_and_ids_by_part_of_their_name(stepwell: CommandLine) -> None:
@@ -26,11 +19,11 @@ def test_envs_finds_games_and_ids_by_part_of_their_name(stepwell: CommandLine) -
     assert "PongNoFrameskip-v4" in stepwell("envs pong").out.split()
 
 
-def test_envs_tells_scripts_what_is_missing_for_which_env(stepwell: CommandLine) -> None:
-    told = json.loads(stepwell("envs --json").out)
-    assert "ALE/Pong-v5" in told["atari"]
-    assert "Ant-v2" in told["missing"]["gymnasium-robotics"]
-    assert "Ant-v2" not in told["ready"]
+def test_the_json_of_envs_names_what_is_missing_for_which_env(stepwell: CommandLine) -> None:
+    report = stepwell.json("envs")
+    assert "ALE/Pong-v5" in report["atari"]
+    assert "Ant-v2" in report["missing"]["gymnasium-robotics"]
+    assert "Ant-v2" not in report["ready"]
 
 
 @pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
@@ -53,11 +46,11 @@ def test_nothing_is_suggested_where_nothing_is_near() -> None:
     assert nearest("zzzzzzzz") == []
 
 
-def test_envs_tells_emulators_with_versions_and_what_to_install(stepwell: CommandLine) -> None:
-    told = json.loads(stepwell("envs --json").out)["nes"]
-    assert told["installed"] == installed_backends()
-    assert {*told["installed"], *told["missing"]} == {"cynes", "nes-py", "stable-retro"}
-    assert all("pip install 'stepwell[" in cure for cure in told["missing"].values())
+def test_envs_lists_emulators_with_versions_and_what_to_install(stepwell: CommandLine) -> None:
+    report = stepwell.json("envs")["nes"]
+    assert report["installed"] == installed_backends()
+    assert {*report["installed"], *report["missing"]} == {"cynes", "nes-py", "stable-retro"}
+    assert all("pip install 'stepwell[" in cure for cure in report["missing"].values())
 
 
 def test_envs_nes_lists_the_emulators(stepwell: CommandLine) -> None:

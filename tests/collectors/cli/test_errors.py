@@ -36,7 +36,7 @@ def raised_by(call: Callable[[], object]) -> BaseException:
 
 
 def in_stepwell(source: str, call: Callable[[], object] = lambda: None) -> BaseException:
-    """What code of Stepwell's raises; it may call what was given to it."""
+    """The error that a line of Stepwell's raises; the line may call ``call``."""
     run = function(ROOM / "planted.py", f"def run(call):\n    {source}\n")
     return raised_by(lambda: run(call))
 
@@ -76,7 +76,7 @@ def test_an_error_of_the_code_that_stepwell_runs_is_a_sentence_with_its_place() 
         assert sentence.endswith("--debug shows the traceback")
 
 
-def test_errors_that_tell_of_the_world_are_sentences_wherever_they_come_from() -> None:
+def test_errors_of_the_environment_are_sentences_wherever_they_come_from() -> None:
     assert sentence_of(StoreNotFound("a holds no store")) == "a holds no store"
     no_room = OSError(errno.ENOSPC, "No space left on device", "/tmp/a")
     assert sentence_of(no_room) == "No space left on device (/tmp/a)"
@@ -138,7 +138,7 @@ def test_a_terminal_is_given_no_commands_by_what_a_text_holds(
     assert "field 'a\\x1b[2Jb\\x07\\x9b' of é [/]" in shown
 
 
-def test_who_lacks_memory_is_told_for_what_where_stepwell_knows_it() -> None:
+def test_out_of_memory_says_for_what_where_stepwell_knows_it() -> None:
     planted = in_stepwell("raise MemoryError('episode 3 takes 9 GB')")
     assert sentence_of(planted) == "episode 3 takes 9 GB"
     elsewhere = raised_by(in_users("raise MemoryError"))

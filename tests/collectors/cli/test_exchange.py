@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from stepwell.buffers.bridges import format_names
 from stepwell.collectors.cli.app import main
 from stepwell.collectors.cli.info import digest_of
 from stepwell.collectors.interrupt import InterruptGuard
-from support.command_line import CommandLine, Result
+from support.command_line import CommandLine
 
 POLE = "collect CartPole-v1 --num-envs 4 --workers 0 --steps 300 --seed 1 --quiet --out"
 
@@ -31,7 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stepwell(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> CommandLine:
-    """A command line beside a store, and a folder that is in use."""
+    """A command line next to a store, and a folder that is in use."""
     line = CommandLine(monkeypatch, capsys)
     Path("pole").symlink_to(store)
     Path("full").mkdir()
@@ -41,13 +39,6 @@ def stepwell(
 
 def entries() -> list[str]:
     return sorted(str(path) for path in Path().rglob("*"))
-
-
-def said(result: Result) -> dict[str, Any]:
-    """What a command says to a script."""
-    assert (result.code, result.err) == (0, "")
-    assert result.out.count("\n") == 1
-    return cast("dict[str, Any]", json.loads(result.out))
 
 
 def test_what_is_exported_comes_back_with_the_same_digest(stepwell: CommandLine) -> None:
@@ -76,7 +67,7 @@ def test_what_is_exported_comes_back_with_the_same_digest(stepwell: CommandLine)
     assert stepwell("verify new/store").code == 0
 
 
-def test_dry_runs_tell_and_write_nothing(stepwell: CommandLine) -> None:
+def test_dry_runs_report_and_write_nothing(stepwell: CommandLine) -> None:
     before = entries()
     result = stepwell("export pole --to npz --out arrays --dry-run")
     assert result.out.startswith("would write ")
@@ -92,24 +83,24 @@ def test_dry_runs_tell_and_write_nothing(stepwell: CommandLine) -> None:
 
 
 def test_only_episodes_that_match_are_exported(stepwell: CommandLine) -> None:
-    told = said(stepwell("export pole --to npz --out arrays --cut --json"))
+    report = stepwell.json("export pole --to npz --out arrays --cut")
     with sw.SequenceReplayBuffer.open("pole", read_only=True) as replay:
         cut = sum(not episode.end.is_final for episode in replay.iter_episodes())
-    assert 0 < cut == told["episodes"] == told["chosen_episodes"]
+    assert 0 < cut == report["episodes"] == report["chosen_episodes"]
     assert len(list(Path("arrays").glob("*.npz"))) == cut
     nothing = stepwell("export pole --to npz --out none --min-return 9999")
     assert (nothing.code, nothing.out) == (2, "")
     assert "would be exported, expected at least one" in nothing.err
 
 
-def test_scripts_are_told_everything(stepwell: CommandLine) -> None:
-    told = said(stepwell("export pole --to npz --out arrays --option compress=false --json"))
-    assert (told["format"], told["path"], told["source"]) == ("npz", "arrays", "pole")
+def test_json_contains_everything(stepwell: CommandLine) -> None:
+    report = stepwell.json("export pole --to npz --out arrays --option compress=false")
+    assert (report["format"], report["path"], report["source"]) == ("npz", "arrays", "pole")
     with sw.SequenceReplayBuffer.open("pole", read_only=True) as replay:
         steps = len(replay)
-    assert told["steps"] == told["chosen_steps"] == steps
-    assert told["disk_bytes"] > 0
-    back = said(stepwell("import arrays --from npz --out store --codec observation=zstd --json"))
+    assert report["steps"] == report["chosen_steps"] == steps
+    assert report["disk_bytes"] > 0
+    back = stepwell.json("import arrays --from npz --out store --codec observation=zstd")
     assert (back["path"], back["source"], back["steps"]) == ("store", "arrays", steps)
     assert back["digest"] == digest_of(Path("pole"))
     with sw.SequenceReplayBuffer.open("store", read_only=True) as replay:
@@ -192,9 +183,9 @@ def test_the_formats_are_listed_with_their_options(stepwell: CommandLine) -> Non
     assert one.out.startswith("npz  a file of numpy arrays for each episode")
     assert " ".join(one.out.split()).endswith("stepwell import ... --from npz has no options")
     assert "stack=" in one.out
-    told = said(stepwell("formats npz --json"))
-    assert told["npz"]["export"]["stack"]["values"] == "true or false"
-    assert told["npz"]["export"]["stack"]["default"] == "false"
+    report = stepwell.json("formats npz")
+    assert report["npz"]["export"]["stack"]["values"] == "true or false"
+    assert report["npz"]["export"]["stack"]["default"] == "false"
 
 
 def test_what_was_imported_can_be_drawn_from(stepwell: CommandLine) -> None:

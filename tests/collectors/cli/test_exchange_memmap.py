@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import os
 import pickle
 import shutil
@@ -14,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.collectors.interrupt import InterruptGuard
-from support.command_line import CommandLine, Result
+from support.command_line import CommandLine
 from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 
 FROM = "--from memmap-replay-buffer"
@@ -68,19 +67,12 @@ def write(folder: str, numbered: Numbered, circular: bool = False, unfinished: i
 
 @pytest.fixture
 def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """A command line beside a folder `old` of three episodes."""
+    """A command line next to a folder `old` of three episodes."""
     write("old", [(0, 3), (1, 1), (2, 6)])
     Path("file").write_text("precious")
     Path("full").mkdir()
     Path("full/notes.txt").write_text("precious")
     return CommandLine(monkeypatch, capsys)
-
-
-def said(result: Result) -> dict[str, Any]:
-    """What a command says to a script."""
-    assert (result.code, result.err) == (0, "")
-    assert result.out.count("\n") == 1
-    return cast("dict[str, Any]", json.loads(result.out))
 
 
 def tree(folder: str = ".") -> dict[str, bytes]:
@@ -120,7 +112,7 @@ def assert_buffer(folder: str, expected: Numbered) -> None:
 
 
 def expected_rows(expected: Numbered, flags: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """What rows these episodes are, step by step."""
+    """The rows of these episodes, built step by step."""
     for number, steps in expected:
         fields, meta = tagged(number, steps)
         rows: list[dict[str, Any]] = []
@@ -194,7 +186,7 @@ def test_what_import_wrote_is_a_sound_store(stepwell: CommandLine) -> None:
     stepwell(f"import old {FROM} --out new")
     stepwell(f"import old {FROM} --out rows {ROWS} --option terminated=done")
     for folder in ("new/store-0", "rows"):
-        verified = said(stepwell(f"verify {folder} --json"))
+        verified = stepwell.json(f"verify {folder}")
         assert (verified["is_whole"], verified["episodes"]) == (True, 3)
         assert stepwell(f"info {folder}").code == 0
     text = stepwell("info rows").out
@@ -306,7 +298,7 @@ def test_flags_within_a_stored_episode_make_several_of_it(stepwell: CommandLine)
     assert all(one.metadata == {"task": 3, "goal": [3, 6]} for one in found)
 
 
-def test_without_flags_every_episode_is_cut_and_told_so(stepwell: CommandLine) -> None:
+def test_without_flags_every_episode_is_cut_and_reported_so(stepwell: CommandLine) -> None:
     result = stepwell(f"import old {FROM} --out rows {ROWS}")
     assert "every episode ends with a cut, as no field was named that says how" in result.out
     assert all(one.cut[-1] for one in episodes_of("rows"))
@@ -422,7 +414,7 @@ def test_few_episodes_are_in_memory_at_a_time(
     assert steps[3:] == [1, 2, 3]
 
 
-def test_what_is_left_out_is_told(stepwell: CommandLine) -> None:
+def test_what_is_left_out_is_reported(stepwell: CommandLine) -> None:
     write("ring", [(n, 3) for n in range(5)], circular=True, unfinished=2)
     result = stepwell(f"import ring {FROM} --out new")
     assert (
@@ -430,14 +422,14 @@ def test_what_is_left_out_is_told(stepwell: CommandLine) -> None:
         in result.out
     )
     assert_buffer("new", [(n, 3) for n in range(2, 5)])
-    facts = said(stepwell(f"import ring {FROM} --out rows {ROWS} --json"))
+    facts = stepwell.json(f"import ring {FROM} --out rows {ROWS}")
     left_out, cut = facts["notes"]
     assert left_out == "left out: the episode that was being written in slot 1, 2 steps so far"
     assert cut.startswith("every episode ends with a cut")
 
 
-def test_json_tells_what_was_done(stepwell: CommandLine) -> None:
-    facts = said(stepwell(f"import old {FROM} --out new --json"))
+def test_json_reports_what_was_done(stepwell: CommandLine) -> None:
+    facts = stepwell.json(f"import old {FROM} --out new")
     assert (facts["source"], facts["path"], facts["store"]) == ("old", "new", "new/store-0")
     assert (facts["episodes"], facts["steps"], facts["left_out"]) == (3, 10, [])
     assert (facts["source_episodes"], facts["source_steps"]) == (3, 10)
@@ -712,7 +704,7 @@ def test_the_folder_gets_its_name_after_all_is_on_the_medium(
     assert calls[-2:] == ["rename new", "sync ."]
 
 
-def test_an_episode_that_the_buffer_would_not_take_is_told(stepwell: CommandLine) -> None:
+def test_an_episode_that_the_buffer_would_not_take_is_reported(stepwell: CommandLine) -> None:
     fields = {**FIELDS, "empty": ("float", (0,))}
     config = {
         "max_episodes": 4,

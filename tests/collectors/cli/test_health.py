@@ -13,11 +13,6 @@ from stepwell.collectors.cli.output import LiveLine
 from support.command_line import CommandLine
 
 
-@pytest.fixture
-def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
 def make_store(stepwell: CommandLine, name: str = "a") -> Path:
     command = f"collect CartPole-v1 --workers 0 --steps 400 --out {name} --seed 7 --quiet"
     assert stepwell(command).code == 0
@@ -33,7 +28,7 @@ def damage(file: Path, places: tuple[int, ...] = (600,)) -> None:
     file.write_bytes(data)
 
 
-def test_a_sound_store_is_told_in_one_line(stepwell: CommandLine) -> None:
+def test_a_sound_store_is_reported_in_one_line(stepwell: CommandLine) -> None:
     make_store(stepwell)
     said = stepwell("verify a")
     assert said.code == 0
@@ -43,7 +38,7 @@ def test_a_sound_store_is_told_in_one_line(stepwell: CommandLine) -> None:
     assert stepwell("verify a --quiet").out == ""
 
 
-def test_damage_is_told_with_its_place_and_exit_code_1(stepwell: CommandLine) -> None:
+def test_damage_is_reported_with_its_place_and_exit_code_1(stepwell: CommandLine) -> None:
     file = make_store(stepwell)
     damage(file)
     said = stepwell("verify a --quiet")
@@ -54,7 +49,7 @@ def test_damage_is_told_with_its_place_and_exit_code_1(stepwell: CommandLine) ->
     assert "stepwell repair" in said.out
 
 
-def test_every_damage_and_every_store_is_told(stepwell: CommandLine) -> None:
+def test_every_damage_and_every_store_is_reported(stepwell: CommandLine) -> None:
     make_store(stepwell, "a")
     damage(make_store(stepwell, "b"), (600, 3_000))
     said = stepwell("verify a b --json")
@@ -89,8 +84,8 @@ def test_repair_takes_out_nothing_without_yes(stepwell: CommandLine) -> None:
 def test_repair_of_a_sound_store_says_so(stepwell: CommandLine) -> None:
     make_store(stepwell)
     assert "in order; nothing was damaged" in stepwell("repair a").out
-    told = json.loads(stepwell("repair a --json").out)
-    assert (told["is_done"], told["damages"], told["kept"]) == (True, [], [])
+    report = stepwell.json("repair a")
+    assert (report["is_done"], report["damages"], report["kept"]) == (True, [], [])
 
 
 @pytest.mark.parametrize("command", ["verify nix", "repair nix", "verify .", "repair . --yes"])

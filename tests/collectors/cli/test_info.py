@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,7 @@ from support.command_line import CommandLine
 from support.forged.stores import forge_manifest
 
 
-@pytest.fixture
-def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
-
-
-def test_info_tells_what_reading_every_episode_tells(stepwell: CommandLine) -> None:
+def test_info_shows_what_reading_every_episode_shows(stepwell: CommandLine) -> None:
     for seed in (7, 8):  # two runs: episodes of the first are cut
         stepwell(f"collect CartPole-v1 --workers 0 --steps 300 --out a --seed {seed} --resume")
     found = summary_of(Path("a"))
@@ -74,7 +68,7 @@ def size_line(text: str) -> list[str]:
     return [part.strip() for part in line.removeprefix("size").split(",")]
 
 
-def test_info_shows_what_a_store_tells_as_plain_text(stepwell: CommandLine) -> None:
+def test_info_shows_text_of_a_store_as_plain_text(stepwell: CommandLine) -> None:
     stepwell("collect CartPole-v1 --workers 0 --steps 100 --out a --seed 7")
 
     def forge(body: dict[str, Any]) -> None:
@@ -91,12 +85,12 @@ def test_info_shows_what_a_store_tells_as_plain_text(stepwell: CommandLine) -> N
 def test_the_size_of_a_store_is_that_of_its_files(stepwell: CommandLine) -> None:
     stepwell("collect CartPole-v1 --workers 0 --steps 300 --out a --seed 7")
     disk = sum(path.stat().st_size for path in Path("a").iterdir())
-    told = json.loads(stepwell("info a --json").out)
-    assert told["disk_bytes"] == disk > told["raw_bytes"]
-    assert told["compression"] == told["raw_bytes"] / disk
+    report = stepwell.json("info a")
+    assert report["disk_bytes"] == disk > report["raw_bytes"]
+    assert report["compression"] == report["raw_bytes"] / disk
     on_disk, _, _, ratio = size_line(stepwell("info a").out)
     assert on_disk == f"{format_bytes(disk)} on disk"
-    assert ratio.startswith(f"{disk / told['raw_bytes']:.3g}x larger")
+    assert ratio.startswith(f"{disk / report['raw_bytes']:.3g}x larger")
 
 
 def test_a_ratio_is_written_without_an_exponent() -> None:
@@ -121,7 +115,7 @@ def test_a_store_that_is_smaller_than_its_rows_says_by_how_much(stepwell: Comman
 
 
 @pytest.mark.parametrize("command", ["copy a --out b", "collect CartPole-v1 --steps 9 --out b"])
-def test_what_a_command_wrote_is_told_by_the_size_of_the_files(
+def test_what_a_command_wrote_is_reported_by_the_size_of_the_files(
     stepwell: CommandLine, command: str
 ) -> None:
     stepwell("collect CartPole-v1 --workers 0 --steps 300 --out a --seed 7")
@@ -132,14 +126,12 @@ def test_what_a_command_wrote_is_told_by_the_size_of_the_files(
     assert "x smaller" not in text
 
 
-def test_the_digest_of_a_store_is_the_one_that_collect_told(stepwell: CommandLine) -> None:
-    said = json.loads(
-        stepwell("collect CartPole-v1 --workers 0 --steps 300 --out a --seed 7 --json").out
-    )
-    told = json.loads(stepwell("info a --json --digest").out)
-    assert told["digest"] == said["digest"]
-    assert told["total_steps"] == said["steps"]
-    assert told["returns"]["mean"] == pytest.approx(np.mean(said["returns"]))
+def test_the_digest_of_a_store_is_the_one_that_collect_printed(stepwell: CommandLine) -> None:
+    collected = stepwell.json("collect CartPole-v1 --workers 0 --steps 300 --out a --seed 7")
+    report = stepwell.json("info a --digest")
+    assert report["digest"] == collected["digest"]
+    assert report["total_steps"] == collected["steps"]
+    assert report["returns"]["mean"] == pytest.approx(np.mean(collected["returns"]))
 
 
 def test_info_reads_a_folder_that_cannot_be_written(stepwell: CommandLine) -> None:
@@ -162,7 +154,7 @@ def test_equal_numbers_need_no_histogram() -> None:
     assert histogram("return", np.full(5, 2.0), 60) == []
 
 
-def test_a_recipe_is_told_in_words_that_leave_out_what_nobody_reads() -> None:
+def test_a_recipe_is_described_without_what_nobody_reads() -> None:
     cartridge = {"name": "game.nes", "sha256": "ab" * 32, "mapper": 0, "header": "iNES"}
     recipe = {
         "maker": "make_nes",

@@ -128,15 +128,15 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `make_nes` is asked for; it makes another env."""
-    told: dict[str, Any] = {}
+    """The arguments of `make_nes`, which makes another env."""
+    settings_of: dict[str, Any] = {}
 
     def note(rom: str, num_envs: int, **settings: Any) -> object:
-        told.update(settings, rom=rom, num_envs=num_envs)
+        settings_of.update(settings, rom=rom, num_envs=num_envs)
         return gymnasium.make_vec("CartPole-v1", num_envs)
 
     monkeypatch.setattr(vector, "make_nes", note)
-    return told
+    return settings_of
 
 
 @pytest.mark.usefixtures("stepwell")

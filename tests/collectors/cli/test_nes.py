@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -46,13 +44,6 @@ def first_of(*names: NesBackend) -> NesBackend:
     pytest.skip(f"needs {' or '.join(names)}")
 
 
-def collected(stepwell: CommandLine, command: str) -> dict[str, Any]:
-    """What a collect says to a script."""
-    result = stepwell(f"{command} --json")
-    assert (result.code, result.err) == (0, "")
-    return cast("dict[str, Any]", json.loads(result.out))
-
-
 def version_of(backend: str) -> str:
     return next(version for name, version in installed_backends().items() if name == backend)
 
@@ -60,8 +51,7 @@ def version_of(backend: str) -> str:
 def test_whole_episodes_of_a_cartridge_are_stored_with_its_variables(
     stepwell: CommandLine, backend: str
 ) -> None:
-    said = collected(
-        stepwell,
+    said = stepwell.json(
         f"{PLAY} --backend {backend} --max-frames 60 --episodes 4 --seed 1 --workers 0 --out a "
         f"--info score --info lives",
     )
@@ -81,7 +71,7 @@ def test_a_cartridge_is_known_by_its_first_bytes_too(
     stepwell: CommandLine, fastest: NesBackend
 ) -> None:
     Path("game.nes").rename("Pong")  # also a game's name, but it is a file that is there
-    said = collected(stepwell, f"collect Pong --backend {fastest} --workers 0 --steps 8 --out a")
+    said = stepwell.json(f"collect Pong --backend {fastest} --workers 0 --steps 8 --out a")
     assert said["session"]["recipe"]["cartridge"]["name"] == "Pong"
 
 
@@ -90,11 +80,11 @@ def test_equal_seeds_give_equal_data_whatever_the_number_of_workers(
 ) -> None:
     command = f"{PLAY} --backend {fastest} --noop-max 30 --sticky 0.25 --steps 100"
     digests = {
-        collected(stepwell, f"{command} --seed 1 --workers {workers} --out {workers}")["digest"]
+        stepwell.json(f"{command} --seed 1 --workers {workers} --out {workers}")["digest"]
         for workers in (0, 1, 2)
     }
     assert len(digests) == 1
-    other = collected(stepwell, f"{command} --seed 2 --workers 0 --out other")
+    other = stepwell.json(f"{command} --seed 2 --workers 0 --out other")
     assert other["digest"] not in digests
 
 
@@ -102,9 +92,9 @@ def test_resume_goes_on_with_ids_seeds_and_number_of_envs(
     stepwell: CommandLine, fastest: NesBackend
 ) -> None:
     command = f"{PLAY} --backend {fastest} --noop-max 30 --max-frames 60 --workers 0 --out a"
-    first = collected(stepwell, f"{command} --episodes 4 --seed 7")
+    first = stepwell.json(f"{command} --episodes 4 --seed 7")
     again = command.replace(" --num-envs 2", "")
-    second = collected(stepwell, f"{again} --episodes 4 --resume")
+    second = stepwell.json(f"{again} --episodes 4 --resume")
     assert (second["num_envs"], second["seed"]) == (2, 7)
     assert second["total_steps"] == first["steps"] + second["steps"]
     assert second["digest"] != first["digest"]
@@ -118,7 +108,7 @@ def test_a_store_of_other_envs_is_not_added_to(
     stepwell: CommandLine, fastest: NesBackend, change: str
 ) -> None:
     command = f"{PLAY} --backend {fastest} --workers 0 --steps 8 --out a"
-    collected(stepwell, command)
+    stepwell.json(command)
     result = stepwell(f"{command} --resume {change}")
     assert result.code == 2
     assert "a holds other data" in result.err
@@ -128,7 +118,7 @@ def test_a_store_of_other_envs_is_not_added_to(
 def test_info_says_game_file_hash_and_emulator_and_no_more_of_the_map(
     stepwell: CommandLine, fastest: NesBackend
 ) -> None:
-    collected(stepwell, f"{PLAY} --backend {fastest} --workers 0 --steps 8 --out a")
+    stepwell.json(f"{PLAY} --backend {fastest} --workers 0 --steps 8 --out a")
     text = " ".join(stepwell("info a").out.split())
     assert "env Stepwell Test (game.nes, sha256 ecd0b80eb430), " in text
     assert f"backend={fastest}, actions=NOOP RIGHT RIGHT+A LEFT" in text
@@ -140,7 +130,7 @@ def test_info_says_game_file_hash_and_emulator_and_no_more_of_the_map(
 def test_info_of_a_cartridge_without_a_map_names_the_file(
     stepwell: CommandLine, fastest: NesBackend
 ) -> None:
-    collected(stepwell, f"collect game.nes --backend {fastest} --workers 0 --steps 8 --out a")
+    stepwell.json(f"collect game.nes --backend {fastest} --workers 0 --steps 8 --out a")
     assert "env game.nes, sha256 ecd0b80eb430, backend" in " ".join(stepwell("info a").out.split())
 
 
@@ -150,7 +140,7 @@ def test_lost_lives_end_episodes_when_asked_to(stepwell: CommandLine, fastest: N
         f"{PLAY} --backend {fastest} --workers 0 --episodes 4 --seed 0 --life-loss end "
         f"--info lives --out a"
     ).replace("--actions game", "--actions NOOP,SELECT")
-    assert collected(stepwell, command)["episodes"] == 4
+    assert stepwell.json(command)["episodes"] == 4
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         ended = [one for one in replay.iter_episodes() if one.terminated[-1]]
     assert len(ended) >= 4
@@ -164,21 +154,21 @@ def test_episodes_begin_at_a_saved_snapshot(stepwell: CommandLine) -> None:
     env = sw.NesEnv("game.nes", backend=backend, game="game.toml", actions=["NOOP", "SELECT"])
     env.reset()
     for action in (1, 0, 0):
-        _, _, _, _, told = env.step(action)
+        _, _, _, _, report = env.step(action)
     env.snapshot().save("later.state")
     env.close()
     command = f"collect game.nes --game game.toml --backend {backend} --workers 0 --steps 8"
-    collected(stepwell, f"{command} --start later.state --info lives --out a")
+    stepwell.json(f"{command} --start later.state --info lives --out a")
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         lives = next(replay.iter_episodes()).fields["info/lives"]
-    assert lives[0] == told["lives"] < 3
+    assert lives[0] == report["lives"] < 3
     text = " ".join(stepwell("info a").out.split())
     assert re.search(r", start=[0-9a-f]{12}, ", text)
 
 
 def test_memory_can_be_observed(stepwell: CommandLine, fastest: NesBackend) -> None:
     command = f"collect game.nes --backend {fastest} --workers 0 --steps 8 --ram --frame-stack 1"
-    collected(stepwell, f"{command} --out a")
+    stepwell.json(f"{command} --out a")
     with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
         assert next(replay.iter_episodes()).observation.shape[-1] == 2048
 

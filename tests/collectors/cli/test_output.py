@@ -45,7 +45,7 @@ def line(*, goal: Goal = STEPS, width: int = 300, **facts: int) -> str:
     return fitted(progress_parts(report(**facts), goal), width).plain
 
 
-def test_the_live_line_tells_how_far_how_fast_how_good_how_large_and_how_long() -> None:
+def test_the_live_line_shows_how_far_how_fast_how_good_how_large_and_how_long() -> None:
     assert line().strip() == (
         "50%  50,000 / 100,000 steps  5,000 steps/s  20,000 frames/s  61 episodes  return -20.0  "
         "rows of 2.5 MB 141x smaller  0:10 left"
@@ -62,7 +62,7 @@ def test_progress_towards_episodes_counts_episodes() -> None:
     assert text.endswith("0:10 left")
 
 
-def test_before_the_first_step_there_is_no_time_to_tell() -> None:
+def test_before_the_first_step_no_time_is_shown() -> None:
     assert "left" not in line(steps=0, episodes=0)
     assert "return" not in line(steps=0, episodes=0)
 

@@ -118,7 +118,7 @@ def test_for_scripts_there_is_no_progress_in_a_terminal_either(option: str) -> N
 
 
 def in_terminal(columns: int, *arguments: str) -> str:
-    """What a command writes to a terminal of that width."""
+    """Return the output of a command in a terminal of that width."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}

@@ -24,6 +24,7 @@ import stepwell as sw
 from stepwell.buffers import Chunk, DiskStorage, End, StoreFailed, copy_episodes, verify
 from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.buffers.curation import episode_writer
 from stepwell.collectors.cli.app import main
 from support.crash.crash_truth import Wrong, promised, require
 from support.crash.disk_faults import NoSyncFiles
@@ -31,11 +32,11 @@ from support.crash.failing_calls import FAULTS, Commands, Fault, Outcome
 from support.exchanged_stores import tagged_store
 from support.libraries.original_memmap import OriginalWriter, tagged
 
-__all__ = ["SCENARIOS", "Case", "Scenario", "Yield", "run_cases"]
+__all__ = ["SCENARIOS", "Case", "Scenario", "Yield", "in_small_chunks", "run_cases"]
 
 _SENTENCE = re.compile(r"stepwell: .+\n")
 _KEPT = re.compile(r"kept: ([0-9,]+) steps, ([0-9,]+) ended episodes")
-# Of a flush that fails in one of these nobody knows whether it is stored.
+# A flush that fails in one of these may or may not be stored.
 _FLUSHING = re.compile(r"(pwrite|fdatasync) /out/segment-[0-9]+\.bin")
 _OVER = End.TERMINATED | End.TRUNCATED
 
@@ -109,7 +110,7 @@ class Case:
 
     @property
     def target(self) -> Path:
-        """What the command makes or changes."""
+        """Path that the command makes or changes."""
         return self.folder / self.scenario.target
 
     @property
@@ -148,6 +149,7 @@ def run_cases(
     *,
     every: int | None = None,
     first: int = 0,
+    chosen: Callable[[int], Iterable[int]] | None = None,
     faults: Sequence[Fault] = FAULTS,
     until_wrong: bool = False,
     seed: int = 0,
@@ -160,6 +162,7 @@ def run_cases(
         folder: Where.
         every: Each fault happens at every n-th call; None draws one call for each.
         first: The first of these calls.
+        chosen: Instead: returns the numbers of the calls, given how many there are.
         faults: What happens.
         until_wrong: End with the first case in which something does not hold.
         seed: For what is drawn.
@@ -177,6 +180,8 @@ def run_cases(
     for fault in faults:
         calls = sum(call.takes_room or not fault.needs_room for call in done.calls)
         numbers: Iterable[int] = range(first, calls, every) if every else [rng.randrange(calls)]
+        if chosen is not None:
+            numbers = chosen(calls)
         for number in numbers:
             place = folder / "case"
             shutil.copytree(before, place)
@@ -186,6 +191,7 @@ def run_cases(
             case = Case(scenario, commands, place, before, reference, fault, number, outcome)
             counts["cases"] += 1
             counts[f"{fault.name}: exit {outcome.code}"] += 1
+            counts["present" if case.target.exists() else "absent"] += 1
             try:
                 _check_end(case)
                 scenario.check(case)
@@ -249,7 +255,7 @@ def stored(store: Path) -> dict[int, Known]:
 
 
 def content(path: Path) -> object:
-    """What a data set is, but for the times and numbers that are noted in a store."""
+    """The contents of a data set, without the times and numbers that a store records."""
     if DiskStorage.exists(path):
         return list(stored(path).values())
     if path.is_dir():
@@ -277,7 +283,7 @@ def _temporary(folder: Path) -> list[str]:
 
 
 def check_all_or_nothing(case: Case) -> None:
-    """What the command makes is complete or not there, and nothing else has changed."""
+    """The result is complete or absent, and nothing else has changed."""
     made, before, now = _content_made(case.made), _tree_before(case.before), tree(case.folder)
     name = case.scenario.target
     changed = [each for each, data in before.items() if now.get(each) != data]
@@ -288,22 +294,36 @@ def check_all_or_nothing(case: Case) -> None:
     if is_there:
         require(content(case.target) == made, f"{name} is there, but not complete")
     require(is_there or not case.is_complete, "exit code 0, but nothing was made")
+    new = sorted(now.keys() - before.keys())
+    rest = [each for each in new if not (is_there and _belongs(each, name))]
+    if case.fault.is_kill and is_there:
+        part = f"{name}.part"
+        require(set(rest) <= {part, f"{part}/UNFINISHED"}, f"left next to the result: {rest}")
     can_remove = not case.fault.is_broken_disk and not (case.fault.is_failure and case.is_removing)
     if not case.fault.is_kill and can_remove:
-        new = sorted(now.keys() - before.keys())
-        left = new if not is_there else [n for n in new if f"{n}/".partition("/")[0] != name]
-        require(not left, f"left behind: {left}")
+        require(not rest, f"left behind: {rest}")
     if not is_there and now != before:  # else the next run is what the first one was
         case.again()
         require(content(case.target) == made, "the next run made something else")
         require(not _temporary(case.folder), f"the next run left {_temporary(case.folder)}")
 
 
+def _belongs(path: str, target: str) -> bool:
+    """Return True for the target, what is in it, and the folders above it."""
+    return path == target or path.startswith(f"{target}/") or target.startswith(f"{path}/")
+
+
+def in_small_chunks(*arguments: str) -> None:
+    """Run a command that stores 30 rows at a time, so that it makes more calls."""
+    episode_writer._CHUNK_ROWS = 30
+    sys.exit(main(arguments))
+
+
 # Collecting
 
 
 def check_collected(case: Case) -> None:
-    """What was flushed is there, bit by bit; what is said to be kept is; the store goes on."""
+    """Flushed rows are stored bit by bit, the error is true, and the next run continues."""
     found, had = stored(case.target), _stored_before(case.before / case.scenario.target)
     whole = _whole_run(case)
     for number, one in found.items():
@@ -335,7 +355,7 @@ def check_collected(case: Case) -> None:
 
 
 def _whole_run(case: Case) -> Mapping[int, Known]:
-    """What the command collects without a fault, before anything is evicted."""
+    """Everything that the command collects without a fault, before anything is evicted."""
     if not case.scenario.is_ring:
         return _stored_before(case.made)
     known = case.reference / "whole"
@@ -365,7 +385,7 @@ def _check_beginning(number: int, one: Known, whole: Known) -> None:
 
 
 def _check_sentence(case: Case, new: Mapping[int, Known]) -> None:
-    """What a command says that it has kept is there, and no more."""
+    """The number of steps in the error is the number that is stored."""
     kept = _KEPT.search(case.outcome.err)
     said = tuple(int(text.replace(",", "")) for text in kept.groups()) if kept else (0, 0)
     there = sum(one.steps for one in new.values()), sum(one.end.is_final for one in new.values())
@@ -450,6 +470,12 @@ def two_stores(folder: Path) -> None:
         assert main(arguments.split()) == 0
 
 
+def stores_with_duplicates(folder: Path) -> None:
+    """Two small stores, and a third with episodes of the first."""
+    two_stores(folder)
+    assert main(f"filter {folder}/a --ended --out {folder}/good --quiet".split()) == 0
+
+
 def killed_store(folder: Path) -> None:
     """A store of two runs; the second was killed after its first flush."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -507,7 +533,7 @@ def old_replay(folder: Path) -> None:
 
 
 def place_of(name: str) -> str:
-    """What a data set of a format is called."""
+    """The name of a data set of a format."""
     if name == "minari":
         return "./set-v0"
     return "data.h5" if format_of(name).kind == "file" else "data"
@@ -548,6 +574,7 @@ FORMATS: dict[str, tuple[str, ...]] = {  # and what they need
     "iris": ("torch",),
     "diamond": ("torch",),
 }
+_SMALL = f"{__name__}:in_small_chunks"
 _FROM_MEMMAP = "import old --from memmap-replay-buffer"
 _ROWS = (
     "--option observation=state --option action=action --option reward=reward "
@@ -559,8 +586,11 @@ def _collecting(name: str, more: str, prepare: Callable[[Path], None] = nothing)
     return Scenario(name, f"{COLLECT} {more} --out out", prepare, check_collected)
 
 
-def _making(name: str, arguments: str, prepare: Callable[[Path], None]) -> Scenario:
-    return Scenario(name, f"{arguments} --quiet", prepare, check_all_or_nothing)
+def _making(
+    name: str, arguments: str, prepare: Callable[[Path], None], target: str = "out"
+) -> Scenario:
+    command = f"{arguments} --out {target} --quiet"
+    return Scenario(name, command, prepare, check_all_or_nothing, target)
 
 
 def _exchanging(name: str, needs: tuple[str, ...]) -> list[Scenario]:
@@ -579,10 +609,19 @@ _ALL = [
     _collecting("collect with workers", "--workers 2 --steps 1100"),
     _collecting("collect into a ring", "--workers 0 --steps 180 --capacity 160"),
     _collecting("collect --resume", "--workers 0 --steps 1100 --resume", killed_store),
-    _making("copy", "copy a --out out", two_stores),
-    _making("merge", "merge a b --out out", two_stores),
-    _making("filter", "filter a --min-steps 20 --out out", two_stores),
-    _making("drop", "drop a --min-steps 20 --out out", two_stores),
+    _making("copy", "copy a", two_stores),
+    _making("copy with another codec", f"{_SMALL} copy a --codec observation=raw", two_stores),
+    _making("merge", f"{_SMALL} merge a b", two_stores),
+    _making(
+        "merge without duplicates",
+        f"{_SMALL} merge a good --duplicates skip",
+        stores_with_duplicates,
+    ),
+    _making("filter", "filter a --min-steps 20", two_stores),
+    _making(
+        "filter into a new folder", f"{_SMALL} filter a --min-steps 15", two_stores, "deep/out"
+    ),
+    _making("drop", "drop a --min-steps 20", two_stores),
     Scenario("repair", "repair out --quiet", killed_store, check_repaired),
     Scenario("repair --yes", "repair out --yes --quiet", damaged_store, check_repaired),
     Scenario(
@@ -591,8 +630,8 @@ _ALL = [
         ring_with_checkpoint,
         check_checkpoint,
     ),
-    _making("import memmap-replay-buffer", f"{_FROM_MEMMAP} --out out", old_replay),
-    _making("import memmap-replay-buffer as rows", f"{_FROM_MEMMAP} --out out {_ROWS}", old_replay),
+    _making("import memmap-replay-buffer", _FROM_MEMMAP, old_replay),
+    _making("import memmap-replay-buffer as rows", f"{_FROM_MEMMAP} {_ROWS}", old_replay),
     *(scenario for name, needs in FORMATS.items() for scenario in _exchanging(name, needs)),
 ]
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

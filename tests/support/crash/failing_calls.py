@@ -166,7 +166,7 @@ class Commands:
         self._env = os.environ | {
             "LD_PRELOAD": str(library),
             "FAILING_CALLS": str(state),
-            "PYTHONPATH": os.pathsep.join([str(_SOURCE.parent), *sys.path[1:]]),
+            "PYTHONPATH": os.pathsep.join([str(_SOURCE.parents[2]), *sys.path[1:]]),
             "COLUMNS": "1000",
         }
         self._server: subprocess.Popen[str] | None = None
