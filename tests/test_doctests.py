@@ -33,7 +33,6 @@ NEEDS = {
         ],
         "stable_baselines3",
     ),
-    "stepwell.buffers.dropin.memmap.video": "av",
     **dict.fromkeys(
         [f"{NES}{name}" for name in ("emulators", "env", "snapshot", "vector")], "cynes"
     ),

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Source, Writer
-from stepwell.buffers.dropin.memmap.original import OriginalFolder
-from stepwell.buffers.dropin.memmap.transition_rows import RowNames, TransitionRows
-from stepwell.buffers.episode import Episode
+from stepwell.buffers.dropin.memmap.config import Config, MemmapField, to_plain
+from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
+from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.spec import Spec
+from stepwell.buffers.spec import Field, Spec, default_codec
 from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["MemmapFormat", "MemmapImport", "left_out_notes"]
+
+_SCALAR: Final = ((), (1,))
+_OBSERVED: Final = Field("info/observed", "bool", (), "narrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class MemmapFormat(Format):
 class _Reader:
     def __init__(self, original: OriginalFolder, options: MemmapImport) -> None:
         self._original = original
-        self._rows = TransitionRows(original.config, _row_names(original, options))
+        self._rows = _TransitionRows(original.config, options)
         self._has_flags = (options.terminated, options.truncated) != (None, None)
         self._episodes = 0
 
@@ -108,17 +113,9 @@ class _Reader:
     def __iter__(self) -> Iterator[Episode]:
         self._episodes = 0
         for stored in self._original:
-            for chunk in self._rows.chunks(stored, self._episodes):
+            for episode in self._rows.episodes(stored, self._episodes):
                 self._episodes += 1
-                yield Episode(
-                    spec=self.spec,
-                    id=chunk.episode,
-                    stream=chunk.stream,
-                    first_row=chunk.first_row,
-                    end=chunk.end,
-                    fields=chunk.fields,
-                    metadata=chunk.metadata,
-                )
+                yield episode
 
     def close(self) -> None:
         """Nothing is open."""
@@ -129,25 +126,130 @@ def left_out_notes(left_out: Sequence[str]) -> list[str]:
     return [note if note.startswith("not left out") else f"left out: {note}" for note in left_out]
 
 
-def _row_names(original: OriginalFolder, options: MemmapImport) -> RowNames:
-    """Return the names of the fields.
+class _TransitionRows:
+    """Converts original episodes to rows like those of a Collector.
+
+    Rewards and flags move to the row after their step. The original has no observation after an
+    episode's last step: the last row repeats the one before, and its ``info/observed`` is False.
+    Other fields of steps become ``extra/<name>``, fields of episodes become the metadata. A step
+    with a flag ends an episode; the steps after it start another one.
+
+    Args:
+        config: The original's arguments.
+        options: The fields by purpose.
 
     Raises:
-        ValueError: One of those that are needed is missing.
+        ValueError: A field is missing or unknown, has two purposes, or a wrong shape.
     """
-    observation, action, reward = options.observation, options.action, options.reward
-    if observation is None or action is None or reward is None:
-        names = {"observation": observation, "action": action, "reward": reward}
-        missing = next(key for key, name in names.items() if name is None)
-        fields = ", ".join(field.name for field in original.config.fields)
-        raise ValueError(
-            f"{missing}: expected the options observation, action and reward together, got none "
-            f"for {missing}; name all three out of the fields {fields}"
+
+    def __init__(self, config: Config, options: MemmapImport) -> None:
+        fields = config.fields
+        main = {
+            "observation": options.observation,
+            "action": options.action,
+            "reward": options.reward,
+        }
+        missing = [purpose for purpose, name in main.items() if name is None]
+        if missing:
+            raise ValueError(
+                f"{missing[0]}: expected the options observation, action and reward together, got "
+                f"none for {missing[0]}; name all three out of the fields {', '.join(fields)}"
+            )
+        flags = {"terminated": options.terminated, "truncated": options.truncated}
+        self._flags = {flag: name for flag, name in flags.items() if name is not None}
+        self._main = {purpose: name for purpose, name in main.items() if name is not None}
+        _check_purposes(fields, self._main | self._flags)
+        used = {*self._main.values(), *self._flags.values()}
+        self._extras = [name for name in fields if name not in used]
+        self.spec = Spec(
+            (
+                _row_field("observation", fields[self._main["observation"]]),
+                _row_field("action", fields[self._main["action"]]),
+                Field("reward", "float64", (), "narrow"),
+                _OBSERVED,
+                *(_row_field(f"extra/{name}", fields[name]) for name in self._extras),
+            ),
+            "observation",
+            "action",
         )
-    return RowNames(
-        observation=observation,
-        action=action,
-        reward=reward,
-        terminated=options.terminated,
-        truncated=options.truncated,
-    )
+
+    def episodes(self, episode: OriginalEpisode, first_id: int) -> Iterator[Episode]:
+        """Convert an episode: to one, or to more if flags end it before its last step.
+
+        Args:
+            episode: The original's episode.
+            first_id: Id of the first episode; the others follow.
+
+        Raises:
+            ValueError: A flag is neither 0 nor 1.
+        """
+        flags = {flag: _as_bools(flag, name, episode) for flag, name in self._flags.items()}
+        is_last = np.zeros(episode.steps, np.bool_)
+        for values in flags.values():
+            is_last |= values
+        is_last[-1] = True
+        metadata = {name: to_plain(value) for name, value in episode.metadata.items()}
+        start = 0
+        for number, last in enumerate(np.flatnonzero(is_last).tolist()):
+            end = End.NONE
+            for flag, values in flags.items():
+                end |= End[flag.upper()] if values[last] else End.NONE
+            rows = self._rows(episode.fields, slice(start, last + 1))
+            yield Episode(self.spec, first_id + number, 0, 0, end, rows, metadata)
+            start = last + 1
+
+    def _rows(self, fields: Mapping[str, np.ndarray], steps: slice) -> dict[str, np.ndarray]:
+        """Rows of some steps: one more than there are steps."""
+        observation = fields[self._main["observation"]][steps]
+        reward = fields[self._main["reward"]][steps].reshape(-1).astype(np.float64)
+        rows = {
+            "observation": np.concatenate([observation, observation[-1:]]),
+            "action": _with_zeros(fields[self._main["action"]][steps]),
+            "reward": np.concatenate([np.zeros(1), reward]),
+            _OBSERVED.name: np.arange(len(reward) + 1) < len(reward),
+        }
+        return rows | {f"extra/{name}": _with_zeros(fields[name][steps]) for name in self._extras}
+
+
+def _check_purposes(fields: Mapping[str, MemmapField], purposes: Mapping[str, str]) -> None:
+    """Raise ValueError for an unknown field, one with two purposes, or one of a wrong shape."""
+    used: dict[str, str] = {}
+    for purpose, name in purposes.items():
+        if name not in fields:
+            raise ValueError(
+                f"{purpose}: expected one of the fields {', '.join(fields)}, got {name!r}; name "
+                f"another one"
+            )
+        if name in used:
+            raise ValueError(
+                f"{purpose}: expected another field than that of {used[name]}, got {name!r} for "
+                f"both; name two"
+            )
+        used[name] = purpose
+        if purpose not in ("observation", "action") and fields[name].shape not in _SCALAR:
+            raise ValueError(
+                f"{purpose}: expected a field of one number a step, got {name!r} of shape "
+                f"{fields[name].shape}; name another one"
+            )
+
+
+def _row_field(name: str, field: MemmapField) -> Field:
+    return Field(name, field.dtype.name, field.shape, default_codec(field.dtype, field.shape))
+
+
+def _as_bools(flag: str, name: str, episode: OriginalEpisode) -> np.ndarray:
+    """A field of flags as bools [T]."""
+    values = episode.fields[name].reshape(-1)
+    odd = values[(values != 0) & (values != 1)]
+    if odd.size:
+        raise ValueError(
+            f"{flag}: expected 0 or 1 in field {name!r} at every step, got {odd[0]} in slot "
+            f"{episode.slot}; name a field that marks the ends"
+        )
+    bools: np.ndarray = values.astype(np.bool_)
+    return bools
+
+
+def _with_zeros(values: np.ndarray) -> np.ndarray:
+    """Values of steps, and zeros for the last row, in which no action was chosen."""
+    return np.concatenate([values, np.zeros_like(values[:1])])

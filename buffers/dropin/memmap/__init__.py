@@ -1,7 +1,6 @@
-"""Drop-in for memmap-replay-buffer: episodes of declared fields, kept in a folder.
+"""Drop-in for memmap-replay-buffer: episodes of typed fields in a folder.
 
-The names are those of the original, and so is what they do; what is different is told by
-docs/migrate.md.
+Names and behaviour are those of the original; docs/migrate.md lists the differences.
 """
 
 from stepwell.buffers.dropin.memmap.collector import EpisodeCollector
@@ -14,7 +13,6 @@ from stepwell.buffers.dropin.memmap.datasets import (
     ReplayDatasetTrajectory,
 )
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
-from stepwell.buffers.dropin.memmap.video import frames_to_sheet, trajectory_to_video
 
 __all__ = [
     "ConcatReplayBuffer",
@@ -25,6 +23,4 @@ __all__ = [
     "ReplayDatasetTimeWindow",
     "ReplayDatasetTimestep",
     "ReplayDatasetTrajectory",
-    "frames_to_sheet",
-    "trajectory_to_video",
 ]

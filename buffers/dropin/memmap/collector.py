@@ -1,4 +1,4 @@
-"""Gathers the steps of a group of envs, to be learned from in memory or stored as episodes."""
+"""Gathers the steps of several envs, for learning from memory or storing as episodes."""
 
 from __future__ import annotations
 
@@ -7,60 +7,59 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stepwell.buffers.dropin.memmap.datasets import Items
-from stepwell.buffers.dropin.memmap.loading import Finish, make_loader
-from stepwell.buffers.dropin.memmap.named_batch import plain_array, to_device
+from stepwell.buffers.dropin.memmap.config import as_numpy
+from stepwell.buffers.dropin.memmap.datasets import BatchFinish, Items, make_loader, to_device
 from stepwell.buffers.sampling.tensors import load_torch
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-__all__ = ["EpisodeCollector", "EpisodeStore", "FlatRows"]
+__all__ = ["EpisodeCollector", "EpisodeStore"]
 
 
 class EpisodeStore(Protocol):
-    """What a collector needs to know of the buffer that it stores into."""
+    """A buffer, as far as a collector needs it."""
 
     @property
     def fieldnames(self) -> Collection[str]:
-        """Names of what a step has."""
+        """Names of the fields of a step."""
         ...
 
     @property
     def meta_fieldnames(self) -> Collection[str]:
-        """Names of what an episode has."""
+        """Names of the fields of an episode."""
         ...
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shape of one step's value, by name."""
+        """Shape of a step's value, by name."""
         ...
 
     @property
     def meta_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shape of one episode's value, by name."""
+        """Shape of an episode's value, by name."""
         ...
 
     def store_episodes(self, episodes: Sequence[Mapping[str, Any]]) -> Any:
-        """Store episodes, all of them or none."""
+        """Store episodes, all or none."""
         ...
 
 
 class EpisodeCollector:
-    """Gathers steps of several envs side by side, one group an env.
+    """Gathers steps of several envs, one group per env.
 
-    Values stay what they are, tensors or arrays, of whatever dtype, and are copied when they are
-    given. Nothing is taken up of a call that fails.
+    Values are copied and keep their type, tensor or array, and their dtype. A call that fails
+    changes nothing.
 
     Args:
-        replay_buffer: Where `store` puts the episodes.
+        replay_buffer: The buffer that `store` stores the episodes in.
         num_groups: Number of groups N >= 1.
-        fieldnames: Which of the buffer's fields are gathered; None for all.
-        meta_fieldnames: Which of its meta fields; None for all.
-        strict: Refuse names that are not among them; else they are ignored.
+        fieldnames: Fields of steps to gather; None for all of the buffer's.
+        meta_fieldnames: Fields of episodes to gather; None for all of the buffer's.
+        strict: Refuse unknown names; otherwise they are ignored.
 
     Raises:
-        ValueError: There is no group, or the buffer has no such field.
+        ValueError: There is no group, or a field is unknown.
 
     Example:
         >>> import tempfile
@@ -101,46 +100,46 @@ class EpisodeCollector:
         self.clear()
 
     def __len__(self) -> int:
-        """Steps gathered, those of the longest group."""
+        """Steps of the longest group."""
         return self._count
 
     @property
     def lens(self) -> np.ndarray:
-        """[N] int64: steps of each group; fewer than `len` of one that has ended."""
+        """[N] int64: steps of each group; fewer than `len` for a group that has ended."""
         return np.where(self._ended < 0, self._count, self._ended)
 
     @property
     def mask(self) -> np.ndarray:
-        """[N, T] bool: the steps that a group really has."""
+        """[N, T] bool: True for the steps before a group's end."""
         return np.arange(self._count) < self.lens[:, None]
 
     def clear(self) -> None:
-        """Forget what was gathered."""
-        self._steps: dict[str, list[Any]] = {}  # by field, for each step a value [N, *shape]
-        self._meta: dict[str, list[Any]] = {}  # by meta field, for each group a value
+        """Discard the gathered steps."""
+        self._steps: dict[str, list[Any]] = {}  # by field: one value [N, *shape] per step
+        self._meta: dict[str, list[Any]] = {}  # by meta field: one value per group
         self._count = 0
         self._ended = np.full(self.num_groups, -1, np.int64)
         self._some_ended = False
 
     def append(self, **data: Any) -> None:
-        """Take up a step of every group.
+        """Add one step of every group.
 
-        All steps must have the same fields. Of a group that has `end`-ed the value is ignored.
+        All steps must have the same fields. The values of a group that has ended are ignored.
 
         Args:
-            data: By field [N, *shape] or [N, 1, *shape]; by meta field one value for all groups or
-                [N, *shape].
+            data: Fields of steps [N, *shape] or [N, 1, *shape]; meta fields [N, *shape], or one
+                value for all groups.
 
         Raises:
             KeyError: A name is unknown.
             ValueError: A value has another shape, a field is missing or new, or every group has
-                ended; nothing was taken up.
+                ended.
         """
         fields, meta = self._sorted(data)
         values = {name: self._step_of(name, value) for name, value in fields.items()}
-        told = {name: self._meta_of(name, value) for name, value in meta.items()}
+        metas = {name: self._meta_of(name, value) for name, value in meta.items()}
         if not values:
-            self._meta.update(told)
+            self._meta.update(metas)
             return
         self._check_same_fields(values)
         if self._some_ended and (self._ended >= 0).all():
@@ -150,20 +149,19 @@ class EpisodeCollector:
             )
         for name, value in values.items():
             self._steps.setdefault(name, []).append(value)
-        self._meta.update(told)
+        self._meta.update(metas)
         self._count += 1
 
     def extend(self, **trajectories: Any) -> None:
-        """Take up all steps of a field at once, such as advantages that were computed afterwards.
+        """Add all steps of a field at once, for example advantages that were computed later.
 
         Args:
-            trajectories: By field [T, N, *shape]: T steps where nothing was gathered yet, else as
-                many as were. By meta field as in `append`.
+            trajectories: Fields of steps [T, N, *shape], with T the number of gathered steps if
+                there are any. Meta fields as in `append`.
 
         Raises:
             KeyError: A name is unknown.
-            ValueError: A value has another shape, or the field is there already; nothing was taken
-                up.
+            ValueError: A value has another shape, or the field has values already.
         """
         fields, meta = self._sorted(trajectories)
         count = self._count
@@ -176,16 +174,16 @@ class EpisodeCollector:
         self._count = count
 
     def end(self, groups: Any) -> None:
-        """Let groups end with the newest step: what comes for them from now on is ignored.
+        """End groups after the newest step; their later values are ignored.
 
         Args:
-            groups: [N] bool, or the groups' numbers. Those that have ended already stay as they
-                are.
+            groups: [N] bool, or the groups' numbers. Groups that have ended already keep their
+                ends.
 
         Raises:
-            ValueError: It is no such thing, or there is no step yet.
+            ValueError: The groups are invalid, or there is no step yet.
         """
-        chosen = plain_array(groups)
+        chosen = as_numpy(groups)
         numbers = np.arange(self.num_groups)
         is_mask = chosen.dtype == np.bool_ and chosen.shape == numbers.shape
         is_whole = chosen.dtype.kind in "iu" or not chosen.size
@@ -203,9 +201,9 @@ class EpisodeCollector:
         self._some_ended = bool((self._ended >= 0).any())
 
     def groups(self, name: str) -> list[Any]:
-        """What a field is, group by group: N arrays or tensors [T, *shape], each with its own T.
+        """A field by group: N arrays or tensors [T, *shape], each with its own T.
 
-        Of a meta field N values.
+        A meta field has N values.
         """
         if self._is_meta(name):
             return list(self._of(self._meta, name))
@@ -213,7 +211,7 @@ class EpisodeCollector:
         return [values[:length, group] for group, length in enumerate(self.lens.tolist())]
 
     def time_major(self, name: str) -> Any:
-        """A field as [T, N, *shape], 0 where a group has ended; a meta field as [N, *shape]."""
+        """A field as [T, N, *shape], 0 after a group's end; a meta field as [N, *shape]."""
         if self._is_meta(name):
             return _stacked(self._of(self._meta, name))
         values = _stacked(self._of(self._steps, name))
@@ -223,18 +221,18 @@ class EpisodeCollector:
         return values
 
     def env_major(self, name: str) -> Any:
-        """A field as [N, T, *shape], 0 where a group has ended; a meta field as [N, *shape]."""
+        """A field as [N, T, *shape], 0 after a group's end; a meta field as [N, *shape]."""
         values = self.time_major(name)
         return values if self._is_meta(name) else values.swapaxes(0, 1)
 
     def all_data(
         self, fields: Sequence[str] | None = None, device: object = None
     ) -> dict[str, Any]:
-        """What was gathered, [N, T, *shape] by field.
+        """The gathered steps, [N, T, *shape] by field.
 
         Args:
-            fields: Which ones; None for all that were gathered.
-            device: Where tensors go; None leaves them.
+            fields: The fields; None for all that have values.
+            device: Device of the tensors; None leaves them.
 
         Raises:
             ValueError: Nothing was gathered.
@@ -257,17 +255,17 @@ class EpisodeCollector:
         """The steps of all groups in batches [B, *shape], from memory.
 
         Args:
-            batch_size: Steps in a batch.
-            fields: Which ones; None for all that were gathered.
-            filter_fields: Only steps in which these fields have these values.
-            to_named_tuple: Give named tuples of these fields instead of dicts.
-            shuffle: In another order each time.
-            device: Where the tensors go; None leaves them.
-            options: Of PyTorch's DataLoader.
+            batch_size: Steps per batch.
+            fields: The fields; None for all that have values.
+            filter_fields: Only steps whose fields have these values.
+            to_named_tuple: Names of the fields of a named tuple; None for dicts.
+            shuffle: Draw a new order for every pass.
+            device: Device of the tensors; None leaves them.
+            options: Further arguments of DataLoader.
 
         Raises:
             ImportError: PyTorch is not installed.
-            ValueError: Nothing was gathered, or a field's filter is not one number a step.
+            ValueError: Nothing was gathered, or a filtered field is not scalar.
         """
         torch = load_torch("dataloader")
         mask = torch.as_tensor(self.mask)
@@ -277,22 +275,22 @@ class EpisodeCollector:
             wanted &= (self._numbers(data, name) == value).to(wanted.device)
         names = list(data) if fields is None else list(fields)
         rows = {name: self._named(data, name)[wanted.to(data[name].device)] for name in names}
-        finish = Finish(to_named_tuple=to_named_tuple, device=device)
+        finish = BatchFinish(to_named_tuple=to_named_tuple, device=device)
         loading = {"batch_size": batch_size, "shuffle": shuffle, **options}
-        loader: DataLoader[Any] = make_loader(FlatRows(rows), finish, loading)
+        loader: DataLoader[Any] = make_loader(_FlatRows(rows), finish, loading)
         return loader
 
     def store(self, **meta_data: Any) -> None:
-        """Store one episode a group, all of them or none, and forget them.
+        """Store one episode per group, all or none, and clear the collector.
 
         Args:
-            meta_data: By meta field one value for all groups or [N, *shape]; it stands before what
-                `append` was given.
+            meta_data: Meta fields [N, *shape], or one value for all groups; they replace the values
+                of `append`.
 
         Raises:
-            KeyError: A name is no meta field's.
-            ValueError: Nothing was gathered, or the buffer does not take the episodes; they are
-                still here.
+            KeyError: A name is not that of a meta field.
+            ValueError: Nothing was gathered, or the buffer refuses the episodes; the collector
+                keeps them.
         """
         self._check_some()
         fields, meta = self._sorted(meta_data)
@@ -302,9 +300,9 @@ class EpisodeCollector:
                 f"{', '.join(sorted(self.meta_fieldnames)) or 'of which there are none'}; give it "
                 f"to append or extend"
             )
-        told = {**self._meta, **{name: self._meta_of(name, v) for name, v in meta.items()}}
+        metas = {**self._meta, **{name: self._meta_of(name, v) for name, v in meta.items()}}
         episodes: list[dict[str, Any]] = [
-            {name: values[group] for name, values in told.items()}
+            {name: values[group] for name, values in metas.items()}
             for group in range(self.num_groups)
         ]
         for name in self._steps:
@@ -314,7 +312,7 @@ class EpisodeCollector:
         self.clear()
 
     def _sorted(self, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Fields and meta fields apart."""
+        """Split data into fields of steps and meta fields."""
         if data.keys() <= self.fieldnames:
             return dict(data), {}
         known = self.fieldnames | self.meta_fieldnames
@@ -322,7 +320,7 @@ class EpisodeCollector:
         if unknown and self.strict:
             raise KeyError(
                 f"unknown field {unknown[0]!r}: expected some of {', '.join(sorted(known))}; "
-                f"declare it, or collect with strict=False"
+                f"add it to the buffer's fields, or collect with strict=False"
             )
         return (
             {name: value for name, value in data.items() if name in self.fieldnames},
@@ -330,7 +328,7 @@ class EpisodeCollector:
         )
 
     def _step_of(self, name: str, value: Any) -> Any:
-        """A copy of one step's value, [N, *shape]."""
+        """Copy the value of one step, [N, *shape]."""
         array, shape = _copy(value), tuple(self.shapes[name])
         if tuple(array.shape) == (self.num_groups, 1, *shape):
             return array[:, 0]
@@ -343,7 +341,7 @@ class EpisodeCollector:
         return array
 
     def _trajectory_of(self, name: str, value: Any, count: int) -> Any:
-        """A copy of all steps' values, [T, N, *shape]."""
+        """Copy the values of all steps, [T, N, *shape]."""
         array, shape = _copy(value), tuple(self.shapes[name])
         got = tuple(array.shape)
         steps = int(array.shape[0]) if got[1:] == (self.num_groups, *shape) else 0
@@ -355,13 +353,13 @@ class EpisodeCollector:
             )
         if name in self._steps:
             raise ValueError(
-                f"field {name!r}: expected one that was not gathered yet, got one with "
-                f"{self._count} steps; store or clear them first"
+                f"field {name!r}: expected one without values, got one with {self._count} steps; "
+                f"store or clear them first"
             )
         return array
 
     def _meta_of(self, name: str, value: Any) -> list[Any]:
-        """Copies of each group's value."""
+        """Copy the value of each group."""
         array, shape = _copy(value), tuple(self.meta_shapes[name])
         one = {shape, (), (1,)} if shape in ((), (1,)) else {shape}
         got = tuple(array.shape)
@@ -398,7 +396,7 @@ class EpisodeCollector:
             )
 
     def _is_meta(self, name: str) -> bool:
-        """Whether it is a meta field; KeyError where it is no field at all."""
+        """Whether a name is that of a meta field; KeyError if it is unknown."""
         if name not in self.fieldnames | self.meta_fieldnames:
             raise KeyError(
                 f"unknown field {name!r}: expected one of "
@@ -409,7 +407,7 @@ class EpisodeCollector:
     def _of(self, values: Mapping[str, list[Any]], name: str) -> list[Any]:
         if name not in values:
             raise KeyError(
-                f"field {name!r}: nothing was gathered of it, expected one of "
+                f"field {name!r} has no values: expected one of "
                 f"{', '.join([*self._steps, *self._meta]) or 'none'}; append or extend it first"
             )
         return values[name]
@@ -422,14 +420,14 @@ class EpisodeCollector:
         values = self._named(data, name)
         if values.ndim != 2:
             raise ValueError(
-                f"filter_fields: expected fields of one number a step, got {name!r} of shape "
+                f"filter_fields: expected scalar fields, got {name!r} of shape "
                 f"{tuple(values.shape[2:])}; filter by another field"
             )
         return values
 
 
-class FlatRows:
-    """Rows in memory as a dataset that a DataLoader takes a batch at a time.
+class _FlatRows:
+    """Rows in memory as a dataset that a DataLoader reads a batch at a time.
 
     Args:
         data: Tensors [R, *shape] by name.
@@ -452,13 +450,13 @@ class FlatRows:
 
 
 def _chosen(what: str, names: Collection[str] | None, known: Collection[str]) -> set[str]:
-    """The names that are asked for."""
+    """Check a choice of names."""
     chosen = set(known) if names is None else set(names)
     unknown = sorted(chosen - set(known))
     if unknown:
         raise ValueError(
             f"{what}: expected some of the buffer's ({', '.join(sorted(known))}), got "
-            f"{unknown[0]!r}; declare it there first"
+            f"{unknown[0]!r}; add it to the buffer's fields first"
         )
     return chosen
 
@@ -468,7 +466,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _copy(value: Any) -> Any:
-    """A tensor or an array in memory of its own."""
+    """Copy a tensor or an array."""
     if _is_tensor(value):
         return value.clone()
     if isinstance(value, list | tuple) and value and all(map(_is_tensor, value)):
@@ -477,7 +475,7 @@ def _copy(value: Any) -> Any:
 
 
 def _stacked(values: list[Any]) -> Any:
-    """One tensor or array of many, in new memory."""
+    """Stack tensors or arrays."""
     if _is_tensor(values[0]):
         return load_torch("tensors").stack(values)
     return np.stack(values)

@@ -1,4 +1,4 @@
-"""Several buffers, read as one."""
+"""Several buffers read as one."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from stepwell.buffers.dropin.memmap.datasets import Items
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.sampling.tensors import load_torch
 
-__all__ = ["ConcatReplayBuffer", "JoinedDatasets"]
+__all__ = ["ConcatDataset", "ConcatReplayBuffer"]
 
 Names = Sequence[str] | None
 Filter = Mapping[str, object] | None
 
 
 class ConcatReplayBuffer:
-    """The buffers in several folders as one that can only be read: one after the other.
+    """The concatenated buffers of several folders, for reading only.
 
-    They may be empty, of different room, and be written by others meanwhile (see `refresh`).
+    They may be empty, differ in size, and be written by other processes (see `refresh`).
 
     Args:
-        folders: Folders of buffers with the same fields.
+        folders: Folders of buffers with equal fields.
 
     Raises:
-        ValueError: There is no folder, no buffer in one, or their fields differ.
+        ValueError: There is no folder, one holds no buffer, or their fields differ.
 
     Example:
         >>> for name in ("replay_a", "replay_b"):
@@ -66,12 +66,12 @@ class ConcatReplayBuffer:
 
     @property
     def max_episodes(self) -> int:
-        """How many episodes there can be."""
+        """Number of slots."""
         return sum(buffer.max_episodes for buffer in self.buffers)
 
     @property
     def max_timesteps(self) -> int:
-        """Steps of an episode at most: the most of any buffer."""
+        """Steps of the longest possible episode of any buffer."""
         return max(buffer.max_timesteps for buffer in self.buffers)
 
     def __len__(self) -> int:
@@ -92,13 +92,13 @@ class ConcatReplayBuffer:
         return_episode_lens: bool = True,
         return_indices: bool = False,
         include_metadata: bool = True,
-    ) -> JoinedDatasets:
-        """What is stored now as a dataset; its arguments are those of `ReplayBuffer.dataset`.
+    ) -> ConcatDataset:
+        """A dataset of the stored episodes; for the arguments see `ReplayBuffer.dataset`.
 
-        What ``return_indices`` gives are the places in each buffer.
+        The slots of ``return_indices`` are those in each buffer.
 
         Raises:
-            ValueError: Nothing is stored, or arguments do not go together.
+            ValueError: Nothing is stored, or arguments contradict each other.
             ImportError: PyTorch is not installed.
         """
         if not len(self):
@@ -106,7 +106,7 @@ class ConcatReplayBuffer:
                 "the replay buffer is empty: expected an episode in one of the folders, got none; "
                 "store one first"
             )
-        return JoinedDatasets(
+        return ConcatDataset(
             [
                 buffer.dataset(
                     n_steps,
@@ -128,7 +128,7 @@ class ConcatReplayBuffer:
             ]
         )
 
-    # It asks `dataset` above for what it loads. Any: a checker would miss a ReplayBuffer as self.
+    # Loads what `dataset` above returns. Any, as a type checker expects a ReplayBuffer as self.
     dataloader: Any = ReplayBuffer.dataloader
 
     def get_all_data(
@@ -137,26 +137,26 @@ class ConcatReplayBuffer:
         """All episodes as tensors ``[episodes, longest, ...]`` and ``[episodes, ...]`` by name.
 
         Args:
-            fields: Names of the fields of steps; with ``meta_fields`` given too None means none.
-            meta_fields: Names of the fields of episodes.
-            device: Where the tensors go.
+            fields: Fields of steps; None for all, or for none if ``meta_fields`` is given.
+            meta_fields: Fields of episodes; None for all, or for none if ``fields`` is given.
+            device: Device of the tensors.
         """
         torch = load_torch("get_all_data")
         parts = [buffer.get_all_data(fields, meta_fields, device) for buffer in self.buffers]
         parts = [part for part in parts if part]
-        declared = self.buffers[0].stored.config.fields
+        fields_of_steps = self.buffers[0].stored.config.fields
         joined: dict[str, Any] = {}
         for name in parts[0] if parts else ():
             values = [part[name] for part in parts]
             joined[name] = (
-                _end_to_end(torch, values, declared[name].default)
-                if name in declared
+                _concatenate(torch, values, fields_of_steps[name].default)
+                if name in fields_of_steps
                 else torch.cat(values)
             )
         return joined
 
     def refresh(self) -> bool:
-        """Take up what other processes have stored since.
+        """Read what other processes have stored since.
 
         Returns:
             Whether there was anything new.
@@ -164,7 +164,7 @@ class ConcatReplayBuffer:
         return any([buffer.refresh() for buffer in self.buffers])
 
     def flush(self) -> None:
-        """Nothing: it does not write."""
+        """Do nothing: there is nothing to write."""
 
     def close(self) -> None:
         """Release the files; closing twice is harmless."""
@@ -177,9 +177,9 @@ class ConcatReplayBuffer:
         self.close()
 
     def _refuse(self, *arguments: object, **named: object) -> NoReturn:
-        """Nothing can be written here."""
+        """Refuse to write."""
         raise NotImplementedError(
-            "a ConcatReplayBuffer is read-only: open the folder that is meant as a ReplayBuffer"
+            "a ConcatReplayBuffer is read-only, expected a ReplayBuffer: open one of the folders"
         )
 
     one_episode = batched_episode = store = store_batch = store_meta_batch = _refuse
@@ -188,8 +188,8 @@ class ConcatReplayBuffer:
     store_batch_datapoint = store_batch_meta_datapoint = _refuse
 
 
-class JoinedDatasets:
-    """Datasets one after the other, as one.
+class ConcatDataset:
+    """Concatenated datasets.
 
     Args:
         datasets: At least one.
@@ -203,16 +203,16 @@ class JoinedDatasets:
         return int(self.cumulative_sizes[-1])
 
     def __getitem__(self, index: int) -> Any:
-        owners, places = self._where([index])
+        owners, places = self._locate([index])
         return self.datasets[owners[0]][int(places[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> Items:
         """Several items, read at once from each dataset.
 
         Args:
-            indices: Which ones; -1 is the last.
+            indices: Positions in the dataset; -1 is the last one.
         """
-        owners, places = self._where(indices)
+        owners, places = self._locate(indices)
         order = np.argsort(owners, kind="stable")
         parts = [
             self.datasets[owner].__getitems__(places[owners == owner].tolist())
@@ -220,8 +220,8 @@ class JoinedDatasets:
         ]
         return parts[0] if len(parts) == 1 else _merged(parts, np.argsort(order))
 
-    def _where(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Number of the dataset, and place in it, of each index."""
+    def _locate(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The dataset of each index, and the position in it."""
         count = len(self)
         wanted = np.asarray([int(index) for index in indices], np.int64)
         if len(wanted) and not (-count <= int(wanted.min()) and int(wanted.max()) < count):
@@ -232,13 +232,13 @@ class JoinedDatasets:
 
 
 def _merged(parts: Sequence[Items], order: np.ndarray) -> Items:
-    """Items of several datasets, in another order."""
+    """Join items of several datasets, and reorder them."""
     torch = load_torch("a dataset")
     places, padded = torch.from_numpy(order), parts[0].padded
     collated: dict[str, Any] = {}
     for name in parts[0].collated:
         values = [part.collated[name] for part in parts]
-        joined = _end_to_end(torch, values, 0) if name in padded else torch.cat(values)
+        joined = _concatenate(torch, values, 0) if name in padded else torch.cat(values)
         collated[name] = joined[places]
     if parts[0].lengths is None:
         return Items(collated, None, padded)
@@ -246,8 +246,8 @@ def _merged(parts: Sequence[Items], order: np.ndarray) -> Items:
     return Items(collated, lengths[order].tolist(), padded)
 
 
-def _end_to_end(torch: Any, values: Sequence[Any], filler: float) -> Any:
-    """Values [B, T, ...], each with its own T, as one tensor [sum of B, longest T, ...]."""
+def _concatenate(torch: Any, values: Sequence[Any], filler: float) -> Any:
+    """Concatenate values [B, T, ...] of different T, padded to the longest T."""
     longest = max(value.shape[1] for value in values)
     if all(value.shape[1] == longest for value in values):
         return torch.cat(values)
@@ -260,10 +260,10 @@ def _end_to_end(torch: Any, values: Sequence[Any], filler: float) -> Any:
 
 
 def _check_same(first: ReplayBuffer, other: ReplayBuffer) -> None:
-    """Refuse buffers whose values cannot stand in one batch."""
+    """Raise ValueError for buffers whose values do not fit in one batch."""
     for what in ("fields", "meta_fields"):
         mine, theirs = (
-            {field.name: (field.kind, field.shape) for field in fields.values()}
+            {field.name: (field.type, field.shape) for field in fields.values()}
             for fields in (
                 getattr(first.stored.config, what),
                 getattr(other.stored.config, what),

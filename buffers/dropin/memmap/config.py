@@ -1,17 +1,45 @@
-"""What a buffer is: the file that says so, and what differs from what is asked for."""
+"""The configuration of a buffer: its fields, its limits, and the file that holds them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from stepwell.buffers.dropin.memmap.declared import DeclaredField
+import numpy as np
+
 from stepwell.buffers.errors import StoreCorrupt, StoreTooNew
+from stepwell.buffers.spec import Codec
 from stepwell.buffers.storage.disk.files import Files, replace_file
 
-__all__ = ["Config", "Marker", "is_buffer", "read_marker", "write_marker"]
+__all__ = [
+    "Codecs",
+    "Config",
+    "Marker",
+    "MemmapField",
+    "as_array",
+    "as_numpy",
+    "check_names",
+    "has_marker",
+    "missing_marker",
+    "parse_fields",
+    "read_marker",
+    "to_plain",
+    "write_marker",
+]
+
+FieldType: TypeAlias = Literal["float", "int", "bool", "uint8"]
+Codecs: TypeAlias = Codec | Mapping[str, Codec] | None
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float": np.dtype(np.float32),
+    "int": np.dtype(np.int32),
+    "bool": np.dtype(np.bool_),
+    "uint8": np.dtype(np.uint8),
+}
+"""The dtype of each field type."""
 
 _FILE = "replay_buffer.json"
 _FORMAT = "stepwell episodes of declared fields"
@@ -19,31 +47,251 @@ _VERSION = 1
 _FILE_BYTES = 1 << 20
 
 
-class Config(NamedTuple):
-    """What a buffer is made for.
+class MemmapField(NamedTuple):
+    """A field of steps, or of episodes ("meta field").
 
     Args:
-        max_episodes: Episodes to keep at most.
-        max_timesteps: Steps of an episode at most.
-        fields: What every step has, by name.
-        meta_fields: What every episode has, by name.
-        circular: The oldest episode makes room for a new one.
+        name: Its name.
+        type: ``"float"`` (float32), ``"int"`` (int32), ``"bool"`` or ``"uint8"``.
+        shape: Shape of one value.
+        default: Fills every element of a missing value.
+    """
+
+    name: str
+    type: FieldType
+    shape: tuple[int, ...]
+    default: float | int | bool
+
+    @classmethod
+    def parse(cls, name: str, info: object) -> MemmapField:
+        """Create a field from the original's notation.
+
+        Args:
+            name: Its name.
+            info: A type, a tuple (type, shape), or (type, shape, default).
+
+        Raises:
+            ValueError: The name or the notation is invalid.
+        """
+        parts = info if isinstance(info, tuple | list) else (info,)
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            raise ValueError(
+                f"name of a field: expected a Python identifier without a leading _, got {name!r}; "
+                f"rename it"
+            )
+        if not 1 <= len(parts) <= 3 or parts[0] not in DTYPES:
+            raise ValueError(
+                f"field {name!r}: expected one of {', '.join(DTYPES)}, or a tuple of that, a "
+                f"shape and a default, got {info!r}"
+            )
+        type_: Any = parts[0]
+        sizes = parts[1] if len(parts) > 1 else ()
+        shape = (sizes,) if isinstance(sizes, int | np.integer) else tuple(sizes)
+        if any(isinstance(n, bool) or n != int(n) or n < 1 for n in shape):
+            raise ValueError(f"field {name!r}: expected a shape of numbers >= 1, got {sizes!r}")
+        field = cls(name, type_, tuple(int(n) for n in shape), DTYPES[type_].type(0).item())
+        if len(parts) < 3 or parts[2] is None:
+            return field
+        default = as_array(f"default of field {name!r}", parts[2], field.dtype)
+        if default.shape != ():
+            raise ValueError(f"default of field {name!r}: expected one number, got {parts[2]!r}")
+        return field._replace(default=default.item())
+
+    @property
+    def info(self) -> tuple[FieldType, tuple[int, ...], float | int | bool]:
+        """The field in the original's notation; `parse` reads it."""
+        return self.type, self.shape, self.default
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of its values."""
+        return DTYPES[self.type]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def full(self, lead: tuple[int, ...]) -> np.ndarray:
+        """A new array ``[*lead, *shape]`` filled with the default."""
+        return np.full((*lead, *self.shape), self.default, self.dtype)
+
+    def convert(self, value: object, lead: tuple[int, ...] = ()) -> np.ndarray:
+        """A value as an array ``[*lead, *shape]`` of the field's dtype, without a copy if possible.
+
+        A trailing axis of length 1 is added or removed if that makes the shape fit.
+
+        Args:
+            value: Numbers, arrays, tensors, or lists of them.
+            lead: Expected axes before the field's own; -1 stands for any length.
+
+        Raises:
+            ValueError: The shape does not fit, or a number would change.
+        """
+        array = as_array(f"field {self.name!r}", value, self.dtype)
+        fitting = self.fit_trailing(array, len(lead))
+        ahead = fitting.shape[: len(lead)]
+        is_right = len(ahead) == len(lead) and all(
+            n in (-1, got) for n, got in zip(lead, ahead, strict=True)
+        )
+        if not is_right or fitting.shape[len(lead) :] != self.shape:
+            names = [*("any" if n < 0 else str(n) for n in lead), *map(str, self.shape)]
+            raise ValueError(
+                f"field {self.name!r}: expected an array of shape ({', '.join(names)}), got "
+                f"{array.shape}; reshape it, or choose another shape for the field"
+            )
+        return fitting
+
+    def fit_trailing(self, array: np.ndarray, lead: int) -> np.ndarray:
+        """Add or remove a trailing axis of length 1 if that makes the shape fit.
+
+        Args:
+            array: Values with ``lead`` axes before the field's own.
+            lead: Number of those axes.
+        """
+        own = array.shape[lead:]
+        if self.shape == () and own == (1,):
+            return array[..., 0]
+        if self.shape == (1,) and own == () and array.ndim >= lead:
+            return array[..., None]
+        return array
+
+    def to_json(self) -> list[object]:
+        """Plain data for a JSON file; `from_json` reads it."""
+        return [self.type, list(self.shape), to_plain(np.asarray(self.default))]
+
+    @classmethod
+    def from_json(cls, name: str, data: Sequence[object]) -> MemmapField:
+        """Create a field from the data of `to_json`."""
+        field = cls.parse(name, tuple(data[:2]))
+        return field._replace(default=np.asarray(data[2]).astype(field.dtype).item())
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type} {self.shape}, default {self.default}"
+
+
+def parse_fields(what: str, fields: Mapping[str, object]) -> dict[str, MemmapField]:
+    """Create fields from the original's notation, by name.
+
+    Args:
+        what: Name of the argument, for errors.
+        fields: Types by name.
+
+    Raises:
+        ValueError: It is no dict, or a field is invalid.
+    """
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"{what}: expected a dict of names and types, got {fields!r}")
+    return {name: MemmapField.parse(name, info) for name, info in fields.items()}
+
+
+def check_names(what: str, data: Mapping[str, object], known: Mapping[str, object]) -> None:
+    """Refuse empty data and unknown field names.
+
+    Args:
+        what: Name of the call, for errors.
+        data: Values by name.
+        known: The fields by name.
+
+    Raises:
+        ValueError: There is no value, or a name is unknown.
+    """
+    if not data:
+        raise ValueError(f"{what}: no data, expected some of the fields {', '.join(known)}")
+    for name in data:
+        if name not in known:
+            raise ValueError(
+                f"{what}: invalid field name {name!r}, expected some of: "
+                f"{', '.join(known) or 'none, as the buffer has no such fields'}"
+            )
+
+
+def as_numpy(value: object) -> np.ndarray:
+    """A value as an array: arrays and CPU tensors share their memory.
+
+    Example:
+        >>> as_numpy([1, 2])
+        array([1, 2])
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    detach: Any = getattr(value, "detach", None)
+    if detach is not None:  # a tensor; recognized without importing torch
+        return np.asarray(detach().cpu().numpy())
+    if isinstance(value, list | tuple) and any(hasattr(each, "detach") for each in value):
+        return np.stack([as_numpy(each) for each in value])
+    return np.asarray(value)
+
+
+def as_array(what: str, value: object, dtype: np.dtype[Any]) -> np.ndarray:
+    """A value as an array of a dtype that holds all of its numbers.
+
+    Only float64 to float32 may round.
+
+    Args:
+        what: Name of the value, for errors.
+        value: A number, an array, a tensor on any device, or a list of them.
+        dtype: The dtype of the result.
+
+    Raises:
+        ValueError: A number would change, or the value is not numeric.
+    """
+    array = as_numpy(value)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{what}: expected numbers, got {array.dtype}: {value!r}")
+    if np.can_cast(array.dtype, dtype, "safe"):
+        return array.astype(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast_array = array.astype(dtype)
+        if dtype.kind == "f" and array.dtype.kind == "f":
+            is_changed = np.isinf(cast_array) & ~np.isinf(array)
+        else:
+            is_changed = cast_array.astype(array.dtype) != array
+    if is_changed.any():
+        first = array[is_changed].flat[0]
+        raise ValueError(
+            f"{what}: expected numbers that fit {dtype}, got {first} ({array.dtype}); convert it "
+            f"first, or choose another type for the field"
+        )
+    return cast_array
+
+
+def to_plain(array: np.ndarray) -> Any:
+    """An array as nested lists of JSON values, exactly: NaN and infinities become strings."""
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return array.tolist()
+    if array.ndim:
+        return [to_plain(part) for part in array]
+    return str(array.item())
+
+
+class Config(NamedTuple):
+    """The configuration of a buffer.
+
+    Args:
+        max_episodes: Number of slots for episodes.
+        max_timesteps: Steps of the longest episode.
+        fields: Fields of every step, by name.
+        meta_fields: Fields of every episode, by name.
+        circular: Whether a new episode replaces the oldest one when the buffer is full.
     """
 
     max_episodes: int
     max_timesteps: int
-    fields: Mapping[str, DeclaredField]
-    meta_fields: Mapping[str, DeclaredField]
+    fields: Mapping[str, MemmapField]
+    meta_fields: Mapping[str, MemmapField]
     circular: bool
 
     @property
     def capacity(self) -> int | None:
-        """Steps to keep in the store, so that the newest episodes are never evicted.
+        """Capacity of the store in steps, large enough that it never evicts a live episode.
 
-        What goes at once is a file, which holds up to a sixteenth of the capacity and the episode
-        after it. An episode of up to a sixteenth is stored as one chunk, and so whole or not. Files
-        of less than a MiB would cost more than they save. What is older than the oldest episode
-        that counts is dropped besides.
+        The store evicts whole files. A file holds up to a sixteenth of the capacity plus the
+        episode that crosses that limit, and an episode of up to a sixteenth is stored as one
+        chunk, so completely or not at all. Files of less than a MiB would cost more than they
+        save. Episodes older than the oldest slot are dropped explicitly as well.
         """
         if not self.circular:
             return None
@@ -53,7 +301,7 @@ class Config(NamedTuple):
         return max(16 * file_rows, -(-(self.max_episodes + 1) * longest * 16 // 15) + 1)
 
     def to_json(self) -> dict[str, object]:
-        """Plain data for a JSON file."""
+        """Plain data for a JSON file; `from_json` reads it."""
         return {
             "max_episodes": self.max_episodes,
             "max_timesteps": self.max_timesteps,
@@ -64,47 +312,47 @@ class Config(NamedTuple):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Config:
-        """What `to_json` described."""
-        fields, metas = (
-            {name: DeclaredField.from_json(name, each) for name, each in data[key].items()}
+        """Create a configuration from the data of `to_json`."""
+        fields, meta_fields = (
+            {name: MemmapField.from_json(name, each) for name, each in data[key].items()}
             for key in ("fields", "meta_fields")
         )
         limits = int(data["max_episodes"]), int(data["max_timesteps"])
-        return cls(*limits, fields, metas, bool(data["circular"]))
+        return cls(*limits, fields, meta_fields, bool(data["circular"]))
 
-    def difference(self, asked: Config) -> str | None:
-        """The first thing in which ``asked`` differs, in words; None when the two are equal."""
+    def difference(self, other: Config) -> str | None:
+        """Describe the first difference from another configuration; None if they are equal."""
         for name in ("max_episodes", "max_timesteps", "circular"):
-            if getattr(self, name) != getattr(asked, name):
-                return f"{name} is {getattr(self, name)}, got {getattr(asked, name)}"
+            if getattr(self, name) != getattr(other, name):
+                return f"{name} is {getattr(self, name)}, got {getattr(other, name)}"
         for kind in ("fields", "meta_fields"):
-            mine, theirs = getattr(self, kind), getattr(asked, kind)
+            mine, theirs = getattr(self, kind), getattr(other, kind)
             for name in [*mine, *theirs]:
                 if mine.get(name) != theirs.get(name):
-                    there = mine.get(name, f"no {name!r}")
-                    return f"{kind}: expected {there}, got {theirs.get(name, f'no {name!r}')}"
+                    expected = mine.get(name, f"no {name!r}")
+                    return f"{kind}: expected {expected}, got {theirs.get(name, f'no {name!r}')}"
         return None
 
 
 class Marker(NamedTuple):
-    """What the file says.
+    """The contents of the marker file, which makes a folder a buffer.
 
     Args:
-        config: What the buffer is.
-        store: Number of the folder in which the episodes are: `clear` begins a new one.
+        config: The buffer's configuration.
+        store: Number of the current store folder; `clear` starts the next one.
     """
 
     config: Config
     store: int
 
 
-def is_buffer(folder: Path) -> bool:
-    """There is such a buffer in the folder."""
+def has_marker(folder: Path) -> bool:
+    """Whether the folder has a marker file."""
     return (folder / _FILE).exists()
 
 
 def read_marker(folder: Path) -> Marker:
-    """What the folder's file says.
+    """Read the marker file of a folder.
 
     Raises:
         ValueError: There is none.
@@ -115,37 +363,38 @@ def read_marker(folder: Path) -> Marker:
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(_missing(folder)) from None
+        raise missing_marker(folder) from None
     try:
         data = cast("dict[str, Any]", json.loads(text))
         if data["format"] == _FORMAT and data["version"] > _VERSION:
             raise StoreTooNew(
-                f"{path} is of version {data['version']}, expected at most {_VERSION}: install a "
+                f"{path} has version {data['version']}, expected at most {_VERSION}: install a "
                 f"newer Stepwell"
             )
         return Marker(Config.from_json(data), int(data["store"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreCorrupt(
-            f"{path} is not what was written ({error!r}), expected a buffer's configuration: "
-            f"restore it from a copy"
+            f"{path} is damaged ({error!r}), expected a buffer's configuration: restore it from a "
+            f"copy"
         ) from error
 
 
 def write_marker(folder: Path, marker: Marker) -> None:
-    """Replace the folder's file; when it returns the new one is durable."""
+    """Replace the marker file; the new one is durable when this returns."""
     data = {"format": _FORMAT, "version": _VERSION, "store": marker.store}
     text = json.dumps(data | marker.config.to_json(), indent=1, allow_nan=False)
     replace_file(Files(), folder / _FILE, text.encode())
 
 
-def _missing(folder: Path) -> str:
+def missing_marker(folder: Path) -> ValueError:
+    """The error for a folder without a marker file; it names how to convert an original one."""
     if (folder / "metadata.pkl").exists():
-        return (
+        return ValueError(
             f"{folder} was written by memmap-replay-buffer (metadata.pkl), expected a folder of "
-            f"this class; make one of it: stepwell import {folder} --from memmap-replay-buffer "
-            f"--out NEW"
+            f"this class: convert it with `stepwell import {folder} --from memmap-replay-buffer "
+            f"--out NEW`"
         )
-    return (
+    return ValueError(
         f"{folder} holds no buffer, expected a folder with a {_FILE}, or with the metadata.pkl of "
         f"memmap-replay-buffer to convert: make one, or give another folder"
     )

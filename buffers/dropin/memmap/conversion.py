@@ -1,45 +1,40 @@
-"""Makes folders of Stepwell out of folders of memmap-replay-buffer."""
+"""Converts folders of memmap-replay-buffer into folders for its drop-in."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder
 from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
-from stepwell.buffers.dropin.memmap.transition_rows import RowNames, TransitionRows
-from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.publish import disk_bytes, publish
 
-__all__ = ["ConversionReport", "convert", "convert_to_rows"]
+__all__ = ["ConversionReport", "convert"]
 
 _BATCH_BYTES: Final = 32 << 20
 _BATCH_EPISODES: Final = 256
 
-_Batch = list[OriginalEpisode]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionReport:
-    """What a conversion did, or has done so far.
+    """The result of a conversion, or its progress.
 
     Args:
-        episodes: Episodes written; where flags end episodes within a stored one, as many more.
+        episodes: Episodes written.
         steps: Env steps written.
-        source_episodes: Whole episodes of the original.
+        source_episodes: Finished episodes of the original.
         source_steps: Env steps of them.
         source_bytes: Bytes of the original's files.
-        source_disk_bytes: Bytes of the disk that they take.
-        disk_bytes: Bytes of the disk that the new files take; 0 before the end.
+        source_disk_bytes: Bytes of disk that they take.
+        disk_bytes: Bytes of disk that the new files take; 0 before the end.
         seconds: Wall time.
-        left_out: What was left out, or is doubtful, and why; one clause each.
-        store: The folder of the store of rows, for `stepwell info` and SequenceReplayBuffer.open.
+        left_out: Episodes that were left out or are doubtful, and why; one clause each.
+        store: The folder of the rows, for `stepwell info` and `SequenceReplayBuffer.open`.
     """
 
     episodes: int = 0
@@ -67,96 +62,59 @@ def convert(
     *,
     progress: Progress | None = None,
 ) -> ConversionReport:
-    """Store the episodes in a new folder for `memmap.ReplayBuffer`, made as the old one was.
+    """Store the episodes in a new folder for `memmap.ReplayBuffer`, with the same arguments.
 
-    The folder appears when all is stored for good; until then it is in ``<target>.part``. After an
-    error or Ctrl-C neither is there.
+    Nothing is unpickled, and the original does not change. The target appears when it is complete
+    and durable; until then it is ``<target>.part``. After an error or Ctrl-C neither exists.
 
     Args:
-        original: What to read.
-        target: Where it goes: a new or an empty folder.
+        original: The folder to read.
+        target: A new or empty folder.
         progress: Called after every write with the report so far.
 
     Raises:
-        ValueError: The target is in use, or the buffer does not take an episode.
+        ValueError: The target is in use, or the buffer refuses an episode.
+        StoreCorrupt: The original is damaged.
         OSError: Something cannot be written.
     """
     config = original.config
-    tally = _Tally(original, Path(target), progress)
-    with publish(tally.target, "a conversion", outside=original.path) as part:
+    counter = _Counter(original, Path(target), progress)
+    episodes = steps = 0
+    with publish(counter.target, "a conversion", outside=original.path) as part:
         buffer = ReplayBuffer(
             part,
             max_episodes=config.max_episodes,
             max_timesteps=config.max_timesteps,
-            fields={field.name: field.info for field in config.fields},
-            meta_fields={field.name: field.info for field in config.meta_fields},
+            fields={name: field.info for name, field in config.fields.items()},
+            meta_fields={name: field.info for name, field in config.meta_fields.items()},
             circular=config.circular,
         )
         with contextlib.closing(buffer):
             for batch in _batches(original):
                 buffer.store_episodes([{**e.fields, **e.metadata} for e in batch])
-                tally.add(len(batch), sum(episode.steps for episode in batch))
+                episodes, steps = episodes + len(batch), steps + sum(e.steps for e in batch)
+                counter.update(episodes, steps)
             rows = buffer.replay.path
             assert rows is not None
-            inner = rows.relative_to(part.resolve())
-    return tally.finish(tally.target / inner)
+            store = counter.target / rows.relative_to(part.resolve())
+    return counter.report(store, disk_bytes=disk_bytes(counter.target))
 
 
-def convert_to_rows(
-    original: OriginalFolder,
-    target: str | os.PathLike[str],
-    names: RowNames,
-    *,
-    facts: Mapping[str, object] | None = None,
-    progress: Progress | None = None,
-) -> ConversionReport:
-    """Store the episodes as rows of transitions: a store like one that a Collector wrote.
+class _Counter:
+    """Reports what was written so far.
 
     Args:
-        original: What to read.
-        target: Where it goes, as in `convert`.
-        names: What its fields are.
-        facts: JSON-able facts to note with the rows.
-        progress: Called after every write with the report so far.
-
-    Raises:
-        ValueError: The target is in use, or a field is not what it is to be.
-        OSError: Something cannot be written.
+        original: The folder that is read.
+        target: The new folder.
+        progress: Called with each report.
     """
-    rows = TransitionRows(original.config, names)
-    tally = _Tally(original, Path(target), progress)
-    began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    origin = {"path": str(original.path), "episodes": len(original), "steps": original.steps}
-    session: dict[str, object] = {
-        **(facts or {}),
-        "recipe": {"source": "memmap-replay-buffer"},
-        "copied_from": [origin],
-        "began": began,
-    }
-    with (
-        publish(tally.target, "a conversion", outside=original.path) as part,
-        SequenceReplayBuffer(part) as replay,
-    ):
-        replay.bind(rows.spec, session)
-        for batch in _batches(original):
-            chunks: list[Any] = []
-            for episode in batch:
-                first = replay.storage.table.next_episode + len(chunks)
-                chunks += rows.chunks(episode, first)
-            replay.add(chunks)
-            tally.add(len(chunks), sum(episode.steps for episode in batch))
-    return tally.finish(tally.target)
-
-
-class _Tally:
-    """Keeps count and tells."""
 
     def __init__(self, original: OriginalFolder, target: Path, progress: Progress | None) -> None:
         self.target = target
         self._progress = progress
         self._began = time.perf_counter()
         self._episodes = self._steps = 0
-        self._known: dict[str, Any] = {
+        self._source: dict[str, Any] = {
             "source_episodes": len(original),
             "source_steps": original.steps,
             "source_bytes": original.nbytes,
@@ -164,29 +122,27 @@ class _Tally:
             "left_out": original.left_out,
         }
 
-    def add(self, episodes: int, steps: int) -> None:
-        self._episodes += episodes
-        self._steps += steps
+    def update(self, episodes: int, steps: int) -> None:
+        """Set the episodes and steps written so far."""
+        self._episodes, self._steps = episodes, steps
         if self._progress is not None:
-            self._progress(self._report(self.target))
+            self._progress(self.report(self.target))
 
-    def finish(self, store: Path) -> ConversionReport:
-        return self._report(store, disk_bytes=disk_bytes(self.target))
-
-    def _report(self, store: Path, disk_bytes: int = 0) -> ConversionReport:
+    def report(self, store: Path, disk_bytes: int = 0) -> ConversionReport:
+        """The report so far."""
         return ConversionReport(
             episodes=self._episodes,
             steps=self._steps,
             seconds=time.perf_counter() - self._began,
             disk_bytes=disk_bytes,
             store=store,
-            **self._known,
+            **self._source,
         )
 
 
-def _batches(original: OriginalFolder) -> Iterator[_Batch]:
+def _batches(original: OriginalFolder) -> Iterator[list[OriginalEpisode]]:
     """Episodes that are stored together."""
-    batch: _Batch = []
+    batch: list[OriginalEpisode] = []
     nbytes = 0
     for episode in original:
         batch.append(episode)

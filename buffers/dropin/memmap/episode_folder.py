@@ -1,4 +1,4 @@
-"""Episodes of declared fields in a folder, by the numbers in which they were stored."""
+"""A folder of stored episodes, numbered in the order in which they were stored."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,36 +15,41 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepwell.buffers.dropin.memmap.config import (
+    Codecs,
     Config,
     Marker,
-    is_buffer,
+    MemmapField,
+    has_marker,
+    missing_marker,
     read_marker,
+    to_plain,
     write_marker,
 )
-from stepwell.buffers.dropin.memmap.declared import Codecs, to_plain
-from stepwell.buffers.dropin.memmap.meta_columns import MetaColumns
 from stepwell.buffers.dropin.memmap.updates import Changes, Updates
 from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.errors import StepwellError, StoreNotFound
+from stepwell.buffers.errors import NotEnoughData, StepwellError, StoreNotFound
 from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.sampling.requests import Episodes, Sequences
 from stepwell.buffers.spec import Field, Spec, default_codec
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.options import closing_on_error
 from stepwell.buffers.storage.disk.storage import DiskStorage
 
-__all__ = ["EpisodeFolder", "NewEpisode"]
+__all__ = ["EpisodeFolder", "NewEpisode", "SlotReader"]
+
+_VALUES_PER_READ = 1 << 22
 
 _WRITERS: weakref.WeakValueDictionary[Path, EpisodeFolder] = weakref.WeakValueDictionary()
-"""The folders that this process writes into: whoever opens one again writes through the same."""
+"""The folders open for writing in this process; opening one again returns the same object."""
 
 
 class NewEpisode(NamedTuple):
-    """An episode that is to be stored.
+    """An episode to store.
 
     Args:
-        steps: [T, ...] of every field of steps.
-        metas: [...] of every field of episodes.
+        steps: Arrays [T, ...], one per field of steps.
+        metas: Arrays [...], one per field of episodes.
     """
 
     steps: Mapping[str, np.ndarray]
@@ -51,113 +57,118 @@ class NewEpisode(NamedTuple):
 
 
 class EpisodeFolder:
-    """The episodes of a folder. They are numbered 0, 1, 2, ... in the order of their storing.
+    """The episodes in a folder, numbered 0, 1, 2, ... in the order in which they were stored.
 
-    Made by `write` or `read`.
+    Create one with `write` or `read`.
 
     Args:
         path: The folder.
         lock: Its lock, held; None to read.
-        marker: What it says.
-        codecs: How new fields are kept.
+        marker: Its marker file.
+        codecs: Codecs of new fields.
     """
 
     def __init__(self, path: Path, lock: FileIO | None, marker: Marker, codecs: Codecs) -> None:
         self.path = path
         self.users: weakref.WeakSet[object] = weakref.WeakSet()
-        """The buffers that were opened on it: the last one to be closed closes it."""
+        """The buffers that share this object: closing the last one closes the folder."""
         self._process = os.getpid()
         self._lock = lock
         self._codecs: Codecs = codecs
-        self._held = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         if lock is not None:
-            self._held.callback(lock.close)
-        # It holds what must be released, and not this, so it comes whenever this goes.
-        self._free = weakref.finalize(self, _release, self._held)
-        self._use(marker)
+            self._resources.callback(lock.close)
+        # The finalizer references the resources and not this object, or it would never run.
+        self._finalizer = weakref.finalize(self, _release, self._resources)
+        self._load(marker)
 
     @classmethod
     def write(
-        cls, path: Path, asked: Config | None, codecs: Codecs, *, overwrite: bool
+        cls, path: Path, config: Config | None, codecs: Codecs, *, overwrite: bool
     ) -> EpisodeFolder:
-        """Open a folder to write into it, and make it where there is none.
+        """Open a folder for writing, and create it if needed.
 
         Args:
             path: The folder.
-            asked: What it is to be; None for what it is.
-            codecs: How fields are kept.
-            overwrite: Remove the episodes that it holds.
+            config: The expected configuration; None accepts the stored one.
+            codecs: Codecs of new fields.
+            overwrite: Remove the stored episodes.
 
         Raises:
-            ValueError: It holds something else, or is not what is asked for.
+            ValueError: It holds something else, or has another configuration.
             StoreLocked: Another process writes into it.
         """
         path = path.absolute().resolve()
         before = _WRITERS.get(path)
         if before is not None and before.is_open and before._process == os.getpid():
             if not overwrite:
-                _check_same(path, before.config, asked)
+                _check_same(path, before.config, config)
                 return before
             before.close()
-        if asked is None:
-            read_marker(path)  # refuses a folder without one, before anything is made in it
+        if config is None:
+            read_marker(path)  # refuses a folder without one before creating anything in it
         _check_usable(path)
         path.mkdir(parents=True, exist_ok=True)
         lock = StoreFolder(path, Files()).lock()
         with closing_on_error(lock):
-            folder = cls(path, lock, _settled(path, asked, overwrite), codecs)
+            folder = cls(path, lock, _current_marker(path, config, overwrite), codecs)
         _WRITERS[path] = folder
         return folder
 
     @classmethod
-    def read(cls, path: Path, asked: Config | None) -> EpisodeFolder:
-        """Open a folder to read it, also while another process writes into it.
+    def read(cls, path: Path, config: Config | None) -> EpisodeFolder:
+        """Open a folder for reading, also while another process writes into it.
 
         Raises:
-            ValueError: It holds something else, or is not what is asked for.
+            ValueError: It holds something else, or has another configuration.
         """
         marker = read_marker(path)
-        _check_same(path, marker.config, asked)
+        _check_same(path, marker.config, config)
         return cls(path.absolute(), None, marker, None)
 
     @property
     def config(self) -> Config:
-        """What it is made for."""
+        """The configuration."""
         return self._marker.config
 
     @property
     def store(self) -> int:
-        """Number of the store in which the episodes are: another one after `clear`."""
+        """Number of the current store folder; `clear` starts the next one."""
         return self._marker.store
 
     @property
     def is_read_only(self) -> bool:
-        """Nothing can be stored."""
+        """Whether the folder is open for reading only."""
         return self._lock is None
 
     @property
     def is_open(self) -> bool:
-        """It was not closed."""
-        return self._free.alive
+        """Whether the folder was not closed yet."""
+        return self._finalizer.alive
 
     @property
     def total(self) -> int:
-        """Episodes ever stored: the number that the next one gets."""
+        """Number of episodes ever stored; the next episode gets this number."""
         return self._replay.storage.table.next_episode if self._replay.is_bound else 0
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest episode that counts."""
+        """Number of the oldest live episode."""
         return max(0, self.total - self.config.max_episodes)
 
     @property
     def replay(self) -> SequenceReplayBuffer:
-        """The replay in which the rows are."""
+        """The replay that holds the rows."""
         self.check_open()
         return self._replay
 
+    @property
+    def updates(self) -> Updates:
+        """The changes of stored episodes."""
+        return self._updates
+
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers [E] of the episodes that count, and how many steps [E] they have."""
+        """Numbers [E] of the live episodes, and their steps [E]."""
         if not self.total:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         storage = self.replay.storage
@@ -166,7 +177,7 @@ class EpisodeFolder:
             return records["episode"].copy(), records["rows"].copy()
 
     def row_ids(self, numbers: np.ndarray) -> np.ndarray:
-        """Ids [B] of the rows that episodes begin with."""
+        """Ids [B] of the first rows of episodes."""
         storage = self.replay.storage
         with storage.lock:
             records = storage.table.records
@@ -175,17 +186,17 @@ class EpisodeFolder:
 
     def metas(self, name: str, numbers: np.ndarray) -> np.ndarray:
         """Values [B, ...] of a field of episodes."""
-        self._know_metas()
+        self._read_metas()
         return self._metas.take(name, numbers)
 
     def add(self, episodes: Sequence[NewEpisode]) -> None:
-        """Store whole episodes; when it returns they are durable.
+        """Store whole episodes; they are durable when this returns.
 
         Raises:
             ValueError: There is no room.
         """
         self.check_room(len(episodes))
-        self._know_metas()
+        self._read_metas()
         first = self.total
         zeros = np.zeros(max(len(next(iter(e.steps.values()))) for e in episodes))
         chunks: list[Chunk] = []
@@ -199,19 +210,15 @@ class EpisodeFolder:
             self.replay.drop_before(int(self.row_ids(np.array([self.oldest]))[0]))
         for place, episode in enumerate(episodes):
             self._updates.forget(first + place - self.config.max_episodes)
-            self._metas.put(first + place, episode.metas)
+            self._metas.append(first + place, episode.metas)
 
     def check_room(self, count: int) -> None:
-        """Refuse more episodes than there is room for.
-
-        Raises:
-            ValueError: With both numbers.
-        """
+        """Raise ValueError if there is no room for a number of new episodes."""
         most = self.config.max_episodes
         if count > most:
             raise ValueError(
                 f"episodes that end together: expected at most max_episodes={most}, got {count}; "
-                f"some would take the place of others: make max_episodes larger"
+                f"some would replace others: make max_episodes larger"
             )
         room = most - self.total
         if not self.config.circular and count > room:
@@ -221,27 +228,22 @@ class EpisodeFolder:
             )
 
     def change(self, changes: Changes) -> None:
-        """Change stored episodes, all of it or nothing; when it returns it is durable."""
+        """Change stored episodes, all or none; the changes are durable when this returns."""
         self.check_open()
-        self._know_metas()
+        self._read_metas()
         self._updates.add(changes)
-        self._lay_metas()
-
-    @property
-    def updates(self) -> Updates:
-        """What was changed of stored steps."""
-        return self._updates
+        self._apply_meta_changes()
 
     def clear(self) -> None:
-        """Forget all episodes for good: now, or, after a crash in here, when it is opened again."""
+        """Remove all episodes: now, or, after a crash in here, when the folder is next opened."""
         self.check_open()
         marker = Marker(self.config, self.store + 1)
         write_marker(self.path, marker)
         self._stores.close()
-        self._use(marker)
+        self._load(marker)
 
     def refresh(self) -> bool:
-        """Take up what the writer has stored since.
+        """Read what the writer has stored since.
 
         Returns:
             Whether there was anything new.
@@ -250,19 +252,19 @@ class EpisodeFolder:
         if marker != self._marker or not self._replay.is_bound:
             before = self._marker, self.total
             self._stores.close()
-            self._use(marker)
+            self._load(marker)
             return before != (self._marker, self.total)
         is_changed = self._replay.refresh()
         is_changed |= self._updates.refresh()
         if is_changed:
-            self._metas.forget_changes()
+            self._metas.known = 0  # changed values may be among those in memory
         return is_changed
 
     def leave(self, user: object) -> None:
-        """Close this where no other user is left.
+        """Close the folder if no other buffer uses it.
 
         Raises:
-            StoreFailed: The disk failed; what was stored before is kept.
+            StoreFailed: The disk failed; episodes stored before are kept.
         """
         self.users.discard(user)
         if not self.users:
@@ -272,52 +274,46 @@ class EpisodeFolder:
         """Release files and lock; closing twice is harmless.
 
         Raises:
-            StoreFailed: The disk failed; what was stored before is kept.
+            StoreFailed: The disk failed; episodes stored before are kept.
         """
-        if self._free.detach() is not None:
-            self._held.close()
+        if self._finalizer.detach() is not None:
+            self._resources.close()
 
-    def check_writable(self, what: str) -> None:
-        """Refuse a call that changes something where that cannot be.
+    def check_writable(self, call: str) -> None:
+        """Raise ValueError if the folder is closed or read-only.
 
         Args:
-            what: Name of the call.
-
-        Raises:
-            ValueError: It was closed, or opened to read.
+            call: Name of the call, for the error.
         """
         self.check_open()
         if self.is_read_only:
             raise ValueError(
-                f"cannot call `{what}` in read-only mode: expected a buffer opened with "
+                f"cannot call `{call}` in read-only mode: expected a buffer opened with "
                 f"read_only=False"
             )
 
     def check_open(self) -> None:
-        """Refuse to go on with a folder that was closed.
-
-        Raises:
-            ValueError: It was, or another buffer of this process overwrote it.
-        """
+        """Raise ValueError if the folder was closed, or overwritten by another buffer."""
         if not self.is_open:
             raise ValueError(
                 f"{self.path}: expected an open buffer, got one that was closed, or overwritten by "
                 f"another one; open it again"
             )
 
-    def _use(self, marker: Marker) -> None:
-        """Open the store that is in force."""
+    def _load(self, marker: Marker) -> None:
+        """Open the current store."""
         while True:
             self._marker = marker
             try:
-                self._replay = self._opened()
+                self._replay = self._open_replay()
             except (StoreNotFound, FileNotFoundError):
+                # The writer may have moved on to the next store meanwhile.
                 marker = read_marker(self.path)
                 if marker == self._marker:
                     raise
             else:
                 break
-        self._stores = self._held.enter_context(contextlib.ExitStack())
+        self._stores = self._resources.enter_context(contextlib.ExitStack())
         self._stores.callback(self._replay.close)
         self._updates = Updates(
             self.path / f"updates-{self.store}",
@@ -325,16 +321,16 @@ class EpisodeFolder:
             _oldest_of(weakref.ref(self)),
             is_read_only=self.is_read_only,
         )
-        self._metas = MetaColumns(self.config.meta_fields, self.config.max_episodes)
+        self._metas = _MetaColumns(self.config.meta_fields, self.config.max_episodes)
         if not self.is_read_only:
-            _sweep(self.path, self.store)
+            _remove_leftovers(self.path, self.store)
 
-    def _opened(self) -> SequenceReplayBuffer:
+    def _open_replay(self) -> SequenceReplayBuffer:
         path = self.path / f"store-{self.store}"
         if self.is_read_only:
             if DiskStorage.exists(path):
                 return SequenceReplayBuffer.open(path, read_only=True)
-            return SequenceReplayBuffer()  # whoever made the folder did not come further yet
+            return SequenceReplayBuffer()  # the writer has not created its store yet
         replay = SequenceReplayBuffer(path, capacity=self.config.capacity)
         if not replay.is_bound:
             try:
@@ -344,8 +340,8 @@ class EpisodeFolder:
                 raise
         return replay
 
-    def _know_metas(self) -> None:
-        """Read what is not known yet of the fields of episodes."""
+    def _read_metas(self) -> None:
+        """Read the fields of episodes that are not in memory yet."""
         total = self.total
         if self._metas.known == total or not self.config.meta_fields:
             return
@@ -356,75 +352,247 @@ class EpisodeFolder:
             for number in range(max(self._metas.known, self.oldest), total):
                 self._metas.read(number, storage.metadata(number + shift))
             self._metas.known = total
-        self._lay_metas()
+        self._apply_meta_changes()
 
-    def _lay_metas(self) -> None:
+    def _apply_meta_changes(self) -> None:
         for name, values in self._updates.metas.items():
             for number, value in values.items():
                 if self.oldest <= number < self.total:
-                    self._metas.change(name, number, value)
+                    self._metas.set(name, number, value)
+
+
+class SlotReader:
+    """Reads the episodes that were stored when it was made, in the order of their slots.
+
+    Slots fill up from 0. Episodes that were overwritten since are refused.
+
+    Args:
+        folder: The folder of the episodes.
+    """
+
+    def __init__(self, folder: EpisodeFolder) -> None:
+        self._source: EpisodeFolder | None = folder
+        self._slots = folder.config.max_episodes
+        self._store = folder.store
+        numbers, lengths = folder.lengths()
+        by_slot = np.argsort(numbers % self._slots)
+        self.numbers, self.lengths = numbers[by_slot], lengths[by_slot]
+
+    def through(self, folder: EpisodeFolder) -> SlotReader:
+        """The same episodes, read through the folder as another process opened it."""
+        same = self.detached()
+        same._source = folder
+        return same
+
+    def detached(self) -> SlotReader:
+        """The same episodes without the folder, to be sent to another process."""
+        same = copy(self)
+        same._source = None
+        return same
+
+    @property
+    def _folder(self) -> EpisodeFolder:
+        assert self._source is not None
+        return self._source
+
+    @property
+    def slots(self) -> np.ndarray:
+        """Slots of the episodes, [E]."""
+        return self.numbers % self._slots
+
+    def steps(
+        self, names: Sequence[str], numbers: np.ndarray, steps: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Single steps, [B, ...] by field.
+
+        Args:
+            names: The fields.
+            numbers: [B] numbers of the episodes.
+            steps: [B] positions in the episodes.
+        """
+        return {name: rows[:, 0] for name, rows in self.windows(names, numbers, steps, 1).items()}
+
+    def windows(
+        self, names: Sequence[str], numbers: np.ndarray, first: np.ndarray, length: int
+    ) -> dict[str, np.ndarray]:
+        """Consecutive steps, [B, length, ...] by field, zero padded after an episode's end.
+
+        Args:
+            names: The fields.
+            numbers: [B] numbers of the episodes.
+            first: [B] positions of the first steps.
+            length: Number of steps.
+        """
+        borders: Any = "pad_after" if length > 1 else "inside"
+        request = Sequences(len(numbers), length, borders, fields=_full_names(names))
+        return self._take(request, names, numbers, first)
+
+    def episodes(self, names: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Whole episodes, [B, longest, ...] by field, zero padded after an episode's end."""
+        fields, lengths = _full_names(names), self.lengths[numbers % self._slots]
+        request: Any = Episodes(len(numbers), fields=fields)
+        if len(lengths) and np.count_nonzero(lengths == lengths[0]) == len(lengths):
+            # The usual case, and cheaper: the plan for a shape is cached, and nothing is padded.
+            request = Sequences(len(numbers), int(lengths[0]), fields=fields)
+        return self._take(request, names, numbers, np.zeros(len(numbers), np.int64))
+
+    def all_steps(self, name: str, places: np.ndarray) -> np.ndarray:
+        """A scalar field of many episodes, concatenated.
+
+        Args:
+            name: The field.
+            places: [E] positions of the episodes in `numbers`.
+        """
+        parts = [np.zeros(0, self._folder.config.fields[name].dtype)]
+        longest = int(self.lengths.max(initial=1))
+        count = max(1, _VALUES_PER_READ // longest)
+        for begin in range(0, len(places), count):
+            some = places[begin : begin + count]
+            rows = self.episodes([name], self.numbers[some])[name]
+            parts.append(rows[np.arange(rows.shape[1]) < self.lengths[some][:, None]])
+        return np.concatenate(parts)
+
+    def metas(self, names: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Values of fields of episodes, [B, ...] by field."""
+        found = {name: self._folder.metas(name, numbers) for name in names}
+        self._check(numbers)
+        return found
+
+    def _take(
+        self, request: Any, names: Sequence[str], numbers: np.ndarray, first: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        if not names or not len(numbers):
+            lead = (len(numbers), getattr(request, "length", 0))
+            return {name: self._folder.config.fields[name].full(lead) for name in names}
+        self._check(numbers)
+        folder = self._folder
+        batch = folder.replay.take(request, folder.row_ids(numbers) + first)
+        rows: dict[str, np.ndarray] = {name: batch.observation[name] for name in names}
+        for name, values in rows.items():
+            folder.updates.apply(name, numbers, first, values)
+        self._check(numbers)  # another thread may have overwritten one meanwhile
+        return rows
+
+    def _check(self, numbers: np.ndarray) -> None:
+        """Raise NotEnoughData if an episode was overwritten or removed."""
+        folder = self._folder
+        folder.check_open()
+        if folder.store != self._store:
+            raise NotEnoughData(
+                "the buffer was cleared since the dataset was made: expected the episodes that it "
+                "was made of, got others; make a new dataset"
+            )
+        oldest = folder.oldest
+        if len(numbers) and int(numbers.min()) < oldest:
+            gone = int((numbers < oldest).sum())
+            raise NotEnoughData(
+                f"episodes were overwritten since the dataset was made: expected all of them, got "
+                f"{gone} that are gone; make a new dataset"
+            )
+
+
+class _MetaColumns:
+    """Values of fields of episodes in memory: episode k is in slot ``k % max_episodes``.
+
+    Args:
+        fields: The fields of episodes.
+        max_episodes: Number of slots; the arrays grow up to it.
+    """
+
+    def __init__(self, fields: Mapping[str, MemmapField], max_episodes: int) -> None:
+        self._fields = fields
+        self._slots = max_episodes
+        self._columns = {name: field.full((0,)) for name, field in fields.items()}
+        self.known = 0
+        """All episodes with lower numbers have been read."""
+
+    def take(self, name: str, numbers: np.ndarray) -> np.ndarray:
+        """Values [B, ...] of a field, in new memory."""
+        values: np.ndarray = self._columns[name][numbers % self._slots]
+        return values
+
+    def append(self, number: int, values: Mapping[str, np.ndarray]) -> None:
+        """Add the next episode."""
+        for name, value in values.items():
+            self.set(name, number, value)
+        self.known = number + 1
+
+    def read(self, number: int, metadata: Mapping[str, Any]) -> None:
+        """Add an episode from its stored metadata."""
+        for name, field in self._fields.items():
+            value = np.asarray(metadata[name]).astype(field.dtype).reshape(field.shape)
+            self.set(name, number, value)
+
+    def set(self, name: str, number: int, value: np.ndarray) -> None:
+        """Set the value of an episode."""
+        slot = number % self._slots
+        if slot >= len(self._columns[name]):
+            rows = min(self._slots, max(64, 2 * (slot + 1)))
+            more = self._fields[name].full((rows - len(self._columns[name]),))
+            self._columns[name] = np.concatenate([self._columns[name], more])
+        self._columns[name][slot] = value
+
+
+def _full_names(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"observation/{name}" for name in names)
 
 
 def _oldest_of(folder: weakref.ref[EpisodeFolder]) -> Callable[[], int]:
-    """What asks a folder for its oldest episode, and does not keep it from going."""
+    """A function that returns `EpisodeFolder.oldest` without keeping the folder alive."""
 
     def oldest() -> int:
-        there = folder()
-        return 0 if there is None else there.oldest
+        alive = folder()
+        return 0 if alive is None else alive.oldest
 
     return oldest
 
 
-def _release(held: contextlib.ExitStack) -> None:
-    """Close what nobody closed, where nobody could be told that it failed."""
+def _release(resources: contextlib.ExitStack) -> None:
+    """Close a folder that was garbage collected; errors cannot be reported from here."""
     with contextlib.suppress(OSError, StepwellError):
-        held.close()
+        resources.close()
 
 
 def _check_usable(path: Path) -> None:
-    """Refuse a folder that is neither such a buffer nor empty.
-
-    Raises:
-        ValueError: It is another thing.
-    """
-    if is_buffer(path) or not path.exists():
+    """Raise ValueError for a folder that is neither a buffer nor empty."""
+    if has_marker(path) or not path.exists():
         return
     if path.is_dir() and not set(os.listdir(path)) - {"LOCK", "replay_buffer.json.tmp"}:
         return
     if (path / "metadata.pkl").exists():
-        read_marker(path)  # says how it is converted
+        raise missing_marker(path)
     raise ValueError(
         f"{path} is neither a replay buffer nor empty, expected one of the two: nothing in it was "
         f"touched; choose another folder"
     )
 
 
-def _settled(path: Path, asked: Config | None, overwrite: bool) -> Marker:
-    """What the folder is from now on, the lock being held."""
-    if not is_buffer(path):
-        assert asked is not None
-        marker = Marker(asked, 0)
+def _current_marker(path: Path, config: Config | None, overwrite: bool) -> Marker:
+    """Read or write the marker of a locked folder."""
+    if not has_marker(path):
+        assert config is not None
+        marker = Marker(config, 0)
     else:
         before = read_marker(path)
         if not overwrite:
-            _check_same(path, before.config, asked)
+            _check_same(path, before.config, config)
             return before
-        marker = Marker(asked or before.config, before.store + 1)
+        marker = Marker(config or before.config, before.store + 1)
     write_marker(path, marker)
     return marker
 
 
-def _check_same(path: Path, there: Config, asked: Config | None) -> None:
-    difference = None if asked is None else there.difference(asked)
+def _check_same(path: Path, stored: Config, config: Config | None) -> None:
+    difference = None if config is None else stored.difference(config)
     if difference:
         raise ValueError(
-            f"{path} was made with a different config: {difference}; ask for what it is, choose "
-            f"another folder, or give overwrite=True, which removes its episodes"
+            f"{path} was made with a different config: {difference}; open it with its own "
+            f"arguments, choose another folder, or give overwrite=True, which removes its episodes"
         )
 
 
-def _sweep(path: Path, store: int) -> None:
-    """Remove what an earlier `clear`, an overwritten buffer, or a crash left."""
+def _remove_leftovers(path: Path, store: int) -> None:
+    """Remove the stores that an earlier `clear`, an overwrite, or a crash left behind."""
     (path / "replay_buffer.json.tmp").unlink(missing_ok=True)
     for each in path.iterdir():
         kind, _, number = each.name.partition("-")
@@ -433,7 +601,7 @@ def _sweep(path: Path, store: int) -> None:
 
 
 def _spec(config: Config, codecs: Codecs) -> Spec:
-    """The fields of a row of the store."""
+    """The Spec of the store: one observation field per field of steps."""
     names = {name: f"observation/{name}" for name in config.fields}
     fields = [
         Field(names[f.name], f.dtype.name, f.shape, default_codec(f.dtype, f.shape))

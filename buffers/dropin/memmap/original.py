@@ -1,9 +1,8 @@
 """Reads the folders that memmap-replay-buffer wrote, and never writes into one.
 
 A folder holds ``metadata.pkl`` (the config), ``<field>.data.npy`` [slots, steps, *shape],
-``<meta field>.data.meta.npy`` [slots, *shape] and three counters ``<name>.state.npy``. Of a full
-ring the counter ``episode_index`` names the slot of the oldest episode, which the next one will be
-written over.
+``<meta field>.data.meta.npy`` [slots, *shape] and three counters ``<name>.state.npy``. In a full
+ring the counter ``episode_index`` is the slot of the oldest episode, which the next one replaces.
 """
 
 from __future__ import annotations
@@ -12,37 +11,39 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from stepwell.buffers.dropin.memmap.original_config import (
-    OriginalConfig,
-    OriginalField,
-    checked_config,
-)
+from stepwell.buffers.dropin.memmap.config import DTYPES, Config, MemmapField
 from stepwell.buffers.dropin.memmap.plain_pickle import MOST_BYTES, read_plain_pickle
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
 from stepwell.buffers.given_files import GivenFiles
 
-__all__ = ["OriginalEpisode", "OriginalFolder"]
+__all__ = ["OriginalEpisode", "OriginalFolder", "parse_config"]
 
 _CONFIG: Final = "metadata.pkl"
 _SLOT_BYTES: Final = 64
 _H5: Final = "data.h5"
-_INTERNAL: Final = ("episode_lens", "_initted")
+_MOST: Final = 2**31 - 1  # the original counts in int32
+_KEYS: Final = ("max_episodes", "max_timesteps", "fields", "meta_fields", "circular")
+_INTERNAL: Final = {
+    "episode_lens": MemmapField("episode_lens", "int", (), 0),
+    "_initted": MemmapField("_initted", "bool", (), False),
+}
+"""The meta fields that the original adds itself."""
 _Counter = Literal["num_episodes", "episode_index", "timestep_index"]
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalEpisode:
-    """One episode of such a folder.
+    """One episode of a folder of memmap-replay-buffer.
 
     Args:
-        slot: Its place in the original's arrays.
-        fields: Arrays [T, *shape] by name, T the episode's steps, in memory of their own.
-        metadata: Arrays [*shape] by name, in memory of their own.
+        slot: Its index in the original's arrays.
+        fields: Arrays [T, *shape] by name, copies, with T the episode's steps.
+        metadata: Arrays [*shape] by name, copies.
     """
 
     slot: int
@@ -51,27 +52,27 @@ class OriginalEpisode:
 
     @property
     def steps(self) -> int:
-        """Its env steps T."""
+        """Number of env steps T."""
         return len(next(iter(self.fields.values())))
 
 
 class OriginalFolder:
-    """The finished episodes of a folder that memmap-replay-buffer 0.1 or 0.2 wrote, by age.
+    """The finished episodes of a folder that memmap-replay-buffer 0.1 or 0.2 wrote, oldest first.
 
-    Nothing is unpickled: the config is read as plain values or not at all. What the counters, the
-    config and the arrays say of each other is checked before anything is used. Nothing must write
-    into the folder meanwhile: the original takes no lock that would tell.
+    Nothing is unpickled: the config is read as plain values or not at all. Config, counters and
+    arrays are checked against each other before anything is used. No process may write into the
+    folder meanwhile; the original takes no lock, so this cannot be detected.
 
     Args:
         folder: The folder.
-        config: What stands in ``metadata.pkl``, where that cannot be read: the arguments
-            ``max_episodes, max_timesteps, fields, meta_fields, circular`` that it was made with.
-        max_bytes: Memory that one episode may take; None for half of what is free.
+        config: Replaces ``metadata.pkl`` if that cannot be read: the arguments ``max_episodes,
+            max_timesteps, fields, meta_fields, circular`` of the original buffer.
+        max_bytes: Memory limit of one episode; None for half of the free memory.
 
     Raises:
-        StoreNotFound: It is no folder, or none of this kind.
-        StoreCorrupt: A file is missing, not whole, or not what the config says.
-        ValueError: The config holds something else than plain values, or makes no sense.
+        StoreNotFound: The folder does not exist, or is of another kind.
+        StoreCorrupt: A file is missing, truncated, or does not match the config.
+        ValueError: The config holds anything but plain values, or is invalid.
 
     Example:
         >>> OriginalFolder("replay_data")
@@ -95,15 +96,17 @@ ReplayBuffer was given
         shape = self._config.max_episodes, self._config.max_timesteps
         self._data = {
             field.name: self._array(f"{field.name}.data.npy", field, shape)
-            for field in self._config.fields
+            for field in self._config.fields.values()
         }
         self._metadata = {
             field.name: self._array(f"{field.name}.data.meta.npy", field, shape[:1])
-            for field in self._config.meta_fields
+            for field in self._config.meta_fields.values()
         }
-        # A file may have holes: of the slots more is kept in memory than of anything else.
+        # The file may be sparse, so its size on disk does not bound the memory for the slots.
         self._files.room(self._folder).take(_SLOT_BYTES * self._config.max_episodes)
-        internal = [self._array(f"{f.name}.data.meta.npy", f, shape[:1]) for f in _INTERNAL_FIELDS]
+        internal = [
+            self._array(f"{f.name}.data.meta.npy", f, shape[:1]) for f in _INTERNAL.values()
+        ]
         self._lens, self._is_begun = (np.array(array) for array in internal)
         self._counters: dict[str, int] = {
             name: self._counter(name, most) for name, most in _limits(self._config).items()
@@ -117,36 +120,36 @@ ReplayBuffer was given
         return self._folder
 
     @property
-    def config(self) -> OriginalConfig:
-        """What it was made with."""
+    def config(self) -> Config:
+        """The arguments of the original buffer."""
         return self._config
 
     @property
     def steps(self) -> int:
-        """Env steps of all episodes that are given."""
+        """Env steps of all finished episodes."""
         return int(self._lens[self._slots].sum(dtype=np.int64))
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What is not given, or may not be what it seems, and why: one clause each."""
+        """Episodes that are left out or doubtful, and why; one clause each."""
         return self._left_out
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its files, as a copy of them would take."""
+        """Apparent bytes of its files."""
         return sum(file.stat().st_size for file in self._all_files())
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the disk that its files take: less, where they were never written to."""
+        """Bytes of disk that its files take: sparse files take fewer."""
         return sum(getattr(file.stat(), "st_blocks", 0) * 512 for file in self._all_files())
 
     def __len__(self) -> int:
-        """Number of episodes that are given."""
+        """Number of finished episodes."""
         return len(self._slots)
 
     def __iter__(self) -> Iterator[OriginalEpisode]:
-        """The episodes, the oldest first, read one at a time."""
+        """Read the episodes one at a time, the oldest first."""
         for slot in self._slots.tolist():
             steps = int(self._lens[slot])
             room = self._files.room(f"{self._folder}: slot {slot}")
@@ -161,8 +164,8 @@ ReplayBuffer was given
     def _all_files(self) -> list[Path]:
         return [file for file in self._folder.iterdir() if file.is_file()]
 
-    def _array(self, file: str, field: OriginalField, leading: tuple[int, ...]) -> np.ndarray:
-        """A file as an array that is read when it is asked for."""
+    def _array(self, file: str, field: MemmapField, leading: tuple[int, ...]) -> np.ndarray:
+        """Map a file as an array."""
         path = self._folder / file
         try:
             self._files.file(path)
@@ -175,7 +178,7 @@ ReplayBuffer was given
             array = open_memmap(path, mode="r")
         except OSError:
             raise
-        except Exception as error:  # a damaged head lets numpy stumble in many ways
+        except Exception as error:  # a damaged header makes NumPy raise many kinds of errors
             raise StoreCorrupt(
                 f"{path} is damaged: expected an array of {field.dtype} in numpy's format, got one "
                 f"that cannot be mapped ({_flat(error)}); copy the folder again from where it was "
@@ -190,7 +193,7 @@ ReplayBuffer was given
         return array
 
     def _counter(self, name: str, most: int) -> int:
-        field = OriginalField(name, "int", (), None)
+        field = MemmapField(name, "int", (), 0)
         value = int(self._array(f"{name}.state.npy", field, ()))
         if not 0 <= value <= most:
             raise StoreCorrupt(
@@ -210,14 +213,14 @@ ReplayBuffer was given
             )
 
     def _finished(self) -> tuple[np.ndarray, tuple[str, ...]]:
-        """The slots of whole episodes by age, and what is said of the others."""
+        """The slots of the finished episodes by age, and notes about the others."""
         config = self._config
         count, newest, steps = (self._counters[name] for name in _limits(config))
         ring = (newest + np.arange(config.max_episodes)) % config.max_episodes
         is_full = count == config.max_episodes
         notes: list[str] = []
         if is_full:
-            # A slot is marked when an episode is begun in it, and unmarked when one ends before it.
+            # A slot is marked when an episode starts in it, and unmarked when the one before ends.
             is_kept = ring != newest if steps or self._is_begun[newest] else ring >= 0
         elif count == newest:
             is_kept = ring < count
@@ -234,7 +237,7 @@ ReplayBuffer was given
         return ring[is_kept & (self._lens[ring] > 0)], tuple(notes)
 
     def _unfinished(self, slots: np.ndarray, is_full: bool) -> list[str]:
-        """What is said of slots that hold no whole episode."""
+        """Notes about slots without a finished episode."""
         newest, steps = self._counters["episode_index"], self._counters["timestep_index"]
         notes: list[str] = []
         if steps:
@@ -255,7 +258,7 @@ ReplayBuffer was given
         return notes + (self._doubtful() if may_be_more else [])
 
     def _doubtful(self) -> list[str]:
-        """Slots behind an unfinished episode that may have been begun in one batch with it."""
+        """A note about slots after an unfinished episode that may be of the same batch."""
         newest, steps = self._counters["episode_index"], self._counters["timestep_index"]
         slots: list[str] = []
         for place in range(1, self._config.max_episodes):
@@ -271,14 +274,8 @@ ReplayBuffer was given
         ]
 
 
-_INTERNAL_FIELDS: Final = (
-    OriginalField("episode_lens", "int", (), None),
-    OriginalField("_initted", "bool", (), None),
-)
-
-
-def _limits(config: OriginalConfig) -> dict[_Counter, int]:
-    """The counters, with the greatest value that each may have."""
+def _limits(config: Config) -> dict[_Counter, int]:
+    """The counters and their greatest valid values."""
     return {
         "num_episodes": config.max_episodes,
         "episode_index": config.max_episodes - 1,
@@ -286,7 +283,7 @@ def _limits(config: OriginalConfig) -> dict[_Counter, int]:
     }
 
 
-def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> OriginalConfig:
+def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> Config:
     folder = files.path
     path = folder / _CONFIG
     if not folder.is_dir():
@@ -301,7 +298,7 @@ def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> Origin
             f"ReplayBufferH5PY ({_H5}); store its episodes in a ReplayBuffer with store_episode"
         )
     if config is not None:
-        return checked_config("config", config)
+        return parse_config("config", config)
     if not path.is_file():
         raise StoreNotFound(
             f"{folder}: expected a folder of memmap-replay-buffer, which has a {_CONFIG}, got one "
@@ -315,7 +312,159 @@ def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> Origin
         raise ValueError(
             f"{error}; OriginalFolder(folder, config=...) reads the folder without this file"
         ) from None
-    return checked_config(str(path), plain)
+    return parse_config(str(path), plain)
+
+
+def parse_config(what: str, config: object) -> Config:
+    """Check the original's arguments.
+
+    Args:
+        what: Name of the config, for errors.
+        config: The arguments by name.
+
+    Raises:
+        ValueError: An argument is missing, unknown, or invalid.
+
+    Example:
+        >>> config = parse_config(
+        ...     "config",
+        ...     dict(
+        ...         max_episodes=10,
+        ...         max_timesteps=50,
+        ...         fields=dict(state=("uint8", (2, 2)), reward="float"),
+        ...         meta_fields={},
+        ...         circular=False,
+        ...     ),
+        ... )
+        >>> [(field.name, str(field.dtype), field.shape) for field in config.fields.values()]
+        [('state', 'uint8', (2, 2)), ('reward', 'float32', ())]
+    """
+    arguments = _named(what, "the config", config)
+    odd = sorted(arguments.keys() ^ set(_KEYS))
+    if odd:
+        problem = "none for" if odd[0] in _KEYS else "one for"
+        raise ValueError(
+            f"{what}: expected values for {', '.join(_KEYS)} alone, got {problem} {odd[0][:80]!r}; "
+            f"Stepwell reads what memmap-replay-buffer 0.1 and 0.2 wrote"
+        )
+    if not isinstance(arguments["circular"], bool):
+        raise ValueError(
+            f"{what}: expected circular to be True or False, got "
+            f"{_describe(arguments['circular'])}; it is not a config of memmap-replay-buffer"
+        )
+    fields = _fields(what, "fields", arguments["fields"])
+    meta_fields = _fields(what, "meta_fields", arguments["meta_fields"])
+    _check_names(what, fields, meta_fields)
+    return Config(
+        _whole(what, "max_episodes", arguments["max_episodes"]),
+        _whole(what, "max_timesteps", arguments["max_timesteps"]),
+        {field.name: field for field in fields},
+        {field.name: field for field in meta_fields if field.name not in _INTERNAL},
+        arguments["circular"],
+    )
+
+
+def _named(what: str, part: str, value: object) -> Mapping[str, object]:
+    """Check that a value is a mapping whose keys are strings."""
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[Any, object]", value)
+        if all(isinstance(key, str) for key in mapping):
+            return mapping
+    raise ValueError(
+        f"{what}: expected {part} to be a dict whose keys are names, got {_describe(value)}; it is "
+        f"not a config of memmap-replay-buffer"
+    )
+
+
+def _fields(what: str, part: str, value: object) -> tuple[MemmapField, ...]:
+    return tuple(_field(what, part, name, info) for name, info in _named(what, part, value).items())
+
+
+def _field(what: str, part: str, name: str, info: object) -> MemmapField:
+    items = list(cast("tuple[object, ...]", info)) if isinstance(info, tuple | list) else [info]
+    type_, shape, default = [*items, *(None, (), None)[len(items) :]][:3]
+    if isinstance(shape, int) and not isinstance(shape, bool):
+        shape = (shape,)
+    is_known = isinstance(type_, str) and type_ in DTYPES and 1 <= len(items) <= 3
+    if not (is_known and _is_shape(shape) and isinstance(default, int | float | None)):
+        raise ValueError(
+            f"{what}: expected each of {part} to have a type ({', '.join(DTYPES)}), a shape of "
+            f"whole numbers and a default number, got something else for {name[:80]!r}; it is not "
+            f"a config of memmap-replay-buffer"
+        )
+    sizes = tuple(cast("tuple[int, ...]", shape))
+    field = MemmapField(name, cast("Any", type_), sizes, 0)
+    return field._replace(default=_stored_default(what, field, default))
+
+
+def _stored_default(what: str, field: MemmapField, default: float | None) -> int | float | bool:
+    """The default as the original stored it: 0 if an int field's default was 0.5."""
+    if field.type == "float":
+        return 0.0 if default is None else default
+    try:
+        with np.errstate(invalid="ignore"):
+            stored: int | bool = np.asarray(default or 0).astype(field.dtype).item()
+    except OverflowError:
+        raise ValueError(
+            f"{what}: expected a default of {field.name[:80]!r} that fits {field.dtype}, got "
+            f"{_describe(default)}; it is not a config of memmap-replay-buffer"
+        ) from None
+    return stored
+
+
+def _is_shape(shape: object) -> bool:
+    if not isinstance(shape, tuple | list) or len(shape) > 30:  # numpy has at most 64 axes
+        return False
+    sizes = cast("tuple[object, ...]", shape)
+    return all(
+        isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= _MOST
+        for size in sizes
+    )
+
+
+def _check_names(
+    what: str, fields: tuple[MemmapField, ...], meta_fields: tuple[MemmapField, ...]
+) -> None:
+    """Raise ValueError for names that the original cannot have, such as a path."""
+    invalid = [field.name for field in fields if not field.name.isidentifier()]
+    invalid += [field.name for field in meta_fields if set(field.name) & set("/\\\0")]
+    if invalid or not fields:
+        got = f"the name {invalid[0][:80]!r}" if invalid else "no field"
+        raise ValueError(
+            f"{what}: expected fields with names such as 'state', got {got}; it is not a config "
+            f"of memmap-replay-buffer"
+        )
+    twice = {field.name for field in fields} & ({f.name for f in meta_fields} | set(_INTERNAL))
+    if twice:
+        raise ValueError(
+            f"{what}: expected fields and meta_fields of different names, got {min(twice)!r} in "
+            f"both; it is not a config of memmap-replay-buffer"
+        )
+    for field in meta_fields:
+        internal = _INTERNAL.get(field.name, field)
+        if field.type != internal.type:
+            raise ValueError(
+                f"{what}: expected {field.name} to be {internal.type!r}, got {field.type!r}; it is "
+                f"not a config of memmap-replay-buffer"
+            )
+
+
+def _whole(what: str, name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+        raise ValueError(
+            f"{what}: expected {name} to be a whole number from 1 to {_MOST}, got "
+            f"{_describe(value)}; it is not a config of memmap-replay-buffer"
+        )
+    return value
+
+
+def _describe(value: object) -> str:
+    """Describe a value of any size in few characters."""
+    if isinstance(value, int) and abs(value) > _MOST:
+        return "a larger one" if value > 0 else "a smaller one"
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    return f"{value[:40]!r}" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _flat(error: BaseException) -> str:

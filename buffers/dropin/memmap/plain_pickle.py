@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickletools  # it names the opcodes of a pickle, and carries none of them out
+import pickletools  # only lists the opcodes of a pickle; executes none
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,22 +17,22 @@ _Stack = list[Any]
 
 
 class _NotPlain(ValueError):
-    """The opcodes do not fit together."""
+    """The opcodes do not form a value."""
 
 
 def read_plain_pickle(name: str, data: bytes) -> object:
-    r"""The value of a pickle of dicts, lists, tuples, strings, numbers, bools and None alone.
+    r"""Read a pickle of dicts, lists, tuples, strings, numbers, bools and None.
 
-    A pickle is a program that may call anything. Of its opcodes only those are carried out that
-    make these values, and they are carried out here, so nothing of the pickle is ever called.
+    A pickle is a program that may call anything. Only the opcodes that build these values are
+    executed, by this module, so nothing in the pickle is ever called.
 
     Args:
-        name: What to call the pickle in an error.
+        name: Name of the pickle, for errors.
         data: The pickle, of any protocol.
 
     Raises:
-        ValueError: It is larger than a megabyte, not whole, or holds something else; the sentence
-            names the opcode.
+        ValueError: It is larger than a MiB, damaged, or holds something else; the message names the
+            opcode.
 
     Example:
         >>> read_plain_pickle("mail", b"(I1\nV2\nt.")
@@ -57,7 +57,7 @@ def read_plain_pickle(name: str, data: bytes) -> object:
             machine.step(opcode.name, argument)
     except _Refused as error:
         raise ValueError(str(error)) from None
-    # Whatever a broken file makes the reader of opcodes, or an opcode, stumble over.
+    # A damaged file can raise any of these, in genops or in an opcode.
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
@@ -68,14 +68,14 @@ def read_plain_pickle(name: str, data: bytes) -> object:
 
 
 class _Refused(Exception):
-    """An opcode that makes something else than a plain value."""
+    """An opcode that builds anything but a plain value."""
 
 
 class _Machine:
     """The stack and the memo of a pickle.
 
     Args:
-        name: What to call the pickle in an error.
+        name: Name of the pickle, for errors.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,10 +84,10 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def step(self, opcode: str, argument: Any) -> None:
-        """Carry out an opcode.
+        """Execute an opcode.
 
         Raises:
-            _Refused: It is none that plain values need.
+            _Refused: Plain values do not need it.
         """
         if opcode in _VALUES:
             self._stack.append(argument)
@@ -109,7 +109,7 @@ class _Machine:
             )
 
     def result(self) -> object:
-        """What is left at the end."""
+        """The value on the stack after STOP."""
         value = self._stack.pop()
         if value is _MARK or self._stack:
             raise _NotPlain("it ends within a value")
@@ -120,7 +120,7 @@ class _Machine:
 
 
 def _after_mark(stack: _Stack) -> list[Any]:
-    """Take what stands above the newest mark, and the mark."""
+    """Pop the values above the newest mark, and the mark."""
     for place in range(len(stack) - 1, -1, -1):
         if stack[place] is _MARK:
             items = stack[place + 1 :]
@@ -130,7 +130,7 @@ def _after_mark(stack: _Stack) -> list[Any]:
 
 
 def _last(stack: _Stack, count: int) -> list[Any]:
-    """Take the uppermost values."""
+    """Pop the topmost values."""
     items = stack[len(stack) - count :] if len(stack) >= count else [_MARK]
     if any(item is _MARK for item in items):
         raise _NotPlain("a value is missing")
@@ -160,7 +160,7 @@ def _set_items(stack: _Stack, items: list[Any]) -> None:
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
     keys, values = items[::2], items[1::2]
-    # Text alone: a tuple of tuples of tuples may take longer to hash than anybody waits.
+    # Strings only: a deeply nested tuple can take exponential time to hash.
     if not all(isinstance(key, str) for key in keys):
         raise _NotPlain("it holds a dict whose keys are not all text")
     return dict(zip(keys, values, strict=True))

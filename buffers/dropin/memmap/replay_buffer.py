@@ -7,27 +7,31 @@ from collections import namedtuple
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from stepwell.buffers.dropin.memmap.columns import (
-    StoredColumn,
-    columns_of,
-    lengths_by_slot,
-    metas_by_slot,
+from stepwell.buffers.dropin.memmap.collector import EpisodeCollector
+from stepwell.buffers.dropin.memmap.config import (
+    Codecs,
+    Config,
+    MemmapField,
+    check_names,
+    parse_fields,
+    read_marker,
 )
-from stepwell.buffers.dropin.memmap.declared import Codecs
-from stepwell.buffers.dropin.memmap.episode_folder import EpisodeFolder
-from stepwell.buffers.dropin.memmap.frames import frames_of, only_one
-from stepwell.buffers.dropin.memmap.opening import asked_for, opened
-from stepwell.buffers.dropin.memmap.recorder import EpisodeRecorder, batch_of
-from stepwell.buffers.dropin.memmap.revision import revise, revise_metas, revise_step
-from stepwell.buffers.dropin.memmap.staging import checked_names, whole_episode
+from stepwell.buffers.dropin.memmap.datasets import (
+    BatchFinish,
+    ReplayDatasetNStep,
+    ReplayDatasetTimestep,
+    ReplayDatasetTrajectory,
+    make_loader,
+    to_device,
+)
+from stepwell.buffers.dropin.memmap.episode_folder import EpisodeFolder, SlotReader
+from stepwell.buffers.dropin.memmap.writer import Edit, OpenEpisodes, batch_size_of, whole_episode
 from stepwell.buffers.replay import SequenceReplayBuffer
-
-if TYPE_CHECKING:
-    from stepwell.buffers.dropin.memmap.collector import EpisodeCollector
+from stepwell.buffers.sampling.tensors import load_torch
 
 __all__ = ["ReplayBuffer"]
 
@@ -36,33 +40,34 @@ Filter = Mapping[str, object] | None
 
 
 class ReplayBuffer:
-    """Episodes of declared fields in a folder, read as episodes, steps or n-step transitions.
+    """Episodes of typed fields in a folder, read as episodes, steps or n-step transitions.
 
-    An episode is kept in RAM while it is played, and stored whole when it ends: when that returns
-    it is durable. What was not ended is not there, for anybody, and leaves nothing behind. Episodes
-    stand in slots 0 to ``max_episodes - 1``; that is what episode indices mean here.
+    An open episode is kept in RAM and stored as a whole when it ends; it is durable when that call
+    returns. An episode that never ends is never visible to anyone and leaves nothing behind.
+    Episode indices are slots, 0 to ``max_episodes - 1``.
 
-    A folder that exists is continued. All buffers of one process that write into one folder are the
-    same; another process may read it meanwhile (``read_only=True`` and `refresh`).
+    An existing folder is continued. All buffers of one process that write into the same folder
+    share their episodes; another process may read it at the same time (``read_only=True`` and
+    `refresh`).
 
     Args:
-        folder: Where the episodes are kept.
-        max_episodes: How many there can be.
-        max_timesteps: Steps of an episode at most.
-        fields: What each step has: name to ``"float"``, ``"int"``, ``"bool"`` or ``"uint8"``, or to
-            a tuple of that, a shape and, if wanted, a default. ``...`` for what the folder has.
-        meta_fields: What each episode has, declared in the same way.
-        circular: The oldest episode makes room for a new one. None: no, or as the folder has it
-            where ``fields`` is ``...``.
-        overwrite: Remove the episodes that are there.
-        read_only: Write nothing.
-        flush_every_store_step: Without effect: what has ended is durable, what has not is in RAM.
-        codec: How new fields are kept, for all or by name, as in
-            `SequenceReplayBuffer`; None chooses by their types.
+        folder: Folder of the episodes.
+        max_episodes: Number of slots.
+        max_timesteps: Steps of the longest episode.
+        fields: Fields of a step: name to ``"float"``, ``"int"``, ``"bool"`` or ``"uint8"``, or to a
+            tuple of that, a shape and, optionally, a default. ``...`` uses the folder's fields.
+        meta_fields: Fields of an episode, in the same notation.
+        circular: Whether a new episode replaces the oldest one when the buffer is full. None means
+            False, or the folder's setting if ``fields`` is ``...``.
+        overwrite: Remove the stored episodes.
+        read_only: Open for reading only.
+        flush_every_store_step: Has no effect: episodes are durable when they end.
+        codec: Codecs of new fields, one for all or by name, as in `SequenceReplayBuffer`; None
+            chooses by type and shape.
 
     Raises:
-        ValueError: The folder holds something else, was made with other arguments, or arguments do
-            not go together.
+        ValueError: The folder holds something else or has another configuration, or arguments
+            contradict each other.
         StoreLocked: Another process writes into the folder.
 
     Example:
@@ -102,25 +107,38 @@ class ReplayBuffer:
                 f"flush_every_store_step: expected a number >= 0, got {flush_every_store_step}"
             )
         path = Path(folder)
-        asked = asked_for(path, max_episodes, max_timesteps, fields, meta_fields, circular)
+        config = _config(path, max_episodes, max_timesteps, fields, meta_fields, circular)
+        if read_only and overwrite:
+            raise ValueError(
+                "overwrite=True: expected a buffer to write into, got read_only=True; leave one out"
+            )
         self.flush_every_store_step = flush_every_store_step
-        self._begin(opened(path, asked, codec, overwrite=overwrite, read_only=read_only))
+        self._begin(
+            EpisodeFolder.read(path, config)
+            if read_only
+            else EpisodeFolder.write(path, config, codec, overwrite=overwrite)
+        )
 
     @classmethod
     def from_folder(cls, folder: str | Path, read_only: bool = False) -> Self:
-        """Open the buffer in a folder, as it was declared.
+        """Open the buffer in a folder with its own configuration.
 
         Args:
-            folder: Where the episodes are.
-            read_only: Write nothing, as another process may do meanwhile.
+            folder: Folder of the episodes.
+            read_only: Open for reading only, also while another process writes.
 
         Raises:
-            ValueError: There is none.
+            ValueError: The folder holds no buffer.
             StoreLocked: Another process writes into it, and ``read_only`` is False.
         """
         buffer = cls.__new__(cls)
         buffer.flush_every_store_step = 1
-        buffer._begin(opened(Path(folder), None, None, overwrite=False, read_only=read_only))
+        path = Path(folder)
+        buffer._begin(
+            EpisodeFolder.read(path, None)
+            if read_only
+            else EpisodeFolder.write(path, None, None, overwrite=False)
+        )
         return buffer
 
     def _begin(self, stored: EpisodeFolder) -> None:
@@ -139,20 +157,20 @@ class ReplayBuffer:
         metas = config.meta_fields.items()
         self.meta_shapes = {name: field.shape for name, field in metas} | {"episode_lens": ()}
         self.meta_dtypes = {name: field.dtype for name, field in metas}
-        self._recorder = EpisodeRecorder(stored)
+        self._open = OpenEpisodes(stored)
 
     def __reduce__(self) -> tuple[Callable[..., ReplayBuffer], tuple[object, ...]]:
         return type(self).from_folder, (self.folder, True)
 
     @cached_property
     def memory_namedtuple(self) -> Any:
-        """The class of what `store` returns."""
+        """The named tuple class of the steps that `store` returns."""
         names: Any = list(self.stored.config.fields)
         return namedtuple("Memory", names)
 
     @property
     def replay(self) -> SequenceReplayBuffer:
-        """The Stepwell replay beneath: fields are ``observation/NAME``. Changes are not in it."""
+        """The underlying Stepwell replay, with fields ``observation/NAME``, without `update`s."""
         return self.stored.replay
 
     @property
@@ -162,151 +180,158 @@ class ReplayBuffer:
 
     @property
     def episode_index(self) -> int:
-        """Slot that the next episode gets."""
+        """Slot of the next episode."""
         return self.stored.total % self.max_episodes
 
     @property
     def timestep_index(self) -> int:
-        """Steps of the episode that is being played."""
-        return self._recorder.steps
+        """Steps of the open episode."""
+        return self._open.steps
 
     @property
     def is_new_episode(self) -> bool:
-        """Nothing was added to the next episode yet."""
+        """Whether the open episode has no step yet."""
         return self.timestep_index == 0
 
     @property
     def episode_lens(self) -> np.ndarray:
-        """Steps of the episode in each slot, [max_episodes] int32; 0 where there is none."""
-        return lengths_by_slot(self.stored)
+        """Steps of the episode in each slot, [max_episodes] int32; 0 in an empty slot."""
+        lengths = np.zeros(self.max_episodes, np.int32)
+        stored = SlotReader(self.stored).lengths
+        lengths[: len(stored)] = stored
+        return lengths
 
     @property
-    def data(self) -> dict[str, StoredColumn]:
-        """Steps by field, to be read like arrays ``[max_episodes, max_timesteps, ...]``."""
-        return columns_of(self.stored)
+    def data(self) -> dict[str, _StoredSteps]:
+        """Fields of steps by name, indexed like arrays ``[max_episodes, max_timesteps, ...]``."""
+        fields = self.stored.config.fields
+        return {name: _StoredSteps(self.stored, field) for name, field in fields.items()}
 
     @property
     def meta_data(self) -> dict[str, np.ndarray]:
-        """Values of episodes by field, ``[max_episodes, ...]``, in new memory."""
-        return metas_by_slot(self.stored)
+        """Fields of episodes by name, new arrays ``[max_episodes, ...]``."""
+        reader = SlotReader(self.stored)
+        found = {"episode_lens": self.episode_lens}
+        for name, field in self.stored.config.meta_fields.items():
+            found[name] = field.full((self.max_episodes,))
+            found[name][: len(reader.numbers)] = reader.metas([name], reader.numbers)[name]
+        return found
 
     def __len__(self) -> int:
         return self.num_episodes
 
     @contextlib.contextmanager
     def one_episode(self, **meta_data: object) -> Generator[dict[str, object]]:
-        """An episode: what is stored inside is kept when it is left, and nothing on an exception.
+        """Open an episode, and store it on leaving the context; an exception discards it.
 
         Args:
             **meta_data: Fields of the episode.
 
         Yields:
-            A dict for fields of the episode that are known at its end only.
+            A dict for fields of the episode that become known later.
 
         Raises:
-            ValueError: There is no room, or another episode is being played.
+            ValueError: There is no room, or another episode is open.
         """
         self.stored.check_writable("one_episode")
-        with self._recorder.playing(None, meta_data) as later:
+        with self._open.context(None, meta_data) as later:
             yield later
 
     @contextlib.contextmanager
     def batched_episode(self, batch_size: int, **meta_batch: object) -> Generator[None]:
-        """Episodes of several envs that end together, stored by `store_batch`.
+        """Open several episodes that end together, for steps of `store_batch`.
 
         Args:
-            batch_size: How many.
+            batch_size: Number of episodes.
             **meta_batch: Fields of the episodes, ``[batch_size, ...]``.
         """
         self.stored.check_writable("batched_episode")
-        with self._recorder.playing(batch_size, meta_batch):
+        with self._open.context(batch_size, meta_batch):
             yield
 
     def store(self, **data: object) -> Any:
-        """Add a step to the episode; fields that are left out, or None, get their defaults.
+        """Add a step to the open episode; missing fields, and those that are None, get defaults.
 
         Returns:
             The step as a named tuple of arrays.
 
         Raises:
-            ValueError: Something does not fit; nothing was added.
+            ValueError: A value does not fit; nothing was added.
         """
         self.stored.check_writable("store")
-        step = self._recorder.stage(None, lambda staged: staged.add(data))
-        return self.memory_namedtuple(*step.values())
+        return self.memory_namedtuple(*self._open.add(None, data).values())
 
     def store_batch(self, **data: object) -> None:
-        """Add a step to each of several episodes, values ``[batch, ...]``.
+        """Add a step to each of several open episodes, values ``[batch, ...]``.
 
         Raises:
-            ValueError: Something does not fit; nothing was added.
+            ValueError: A value does not fit; nothing was added.
         """
         self.stored.check_writable("store_batch")
-        checked_names("store_batch", data, self.stored.config.fields)
-        self._recorder.stage(batch_of(data), lambda staged: staged.add(data))
+        check_names("store_batch", data, self.stored.config.fields)
+        self._open.add(batch_size_of(data), data)
 
     def store_meta_batch(self, **data: object) -> None:
-        """Set fields of the episodes that `store_batch` adds steps to, values ``[batch, ...]``."""
+        """Set fields of the open episodes of `store_batch`, values ``[batch, ...]``."""
         self.stored.check_writable("store_meta_batch")
-        checked_names("store_meta_batch", data, self.stored.config.meta_fields)
-        self._recorder.stage(batch_of(data), lambda staged: staged.put_metas(data))
+        check_names("store_meta_batch", data, self.stored.config.meta_fields)
+        self._open.set_metas(batch_size_of(data), data)
 
     def advance_episode(self, batch_size: int = 1) -> None:
-        """End the episode, or those of a batch: it is stored. Without any step nothing happens.
+        """End the open episodes and store them; without an open episode nothing happens.
 
         Args:
-            batch_size: How many episodes end.
+            batch_size: Number of episodes.
 
         Raises:
-            ValueError: That is not how many were being played.
+            ValueError: Another number of episodes is open.
         """
         self.stored.check_writable("advance_episode")
-        self._recorder.advance(batch_size)
+        self._open.advance(batch_size)
 
     def discard_episode(self) -> None:
-        """Forget the steps of the episode that is being played."""
-        self._recorder.discard()
+        """Discard the open episode."""
+        self._open.discard()
 
     def store_episode(self, **data: object) -> None:
         """Store a whole episode.
 
         Args:
-            **data: Fields of steps ``[T, ...]``, and of the episode; what is left out gets the
-                default.
+            **data: Fields of steps ``[T, ...]``, and of the episode; missing ones get defaults.
 
         Raises:
-            ValueError: Something does not fit; nothing was stored.
+            ValueError: A value does not fit; nothing was stored.
         """
         self.store_episodes([data])
 
     def store_episodes(self, episodes: Iterable[Mapping[str, object]]) -> None:
-        """Store whole episodes, which is faster than one by one.
+        """Store whole episodes at once, which is faster than one by one.
 
         Args:
-            episodes: Each as `store_episode` takes it.
+            episodes: The arguments of `store_episode`, for each episode.
 
         Raises:
-            ValueError: Something does not fit; nothing was stored.
+            ValueError: A value does not fit; nothing was stored.
         """
         self.stored.check_writable("store_episode")
-        made = [whole_episode(self.stored.config, data) for data in episodes]
-        if made:
-            self.stored.add(made)
+        checked = [whole_episode(self.stored.config, data) for data in episodes]
+        if checked:
+            self.stored.add(checked)
 
     def clear(self) -> None:
-        """Remove all episodes for good, and the one that is being played."""
+        """Remove all episodes permanently, and the open one."""
         self.stored.check_writable("clear")
         self.stored.clear()
-        self._recorder.discard()
+        self._open.discard()
 
     reset_ = clear
 
     def flush(self) -> None:
-        """Nothing: what has ended is durable already."""
+        """Do nothing: episodes are durable when they end."""
         self.stored.check_open()
 
     def refresh(self) -> bool:
-        """Take up what another process has stored since; only with ``read_only=True``.
+        """Read what another process has stored since; only with ``read_only=True``.
 
         Returns:
             Whether there was anything new.
@@ -316,11 +341,11 @@ class ReplayBuffer:
         return self.stored.refresh()
 
     def close(self) -> None:
-        """Release the files; an episode that is being played is lost.
+        """Release the files; an open episode is lost.
 
-        Where another buffer of this process has the folder open, that happens when it is closed.
+        If another buffer of this process has the folder open, closing that one releases them.
         """
-        self._recorder.discard()
+        self._open.discard()
         self.stored.leave(self)
 
     def __enter__(self) -> Self:
@@ -330,31 +355,34 @@ class ReplayBuffer:
         self.close()
 
     def update(self, indices: Any = None, **data: object) -> None:
-        """Set fields of stored episodes, all of it or nothing; when it returns it is durable.
+        """Set fields of stored episodes, all or none; they are durable when this returns.
 
         Args:
-            indices: Which episodes: one, a list, an array, a slice; None for all.
+            indices: Slots: a number, a list, an array, a slice; None for all.
             **data: Fields of steps, ``[episodes, T, ...]`` from the first step on, and of
-                episodes, ``[episodes, ...]``; of one episode without the first axis. An axis of
-                one is broadcast, as a number is: of steps it sets the first one. Values after an
-                episode's end are left out.
+                episodes, ``[episodes, ...]``; without the first axis for a single episode. Axes of
+                length 1 are broadcast. A scalar sets the first step of a field of steps. Values
+                after an episode's end are ignored.
 
         Raises:
-            ValueError: Something does not fit; nothing was changed.
+            ValueError: A value does not fit; nothing was changed.
         """
         self.stored.check_writable("update")
-        revise(self.stored, indices, data)
+        edit = Edit(self.stored, indices)
+        edit.set_fields(data)
+        edit.commit()
 
     def store_datapoint(
         self, episode_index: int, timestep_index: int, name: str, datapoint: object
     ) -> None:
-        """Change one step of a stored episode, or of the one that is being played."""
+        """Change one step of a stored episode, or of the open one."""
         self.stored.check_writable("store_datapoint")
-        staged = self._recorder.at(episode_index)
-        if staged is not None:
-            staged.put(timestep_index, name, datapoint)
+        if self._open.is_at(episode_index):
+            self._open.set_step(timestep_index, name, datapoint)
         else:
-            revise_step(self.stored, [episode_index], timestep_index, name, datapoint, ())
+            edit = Edit(self.stored, [episode_index])
+            edit.set_step(timestep_index, name, datapoint, ())
+            edit.commit()
 
     def store_batch_datapoint(
         self, episode_indices: Any, timestep_index: int, name: str, datapoints: object
@@ -362,14 +390,15 @@ class ReplayBuffer:
         """Change the same step of several stored episodes, values ``[episodes, ...]``."""
         self.stored.check_writable("store_batch_datapoint")
         lead = np.atleast_1d(episode_indices).shape
-        revise_step(self.stored, episode_indices, timestep_index, name, datapoints, lead)
+        edit = Edit(self.stored, episode_indices)
+        edit.set_step(timestep_index, name, datapoints, lead)
+        edit.commit()
 
     def store_meta_datapoint(self, episode_index: int, name: str, datapoint: object) -> None:
-        """Change a field of a stored episode, or of the one that is being played."""
+        """Change a field of a stored episode, or of the open one."""
         self.stored.check_writable("store_meta_datapoint")
-        staged = self._recorder.at(episode_index)
-        if staged is not None:
-            staged.put_metas({name: datapoint})
+        if self._open.is_at(episode_index):
+            self._open.set_metas(None, {name: datapoint})
         else:
             self.store_batch_meta_datapoint([episode_index], name, [datapoint])
 
@@ -378,7 +407,9 @@ class ReplayBuffer:
     ) -> None:
         """Change a field of several stored episodes, values ``[episodes, ...]``."""
         self.stored.check_writable("store_meta_datapoint")
-        revise_metas(self.stored, episode_indices, name, datapoints)
+        edit = Edit(self.stored, episode_indices)
+        edit.set_metas(name, datapoints)
+        edit.commit()
 
     def get_all_data(
         self, fields: Names = None, meta_fields: Names = None, device: object = None
@@ -386,13 +417,43 @@ class ReplayBuffer:
         """All episodes as tensors ``[episodes, longest, ...]`` and ``[episodes, ...]`` by name.
 
         Args:
-            fields: Names of the fields of steps; with ``meta_fields`` given too None means none.
-            meta_fields: Names of the fields of episodes, ``episode_lens`` among them.
-            device: Where the tensors go.
-        """
-        from stepwell.buffers.dropin.memmap.whole_buffer import all_data
+            fields: Fields of steps; None for all, or for none if ``meta_fields`` is given.
+            meta_fields: Fields of episodes, including ``episode_lens``; None for all, or for none
+                if ``fields`` is given.
+            device: Device of the tensors.
 
-        return all_data(self.stored, fields, meta_fields, device)
+        Returns:
+            Tensors in the order of the slots, with a field's default after an episode's end; an
+            empty dict if no episode is stored.
+
+        Raises:
+            ValueError: A field is unknown.
+            ImportError: PyTorch is not installed.
+        """
+        torch = load_torch("get_all_data")
+        config, reader = self.stored.config, SlotReader(self.stored)
+        if fields is None and meta_fields is None:
+            fields, meta_fields = tuple(config.fields), (*config.meta_fields, "episode_lens")
+        names, metas = tuple(fields or ()), tuple(meta_fields or ())
+        for chosen, known in (names, config.fields), (metas, self.meta_shapes):
+            for name in chosen:
+                if name not in known:
+                    raise ValueError(
+                        f"get_all_data: expected some of {', '.join(known)}, got {name!r}"
+                    )
+        if not len(reader.numbers):
+            return {}
+        values = reader.episodes(names, reader.numbers)
+        for name in names:
+            if config.fields[name].default:
+                is_after = np.arange(values[name].shape[1]) >= reader.lengths[:, None]
+                values[name][is_after] = config.fields[name].default
+        stored_metas = [name for name in metas if name != "episode_lens"]
+        values |= reader.metas(stored_metas, reader.numbers)
+        if len(stored_metas) < len(metas):
+            values["episode_lens"] = reader.lengths.astype(np.int32)
+        ordered = {name: torch.from_numpy(values[name]) for name in (*names, *metas)}
+        return to_device(ordered, device)  # type: ignore[no-any-return]
 
     def dataset(
         self,
@@ -410,31 +471,31 @@ class ReplayBuffer:
         return_indices: bool = False,
         include_metadata: bool = True,
     ) -> Any:
-        """What is stored now as a dataset: of episodes, or of steps, or of n-step transitions.
+        """A dataset of the stored episodes, of their steps, or of n-step transitions.
 
         Args:
-            n_steps: Transitions of up to so many steps: `ReplayDatasetNStep`.
-            fields: Names of what is given out of each step; None for all.
-            current_fields: With ``n_steps``: of the first step.
-            next_fields: With ``n_steps``: of the later step.
-            sequence_fields: With ``n_steps``: of all steps in between.
-            timestep_level: Single steps: `ReplayDatasetTimestep`.
-            filter_meta: Only episodes of which these fields have these values.
-            filter_fields: Only steps of which these fields have these values.
-            fieldname_map: Other names for what is given out.
-            slice_by_episode_len: Episodes without what would come after their ends.
-            return_episode_lens: Give each episode's number of steps, ``_lens``.
-            return_indices: Give where each item comes from.
-            include_metadata: Give the fields of episodes too.
+            n_steps: Items are transitions of up to ``n_steps`` steps: `ReplayDatasetNStep`.
+            fields: Fields of steps; None for all.
+            current_fields: With ``n_steps``: fields of the first step.
+            next_fields: With ``n_steps``: fields of the later step.
+            sequence_fields: With ``n_steps``: fields of all steps in between.
+            timestep_level: Items are single steps: `ReplayDatasetTimestep`.
+            filter_meta: Only episodes whose fields have these values.
+            filter_fields: Only steps whose fields have these values.
+            fieldname_map: Output names by field name.
+            slice_by_episode_len: Only an episode's own steps.
+            return_episode_lens: Add each episode's number of steps, ``_lens``.
+            return_indices: Add the slot, and the step, of each item.
+            include_metadata: Add the fields of episodes.
 
         Raises:
-            ValueError: Nothing is stored, or arguments do not go together.
+            ValueError: Nothing is stored, or arguments contradict each other.
             ImportError: PyTorch is not installed.
         """
-        from stepwell.buffers.dropin.memmap import datasets
-
         if not len(self):
-            raise ValueError("the replay buffer is empty, expected an episode: store one first")
+            raise ValueError(
+                "the replay buffer is empty: expected an episode, got none; store one first"
+            )
         if n_steps is not None and timestep_level:
             raise ValueError("n_steps and timestep_level: expected one of the two, got both")
         shared: dict[str, Any] = {
@@ -446,10 +507,10 @@ class ReplayBuffer:
         }
         if n_steps is not None:
             wanted = current_fields, next_fields, sequence_fields
-            return datasets.ReplayDatasetNStep(self, n_steps, *wanted, **shared)
+            return ReplayDatasetNStep(self, n_steps, *wanted, **shared)
         if timestep_level:
-            return datasets.ReplayDatasetTimestep(self, fields, **shared)
-        return datasets.ReplayDatasetTrajectory(
+            return ReplayDatasetTimestep(self, fields, **shared)
+        return ReplayDatasetTrajectory(
             self,
             fields,
             slice_by_episode_len=slice_by_episode_len,
@@ -491,9 +552,9 @@ class ReplayBuffer:
         """A `torch.utils.data.DataLoader` of `dataset`.
 
         Args:
-            batch_size: Items of a batch.
+            batch_size: Items per batch.
             n_steps: See `dataset`.
-            dataset: Another dataset than that, such as a `ReplayDatasetTimeWindow`.
+            dataset: Load this one instead, such as a `ReplayDatasetTimeWindow`.
             fields: See `dataset`.
             current_fields: See `dataset`.
             next_fields: See `dataset`.
@@ -502,31 +563,29 @@ class ReplayBuffer:
             filter_fields: See `dataset`.
             fieldname_map: See `dataset`.
             return_indices: See `dataset`.
-            return_mask: Give ``_mask`` [B, T] bool with episodes: False after their ends.
+            return_mask: Add ``_mask`` [B, T] bool to batches of episodes: False after their ends.
             timestep_level: See `dataset`.
-            to_named_tuple: Names that make up a named tuple, without leading ``_``; None gives
-                dicts.
-            shuffle: In another order each time.
-            device: Where the tensors go, also from workers.
+            to_named_tuple: Names of the fields of a named tuple, which drops their leading ``_``;
+                None for dicts.
+            shuffle: Draw a new order for every pass.
+            device: Device of the tensors, also of those from workers.
             dataset_kwargs: Further arguments of `dataset`.
-            drop_last: Leave out the last batch where it is smaller.
-            num_workers: Processes that read; each opens the folder itself.
-            sampler: As DataLoader has it, like all that follow.
+            drop_last: Skip a smaller last batch.
+            num_workers: Number of reading processes; each opens the folder for itself.
+            sampler: An argument of DataLoader, like all below.
             pin_memory: Put batches in pinned memory.
             timeout: Seconds to wait for a worker.
             worker_init_fn: Called in each worker.
-            multiprocessing_context: How workers are started.
-            generator: Of the order, for ``shuffle``.
-            prefetch_factor: Batches that a worker prepares.
-            persistent_workers: Keep them from pass to pass; what is stored or changed meanwhile
-                they do not see.
+            multiprocessing_context: Start method of the workers.
+            generator: Random generator of ``shuffle``.
+            prefetch_factor: Batches that a worker prepares in advance.
+            persistent_workers: Keep the workers between passes; they do not see what is stored or
+                changed meanwhile.
 
         Raises:
-            ValueError: Nothing is stored, or arguments do not go together.
+            ValueError: Nothing is stored, or arguments contradict each other.
             ImportError: PyTorch is not installed.
         """
-        from stepwell.buffers.dropin.memmap.loading import Finish, make_loader
-
         is_padded = n_steps is None and not timestep_level
         if to_named_tuple is not None and fields is not None:
             raise ValueError("fields and to_named_tuple: expected one of the two, got both")
@@ -548,7 +607,7 @@ class ReplayBuffer:
             )
         names = fieldname_map or {}
         padded = frozenset(names.get(name, name) for name in self.fieldnames)
-        finish = Finish(padded if is_padded else None, return_mask, to_named_tuple, device)
+        finish = BatchFinish(padded if is_padded else None, return_mask, to_named_tuple, device)
         options: dict[str, Any] = {
             "batch_size": batch_size,
             "shuffle": shuffle,
@@ -565,48 +624,6 @@ class ReplayBuffer:
         }
         return make_loader(dataset, finish, options)
 
-    def image_fields(self) -> list[str]:
-        """Fields that may be images: those of two axes or more."""
-        return [name for name, shape in self.shapes.items() if len(shape) >= 2]
-
-    def default_image_field(self) -> str:
-        """The one field that may be an image.
-
-        Raises:
-            ValueError: There is none, or more than one.
-        """
-        return only_one(self.image_fields())
-
-    def episode_frames(
-        self, episode_index: int | Sequence[int] = 0, field: str | None = None
-    ) -> np.ndarray:
-        """The frames of an episode, or of several one after the other, [T, ...].
-
-        Raises:
-            ValueError: There is no such episode or field.
-        """
-        name = self.default_image_field() if field is None else field
-        return frames_of(self.stored, episode_index, name)
-
-    def save_video(
-        self,
-        path: str | Path,
-        episode_index: int | Sequence[int] = 0,
-        field: str | None = None,
-        fps: int = 30,
-    ) -> Path:
-        """Film an episode, or several one after the other, as ``.mp4`` or ``.gif``.
-
-        Args:
-            path: Where to.
-            episode_index: Which.
-            field: The images; None for the one field that may be that.
-            fps: Frames a second.
-        """
-        from stepwell.buffers.dropin.memmap.video import trajectory_to_video
-
-        return trajectory_to_video(self.episode_frames(episode_index, field), path, fps=fps)
-
     def create_collector(
         self,
         num_groups: int,
@@ -614,18 +631,101 @@ class ReplayBuffer:
         meta_fieldnames: Names = None,
         strict: bool = True,
     ) -> EpisodeCollector:
-        """What gathers the steps of several envs and stores them as episodes.
+        """Create a collector, which gathers steps of several envs and stores them as episodes.
 
         Args:
-            num_groups: How many envs.
-            fieldnames: Fields of steps that it gathers; None for all.
+            num_groups: Number of envs.
+            fieldnames: Fields of steps to gather; None for all.
             meta_fieldnames: Fields of episodes; None for all.
-            strict: Refuse other fields; else they are left out.
+            strict: Refuse unknown fields; otherwise they are ignored.
         """
-        from stepwell.buffers.dropin.memmap.collector import EpisodeCollector
-
         return EpisodeCollector(
             self, num_groups, fieldnames=fieldnames, meta_fieldnames=meta_fieldnames, strict=strict
         )
 
     create_rollout_collector = create_collector
+
+
+class _StoredSteps:
+    """A field of steps as an array ``[max_episodes, max_timesteps, ...]``, read when indexed.
+
+    Elements without a step have the field's default.
+
+    Args:
+        folder: The folder of the episodes.
+        field: The field.
+    """
+
+    def __init__(self, folder: EpisodeFolder, field: MemmapField) -> None:
+        self._folder = folder
+        self._field = field
+        config = folder.config
+        self.shape = (config.max_episodes, config.max_timesteps, *field.shape)
+        self.dtype = field.dtype
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        """Index like a NumPy array, with slots as the first index; the result is a copy."""
+        first, rest = (key[0], key[1:]) if isinstance(key, tuple) else (key, ())
+        if first is None or first is Ellipsis:
+            return np.asarray(self)[key]
+        slots = np.arange(self.shape[0])[first]
+        if slots.ndim == 0:
+            return self._read(slots[None])[0][rest]
+        return self._read(slots)[(slice(None), *rest) if rest else ...]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        del copy  # it always is one
+        whole = self._read(np.arange(self.shape[0]))
+        return whole if dtype is None else whole.astype(dtype)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise TypeError(
+            f"data[{self._field.name!r}]: expected to be read only, got an assignment; change "
+            f"stored steps with update()"
+        )
+
+    def _read(self, slots: np.ndarray) -> np.ndarray:
+        out = self._field.full((len(slots), self.shape[1]))
+        reader = SlotReader(self._folder)
+        is_stored = slots < len(reader.numbers)
+        if is_stored.any():
+            numbers, lengths = reader.numbers[slots[is_stored]], reader.lengths[slots[is_stored]]
+            found = reader.episodes([self._field.name], numbers)[self._field.name]
+            is_step = np.arange(self.shape[1]) < lengths[:, None]
+            part = out[is_stored]
+            part[is_step] = found[is_step[:, : found.shape[1]]]
+            out[is_stored] = part
+        return out
+
+
+def _config(
+    folder: Path,
+    max_episodes: int,
+    max_timesteps: int,
+    fields: Any,
+    meta_fields: Any,
+    circular: bool | None,
+) -> Config:
+    """Check the arguments of a buffer."""
+    for name, value in (("max_episodes", max_episodes), ("max_timesteps", max_timesteps)):
+        if isinstance(value, bool) or int(value) != value or value < 1:
+            raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+    episodes, timesteps = int(max_episodes), int(max_timesteps)
+    if fields is ...:
+        stored = read_marker(folder).config
+        return stored._replace(max_episodes=episodes, max_timesteps=timesteps)
+    parsed = parse_fields("fields", fields)
+    parsed_metas = parse_fields("meta_fields", meta_fields or {})
+    if not parsed:
+        raise ValueError("fields: expected at least one, got none")
+    twice = parsed.keys() & {*parsed_metas, "episode_lens"} | parsed_metas.keys() & {"episode_lens"}
+    if twice:
+        raise ValueError(
+            f"fields and meta_fields must be disjoint, and episode_lens is always present: got "
+            f"{min(twice)!r} twice; rename one"
+        )
+    return Config(episodes, timesteps, parsed, parsed_metas, bool(circular))

@@ -1,9 +1,9 @@
-"""What was changed of stored episodes: kept in RAM, and in a second store beside theirs.
+"""Changes of stored episodes: kept in RAM, and in a second store next to the first.
 
-Stored rows are immutable. A changed column stands before them, as far as it reaches from the
-episode's first step on. Each call that changes something is one "episode" of the second store, of
-bytes: a few arrays in numpy's own format, one after the other. Now and then one that holds all that
-still says something takes the place of those before it.
+Stored rows are immutable. The changed values of a field replace an episode's rows from its first
+step up to the last changed one. Each call that changes something is one "episode" of bytes in the
+second store: arrays in NumPy's npy format, concatenated. From time to time an entry with all live
+changes replaces the entries before it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _SPEC = Spec(
     "observation",
     [],
 )
-# Nothing is evicted by it, but readers of a ring hold on to the files that they have seen.
+# Never reached: a capacity makes readers keep the files that they have opened.
 _CAPACITY = 1 << 60
 
 
 class Changes(NamedTuple):
-    """Values by field and number of the episode.
+    """Changed values, by field and number of the episode.
 
     Args:
-        steps: [rows, ...] of the fields of steps, from an episode's first step on.
-        metas: [...] of the fields of episodes.
+        steps: [rows, ...] of fields of steps, starting with the episode's first step.
+        metas: [...] of fields of episodes.
     """
 
     steps: Columns
@@ -62,31 +62,31 @@ class Updates:
     """The changes of a store's episodes.
 
     Args:
-        path: Folder of the second store; made when there are any changes.
-        held: What closes it.
-        oldest: Gives the number of the oldest episode that counts.
+        path: Folder of the second store; created with the first change.
+        resources: Closes the second store.
+        oldest: Returns the number of the oldest live episode.
         is_read_only: Write nothing.
     """
 
     def __init__(
         self,
         path: Path,
-        held: contextlib.ExitStack,
+        resources: contextlib.ExitStack,
         oldest: Callable[[], int],
         *,
         is_read_only: bool,
     ) -> None:
         self._path = path
-        self._held = held
+        self._resources = resources
         self._oldest = oldest
         self._is_read_only = is_read_only
         self._lock = RLock()
         self._is_loaded = False
         self._changes = Changes({}, {})
         self._replay: SequenceReplayBuffer | None = None
-        self._known = 0  # chunks that were taken up
+        self._known = 0  # chunks read so far
         self._file_bytes = 0
-        self._least_bytes = 0  # what was last known to say something
+        self._live_bytes = 0  # of all changes, when last counted
 
     @property
     def metas(self) -> Mapping[str, Mapping[int, np.ndarray]]:
@@ -94,20 +94,20 @@ class Updates:
         return self._loaded().metas
 
     def refresh(self) -> bool:
-        """Take up what another process has stored since.
+        """Read what another process has stored since.
 
         Returns:
             Whether there was anything new.
 
         Raises:
-            StoreCorrupt: Something is not what was written.
+            StoreCorrupt: The second store is damaged.
         """
         with self._lock:
             is_new, self._is_loaded = self._load(), True
             return is_new
 
     def _loaded(self) -> Changes:
-        """The changes, which are read when they are first asked for."""
+        """The changes, which are read on first use."""
         if not self._is_loaded:
             with self._lock:
                 if not self._is_loaded:
@@ -132,14 +132,14 @@ class Updates:
         is_whole = False
         while position > max(self._known, table.base) and not is_whole:
             position -= 1
-            facts = storage.metadata(position)
-            sizes.append(int(facts["nbytes"]))
-            is_whole = bool(facts["is_whole"])
+            entry = storage.metadata(position)
+            sizes.append(int(entry["nbytes"]))
+            is_whole = bool(entry["is_whole"])
         if is_whole:
             self._changes, self._file_bytes = Changes({}, {}), 0
         for place, nbytes in enumerate(reversed(sizes), position - table.base):
             rows = self._replay.take(Episodes(1), table.records["row_id"][[place]]).observation
-            read = _unpacked(rows.tobytes()[:nbytes])
+            read = _deserialize(rows.tobytes()[:nbytes])
             self._changes = _merged(self._changes, read)
             self._file_bytes += read.nbytes
         self._known = stop
@@ -147,24 +147,25 @@ class Updates:
         return True
 
     def add(self, changes: Changes) -> None:
-        """Keep changes, all of them or none; when it returns they are durable.
+        """Store changes, all or none; they are durable when this returns.
 
         Args:
-            changes: Owned by this from now on. Of steps all that is changed of an episode so far.
+            changes: Owned by this object from now on. The values of a field of steps include the
+                earlier changes of that episode.
         """
         after, added = _merged(self._loaded(), changes), changes.nbytes
         if self._replay is None:
             self._replay = self._opened()
-        is_whole = self._file_bytes + added > _SPARE_BYTES + 2 * self._least_bytes
-        if is_whole:  # perhaps: to know what says something costs more than to say it
-            self._least_bytes = after.nbytes
-            is_whole = self._file_bytes + added > _SPARE_BYTES + 2 * self._least_bytes
+        is_whole = self._file_bytes + added > _SPARE_BYTES + 2 * self._live_bytes
+        if is_whole:  # by an old count of the live bytes: counting is slow, so it is done only here
+            self._live_bytes = after.nbytes
+            is_whole = self._file_bytes + added > _SPARE_BYTES + 2 * self._live_bytes
         table = self._replay.storage.table
-        data = _packed(after if is_whole else changes)
+        data = _serialize(after if is_whole else changes)
         self._replay.add([_chunk(table.next_episode, data, is_whole)])
         self._changes = after
         self._known = table.base + len(table)
-        self._file_bytes = self._least_bytes if is_whole else self._file_bytes + added
+        self._file_bytes = self._live_bytes if is_whole else self._file_bytes + added
         if is_whole:
             self._replay.drop_before(int(table.records["row_id"][-1]))
 
@@ -173,13 +174,13 @@ class Updates:
             replay = SequenceReplayBuffer.open(self._path, read_only=True)
         else:
             replay = SequenceReplayBuffer(self._path, capacity=_CAPACITY)
-        self._held.callback(replay.close)
+        self._resources.callback(replay.close)
         if not replay.is_bound:
             replay.bind(_SPEC, {"source": "changes of the memmap drop-in"})
         return replay
 
     def forget(self, number: int) -> None:
-        """Leave an episode out that does not count any more; its bytes go with a later change."""
+        """Drop the changes of an overwritten episode; its bytes go with a later change."""
         for columns in self._changes:
             for by_number in columns.values():
                 by_number.pop(number, None)
@@ -191,21 +192,21 @@ class Updates:
                 self.forget(number)
 
     def of(self, name: str, number: int) -> np.ndarray | None:
-        """Changed steps of an episode, [rows, ...] from its first one on; None without any."""
+        """Changed values of an episode, [rows, ...] from its first step; None without any."""
         return self._loaded().steps.get(name, {}).get(number)
 
-    def reaches(self, name: str, steps: int) -> bool:
-        """Of some episode more than the first so many steps of a field were changed."""
+    def exceeds(self, name: str, steps: int) -> bool:
+        """Whether the changes of a field reach beyond a number of steps in any episode."""
         columns = self._loaded().steps.get(name, {})
         return any(len(rows) > steps for rows in columns.values())
 
-    def lay(self, name: str, numbers: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
-        """Put what was changed over rows that were read.
+    def apply(self, name: str, numbers: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
+        """Overwrite rows with their changed values.
 
         Args:
             name: The field.
             numbers: [B] numbers of the episodes.
-            first: [B] the steps in them that the rows begin with.
+            first: [B] positions of the first rows in their episodes.
             out: [B, T, ...] rows.
         """
         columns = self._loaded().steps.get(name)
@@ -221,26 +222,26 @@ class Updates:
 
 
 def _chunk(number: int, data: bytes, is_whole: bool) -> Chunk:
-    """A change as it is stored."""
+    """A change as a chunk of the second store."""
     rows = -(-len(data) // _ROW_BYTES)
     padded = np.zeros((rows, _ROW_BYTES), np.uint8)
     padded.reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
     fields: dict[str, np.ndarray] = {"observation": padded, "reward": np.zeros(rows)}
-    facts = {"nbytes": len(data), "is_whole": is_whole}
-    return Chunk(number, 0, 0, End.NONE, fields, facts)
+    metadata = {"nbytes": len(data), "is_whole": is_whole}
+    return Chunk(number, 0, 0, End.NONE, fields, metadata)
 
 
-def _merged(before: Changes, new: Changes) -> Changes:
-    """Both, the new ones in place of the old ones, in dicts of their own."""
+def _merged(old: Changes, new: Changes) -> Changes:
+    """Both, in new dicts; the new values replace the old ones."""
 
     def merged(one: Columns, other: Columns) -> Columns:
         return {name: {**one.get(name, {}), **other.get(name, {})} for name in [*one, *other]}
 
-    return Changes(merged(before.steps, new.steps), merged(before.metas, new.metas))
+    return Changes(merged(old.steps, new.steps), merged(old.metas, new.metas))
 
 
-def _packed(changes: Changes) -> bytes:
-    """The bytes of a file."""
+def _serialize(changes: Changes) -> bytes:
+    """Serialize changes."""
     names: list[tuple[str, str]] = []
     arrays: list[np.ndarray] = []
     for name, columns in changes.steps.items():
@@ -260,8 +261,8 @@ def _packed(changes: Changes) -> bytes:
     return into.getvalue()
 
 
-def _unpacked(data: bytes) -> Changes:
-    """What the bytes of a file hold."""
+def _deserialize(data: bytes) -> Changes:
+    """Deserialize changes."""
     source, changes = io.BytesIO(data), Changes({}, {})
     for kind, name in json.loads(_next_array(source).tobytes()):
         episodes, values = _next_array(source), _next_array(source)

@@ -595,7 +595,7 @@ BAD_COMMANDS = [
     (
         f"import flags {FROM} --out new {ODD_FLAG}",
         "truncated: expected 0 or 1 in field 'reward' at every step, got 0.5",
-        "tells the ends",
+        "name a field that",
     ),
     (f"import old {FROM} --out file {ROWS}", "file is a file, expected a folder", "another folder"),
 ]

@@ -21,11 +21,11 @@ META: dict[str, Any] = {"task": "int", "goal": ("float", (2,), 0.5)}
 
 
 class OriginalWriter:
-    """A ring of slots in a folder, as the original keeps it.
+    """A ring of slots in a folder, as the original writes it.
 
     Args:
-        folder: Where it goes.
-        protocol: Of the pickle.
+        folder: The folder, which is created.
+        protocol: Protocol of the pickle.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OriginalWriter:
         }
 
     def begin(self, steps: Mapping[str, np.ndarray], meta: Mapping[str, Any], slot: int) -> None:
-        """Write an episode into a slot, as far as it has come."""
+        """Write the first steps of an episode into a slot."""
         count = len(next(iter(steps.values())))
         for name, values in steps.items():
             self.data[name][slot, :count] = values
@@ -99,7 +99,7 @@ class OriginalWriter:
 
 
 def tagged(number: int, steps: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Episode of a number: every value tells the episode and the step."""
+    """Episode of a number: every value identifies the episode and the step."""
     time = np.arange(steps)
     state = np.zeros((steps, 2, 3), np.uint8)
     state[:, 0, 0], state[:, 0, 1] = number % 256, time

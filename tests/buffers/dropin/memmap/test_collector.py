@@ -53,7 +53,7 @@ def collector(buffer: KeepsAll) -> EpisodeCollector:
 
 
 def step(t: int, groups: int = 3) -> dict[str, Any]:
-    """Values that tell the step and the group."""
+    """Values that identify the step and the group."""
     numbers = np.arange(groups)
     state = np.zeros((groups, 2, 3), np.float32)
     state[:, 0, 0], state[:, 1, 2] = t, numbers
@@ -70,10 +70,10 @@ def trajectory(name: str, steps: int, group: int) -> np.ndarray:
 
 
 def snapshot(collector: EpisodeCollector) -> Any:
-    """All that a collector tells."""
+    """The state of a collector."""
     names = [*collector._steps, *collector._meta]
-    told = {name: [np.asarray(one).tolist() for one in collector.groups(name)] for name in names}
-    return len(collector), collector.lens.tolist(), told
+    values = {name: [np.asarray(one).tolist() for one in collector.groups(name)] for name in names}
+    return len(collector), collector.lens.tolist(), values
 
 
 @pytest.mark.parametrize("kind", ["arrays", "tensors", "lists"])
@@ -235,7 +235,7 @@ def test_metadata_is_for_all_groups_or_for_each(
     assert all(np.shape(episode["task"]) == () for episode in buffer.episodes)
 
 
-def test_metadata_with_a_shape_is_told_from_that_of_each_group(buffer: KeepsAll) -> None:
+def test_metadata_with_a_shape_is_distinguished_from_that_of_each_group(buffer: KeepsAll) -> None:
     pair = EpisodeCollector(buffer, 2)
     for goal in (np.array([5.0, 6.0]), np.array([[5.0, 6.0], [7.0, 8.0]])):
         pair.append(action=np.zeros(2), goal=goal)
@@ -315,20 +315,20 @@ def test_a_field_is_tensors_at_all_steps_or_at_none(collector: EpisodeCollector)
     import torch
 
     collector.append(action=torch.zeros(3))
-    with pytest.raises(ValueError, match="tensors at all steps or at none, got both"):
+    with pytest.raises(ValueError, match="got both"):
         collector.append(action=np.zeros(3))
     assert len(collector) == 1
 
 
 BAD_TRAJECTORIES: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"value": np.zeros((2, 3, 1))}, ValueError, "shape (4, 3, 1), the time first, got (2, 3, 1)"),
+    ({"value": np.zeros((2, 3, 1))}, ValueError, "got (2, 3, 1)"),
     ({"value": np.zeros((3, 4, 1))}, ValueError, "got (3, 4, 1)"),
     ({"value": np.zeros((4, 3))}, ValueError, "got (4, 3)"),
     ({"value": 0.0}, ValueError, "got ()"),
-    ({"action": np.zeros((4, 3))}, ValueError, "one that was not gathered yet, got one with 4"),
+    ({"action": np.zeros((4, 3))}, ValueError, "got one with 4 steps"),
     ({"value": np.zeros((4, 3, 1)), "state": np.zeros((4, 3, 3, 2))}, ValueError, "'state'"),
     ({"value": np.zeros((4, 3, 1)), "task": [1, 2]}, ValueError, "'task'"),
-    ({"values": np.zeros((4, 3, 1))}, KeyError, "unknown field 'values'"),
+    ({"values": np.zeros((4, 3, 1))}, KeyError, "'values'"),
 ]
 
 
@@ -347,14 +347,14 @@ def test_trajectories_that_do_not_fit_are_refused_whole(
 
 
 def test_trajectories_of_two_lengths_are_refused(collector: EpisodeCollector) -> None:
-    with pytest.raises(ValueError, match=r"shape \(4, 3, 1\), the time first, got \(5, 3, 1\)"):
+    with pytest.raises(ValueError, match=r"\(4, 3, 1\).* got \(5, 3, 1\)"):
         collector.extend(action=np.zeros((4, 3)), value=np.zeros((5, 3, 1)))
-    with pytest.raises(ValueError, match=r"shape \(time, 3\), the time first, got \(0, 3\)"):
+    with pytest.raises(ValueError, match=r"\(time, 3\).* got \(0, 3\)"):
         collector.extend(action=np.zeros((0, 3)))
     assert len(collector) == 0
 
 
-def test_other_fields_are_ignored_where_that_was_asked_for(buffer: KeepsAll) -> None:
+def test_other_fields_are_ignored_with_strict_false(buffer: KeepsAll) -> None:
     loose = EpisodeCollector(buffer, 3, strict=False)
     loose.append(action=np.zeros(3), log_prob=np.zeros(7))
     loose.extend(value=np.zeros((1, 3, 1)), advantage=None)
@@ -364,15 +364,15 @@ def test_other_fields_are_ignored_where_that_was_asked_for(buffer: KeepsAll) -> 
 
 def test_only_chosen_fields_are_gathered(buffer: KeepsAll) -> None:
     some = EpisodeCollector(buffer, 3, fieldnames=("action",), meta_fieldnames=())
-    with pytest.raises(KeyError, match="unknown field 'state'"):
+    with pytest.raises(KeyError, match="'state'"):
         some.append(**step(0))
-    with pytest.raises(KeyError, match="unknown field 'task'"):
+    with pytest.raises(KeyError, match="'task'"):
         some.append(action=np.zeros(3), task=1)
-    with pytest.raises(ValueError, match=r"fieldnames: expected some of the buffer's \(action"):
+    with pytest.raises(ValueError, match=r"^fieldnames: .*\(action"):
         EpisodeCollector(buffer, 3, fieldnames=("colour",))
-    with pytest.raises(ValueError, match="meta_fieldnames: expected some of the buffer's"):
+    with pytest.raises(ValueError, match="meta_fieldnames: "):
         EpisodeCollector(buffer, 3, meta_fieldnames=("action",))
-    with pytest.raises(ValueError, match="num_groups: expected a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"num_groups: .*>= 1, got 0"):
         EpisodeCollector(buffer, 0)
 
 
@@ -394,7 +394,7 @@ def test_groups_that_end_early_are_stored_as_long_as_they_were(
 
 
 def test_after_all_groups_have_ended_there_is_no_further_step(collector: EpisodeCollector) -> None:
-    with pytest.raises(ValueError, match="at least one step before an episode ends, got none"):
+    with pytest.raises(ValueError, match=r"groups: .* got none"):
         collector.end([0])
     collector.append(**step(0))
     collector.end([0, 2])
@@ -402,10 +402,10 @@ def test_after_all_groups_have_ended_there_is_no_further_step(collector: Episode
     collector.end([])
     collector.end([0, 1])
     assert collector.lens.tolist() == [1, 2, 1]
-    with pytest.raises(ValueError, match="every group has ended: expected store"):
+    with pytest.raises(ValueError, match="every group has ended"):
         collector.append(**step(2))
     for wrong in ([3], [-1], [0.5], np.array([True]), "0"):
-        with pytest.raises(ValueError, match="expected 3 bools, or numbers from 0 to 2"):
+        with pytest.raises(ValueError, match=r"groups: .*3 bools.* 0 to 2"):
             collector.end(wrong)
     collector.clear()
     collector.append(**step(0))
@@ -414,7 +414,7 @@ def test_after_all_groups_have_ended_there_is_no_further_step(collector: Episode
 
 def test_nothing_is_stored_of_nothing(collector: EpisodeCollector, buffer: KeepsAll) -> None:
     for call in (collector.store, collector.all_data):
-        with pytest.raises(ValueError, match="the collector is empty: expected at least one step"):
+        with pytest.raises(ValueError, match="empty"):
             call()
     assert buffer.episodes == []
 
@@ -422,20 +422,20 @@ def test_nothing_is_stored_of_nothing(collector: EpisodeCollector, buffer: Keeps
 def test_store_refuses_fields_of_steps_and_unknown_ones(collector: EpisodeCollector) -> None:
     collector.append(**step(0))
     for data, problem in (
-        ({"action": np.zeros(3)}, "action is a field of steps: expected meta fields alone, goal"),
-        ({"tusk": 3}, "unknown field 'tusk'"),
+        ({"action": np.zeros(3)}, "action .* goal"),
+        ({"tusk": 3}, "'tusk'"),
     ):
         with pytest.raises(KeyError, match=problem):
             collector.store(**data)
     assert len(collector) == 1
 
 
-def test_names_that_were_never_gathered_are_told(collector: EpisodeCollector) -> None:
+def test_names_without_values_are_errors(collector: EpisodeCollector) -> None:
     collector.append(action=np.zeros(3))
     for read in (collector.groups, collector.env_major, collector.time_major):
-        with pytest.raises(KeyError, match="'value': nothing was gathered of it, expected one of"):
+        with pytest.raises(KeyError, match=r"'value'.* action"):
             read("value")
-        with pytest.raises(KeyError, match="unknown field 'colour'"):
+        with pytest.raises(KeyError, match="'colour'"):
             read("colour")
 
 
@@ -520,7 +520,7 @@ def test_the_loader_takes_the_originals_options(collector: EpisodeCollector) -> 
     item = collector.dataloader(2).dataset[3]
     assert item["action"] == 1
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"filter_fields": {"state": 1}}, r"fields of one number a step, got 'state' of shape"),
+        ({"filter_fields": {"state": 1}}, r"'state' of shape \(2, 3\)"),
         ({"to_named_tuple": ("action", "_action")}, "to_named_tuple"),
     ]
     for options, problem in wrong:
@@ -528,7 +528,7 @@ def test_the_loader_takes_the_originals_options(collector: EpisodeCollector) -> 
             collector.dataloader(2, **options)
     with pytest.raises(KeyError, match="'colour'"):
         collector.dataloader(2, fields=("colour",))
-    with pytest.raises(ValueError, match="to_named_tuple: expected some of state, action, value"):
+    with pytest.raises(ValueError, match=r"to_named_tuple: .* state, action, value"):
         next(iter(collector.dataloader(2, to_named_tuple=("colour",))))
 
 

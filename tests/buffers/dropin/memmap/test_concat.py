@@ -33,7 +33,7 @@ LENGTHS = [[3, 1, 5], [], [9, 2], [4]]
 
 
 def episode(number: int, steps: int) -> dict[str, Any]:
-    """Every value tells the episode and the step."""
+    """Every value identifies the episode and the step."""
     time = np.arange(steps)
     return {
         "state": np.stack([np.full(steps, number), time], -1).astype(np.float32),
@@ -112,7 +112,7 @@ def test_each_dataset_is_that_of_one_big_buffer(
         collated = (dataset.__getitems__(chosen).collated for dataset in (found, expected))
         assert_equal(*collated)
     for wrong in (len(expected), -len(expected) - 1):
-        with pytest.raises(IndexError, match=f"expected indices from 0 to {len(expected) - 1}"):
+        with pytest.raises(IndexError, match=f"0 to {len(expected) - 1}"):
             found[wrong]
 
 
@@ -220,7 +220,7 @@ def test_buffers_without_episodes_give_nothing() -> None:
         assert len(concat) == 0
         assert concat.get_all_data() == {}
         for read in (concat.dataset, lambda: concat.dataloader(2)):
-            with pytest.raises(ValueError, match="the replay buffer is empty"):
+            with pytest.raises(ValueError, match="empty"):
                 read()
 
 
@@ -245,15 +245,15 @@ def test_nothing_can_be_written(both: tuple[ConcatReplayBuffer, ReplayBuffer]) -
         "store_episodes advance_episode update clear reset_ store_datapoint store_meta_datapoint "
         "store_batch_datapoint store_batch_meta_datapoint"
     ).split():
-        with pytest.raises(NotImplementedError, match="a ConcatReplayBuffer is read-only"):
+        with pytest.raises(NotImplementedError, match=r"ConcatReplayBuffer.* read-only"):
             getattr(concat, name)()
     concat.flush()
     assert len(concat) == 6
 
 
 OTHER_FIELDS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({**FIELDS, "more": "int"}, META, "the fields of .*part.*'more'.*instead of missing"),
-    ({name: FIELDS[name] for name in ("state", "action")}, META, "'done' is missing instead of"),
+    ({**FIELDS, "more": "int"}, META, "other: .* fields of .*part.*'more'"),
+    ({name: FIELDS[name] for name in ("state", "action")}, META, "'done' is missing"),
     ({**FIELDS, "state": ("float", (3,))}, META, r"'state' is \('float', \(3,\)\) instead of"),
     ({**FIELDS, "action": "float"}, META, r"'action' is \('float', \(\)\) instead of \('int'"),
     (FIELDS, {}, "the meta_fields of .*'task' is missing"),
@@ -275,7 +275,7 @@ def test_what_is_no_list_of_buffers_is_refused() -> None:
     fill("part", [(0, 3)])
     wrong: list[Any] = [[], "part"]
     for folders in wrong:
-        with pytest.raises(ValueError, match="folders: expected a list of at least one folder"):
+        with pytest.raises(ValueError, match="folders: "):
             ConcatReplayBuffer(folders)
     with pytest.raises(ValueError, match="nowhere"):
         ConcatReplayBuffer(["part", "nowhere"])

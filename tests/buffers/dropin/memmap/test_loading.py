@@ -115,7 +115,7 @@ def test_a_worker_that_comes_late_is_never_given_another_episode(buffer: ReplayB
         buffer.store_episode(t=[100])
     dataset = pickle.loads(sent)
     assert plain(dataset[2])["t"][1] == [0, 1, 2]
-    with pytest.raises(NotEnoughData, match="overwritten since the dataset was made"):
+    with pytest.raises(NotEnoughData, match="overwritten"):
         dataset[1]
 
 
@@ -177,29 +177,29 @@ def test_options_of_the_loader(buffer: ReplayBuffer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "problem"),
     [
-        ({"n_steps": 2, "timestep_level": True}, "expected one of the two, got both"),
-        ({"return_mask": True, "n_steps": 2}, "only supported for trajectory-level"),
-        ({"fields": ("x",), "to_named_tuple": ("x",)}, "expected one of the two, got both"),
-        ({"filter_fields": {"t": 1}}, "expected a dataset of steps, got whole episodes"),
-        ({"filter_fields": {"x": 1}, "n_steps": 1}, "only supports scalar fields"),
-        ({"filter_fields": {"y": 1}, "n_steps": 1}, "names 'y', expected some of: x, t, image"),
-        ({"filter_meta": {"y": 1}}, "names 'y', expected some of: episode_lens, task"),
-        ({"fields": ("y",)}, "fields names 'y'"),
-        ({"fields": "x"}, "put it in one"),
-        ({"n_steps": 0}, "n_steps: expected a whole number >= 1"),
-        ({"to_named_tuple": ("x", "_x")}, "twice"),
+        ({"n_steps": 2, "timestep_level": True}, "n_steps and timestep_level"),
+        ({"return_mask": True, "n_steps": 2}, "return_mask"),
+        ({"fields": ("x",), "to_named_tuple": ("x",)}, "fields and to_named_tuple"),
+        ({"filter_fields": {"t": 1}}, "filter_fields: .*timestep_level=True"),
+        ({"filter_fields": {"x": 1}, "n_steps": 1}, r"filter_fields .*\(\), got .* 'x'"),
+        ({"filter_fields": {"y": 1}, "n_steps": 1}, "filter_fields .*'y'.*x, t, image"),
+        ({"filter_meta": {"y": 1}}, "filter_meta .*'y'.*episode_lens, task"),
+        ({"fields": ("y",)}, "fields .*'y'"),
+        ({"fields": "x"}, "fields: .* got 'x'"),
+        ({"n_steps": 0}, "n_steps: .*>= 1, got 0"),
+        ({"to_named_tuple": ("x", "_x")}, "got 'x' twice"),
         (
             {"dataset_kwargs": {"slice_by_episode_len": False, "return_episode_lens": False}},
-            "nothing else tells",
+            "slice_by_episode_len=False: .*return_episode_lens=True",
         ),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
-    buffer: ReplayBuffer, options: dict[str, Any], told: str
+    buffer: ReplayBuffer, options: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=problem):
         buffer.dataloader(2, **options)
 
 
@@ -250,5 +250,5 @@ def test_an_episode_that_is_overwritten_while_it_is_read_is_refused(
         return rows
 
     monkeypatch.setattr(SequenceReplayBuffer, "take", slow_take)
-    with pytest.raises(NotEnoughData, match="got 1 that are gone"):
+    with pytest.raises(NotEnoughData, match="got 1 "):
         dataset[0]

@@ -67,7 +67,7 @@ def test_what_stands_twice_is_read_twice(protocol: int) -> None:
 def test_a_pickle_that_is_cut_off_anywhere_is_refused(protocol: int) -> None:
     data = pickle.dumps(CONFIG, protocol)
     for length in range(len(data)):
-        with pytest.raises(ValueError, match=r"^config: expected a whole pickle, got one that is"):
+        with pytest.raises(ValueError, match=r"^config: .* damaged"):
             read(data[:length])
 
 
@@ -163,7 +163,7 @@ def test_an_opcode_that_could_do_more_is_named_and_not_carried_out(
     opcode: str, data: bytes
 ) -> None:
     """M11: the original unpickles whatever the folder holds."""
-    with pytest.raises(ValueError, match=rf"got the pickle opcode {opcode}\b") as caught:
+    with pytest.raises(ValueError, match=rf" {opcode}\b") as caught:
         read(data)
     assert "which could run anything; nothing of it was run" in str(caught.value)
     assert str(caught.value).count("\n") == 0
@@ -230,7 +230,7 @@ def test_every_opcode_there_is_is_carried_out_or_refused_by_name() -> None:
     ],
 )
 def test_a_pickle_whose_opcodes_do_not_fit_together_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^config: expected a whole pickle, got one that is dam"):
+    with pytest.raises(ValueError, match=r"^config: .* damaged"):
         read(data)
 
 
@@ -264,7 +264,7 @@ def test_places_in_the_memo_may_be_any_numbers() -> None:
 
 
 def test_a_pickle_that_is_far_too_large_is_not_read() -> None:
-    with pytest.raises(ValueError, match=r"at most 1,048,576 bytes, got 1,048,577; it is not the"):
+    with pytest.raises(ValueError, match=r"1,048,576 bytes, got 1,048,577"):
         read(b"." * (2**20 + 1))
     with pytest.raises(ValueError, match="more than 200,000 opcodes"):
         read(b"]" * 2**20)

@@ -29,7 +29,7 @@ def readme() -> str:
 
 
 def with_returns(folder: Path) -> dict[str, Any]:
-    """What the block about `update` takes for granted."""
+    """The names that the block about `update` needs."""
     buffer = ReplayBuffer(folder, 10, 100, {"returns": "float"})
     for _ in range(3):
         buffer.store_episode(returns=torch.zeros(100))
@@ -41,17 +41,8 @@ def with_returns(folder: Path) -> dict[str, Any]:
     }
 
 
-def with_images(folder: Path) -> dict[str, Any]:
-    """What the block about videos takes for granted: images."""
-    pytest.importorskip("av", reason="needs PyAV: pip install 'stepwell[video]'")
-    buffer = ReplayBuffer(folder, 10, 20, {"image": ("uint8", (16, 16, 3)), "reward": "float"})
-    for number in range(6):
-        buffer.store_episode(image=torch.full((12, 16, 16, 3), 40 * number, dtype=torch.uint8))
-    return {"buffer": buffer}
-
-
 def with_two_folders(folder: Path) -> dict[str, Any]:
-    """What the block about several buffers takes for granted."""
+    """The folders that the block about several buffers needs."""
     for name in "ab":
         buffer = ReplayBuffer(folder / f"replay_data_{name}", 4, 10, {"reward": "float"})
         buffer.store_episode(reward=torch.ones(5))
@@ -61,12 +52,13 @@ def with_two_folders(folder: Path) -> dict[str, Any]:
 
 PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
     "buffer.update(": with_returns,
-    "save_video": with_images,
     "ConcatReplayBuffer": with_two_folders,
 }
 
 
-def test_every_block_of_the_readme_runs_with_one_line_changed(tmp_path: Path) -> None:
+def test_every_readme_block_but_the_one_about_videos_runs_with_one_line_changed(
+    tmp_path: Path,
+) -> None:
     blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
     assert len(blocks) == 11
     names: dict[str, Any] = {
@@ -75,6 +67,8 @@ def test_every_block_of_the_readme_runs_with_one_line_changed(tmp_path: Path) ->
     }
     ran: list[str] = []
     for block in blocks:
+        if "save_video" in block:  # not offered: `stepwell.evaluate(video=...)` films episodes
+            continue
         code = block.replace("from memmap_replay_buffer ", "from stepwell.buffers.dropin.memmap ")
         more: dict[str, Any] = {}
         for sign, prepare in PREPARED.items():
@@ -91,5 +85,3 @@ def test_every_block_of_the_readme_runs_with_one_line_changed(tmp_path: Path) ->
     assert names["buffer"].num_episodes == 0  # cleared
     assert names["buffer_rehydrated"].num_episodes == 0  # the same folder in the same process
     assert names["all_data"]["state"].shape == (9, 100, 3, 16, 16)
-    for name in ("episode-0.mp4", "episodes-0-3-5.mp4"):
-        assert (tmp_path / name).stat().st_size > 0

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_a_full_buffer_refuses_before_it_changes_anything(tmp_path: Path) -> Non
     """M2: neither store_episode nor a bare store overwrites the oldest episode."""
     buffer = make(tmp_path, max_episodes=1)
     buffer.store_episode(x=[1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match="full: expected room for 1 more of max_episodes=1, got 0"):
+    with pytest.raises(ValueError, match=r"room for 1 .*max_episodes=1, got 0"):
         buffer.store_episode(x=[-1.0, -2.0])
     with pytest.raises(ValueError, match="full"):
         buffer.store(x=-1.0)
@@ -71,7 +72,7 @@ def test_a_full_buffer_refuses_before_it_changes_anything(tmp_path: Path) -> Non
 
 
 def test_the_oldest_episode_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    """M3: in a full ring an unfinished episode is seen by nobody, and hides nothing."""
+    """M3: in a full ring an unfinished episode is invisible, and hides nothing."""
     buffer = make(tmp_path, max_episodes=2, circular=True)
     play(buffer, 1.0, 2.0)
     play(buffer, 3.0)
@@ -101,12 +102,12 @@ def test_a_killed_process_does_not_join_two_episodes(tmp_path: Path) -> None:
 
 
 def test_the_same_line_run_twice_goes_on_with_what_is_there(tmp_path: Path) -> None:
-    """M5: what is there is removed only where that is asked for."""
+    """M5: stored episodes are removed only with overwrite=True."""
     play(make(tmp_path), 1.0)
     buffer = make(tmp_path)
     assert episodes(buffer) == [[1.0]]
     assert episodes(make(tmp_path, overwrite=True)) == []
-    with pytest.raises(ValueError, match="closed, or overwritten by another one"):
+    with pytest.raises(ValueError, match=r"closed.*overwritten"):
         buffer.store(x=1.0)
 
 
@@ -157,24 +158,24 @@ def test_a_number_that_would_be_changed_is_refused(tmp_path: Path, kind: str, va
     """M8: no cast that loses anything, in whatever way a value is given."""
     buffer = make(tmp_path, fields={"x": kind}, meta_fields={"m": kind})
     array = np.asarray(value)
-    told = r"expected numbers"
-    with pytest.raises(ValueError, match=told):
+    problem = re.escape(str(array.ravel()[0]))
+    with pytest.raises(ValueError, match=problem):
         buffer.store(x=value)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=problem):
         buffer.store_batch(x=[value, value])
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=problem):
         buffer.store_episode(x=array[None])
-    with pytest.raises(ValueError, match=told), buffer.one_episode(m=value):
+    with pytest.raises(ValueError, match=problem), buffer.one_episode(m=value):
         pass
     buffer.discard_episode()
     buffer.store_episode(x=[1], m=1)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=problem):
         buffer.update(x=array[None, None])
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=problem):
         buffer.update(m=value)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=problem):
         buffer.store_datapoint(0, 0, "x", value)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=problem):
         buffer.store_meta_datapoint(0, "m", value)
     assert buffer.get_all_data()["x"].tolist() == [[1]]
     assert buffer.get_all_data()["m"].tolist() == [1]
@@ -207,20 +208,20 @@ def test_a_number_that_the_type_holds_is_kept(
 def test_unknown_fields_and_empty_steps_are_refused(tmp_path: Path) -> None:
     """M9: a misspelt field is an error, and so is a step without any."""
     buffer = make(tmp_path, meta_fields={"task": "int"})
-    with pytest.raises(ValueError, match="invalid field name 'y', expected some of: x"):
+    with pytest.raises(ValueError, match=r"'y'.* x"):
         buffer.store(x=1.0, y=2.0)
-    with pytest.raises(ValueError, match="store: no data, expected some of the fields x"):
+    with pytest.raises(ValueError, match=r"store: .* x"):
         buffer.store()
     with pytest.raises(ValueError, match="no data"):
         buffer.store_batch()
-    with pytest.raises(ValueError, match="invalid field name 'tsk', expected some of: task"):
+    with pytest.raises(ValueError, match=r"'tsk'.* task"):
         with buffer.one_episode(tsk=1):
             pass
-    with pytest.raises(ValueError, match="invalid field name 'y'"):
+    with pytest.raises(ValueError, match="'y'"):
         buffer.store_episode(y=[1.0])
     with pytest.raises(ValueError, match="no data"):
         buffer.store_episode()
-    with pytest.raises(ValueError, match="invalid field name 'y'"):
+    with pytest.raises(ValueError, match="'y'"):
         buffer.update(y=1.0)
     assert (buffer.num_episodes, buffer.timestep_index) == (0, 0)
 
@@ -228,26 +229,26 @@ def test_unknown_fields_and_empty_steps_are_refused(tmp_path: Path) -> None:
 def test_a_batch_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     """M10: six episodes into four, or five into a ring of three: an error, and nothing is cut."""
     buffer = make(tmp_path / "a")
-    with pytest.raises(ValueError, match="at most max_episodes=4, got 6"):
+    with pytest.raises(ValueError, match="max_episodes=4, got 6"):
         buffer.store_batch(x=np.arange(6.0))
     ring = make(tmp_path / "b", max_episodes=3, circular=True)
-    with pytest.raises(ValueError, match="at most max_episodes=3, got 5"):
+    with pytest.raises(ValueError, match="max_episodes=3, got 5"):
         with ring.batched_episode(5):
             pass
     play(buffer, 1.0)
-    with pytest.raises(ValueError, match="room for 4 more of max_episodes=4, got 3"):
+    with pytest.raises(ValueError, match=r"room for 4 .*max_episodes=4, got 3"):
         buffer.store_batch(x=np.arange(4.0))
     buffer.store_batch(x=np.arange(3.0))
-    with pytest.raises(ValueError, match="expected steps for 3 episodes, got them for 2"):
+    with pytest.raises(ValueError, match=r"3 episodes.* got .*2 episodes"):
         buffer.store_batch(x=np.arange(2.0))
-    with pytest.raises(ValueError, match="expected batch_size=3"):
+    with pytest.raises(ValueError, match="batch_size=3"):
         buffer.advance_episode()
     buffer.advance_episode(3)
     assert episodes(buffer) == [[1.0], [0.0], [1.0], [2.0]]
 
 
 def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
-    """M11: the configuration is JSON, and what is damaged in it is told."""
+    """M11: the configuration is JSON, and damage in it is an error."""
     buffer = make(tmp_path, meta_fields={"task": "int"})
     play(buffer, 1.0)
     buffer.update(x=2.0)
@@ -258,10 +259,10 @@ def test_nothing_in_the_folder_is_a_pickle(tmp_path: Path) -> None:
     config = json.loads(path.read_text())
     assert config["max_episodes"] == 4
     path.write_text(json.dumps(config | {"version": 99}))
-    with pytest.raises(StoreTooNew, match="is of version 99"):
+    with pytest.raises(StoreTooNew, match="version 99"):
         ReplayBuffer.from_folder(tmp_path)
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(StoreCorrupt, match="expected a buffer's configuration"):
+    with pytest.raises(StoreCorrupt, match=r"replay_buffer\.json"):
         ReplayBuffer.from_folder(tmp_path)
 
 
@@ -277,19 +278,19 @@ def test_a_dataset_never_gives_an_episode_that_came_later_in_place_of_its_own(
     assert dataset[0]["x"].tolist() == [1.0]
     both = buffer.dataset(timestep_level=True)
     play(buffer, 3.0)
-    with pytest.raises(sw_error("NotEnoughData"), match="overwritten since the dataset was made"):
+    with pytest.raises(sw_error("NotEnoughData"), match="overwritten"):
         dataset[0]
-    with pytest.raises(sw_error("NotEnoughData"), match="got 1 that are gone"):
+    with pytest.raises(sw_error("NotEnoughData"), match="got 1 "):
         both.__getitems__([0, 1])
     assert both[1]["x"] == 2.0
     assert episodes(buffer) == [[3.0], [2.0]]
     buffer.clear()
-    with pytest.raises(sw_error("NotEnoughData"), match="was cleared since the dataset was made"):
+    with pytest.raises(sw_error("NotEnoughData"), match="cleared"):
         both[1]
 
 
-def test_windows_come_from_a_generator_of_their_own(tmp_path: Path) -> None:
-    """M13: a dataset's seed settles its windows; numpy's global generator is left alone."""
+def test_windows_have_their_own_generator(tmp_path: Path) -> None:
+    """M13: a dataset's seed determines its windows; numpy's global generator is not used."""
     from stepwell.buffers.dropin.memmap import ReplayDatasetTimeWindow
 
     buffer = make(tmp_path, max_timesteps=100)
@@ -333,17 +334,17 @@ def sw_error(name: str) -> type[Exception]:
 def test_another_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
     make(tmp_path)
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"max_episodes": 5}, "different config: max_episodes is 4, got 5"),
+        ({"max_episodes": 5}, "max_episodes is 4, got 5"),
         ({"max_timesteps": 5}, "max_timesteps is 10, got 5"),
         ({"circular": True}, "circular is False, got True"),
-        ({"fields": {"x": "int"}}, r"expected x: float \(\), default 0.0, got x: int"),
-        ({"fields": {"x": "float", "y": "int"}}, "expected no 'y', got y: int"),
-        ({"meta_fields": {"m": ("bool", 3, True)}}, r"meta_fields: expected no 'm', got m: bool"),
+        ({"fields": {"x": "int"}}, r"x: float \(\), default 0.0, got x: int"),
+        ({"fields": {"x": "float", "y": "int"}}, "no 'y', got y: int"),
+        ({"meta_fields": {"m": ("bool", 3, True)}}, r"meta_fields: .*no 'm', got m: bool"),
     ]
-    for options, told in cases:
-        with pytest.raises(ValueError, match=told):
+    for options, problem in cases:
+        with pytest.raises(ValueError, match=problem):
             make(tmp_path, **options)
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=problem):
             make(tmp_path, read_only=True, **options)
     assert make(tmp_path, fields=...).shapes == {"x": ()}
 
@@ -353,9 +354,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     for overwrite in (True, False):
         with pytest.raises(ValueError, match="neither a replay buffer nor empty"):
             make(tmp_path, overwrite=overwrite)
-    with pytest.raises(ValueError, match=r"holds no buffer, .* replay_buffer.json"):
+    with pytest.raises(ValueError, match=r"nowhere.* replay_buffer\.json"):
         ReplayBuffer.from_folder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="holds no buffer"):
+    with pytest.raises(ValueError, match=r"replay_buffer\.json"):
         make(tmp_path / "nowhere", read_only=True)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
     (tmp_path / "metadata.pkl").write_bytes(b"")
@@ -375,12 +376,12 @@ def test_two_buffers_of_one_process_are_the_same(tmp_path: Path) -> None:
     play(other, 3.0)
     assert "StoreLocked" in in_fork(lambda: ReplayBuffer.from_folder(tmp_path))
     other.close()
-    with pytest.raises(ValueError, match="closed, or overwritten"):
+    with pytest.raises(ValueError, match=r"closed.*overwritten"):
         play(other, 4.0)
     assert in_fork(lambda: ReplayBuffer.from_folder(tmp_path).num_episodes) == "3"
 
 
-def test_a_buffer_that_nobody_holds_gives_its_folder_free(tmp_path: Path) -> None:
+def test_a_garbage_collected_buffer_releases_its_folder(tmp_path: Path) -> None:
     buffer = make(tmp_path, meta_fields={"m": "int"})
     play(buffer, 1.0, m=2)
     buffer.update(x=3.0, m=4)
@@ -393,7 +394,7 @@ def test_a_buffer_that_nobody_holds_gives_its_folder_free(tmp_path: Path) -> Non
     assert got == "[[3.0]]"
 
 
-def test_a_reader_takes_up_what_was_stored_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_reader_sees_new_episodes_after_a_refresh(tmp_path: Path) -> None:
     writer = make(tmp_path, max_episodes=2, circular=True, meta_fields={"m": "int"})
     reader = ReplayBuffer.from_folder(tmp_path, read_only=True)
     assert not reader.refresh()
@@ -413,10 +414,10 @@ def test_a_reader_takes_up_what_was_stored_when_it_is_told_to(tmp_path: Path) ->
     assert reader.refresh()
     assert episodes(reader) == []
     for name in ("store", "store_batch", "store_episode", "update"):
-        with pytest.raises(ValueError, match="in read-only mode"):
+        with pytest.raises(ValueError, match="read_only=False"):
             getattr(reader, name)(x=[1.0])
     for call in (reader.clear, reader.advance_episode):
-        with pytest.raises(ValueError, match="in read-only mode"):
+        with pytest.raises(ValueError, match="read_only=False"):
             call()
 
 
@@ -476,12 +477,12 @@ def test_a_ring_of_episodes_of_one_step_forgets_too(tmp_path: Path) -> None:
 def test_one_episode_at_a_time(tmp_path: Path) -> None:
     buffer = make(tmp_path)
     buffer.store(x=1.0)
-    told = r"expected none that is being played, got one of 1 steps"
-    with pytest.raises(ValueError, match=told), buffer.one_episode():
+    problem = "got one of 1 steps"
+    with pytest.raises(ValueError, match=problem), buffer.one_episode():
         pass
-    with pytest.raises(ValueError, match=told), buffer.batched_episode(2):
+    with pytest.raises(ValueError, match=problem), buffer.batched_episode(2):
         pass
-    with pytest.raises(ValueError, match="expected steps for one episode, by store"):
+    with pytest.raises(ValueError, match=r"one episode.* got .*2 episodes"):
         buffer.store_batch(x=[1.0, 2.0])
     buffer.store_episode(x=[5.0, 6.0])  # goes before: the other one has not ended
     buffer.advance_episode()
@@ -489,9 +490,9 @@ def test_one_episode_at_a_time(tmp_path: Path) -> None:
     assert episodes(buffer) == [[5.0, 6.0], [1.0]]
     with buffer.one_episode():
         buffer.store(x=1.0)
-        with pytest.raises(ValueError, match="outside of one_episode"):
+        with pytest.raises(ValueError, match="one_episode"):
             buffer.advance_episode()
-    with pytest.raises(ValueError, match="max_timesteps: expected at most 10"):
+    with pytest.raises(ValueError, match=r"max_timesteps.* 10"):
         play(buffer, *range(11))
     buffer.store_batch(x=[1.0])
     buffer.discard_episode()
@@ -510,7 +511,7 @@ def test_an_episode_is_a_copy_of_what_was_given(tmp_path: Path) -> None:
     assert buffer.meta_data["m"][0].tolist() == [1, 1]
     got = buffer.data["x"][0]
     got[:] = 9
-    with pytest.raises(TypeError, match="can only be read"):
+    with pytest.raises(TypeError, match=r"'x'.*update"):
         buffer.data["x"][0] = 9
     values = np.full((1, 3, 2), 4.0, np.float32)
     buffer.update(x=values)
@@ -519,17 +520,17 @@ def test_an_episode_is_a_copy_of_what_was_given(tmp_path: Path) -> None:
 
 
 def test_fields_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
-    for fields, told in [
-        ({}, "expected at least one"),
-        ({"x": "double"}, "expected one of float, int, bool, uint8"),
+    for fields, problem in [
+        ({}, "fields: .* got none"),
+        ({"x": "double"}, "'x'.*float, int, bool, uint8.*'double'"),
         ({"x": ("uint8", (), 0.5)}, "default of field 'x'"),
-        ({"x": ("float", (0,))}, "shape of numbers >= 1"),
-        ({"_x": "float"}, "does not begin with _"),
-        ({"a b": "float"}, "a Python name"),
+        ({"x": ("float", (0,))}, "'x'.*>= 1"),
+        ({"_x": "float"}, "got '_x'"),
+        ({"a b": "float"}, "got 'a b'"),
         ({"episode_lens": "int"}, "got 'episode_lens' twice"),
-        ({"m": "int"}, "must be disjoint"),
+        ({"m": "int"}, "got 'm' twice"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=problem):
             make(tmp_path / "no", fields=fields, meta_fields={"m": "int"})
     assert not (tmp_path / "no").exists()
 
@@ -557,7 +558,7 @@ def test_an_episode_that_does_not_fit_is_refused(tmp_path: Path, given: dict[str
 # Changing.
 
 
-def test_an_update_is_broadcast_as_the_original_tells(tmp_path: Path) -> None:
+def test_an_update_is_broadcast_as_in_the_original(tmp_path: Path) -> None:
     fields = {"x": "float", "v": ("float", 2)}
     buffer = make(tmp_path, fields=fields, meta_fields={"m": ("int", 2)})
     for rows in (3, 1, 2):
@@ -578,27 +579,27 @@ def test_an_update_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     buffer = make(tmp_path, fields={"x": "float", "y": "int"})
     play(buffer, 1.0, 2.0)
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (None, {}, "no data"),
-        (1, {"x": 0.0}, "expected episodes from 0 to 0, got"),
-        ([-1], {"x": 0.0}, "expected episodes from 0 to 0"),
-        ([0, 0], {"x": 0.0}, "each episode once"),
-        (0.5, {"x": 0.0}, "indices: expected a number"),
-        (0, {"x": [9.0, 9.0], "y": [0.5, 0.5]}, "expected numbers that int32 holds"),
-        (None, {"x": np.zeros((2, 2))}, "such that can be broadcast to it"),
-        (None, {"x": np.zeros(2)}, "values for episodes and their steps"),
-        (0, {"x": np.zeros(11)}, "at most max_timesteps=10 steps, got 11"),
+        (None, {}, "update"),
+        (1, {"x": 0.0}, r"0 to 0, got \[1\]"),
+        ([-1], {"x": 0.0}, r"0 to 0, got \[-1\]"),
+        ([0, 0], {"x": 0.0}, r"got \[0, 0\]"),
+        (0.5, {"x": 0.0}, "indices: .* got 0.5"),
+        (0, {"x": [9.0, 9.0], "y": [0.5, 0.5]}, "'y'.*int32.* 0.5"),
+        (None, {"x": np.zeros((2, 2))}, r"'x'.*\(1, 2\).* got \(2, 2\)"),
+        (None, {"x": np.zeros(2)}, r"'x'.* got shape \(2,\)"),
+        (0, {"x": np.zeros(11)}, "max_timesteps=10 .*got 11"),
     ]
-    for indices, given, told in cases:
-        with pytest.raises(ValueError, match=told):
+    for indices, given, problem in cases:
+        with pytest.raises(ValueError, match=problem):
             buffer.update(indices, **given)
-    for slot, step, told in [(0, 2, "from 0 to 1, got 2"), (1, 0, "episodes from 0 to 0")]:
-        with pytest.raises(ValueError, match=told):
+    for slot, step, problem in [(0, 2, "from 0 to 1, got 2"), (1, 0, "from 0 to 0")]:
+        with pytest.raises(ValueError, match=problem):
             buffer.store_datapoint(slot, step, "x", 1.0)
     assert episodes(buffer) == [[1.0, 2.0]]
     assert not (tmp_path / "updates-0").exists()
 
 
-def test_a_step_of_the_episode_that_is_being_played_can_be_changed(tmp_path: Path) -> None:
+def test_a_step_of_the_open_episode_can_be_changed(tmp_path: Path) -> None:
     buffer = make(tmp_path, meta_fields={"m": "int"})
     play(buffer, 1.0)
     with buffer.one_episode():
@@ -609,30 +610,6 @@ def test_a_step_of_the_episode_that_is_being_played_can_be_changed(tmp_path: Pat
     buffer.store_batch_datapoint([0, 1], 0, "x", [8.0, 9.0])
     assert episodes(buffer) == [[8.0], [9.0]]
     assert buffer.meta_data["m"].tolist() == [5, 4, 0, 0]
-
-
-def test_frames_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
-    fields = {"image": ("uint8", (2, 2)), "x": "float"}
-    buffer = make(tmp_path, fields=fields)
-    for value in (1, 2, 3):
-        buffer.store_episode(image=np.full((value, 2, 2), value))
-    frames = buffer.episode_frames([2, 0, 2])
-    assert frames[:, 0, 0].tolist() == [3, 3, 3, 1, 3, 3, 3]
-    assert buffer.episode_frames(1).shape == (2, 2, 2)
-    assert (buffer.image_fields(), buffer.default_image_field()) == (["image"], "image")
-    cases: list[tuple[Any, str | None, str]] = [
-        (3, None, "expected episodes from 0 to 2"),
-        ([], None, "at least one episode"),
-        (0, "y", "invalid field name 'y'"),
-    ]
-    for index, field, told in cases:
-        with pytest.raises(ValueError, match=told):
-            buffer.episode_frames(index, field)
-    for shape, told in [((), "got none"), ((2, 2), "got image, other")]:
-        image = "float" if not shape else ("uint8", shape)
-        many = make(tmp_path / told[-4:], fields={"image": image, "other": image})
-        with pytest.raises(ValueError, match=told):
-            many.default_image_field()
 
 
 def test_changes_do_not_pile_up(tmp_path: Path) -> None:
@@ -664,15 +641,15 @@ def test_changes_of_overwritten_episodes_are_forgotten(tmp_path: Path) -> None:
         assert list(updates.metas["m"]) == [1]
 
 
-def test_damaged_changes_are_told(tmp_path: Path) -> None:
+def test_damaged_changes_are_errors(tmp_path: Path) -> None:
     buffer = make(tmp_path)
     play(buffer, 1.0)
-    buffer.update(x=np.full((1, 1), 2.0))
+    buffer.update(x=np.full((1, 1), 1.2345678))  # bytes that nothing else in the file has
     buffer.close()
     (file,) = (tmp_path / "updates-0").glob("segment*")
     data = file.read_bytes()
-    assert data.count(np.float32(2).tobytes()) == 1
-    file.write_bytes(data.replace(np.float32(2).tobytes(), np.float32(3).tobytes()))
+    assert data.count(np.float32(1.2345678).tobytes()) == 1
+    file.write_bytes(data.replace(np.float32(1.2345678).tobytes(), np.float32(3).tobytes()))
     damaged = ReplayBuffer.from_folder(tmp_path, read_only=True)
     assert damaged.num_episodes == 1
     with pytest.raises(StoreCorrupt, match=r"updates-0/segment-00000000\.bin"):
