@@ -37,8 +37,7 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader
-    from stepwell.buffers.sampling.rate_limiter import SampleLimiter
-    from stepwell.buffers.sampling.replay_ratio import ReplayRatio
+    from stepwell.buffers.sampling.rate import ReplayRatio, SampleLimiter
     from stepwell.buffers.storage.disk.repair import RepairReport, repair
     from stepwell.buffers.storage.disk.verify import VerifyReport, verify
 
@@ -103,7 +102,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "sampling.batch": ["Batch", "TransitionBatch"],
             "sampling.epoch": ["Epoch"],
             "sampling.loader": ["Loader"],
-            "sampling.rate_limiter": ["SampleLimiter"],
-            "sampling.replay_ratio": ["ReplayRatio"],
+            "sampling.rate": ["ReplayRatio", "SampleLimiter"],
         },
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -32,7 +33,7 @@ from stepwell.buffers.storage.disk.options import OnCorrupt
 from stepwell.buffers.storage.disk.publish import check_complete, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.episode_filter import Where
-from stepwell.buffers.storage.joined import open_many
+from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from stepwell.buffers.storage.memory import MemoryStorage, check_capacity
 from stepwell.buffers.storage.protocol import Storage
 
@@ -687,7 +688,15 @@ class SequenceReplayBuffer:
         """
         from stepwell.buffers.sampling.torch_dataset import torch_dataset  # few programs need it
 
-        return torch_dataset(self, request, seed=seed, epoch=epoch, shard=shard, stride=stride)
+        return torch_dataset(
+            self,
+            request,
+            reopen=self._reopening(),
+            seed=seed,
+            epoch=epoch,
+            shard=shard,
+            stride=stride,
+        )
 
     def iter_episodes(self, *, where: Where | None = None) -> Iterator[Episode]:
         """Stored episodes, the oldest first, decoded one at a time.
@@ -805,6 +814,28 @@ class SequenceReplayBuffer:
         sampler = self._require_sampler()
         sampler.check(request)  # now, not in a thread
         return lambda out: sampler.sample(request, out, self._rng)
+
+    def _reopening(self) -> Callable[[], SequenceReplayBuffer] | None:
+        """Opens the replay's folders to read, with one thread; None where some of it is in RAM."""
+        storage = self.storage
+        parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
+        folders = [os.path.abspath(part.path) for part in parts if isinstance(part, DiskStorage)]
+        if len(folders) < len(parts):
+            return None
+        on_corrupt: OnCorrupt = "skip" if storage.skips_corrupt else "raise"
+        shares = storage.table.shares
+        if len(folders) == 1 and shares is None:
+            return partial(
+                SequenceReplayBuffer.open,
+                folders[0],
+                read_only=True,
+                on_corrupt=on_corrupt,
+                threads=1,
+            )
+        weights = None if shares is None else shares.weights.tolist()
+        return partial(
+            SequenceReplayBuffer.open, folders, weights=weights, on_corrupt=on_corrupt, threads=1
+        )
 
     def _disk(self) -> DiskStorage:
         if not isinstance(self.storage, DiskStorage):

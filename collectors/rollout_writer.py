@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from stepwell.buffers import Spec
-from stepwell.buffers.sampling.batch_fields import under
+from stepwell.buffers.sampling.batch import under
 from stepwell.buffers.spec import unflatten
 from stepwell.collectors.policies.policy_state import PolicyState
 from stepwell.collectors.step_result import StepResult

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers.dropin.fishyrl_vectorized import IndependentVectorizedBuffer
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.replay_ratio import ReplayRatio
+from stepwell.buffers.sampling.rate import ReplayRatio
 from stepwell.buffers.sampling.requests import Borders
 from stepwell.buffers.sampling.tensors import load_torch
 from stepwell.buffers.spec import Codec

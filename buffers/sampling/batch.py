@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-__all__ = ["Batch", "TransitionBatch"]
+from stepwell.buffers.spec import Field, Layout, Spec, prefixes
+
+__all__ = [
+    "Batch",
+    "BatchFields",
+    "ChosenLayout",
+    "Memory",
+    "Shapes",
+    "TransitionBatch",
+    "batch_dtype",
+    "longest_stack",
+    "memory_for",
+    "pad_before",
+    "pick",
+    "stack_copies",
+    "stack_views",
+    "under",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +121,209 @@ class TransitionBatch:
     weights: np.ndarray
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
     """What the arrays are views into: where ``out=`` puts the next batch."""
+
+
+ChosenLayout: TypeAlias = "str | Mapping[str, ChosenLayout] | Sequence[ChosenLayout] | None"
+"""A Layout of which parts were left out: they lack in a mapping, and are None in a sequence."""
+
+# Rewards are stored exactly as the env gave them; learners compute in float32.
+_BATCH_DTYPES = {"reward": np.dtype(np.float32)}
+
+
+class BatchFields(NamedTuple):
+    """The fields that are asked for.
+
+    Args:
+        chosen: Those that are wanted in every row.
+        state: Those that are wanted of a sequence's first row.
+        observation: How the chosen ones form observations; None where none were asked for.
+        action: How they form actions.
+    """
+
+    chosen: tuple[Field, ...]
+    state: tuple[Field, ...]
+    observation: ChosenLayout
+    action: ChosenLayout
+
+    @classmethod
+    def of(cls, spec: Spec, fields: Sequence[str] | None, state: Sequence[str] = ()) -> BatchFields:
+        """Look up the fields by name.
+
+        Args:
+            spec: All fields.
+            fields: Names, or first parts of them, as in ``"extra"``; None for all.
+            state: Names of extras, without their ``extra/``.
+
+        Raises:
+            ValueError: There is no such field.
+        """
+        extras = {f.name.removeprefix("extra/"): f for f in spec.fields if _is_in(f, {"extra"})}
+        carried = [extras[name] for name in _checked("state", state, set(extras))]
+        if fields is None:
+            chosen = tuple(f for f in spec.fields if f not in carried)
+            return cls(chosen, tuple(carried), spec.observation, spec.action)
+        layouts = {"observation": spec.observation, "action": spec.action}
+        parts = {part for field in spec.fields for part in prefixes(field.name)}
+        parts.update(*(_paths(name, layout) for name, layout in layouts.items()))
+        names = set(_checked("fields", fields, parts))
+        found = {field.name: field for field in spec.fields if _is_in(field, names)}
+        return cls(
+            tuple(found.values()),
+            tuple(carried),
+            *(_chosen_of(name, layout, names, found) for name, layout in layouts.items()),
+        )
+
+
+def longest_stack(spec: Spec) -> int:
+    """Frames of the longest stack among all fields: what is drawn does not depend on the choice."""
+    return max((field.stack for field in spec.fields), default=1)
+
+
+def batch_dtype(field: Field) -> np.dtype[np.generic]:
+    """The dtype in which a field is handed out."""
+    return _BATCH_DTYPES.get(field.name, field.numpy_dtype)
+
+
+def pick(layout: ChosenLayout, leaves: Mapping[str, np.ndarray]) -> Any:
+    """The nested value of a layout; None where nothing was chosen."""
+    if layout is None:
+        return None
+    if isinstance(layout, str):
+        return leaves[layout]
+    if isinstance(layout, Mapping):
+        return {key: pick(part, leaves) for key, part in layout.items()}
+    return tuple(pick(part, leaves) for part in layout)
+
+
+def under(prefix: str, leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The fields of one kind, by their own names."""
+    return {
+        name.removeprefix(prefix): rows for name, rows in leaves.items() if name.startswith(prefix)
+    }
+
+
+def _checked(argument: str, names: Sequence[str], known: set[str]) -> Sequence[str]:
+    """The names, all of which are known."""
+    if isinstance(names, str):
+        raise ValueError(f"{argument}: expected a list of names, got {names!r}: put it in a list")
+    for name in names:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none: no extras are stored"
+            raise ValueError(f"{argument} names {name!r}, expected some of: {there}")
+    return names
+
+
+def _is_in(field: Field, names: set[str]) -> bool:
+    return not names.isdisjoint(prefixes(field.name))
+
+
+def _paths(path: str, layout: Layout) -> list[str]:
+    """Names of all parts of a layout, of empty Dicts and Tuples too."""
+    if isinstance(layout, str):
+        return [path]
+    return [path] + [one for name, part in _items(layout) for one in _paths(f"{path}/{name}", part)]
+
+
+def _chosen_of(
+    path: str, layout: Layout, names: Collection[str], fields: Collection[str]
+) -> ChosenLayout:
+    """The parts of a layout of which there are fields, and the empty ones that are named."""
+    if isinstance(layout, str):
+        return layout if layout in fields else None
+    if not layout:
+        return layout if any(part in names for part in prefixes(path)) else None
+    parts = {
+        name: _chosen_of(f"{path}/{name}", part, names, fields) for name, part in _items(layout)
+    }
+    if all(part is None for part in parts.values()):
+        return None
+    if isinstance(layout, Mapping):
+        return {name: part for name, part in parts.items() if part is not None}
+    return list(parts.values())
+
+
+def _items(
+    layout: Mapping[str, Layout] | Sequence[Layout],
+) -> Iterable[tuple[str, Layout]]:
+    if isinstance(layout, Mapping):
+        return layout.items()
+    return [(str(place), part) for place, part in enumerate(layout)]
+
+
+Memory: TypeAlias = "dict[str, np.ndarray]"
+Shapes: TypeAlias = "dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]"
+
+
+def memory_for(shapes: Shapes, out: Mapping[str, np.ndarray] | None) -> Memory:
+    """Uninitialised arrays of the given shapes and dtypes, or those of an earlier batch.
+
+    Raises:
+        ValueError: The earlier batch was made for another request.
+    """
+    if out is None:
+        return {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
+    found = {name: (array.shape, array.dtype) for name, array in out.items()}
+    if found != shapes:
+        raise ValueError(
+            f"out: expected a batch of {_described(shapes)}, got one of {_described(found)}; give "
+            f"one that came from the same request"
+        )
+    return dict(out)
+
+
+def _described(shapes: Shapes) -> str:
+    return ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in shapes.items())
+
+
+def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarray:
+    """Stacks ``[B, count, k, ...]`` as views into frames ``[B, C, ...]``, C-contiguous.
+
+    Args:
+        frames: Single frames.
+        k: Frames of a stack.
+        first: Place of the first stack's first frame.
+        count: Number of stacks.
+    """
+    batch, frame = frames.strides[:2]
+    shape = (len(frames), count, k, *frames.shape[2:])
+    strides = (batch, frame, frame, *frames.strides[2:])
+    # A bare ndarray: as_strided takes as long as a small batch.
+    return np.ndarray(shape, frames.dtype, frames, first * frame, strides)
+
+
+def pad_before(frames: np.ndarray, missing: np.ndarray, field: Field) -> None:
+    """Fill in what the env put before an episode's first frame.
+
+    Args:
+        frames: [B, C, ...]; changed.
+        missing: [B] how many frames are not there.
+        field: What they are.
+    """
+    for b in np.flatnonzero(missing).tolist():
+        count = int(missing[b])
+        frames[b, :count] = frames[b, count] if field.stack_padding == "repeat" else 0
+
+
+def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.ndarray) -> None:
+    """Stacks that reach neither across a reset nor into padding.
+
+    Args:
+        frames: [B, C + k - 1, ...] single frames, the newest of the first stack at k - 1.
+        rows: [B, C] each row's place in its episode, or -1 where there is no row.
+        field: What they are.
+        out: [B, C, k, ...] memory for the stacks.
+    """
+    k, (batch, columns) = field.stack, rows.shape
+    age = np.arange(k)[::-1]
+    row, place = rows[:, :, None], np.arange(columns)[None, :, None] + (k - 1)
+    is_there = row >= age
+    back = np.minimum(age, np.maximum(row, 0)) if field.stack_padding == "repeat" else age
+    number = np.arange(batch)[:, None, None] * frames.shape[1] + place - back
+    flat = frames.reshape(batch * frames.shape[1], *field.shape)
+    target = out.reshape(batch * columns * k, *field.shape)
+    flat.take(number.ravel(), axis=0, out=target, mode="clip")
+    if field.stack_padding == "repeat":
+        is_there = np.broadcast_to(row >= 0, is_there.shape)
+    empty = np.flatnonzero(~is_there)
+    if len(empty):
+        target[empty] = 0

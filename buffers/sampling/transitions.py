@@ -13,15 +13,21 @@ from typing import NamedTuple
 import numpy as np
 
 from stepwell.buffers.episode import End
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-from stepwell.buffers.sampling.batch_fields import BatchFields, longest_stack, pick
+from stepwell.buffers.sampling.batch import (
+    Batch,
+    BatchFields,
+    Memory,
+    Shapes,
+    TransitionBatch,
+    longest_stack,
+    memory_for,
+    pad_before,
+    pick,
+)
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
-from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
 from stepwell.buffers.sampling.requests import Transitions, check_transitions
-from stepwell.buffers.sampling.row_reader import RowReader, RowRefs, Runs, Segments
-from stepwell.buffers.sampling.stacks import pad_before
-from stepwell.buffers.sampling.windows import chunk_of
+from stepwell.buffers.sampling.row_reader import RowReader, RowRefs, Runs, Segments, chunk_of
 from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
