@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.rollout.bootstrap import bootstrap_values
-from stepwell.buffers.rollout.flags import Flags
-from stepwell.buffers.rollout.numbers import row_numbers
+from stepwell.buffers.rollout.advantages import Flags, bootstrap_values, row_numbers
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.tensors import load_torch
 

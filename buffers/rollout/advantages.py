@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["generalized_advantages"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Bootstrap",
+    "BootstrapValue",
+    "Flags",
+    "bootstrap_values",
+    "check_finite",
+    "generalized_advantages",
+    "place",
+    "row_numbers",
+]
 
 
 def generalized_advantages(
@@ -84,3 +97,176 @@ def _where(condition: np.ndarray, array: np.ndarray) -> np.ndarray:
 def _check_fraction(name: str, number: float) -> None:
     if not 0 <= number <= 1:
         raise ValueError(f"{name}: expected a number from 0 to 1, got {number}; give one")
+
+
+BootstrapValue: TypeAlias = "npt.ArrayLike | Callable[..., npt.ArrayLike]"
+"""[K] values, or a function that is called as f(observation), or f(observation, state) where the
+policy is recurrent, and gives them."""
+
+
+class Bootstrap(NamedTuple):
+    """The K open ends of a rollout: behind these rows the episode goes on, was truncated, or cut.
+
+    Args:
+        step: [K] int64: row t of the open end.
+        env: [K] int64: its column n.
+        observation: What followed on ``action[t, n]``, [K, ...]: the true last observation of a
+            truncated or cut episode, the newest one where the rollout ends inside an episode. Never
+            a reset's.
+        state: A recurrent policy's state after row t, [K, ...]; None for a policy without.
+        value: [K]: what the policy's own ``value`` method gave for them; None where it has none.
+    """
+
+    step: np.ndarray
+    env: np.ndarray
+    # Any: arrays, or nested ones, which a reader wants to index without asking which.
+    observation: Any
+    state: Any | None
+    value: np.ndarray | None
+
+
+def bootstrap_values(bootstrap: Bootstrap, given: BootstrapValue | None) -> np.ndarray:
+    """V of what followed on each open end, [K].
+
+    Args:
+        bootstrap: The open ends.
+        given: The values, or who gives them; the bootstrap's own ones when None.
+
+    Raises:
+        ValueError: There are none, or not one finite number for each.
+    """
+    count = len(bootstrap.step)
+    name = "bootstrap_value"
+    if count == 0:
+        return np.zeros(0)
+    if given is None:
+        name, given = "bootstrap.value", bootstrap.value
+    elif callable(given):
+        name = "what bootstrap_value gave"
+        state = () if bootstrap.state is None else (bootstrap.state,)
+        given = given(bootstrap.observation, *state)
+    if given is None:
+        raise ValueError(
+            f"{name}: expected the values of {count} open ends, got None; give the policy a method "
+            f"value(observation), or pass bootstrap_value="
+        )
+    values = row_numbers(name, given, (count,))
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        where = place(int(bootstrap.step[bad[0]]), int(bootstrap.env[bad[0]]))
+        raise ValueError(
+            f"{name}: expected finite numbers, got {values[bad[0]]} behind {where}; see what the "
+            f"value function was given"
+        )
+    return values
+
+
+class Flags(NamedTuple):
+    """The flags of a rollout's rows, [T, N] bool; `Rollout` says what they mean."""
+
+    is_first: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    cut: np.ndarray
+    mask: np.ndarray
+
+    @property
+    def ends(self) -> np.ndarray:
+        """[T, N] bool: the step from this row was the last one that is known of its episode."""
+        found: np.ndarray = self.terminated | self.truncated | self.cut
+        return found
+
+    def check_ends(self, bootstrap: Bootstrap) -> None:
+        """Raise ValueError where an end is not marked, or ``bootstrap`` has not one entry for it.
+
+        An end that terminated too may have an entry; it is not looked at.
+        """
+        self._check_marks()
+        times = self._times(bootstrap)
+        is_last = np.zeros(self.mask.shape, bool)
+        is_last[-1] = True
+        is_open = self.mask & ~self.terminated & (self.ends | is_last)
+        wrong = np.argwhere(np.where(is_open, times != 1, times > self.terminated))
+        if len(wrong):
+            step, env = wrong[0]
+            kind = "an open end" if is_open[step, env] else "not one"
+            raise ValueError(
+                f"bootstrap: expected each open end once, got {place(step, env)}, which is {kind}, "
+                f"{times[step, env]} times; list what followed on each row that is truncated, cut, "
+                f"or the last one, and not terminated"
+            )
+
+    def _check_marks(self) -> None:
+        """Raise where an episode is over without having ended."""
+        goes_on = self.mask[:-1] & ~self.ends[:-1]
+        wrong = np.argwhere(goes_on & (self.is_first[1:] | ~self.mask[1:]))
+        if len(wrong):
+            step, env = wrong[0]
+            why = "begins an episode" if self.is_first[step + 1, env] else "has no step"
+            raise ValueError(
+                f"{place(step, env)}: expected terminated, truncated or cut, as the row after it "
+                f"{why}, got none of them; set the one that holds"
+            )
+
+    def _times(self, bootstrap: Bootstrap) -> np.ndarray:
+        """[T, N]: how many entries each row has."""
+        rows, envs = self.mask.shape
+        step, env = bootstrap.step, bootstrap.env
+        outside = np.flatnonzero((step < 0) | (step >= rows) | (env < 0) | (env >= envs))
+        if len(outside):
+            where = place(int(step[outside[0]]), int(env[outside[0]]))
+            raise ValueError(
+                f"bootstrap: expected rows of a rollout [{rows}, {envs}], got {where}; both count "
+                f"from 0"
+            )
+        times = np.zeros(self.mask.shape, np.int64)
+        np.add.at(times, (step, env), 1)
+        return times
+
+
+def row_numbers(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
+    """What was given as an array; of a tensor the numbers alone, as learners hold them constant.
+
+    Args:
+        name: What an error calls it.
+        given: An array, or a tensor of any device.
+        shape: What it must have: a number too many in a row would be spread over others.
+
+    Raises:
+        ValueError: It has another shape, or is no array of numbers.
+
+    Example:
+        >>> row_numbers("value", np.zeros((2, 3, 1)), (2, 3))
+        Traceback (most recent call last):
+        ValueError: value: expected shape (2, 3), got (2, 3, 1); leave its last axis out
+    """
+    detach = getattr(given, "detach", None)
+    array = np.asarray(given if detach is None else detach().cpu())
+    if array.shape != shape:
+        cure = "leave its last axis out" if array.shape == (*shape, 1) else "give one for each"
+        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}; {cure}")
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name}: expected numbers, got {array.dtype}; convert it")
+    return array
+
+
+def check_finite(name: str, array: np.ndarray, mask: np.ndarray, cure: str) -> None:
+    """Raise ValueError where a row that counts has no finite number: it would spoil those before.
+
+    Args:
+        name: What the error calls the array.
+        array: [T, N].
+        mask: [T, N] bool: the rows that count.
+        cure: What to do about it.
+    """
+    bad = np.argwhere(mask & ~np.isfinite(array))
+    if len(bad):
+        step, env = bad[0]
+        raise ValueError(
+            f"{name}: expected finite numbers, got {array[step, env]} in {place(step, env)}; {cure}"
+        )
+
+
+def place(step: int, env: int) -> str:
+    """Where something is in a rollout, for an error."""
+    return f"row {step} of env {env}"

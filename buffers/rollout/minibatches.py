@@ -8,10 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepwell.buffers.rollout.numbers import whole
-from stepwell.buffers.rollout.trees import map_tree
-
-__all__ = ["Minibatch", "Order", "row_batches", "sequence_batches"]
+__all__ = ["Minibatch", "Order", "map_tree", "named_leaves", "row_batches", "sequence_batches"]
 
 _NOT_OF_ROWS = ("state", "step", "env")
 
@@ -73,8 +70,8 @@ class Order:
     def __init__(
         self, batch_size: int, epochs: int, rng: np.random.Generator, drop_last: bool
     ) -> None:
-        self._batch_size = whole("batch_size", batch_size)
-        self._epochs = whole("epochs", epochs)
+        self._batch_size = _whole("batch_size", batch_size)
+        self._epochs = _whole("epochs", epochs)
         if not isinstance(rng, np.random.Generator):
             raise TypeError(
                 f"rng: expected a numpy Generator, got {rng!r}; np.random.default_rng(seed) is one"
@@ -134,7 +131,7 @@ def sequence_batches(
     """
     convert = _converter(to, device)
     num_steps, num_envs = rows.mask.shape
-    span = num_steps if length is None else whole("length", length)
+    span = num_steps if length is None else _whole("length", length)
     if num_steps % span:
         raise ValueError(
             f"length: expected a divisor of the rollout's {num_steps} rows, got {span}; collect "
@@ -195,3 +192,57 @@ def _picked(rows: Minibatch, numbers: tuple[np.ndarray, np.ndarray]) -> Minibatc
 
     names = [field.name for field in fields(Minibatch) if field.name not in _NOT_OF_ROWS]
     return replace(rows, **{name: map_tree(picked, getattr(rows, name)) for name in names})
+
+
+def _whole(name: str, number: int) -> int:
+    """A number >= 1 as an int.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not (number >= 1 and number % 1 == 0):
+        raise ValueError(f"{name}: expected a whole number >= 1, got {number}; give one")
+    return int(number)
+
+
+# Any: whoever maps an array gets an array, whoever maps a dict gets a dict.
+def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
+    """A nested value of the same form, with another array in place of each.
+
+    Args:
+        function: What becomes of an array.
+        tree: An array, or mappings, tuples, named tuples and lists of such; None stays None.
+
+    Example:
+        >>> map_tree(len, {"a": np.zeros(2), "b": (np.zeros(3), np.zeros(4))})
+        {'a': 2, 'b': (3, 4)}
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return {key: map_tree(function, part) for key, part in tree.items()}
+    if isinstance(tree, tuple | list):
+        parts = [map_tree(function, part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return function(tree)
+
+
+def named_leaves(name: str, tree: object) -> Iterator[tuple[str, Any]]:
+    """The arrays of a nested value, each with the name by which an error speaks of it.
+
+    Args:
+        name: Name of the whole.
+        tree: As in `map_tree`.
+
+    Example:
+        >>> [name for name, _ in named_leaves("state", {"h": 0, "c": (1, 2)})]
+        ['state/h', 'state/c/0', 'state/c/1']
+    """
+    if isinstance(tree, Mapping):
+        for key, part in tree.items():
+            yield from named_leaves(f"{name}/{key}", part)
+    elif isinstance(tree, tuple | list):
+        for place, part in enumerate(tree):
+            yield from named_leaves(f"{name}/{place}", part)
+    elif tree is not None:
+        yield name, tree

@@ -9,16 +9,21 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.buffers.rollout.advantages import generalized_advantages
-from stepwell.buffers.rollout.bootstrap import Bootstrap, BootstrapValue, bootstrap_values
-from stepwell.buffers.rollout.flags import Flags
-from stepwell.buffers.rollout.minibatches import Minibatch, Order, row_batches, sequence_batches
-from stepwell.buffers.rollout.numbers import check_finite, row_numbers
-from stepwell.buffers.rollout.shapes import (
-    check_bootstrap,
-    check_flags,
-    check_leaves,
-    row_shape,
+from stepwell.buffers.rollout.advantages import (
+    Bootstrap,
+    BootstrapValue,
+    Flags,
+    bootstrap_values,
+    check_finite,
+    generalized_advantages,
+    row_numbers,
+)
+from stepwell.buffers.rollout.minibatches import (
+    Minibatch,
+    Order,
+    named_leaves,
+    row_batches,
+    sequence_batches,
 )
 
 __all__ = ["Bootstrap", "Rollout"]
@@ -107,12 +112,12 @@ class Rollout:
     """[T, N]: what the minibatches hand out as ``returns``, likewise."""
 
     def __post_init__(self) -> None:
-        shape = row_shape(self.reward)
-        check_flags(self._flags._asdict(), shape)
+        shape = _row_shape(self.reward)
+        _check_flags(self._flags._asdict(), shape)
         for name in ("observation", "action", "info", "extras", "state"):
-            check_leaves(name, getattr(self, name), shape, "[T, N]")
-        check_leaves("initial_state", self.initial_state, shape[1:], "[N]")
-        check_bootstrap(self.bootstrap)
+            _check_leaves(name, getattr(self, name), shape, "[T, N]")
+        _check_leaves("initial_state", self.initial_state, shape[1:], "[N]")
+        _check_bootstrap(self.bootstrap)
 
     @property
     def _flags(self) -> Flags:
@@ -313,3 +318,61 @@ class Rollout:
             step=np.arange(self.num_steps),
             env=np.arange(self.num_envs),
         )
+
+
+def _row_shape(reward: np.ndarray) -> tuple[int, int]:
+    """T and N.
+
+    Raises:
+        ValueError: There is no row, or another number of axes.
+    """
+    shape = np.shape(reward)
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(
+            f"reward: expected shape [T, N], of one row of one env or more, got {shape}; of a "
+            f"single env give [T, 1]"
+        )
+    return shape[0], shape[1]
+
+
+def _check_flags(flags: Mapping[str, np.ndarray], shape: tuple[int, int]) -> None:
+    """Raise ValueError unless each, by its name, is bool [T, N]."""
+    for name, flag in flags.items():
+        found = np.asarray(flag)
+        if found.shape != shape or found.dtype != np.bool_:
+            raise ValueError(
+                f"{name}: expected bool of the reward's shape {shape}, got {found.dtype} "
+                f"{found.shape}; convert it"
+            )
+
+
+def _check_leaves(name: str, tree: object, begin: tuple[int, ...], axes: str) -> None:
+    """Raise ValueError unless the shape of each array of a nested value begins so.
+
+    Args:
+        name: What the error calls the value.
+        tree: The value; None has no arrays.
+        begin: Sizes of the first axes.
+        axes: Their names.
+    """
+    for leaf_name, leaf in named_leaves(name, tree):
+        found = np.shape(leaf)
+        if found[: len(begin)] != begin:
+            raise ValueError(
+                f"{leaf_name}: expected a shape that begins with {axes} = {begin}, got {found}; "
+                f"give one entry for each"
+            )
+
+
+def _check_bootstrap(bootstrap: Bootstrap) -> None:
+    """Raise ValueError unless all its arrays have K entries."""
+    count = np.shape(bootstrap.step)[:1]
+    for name, given in (("step", bootstrap.step), ("env", bootstrap.env)):
+        found = np.asarray(given)
+        if found.ndim != 1 or found.shape != count or found.dtype.kind not in "iu":
+            raise ValueError(
+                f"bootstrap.{name}: expected whole numbers [K], one for each open end, got "
+                f"{found.dtype} {found.shape}; convert it"
+            )
+    for part in ("observation", "state", "value"):
+        _check_leaves(f"bootstrap.{part}", getattr(bootstrap, part), count, "[K]")

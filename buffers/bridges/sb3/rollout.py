@@ -11,8 +11,7 @@ from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
 from stepwell.buffers.bridges.sb3.loading import check_on_policy, load_sb3
 from stepwell.buffers.bridges.sb3.progress import count_sb3_steps, note_episodes
 from stepwell.buffers.bridges.sb3.row_values import RowValues, asked_of_model, given_by_policy
-from stepwell.buffers.rollout.flags import Flags
-from stepwell.buffers.rollout.numbers import check_finite
+from stepwell.buffers.rollout.advantages import Flags, check_finite
 from stepwell.buffers.rollout.rollout import Rollout
 
 __all__ = ["to_sb3_rollout"]

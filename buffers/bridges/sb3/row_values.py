@@ -9,10 +9,9 @@ import numpy as np
 from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
 from stepwell.buffers.bridges.sb3.forms import ObservationForm
 from stepwell.buffers.bridges.sb3.loading import load_sb3
-from stepwell.buffers.rollout.bootstrap import bootstrap_values
-from stepwell.buffers.rollout.numbers import check_finite
+from stepwell.buffers.rollout.advantages import bootstrap_values, check_finite
+from stepwell.buffers.rollout.minibatches import map_tree
 from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.rollout.trees import map_tree
 
 __all__ = ["RowValues", "asked_of_model", "given_by_policy"]
 

@@ -13,7 +13,7 @@ from stepwell.buffers.bridges.torchrl.nested_keys import (
     keyed,
     leaves_below,
 )
-from stepwell.buffers.rollout.flags import Flags
+from stepwell.buffers.rollout.advantages import Flags
 from stepwell.buffers.rollout.rollout import Rollout
 
 __all__ = ["rollout_columns"]

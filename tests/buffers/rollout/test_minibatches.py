@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.buffers import Loader, Minibatch, Rollout
+from stepwell.buffers.rollout.minibatches import map_tree, named_leaves
 from support.rows.rollout_rows import Column, Part, frames, labels, mask_of, rollout_of, rollouts
 
 SIZES = st.integers(1, 12)
@@ -226,3 +227,23 @@ def test_a_loader_takes_them_in_its_threads() -> None:
     expected = rows_of(plain().minibatches(4, 2))
     with Loader(plain().minibatches(4, 2)) as loader:
         assert rows_of(loader) == expected
+
+
+class Hidden(NamedTuple):
+    h: object
+    c: object
+
+
+def test_a_mapped_tree_has_the_form_of_the_first() -> None:
+    tree = {"a": (np.zeros(1), [np.zeros(2), None]), "b": Hidden(np.zeros(3), np.zeros(4))}
+    assert map_tree(len, tree) == {"a": (1, [2, None]), "b": Hidden(3, 4)}
+    assert type(map_tree(len, tree)["b"]) is Hidden
+    assert map_tree(len, np.zeros(5)) == 5
+    assert map_tree(len, None) is None
+
+
+def test_leaves_are_named_by_the_way_to_them() -> None:
+    tree = {"a": (np.zeros(1), [np.zeros(2), None]), "b": Hidden(np.zeros(3), np.zeros(4))}
+    found = [(name, len(leaf)) for name, leaf in named_leaves("state", tree)]
+    assert found == [("state/a/0", 1), ("state/a/1/0", 2), ("state/b/0", 3), ("state/b/1", 4)]
+    assert [name for name, _ in named_leaves("action", np.zeros(1))] == ["action"]
