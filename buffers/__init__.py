@@ -31,6 +31,7 @@ from stepwell.buffers.storage.protocol import Storage
 if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers import bridges
     from stepwell.buffers.curation.copy import CopyReport, copy_episodes
+    from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
     from stepwell.buffers.curation.selection import EpisodeSelection
     from stepwell.buffers.rollout.minibatches import Minibatch
     from stepwell.buffers.rollout.rollout import Bootstrap, Rollout
@@ -53,6 +54,7 @@ __all__ = [
     "Episode",
     "EpisodeBuffer",
     "EpisodeSelection",
+    "EpisodeWriter",
     "Episodes",
     "Epoch",
     "Field",
@@ -79,6 +81,7 @@ __all__ = [
     "StoreNotFound",
     "StoreTooNew",
     "TransitionBatch",
+    "TransitionColumns",
     "Transitions",
     "Tree",
     "VerifyReport",
@@ -94,6 +97,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         {
             "bridges": ["bridges"],
             "curation.copy": ["CopyReport", "copy_episodes"],
+            "curation.episode_writer": ["EpisodeWriter", "TransitionColumns"],
             "storage.disk.repair": ["RepairReport", "repair"],
             "storage.disk.verify": ["VerifyReport", "verify"],
             "curation.selection": ["EpisodeSelection"],

@@ -9,7 +9,7 @@ from stepwell.buffers.bridges.formats.d3rlpy.columns import D3rlpyRows
 from stepwell.buffers.bridges.formats.d3rlpy.foreign import ForeignEpisodes
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
-from stepwell.buffers.episode import Chunk, Episode
+from stepwell.buffers.episode import Episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_d3rlpy", "to_d3rlpy"]
@@ -105,11 +105,9 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
     sessions = replay.sessions
     recipe = sessions[0].get("recipe", {}) if sessions else {}
     replay.bind(rows.spec, {"source": "d3rlpy", "recipe": recipe})
-    writer = EpisodeWriter(replay, _nothing)
+    writer = EpisodeWriter(replay)
     for number, one in enumerate(columns):
-        episode = rows.episode(number, one)
-        chunk = Chunk(0, 0, 0, episode.end, episode.fields, episode.metadata)
-        writer.put(chunk.split(writer.max_rows))
+        writer.add_episode(rows.episode(number, one))
     writer.flush()
     return rows.notes
 
@@ -121,7 +119,3 @@ def _columns_of(episode: Any) -> dict[str, Any]:
         "rewards": episode.rewards,
         "terminated": episode.terminated,
     }
-
-
-def _nothing() -> None:
-    """Nobody counts the writes."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.step_columns import stacks_of
-from stepwell.buffers.bridges.stream_writer import Columns
+from stepwell.buffers.curation.episode_writer import TransitionColumns
+from stepwell.buffers.curation.step_columns import stacks_of
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.rollout.minibatches import map_tree, named_leaves
 from stepwell.buffers.rollout.rollout import Rollout
@@ -15,7 +15,7 @@ from stepwell.buffers.rollout.rollout import Rollout
 __all__ = ["episode_steps", "following_rows", "rollout_steps"]
 
 
-def episode_steps(episode: Episode) -> Columns:
+def episode_steps(episode: Episode) -> TransitionColumns:
     """The steps of an episode, stacks in full; of one that lost its first rows those with stacks.
 
     Example:
@@ -25,42 +25,39 @@ def episode_steps(episode: Episode) -> Columns:
         >>> with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
         ...     report = collector.collect(episodes=1)
         >>> episode = next(replay.iter_episodes())
-        >>> len(episode_steps(episode).brought["reward"]) == episode.steps
+        >>> len(episode_steps(episode).fields["reward"]) == episode.steps
         True
     """
     deepest = max(field.stack for field in episode.spec.fields)
     first = deepest - 1 if episode.first_row > 0 else 0
-    chosen: dict[str, np.ndarray] = {}
-    brought: dict[str, np.ndarray] = {}
-    following: dict[str, np.ndarray] = {}
+    fields: dict[str, np.ndarray] = {}
+    next_observation: dict[str, np.ndarray] = {}
     for field in episode.spec.fields:
-        rows, kind = episode.fields[field.name], field.name.split("/")[0]
+        rows = episode.fields[field.name]
         if field.stack > 1:
             rows = stacks_of(rows, field)
-        if kind in ("reward", "info"):
-            brought[field.name] = rows[first + 1 :]
-        else:
-            chosen[field.name] = rows[first:-1]
-        if kind == "observation":
-            following[field.name] = rows[first + 1 :]
+        is_result = field.kind in ("reward", "info")
+        fields[field.name] = rows[first + 1 :] if is_result else rows[first:-1]
+        if field.kind == "observation":
+            next_observation[field.name] = rows[first + 1 :]
     last = slice(first + 1, None)
     ends = episode.terminated[last], episode.truncated[last], episode.cut[last]
-    return Columns(chosen, brought, following, *ends, episode.is_first[first:-1])
+    return TransitionColumns(fields, next_observation, *ends, episode.is_first[first:-1])
 
 
-def rollout_steps(rollout: Rollout) -> dict[int, Columns]:
+def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
     """The steps of each env of a rollout; the last one of each that ends nothing is marked cut.
 
     Where the MDP terminated and the last observation was not kept, the next one is zeros.
     """
     behind = dict(named_leaves("observation", rollout.bootstrap.observation))
-    chosen = dict(named_leaves("observation", rollout.observation))
-    following = {name: following_rows(rollout, rows, behind[name]) for name, rows in chosen.items()}
-    chosen |= dict(named_leaves("action", rollout.action))
-    chosen |= {f"extra/{name}": rows for name, rows in rollout.extras.items()}
-    brought: dict[str, Any] = {"reward": rollout.reward.astype(np.float64)}
-    brought |= {f"info/{name}": rows for name, rows in rollout.info.items()}
-    found: dict[int, Columns] = {}
+    fields: dict[str, Any] = dict(named_leaves("observation", rollout.observation))
+    following = {name: following_rows(rollout, rows, behind[name]) for name, rows in fields.items()}
+    fields |= dict(named_leaves("action", rollout.action))
+    fields |= {f"extra/{name}": rows for name, rows in rollout.extras.items()}
+    fields["reward"] = rollout.reward.astype(np.float64)
+    fields |= {f"info/{name}": rows for name, rows in rollout.info.items()}
+    found: dict[int, TransitionColumns] = {}
     for env in range(rollout.num_envs):
         steps = np.flatnonzero(rollout.mask[:, env])
 
@@ -69,8 +66,8 @@ def rollout_steps(rollout: Rollout) -> dict[int, Columns]:
 
         terminated, truncated, cut = of((rollout.terminated, rollout.truncated, rollout.cut))
         cut[-1:] |= ~(terminated | truncated)[-1:]
-        parts = of(chosen), of(brought), of(following)
-        found[env] = Columns(*parts, terminated, truncated, cut, of(rollout.is_first))
+        parts = of(fields), of(following)
+        found[env] = TransitionColumns(*parts, terminated, truncated, cut, of(rollout.is_first))
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.step_columns import stacks_of
+from stepwell.buffers.curation.step_columns import stacks_of
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Layout, unflatten

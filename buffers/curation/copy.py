@@ -259,7 +259,7 @@ class _Copy:
 
     def copy(self, episode: StoredEpisode) -> None:
         """Copy one episode."""
-        self._writer.put(episode.chunks(self._writer.max_rows))
+        self._writer.add_episode(episode.chunks(self._writer.max_rows))
 
     def finish(self) -> None:
         """Write what waits."""

@@ -1,63 +1,142 @@
-"""Puts whole episodes into a replay, a few large chunks at a time."""
+"""The way into a replay for whole episodes and for transitions that were recorded elsewhere."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
+
+from stepwell.buffers.curation.step_columns import inferred_spec, joined
 from stepwell.buffers.digest import Digest
-from stepwell.buffers.episode import Chunk
+from stepwell.buffers.episode import Chunk, End, Episode
+from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.spec import Field, Spec, kind_of
+from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 
-__all__ = ["EpisodeWriter", "check_new"]
+__all__ = ["EpisodeWriter", "TransitionColumns", "check_new"]
 
-# A chunk is at most so large, and so is what is held in memory until it is written.
+# Limits of one chunk of a whole episode, and of what is held in memory until it is written.
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 32 << 20
 _CHUNKS_A_FLUSH = 4096
+_STREAM_CHUNK_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionColumns:
+    """Consecutive transitions of one env, arrays ``[T, ...]``, without a gap between two of them.
+
+    Args:
+        fields: By field name: observations, actions and extras of each row, and ``reward`` and
+            ``info/...`` that the action led to. Frame-stacked observations are whole stacks.
+        next_observation: Observations that each action led to, by field name.
+        terminated: [T] bool: the MDP ended with the step.
+        truncated: [T] bool: a time limit ended the episode with the step.
+        cut: [T] bool: the recording stopped with the step.
+        is_first: [T] bool: the row is that of a reset. None where this is not known: then every
+            row that does not continue another one counts as that of a reset.
+    """
+
+    fields: Mapping[str, np.ndarray]
+    next_observation: Mapping[str, np.ndarray]
+    terminated: np.ndarray
+    truncated: np.ndarray
+    cut: np.ndarray
+    is_first: np.ndarray | None = None
+
+    @property
+    def steps(self) -> int:
+        """Number of transitions T."""
+        return len(self.cut)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """[T] bool: the step is the last recorded one of its episode."""
+        ends: np.ndarray = self.terminated | self.truncated | self.cut
+        return ends
 
 
 class EpisodeWriter:
-    """Gives episodes new ids, and writes their chunks when enough of them wait.
+    """Writes whole episodes, or consecutive transitions, into a replay.
+
+    Episodes get new ids. `add_episode` and `add_arrays` collect chunks in memory and write them
+    together; call `flush` at the end. `add_transitions` writes at once. For rows that come step by
+    step from a running env, use `EpisodeBuffer`.
 
     Args:
-        target: A replay that is bound.
+        replay: A replay. If nothing is stored in it yet, the first rows determine its Spec.
         on_flush: Called after every write.
+        source: Name for error messages, and for the session that the writer adds to
+            `SequenceReplayBuffer.sessions` with its first rows. With None a replay that already
+            has a Spec gets no new session.
+
+    Example:
+        >>> import numpy as np
+        >>> import stepwell as sw
+        >>> replay = sw.SequenceReplayBuffer(seed=0)
+        >>> writer = sw.buffers.EpisodeWriter(replay, source="my data")
+        >>> for length in (3, 5):
+        ...     writer.add_arrays(
+        ...         {
+        ...             "observation": np.zeros((length + 1, 4), np.float32),
+        ...             "action": np.ones(length, np.int64),
+        ...             "reward": np.ones(length),
+        ...         },
+        ...         terminated=True,
+        ...     )
+        >>> writer.flush()
+        >>> writer.episodes, writer.steps, replay.sample_transitions(16).reward.shape
+        (2, 8, (16,))
     """
 
-    def __init__(self, target: SequenceReplayBuffer, on_flush: Callable[[], None]) -> None:
-        self._target = target
+    def __init__(
+        self,
+        replay: SequenceReplayBuffer,
+        on_flush: Callable[[], None] | None = None,
+        *,
+        source: str | None = None,
+    ) -> None:
+        self._replay = replay
         self._on_flush = on_flush
-        self._row_bytes = max(1, target.spec.row_bytes)
-        # What is written is read from the target itself: an interrupt cannot come in between.
-        self._before = target.storage.table.counters
-        self._next_id = self._before.next_episode
+        self._source = source or "EpisodeWriter"
+        self._is_ready = replay.is_bound and source is None
+        # What was written is read from the storage, so that an interrupt cannot make it wrong.
+        self._before = replay.storage.table.counters if replay.is_bound else Counters()
         self._waiting: list[Chunk] = []
         self._waiting_rows = 0
+        self._next_id = self._before.next_episode
         self._digest = Digest()
-        self._put_rows = 0
+        self._added_rows = 0
         self._ends = array("q")
-        """Rows put by the end of each episode."""
-        self.max_rows = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // self._row_bytes))
-        """Rows of the largest chunk that `put` likes to be given."""
+        """Rows added up to the end of each episode."""
+        self._open: dict[int, _OpenEpisode] = {}
+
+    @property
+    def max_rows(self) -> int:
+        """Rows that a chunk given to `add_episode` should have at most."""
+        return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // self._row_bytes))
 
     @property
     def rows(self) -> int:
         """Rows written."""
-        return self._target.storage.table.counters.next_row_id - self._before.next_row_id
+        return self._counters.next_row_id - self._before.next_row_id
 
     @property
     def steps(self) -> int:
         """Env steps written; the row of a reset is none."""
-        return self._target.storage.table.counters.total_steps - self._before.total_steps
+        return self._counters.total_steps - self._before.total_steps
 
     @property
     def episodes(self) -> int:
-        """Episodes of which all is written."""
+        """Episodes of which all rows are written."""
         return bisect_right(self._ends, self.rows)
 
     @property
@@ -70,26 +149,150 @@ class EpisodeWriter:
         """Fingerprint of the rows written, 16 hexadecimal digits."""
         return self._digest.hexdigest()
 
-    def put(self, chunks: Iterable[Chunk]) -> None:
-        """Take up one episode: all its chunks, the oldest first."""
+    def add_episode(self, episode: Episode | Iterable[Chunk]) -> None:
+        """Add one whole episode.
+
+        Args:
+            episode: An Episode, or all chunks of one, the oldest first. Chunks need a replay that
+                has a Spec.
+
+        Raises:
+            SpecMismatch: The replay holds other rows; nothing was added.
+        """
+        if isinstance(episode, Episode):
+            self._prepare(episode.spec)
+            chunks: Iterable[Chunk] = _chunk_of(episode).split(self.max_rows)
+        else:
+            chunks = episode
+        self._next_id = max(self._next_id, self._replay.storage.table.next_episode)
         for chunk in chunks:
             if self._is_full():
                 self.flush()
             self._waiting.append(replace(chunk, episode=self._next_id))
             self._waiting_rows += chunk.rows
-            self._put_rows += chunk.rows
-        self._ends.append(self._put_rows)
+            self._added_rows += chunk.rows
+        self._ends.append(self._added_rows)
         self._next_id += 1
         if self._is_full():
             self.flush()
 
+    def add_arrays(
+        self,
+        columns: Mapping[str, np.ndarray],
+        *,
+        terminated: bool,
+        truncated: bool = False,
+        stream: int = 0,
+        metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add one whole episode of T steps, given as arrays by field name.
+
+        Args:
+            columns: ``observation`` or ``observation/key`` and ``info/name`` [T + 1, ...]: the
+                reset's and those that each action led to. ``action`` or ``action/key``, ``reward``
+                and ``extra/name`` [T, ...]. Under frame stacking single frames.
+            terminated: The MDP ended with the last step.
+            truncated: A time limit ended the episode with the last step. With neither, the
+                recording was cut there.
+            stream: Index of the env.
+            metadata: JSON-able facts about the episode.
+
+        Raises:
+            ValueError: A column is missing, is no field, or has another length; nothing was added.
+            SpecMismatch: The replay holds other rows; nothing was added.
+        """
+        arrays = {name: np.asarray(column) for name, column in columns.items()}
+        spec = inferred_spec(arrays, self._source)
+        if self._replay.is_bound:
+            spec = self._replay.spec
+            shapes = {field.name: field.shape for field in spec.fields}
+            self._check_names(spec.names, arrays)
+            self._check_fields(spec, arrays, shapes)
+        arrays["reward"] = arrays["reward"].astype(np.float64)
+        end = (End.TERMINATED if terminated else End.NONE) | (
+            End.TRUNCATED if truncated else End.NONE
+        )
+        rows = joined(spec, arrays, {})
+        self.add_episode(Episode(spec, 0, stream, 0, end, rows, dict(metadata or {})))
+
+    def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:
+        """Write transitions of some streams; when it returns they are stored for good.
+
+        An episode that one call leaves open is continued by the next one if that begins with the
+        observation that the episode's last action led to. So the batches of a collector give
+        whole episodes.
+
+        Args:
+            streams: By the index of the env.
+
+        Returns:
+            Number of env steps written.
+
+        Raises:
+            SpecMismatch: The replay holds other rows; nothing was stored.
+            ValueError: A next observation is not the observation of the row after it, or an
+                episode begins where the one before has not ended; nothing was stored.
+        """
+        streams = {stream: columns for stream, columns in streams.items() if columns.steps}
+        if not streams:
+            return 0
+        spec = self._transition_spec(next(iter(streams.values())))
+        shapes = {field.name: field.source_shape for field in spec.fields}
+        observations = [field.name for field in spec.of_kind("observation")]
+        for columns in streams.values():
+            self._check_names(spec.names, columns.fields)
+            self._check_names(observations, columns.next_observation)
+            self._check_fields(spec, columns.fields, shapes)
+            self._check_fields(spec, columns.next_observation, shapes)
+        runs = {stream: self._runs(stream, columns) for stream, columns in streams.items()}
+        for stream, columns in streams.items():
+            for run in runs[stream]:
+                self._check_run(spec, stream, columns, run)
+        self._prepare(spec)
+        if self._waiting:
+            self.flush()
+        next_id = self._replay.storage.table.next_episode
+        still_open = dict(self._open)
+        chunks: list[Chunk] = []
+        ended = 0
+        for stream, columns in streams.items():
+            still_open.pop(stream, None)
+            for run in runs[stream]:
+                episode = run.before.episode if run.before else next_id
+                next_id += run.before is None
+                chunk, newest = _chunk_of_run(spec, stream, episode, columns, run)
+                chunks += chunk.split(_STREAM_CHUNK_ROWS)
+                if not chunk.end.is_final and run.stop == columns.steps:
+                    still_open[stream] = newest
+                else:
+                    ended += 1
+        self._write(chunks)
+        self._open = still_open
+        self._added_rows = self.rows
+        self._ends.extend([self._added_rows] * ended)
+        return sum(columns.steps for columns in streams.values())
+
     def flush(self) -> None:
-        """Write what waits, and tell."""
-        self._target.add(self._waiting)
-        for chunk in self._waiting:
+        """Write all episodes that were added; when it returns they are stored for good."""
+        if self._waiting:
+            self._write(self._waiting)
+            self._waiting, self._waiting_rows = [], 0
+        if self._on_flush is not None:
+            self._on_flush()
+
+    @property
+    def _counters(self) -> Counters:
+        replay = self._replay
+        return replay.storage.table.counters if replay.is_bound else self._before
+
+    @property
+    def _row_bytes(self) -> int:
+        return max(1, self._replay.spec.row_bytes) if self._replay.is_bound else 1
+
+    def _write(self, chunks: list[Chunk]) -> None:
+        self._replay.add(chunks)
+        for chunk in chunks:
             self._digest.update(chunk)
-        self._waiting, self._waiting_rows = [], 0
-        self._on_flush()
 
     def _is_full(self) -> bool:
         rows = self._waiting_rows
@@ -98,6 +301,93 @@ class EpisodeWriter:
             or rows >= _CHUNK_ROWS
             or len(self._waiting) >= _CHUNKS_A_FLUSH
         )
+
+    def _prepare(self, spec: Spec) -> None:
+        """Give the replay its Spec and session before the first rows, and compare Specs later.
+
+        Raises:
+            SpecMismatch: The replay holds other rows.
+        """
+        if not self._is_ready:
+            sessions = self._replay.sessions
+            recipe = sessions[0].get("recipe", {}) if sessions else {}
+            self._replay.bind(spec, {"source": self._source, "recipe": recipe})
+            self._is_ready = True
+        stored = self._replay.spec
+        if spec is not stored and not _same_rows(stored, spec):
+            raise SpecMismatch(
+                f"{self._source}: expected rows like those of the replay, got others: "
+                f"{stored.difference(spec)}; give another replay"
+            )
+
+    def _transition_spec(self, columns: TransitionColumns) -> Spec:
+        if self._replay.is_bound:
+            return self._replay.spec
+        sample = {  # an episode of no step
+            name: rows[: int(kind_of(name) in ("observation", "info"))]
+            for name, rows in columns.fields.items()
+        }
+        return inferred_spec(sample, self._source)
+
+    def _check_names(self, names: Sequence[str], columns: Mapping[str, np.ndarray]) -> None:
+        if set(columns) != set(names):
+            raise SpecMismatch(
+                f"{self._source}: expected the fields {', '.join(sorted(names))}, which the "
+                f"replay holds, got {', '.join(sorted(columns))}; give the same fields, or another "
+                f"replay"
+            )
+
+    def _check_fields(
+        self,
+        spec: Spec,
+        columns: Mapping[str, np.ndarray],
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        for name, rows in columns.items():
+            field = spec[name]
+            is_right = rows.dtype == field.numpy_dtype
+            if name == "reward":  # stored as float64, which holds every float32
+                is_right = rows.dtype.kind == "f"
+            if not is_right or rows.shape[1:] != shapes[name]:
+                raise SpecMismatch(
+                    f"{self._source}: expected {name} of {field.dtype} {shapes[name]}, got "
+                    f"{rows.dtype} {rows.shape[1:]}; convert it, or give another replay"
+                )
+
+    def _runs(self, stream: int, columns: TransitionColumns) -> list[_Run]:
+        """The transitions of each episode."""
+        edges = [0, *(np.flatnonzero(columns.ends[:-1]) + 1).tolist(), columns.steps]
+        runs: list[_Run] = []
+        for start, stop in pairwise(edges):
+            is_first = None if columns.is_first is None else bool(columns.is_first[start])
+            before = self._open.get(stream) if start == 0 else None
+            if before is not None and not _continues(before, columns, is_first):
+                before = None
+            first_row = before.number if before else int(is_first is False)
+            runs.append(_Run(start, stop, before, first_row))
+        return runs
+
+    def _check_run(self, spec: Spec, stream: int, columns: TransitionColumns, run: _Run) -> None:
+        inner = slice(run.start, run.stop - 1), slice(run.start + 1, run.stop)
+        if columns.is_first is not None and columns.is_first[inner[1]].any():
+            row = run.start + 1 + int(np.argmax(columns.is_first[inner[1]]))
+            raise ValueError(
+                f"{self._source}: expected row {row - 1} of env {stream} to be terminated or "
+                f"truncated, as row {row} begins an episode, got neither; mark it"
+            )
+        for name, following in columns.next_observation.items():
+            same = _equal_rows(following[inner[0]], columns.fields[name][inner[1]])
+            if not same.all():
+                row = run.start + int(np.argmin(same))
+                raise ValueError(
+                    f"{self._source}: expected the next {name} of row {row} of env {stream} to be "
+                    f"that of row {row + 1}, got another; give steps that follow each other, or "
+                    f"mark row {row} as truncated"
+                )
+            if spec[name].stack > 1:
+                rows = columns.fields[name][run.start : run.stop]
+                stacks = np.concatenate([rows, following[run.stop - 1 : run.stop]])
+                _check_stacks(spec[name], stacks, run.first_row == 0)
 
 
 def check_new(target: SequenceReplayBuffer) -> None:
@@ -114,3 +404,116 @@ def check_new(target: SequenceReplayBuffer) -> None:
         )
     if target.path is not None:
         StoreFolder(target.path, Files()).check_unused()
+
+
+class _OpenEpisode(NamedTuple):
+    """An episode of a stream that may continue: no action from its newest row is known.
+
+    Args:
+        episode: Its id.
+        number: Place of the newest row in it.
+        row: The newest row without its action, ``[1, ...]`` by field name; whole stacks.
+        is_cut: The recording stopped here, perhaps only for a while.
+    """
+
+    episode: int
+    number: int
+    row: Mapping[str, np.ndarray]
+    is_cut: bool
+
+
+class _Run(NamedTuple):
+    """Transitions ``start .. stop`` of a stream, which are of one episode."""
+
+    start: int
+    stop: int
+    before: _OpenEpisode | None
+    first_row: int
+
+
+def _chunk_of(episode: Episode) -> Chunk:
+    return Chunk(
+        episode.id,
+        episode.stream,
+        episode.first_row,
+        episode.end,
+        episode.fields,
+        episode.metadata,
+        episode.first_row > 0,
+    )
+
+
+def _same_rows(stored: Spec, spec: Spec) -> bool:
+    """Whether two Specs differ in nothing but the way fields are compressed."""
+    codecs = {field.name: field.codec for field in stored.fields if field.name in spec.names}
+    return stored.difference(spec.with_codecs(codecs)) is None
+
+
+def _continues(before: _OpenEpisode, columns: TransitionColumns, is_first: bool | None) -> bool:
+    """Whether the first row is the newest row of an open episode.
+
+    After a cut it must be known that the row is not a reset's, which may look the same.
+    """
+    if is_first or (before.is_cut and is_first is None):
+        return False
+    return all(
+        bool(_equal_rows(before.row[name], columns.fields[name][:1]).all())
+        for name in columns.next_observation
+    )
+
+
+def _equal_rows(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """[n] bool: two rows are the same, NaN included."""
+    same = some == others
+    if some.dtype.kind in "fc":
+        same |= (some != some) & (others != others)
+    equal: np.ndarray = same.all(axis=tuple(range(1, same.ndim)))
+    return equal
+
+
+def _check_stacks(field: Field, stacks: np.ndarray, begins: bool) -> None:
+    """Raise SpecMismatch unless each stack is the previous one, shifted by one frame."""
+    right = bool((stacks[1:, :-1] == stacks[:-1, 1:]).all())
+    if begins and right:
+        first = stacks[0]
+        right = (
+            not first[:-1].any() if field.stack_padding == "zero" else (first == first[-1]).all()
+        )
+    if not right:
+        raise SpecMismatch(
+            f"field {field.name!r}: expected stacks of {field.stack} frames, each the previous one "
+            f"shifted by one and padded by {field.stack_padding} at a reset, got others; give "
+            f"another replay"
+        )
+
+
+def _chunk_of_run(
+    spec: Spec, stream: int, episode: int, columns: TransitionColumns, run: _Run
+) -> tuple[Chunk, _OpenEpisode]:
+    """The rows of a run, and the state from which its episode may continue."""
+    steps = slice(run.start, run.stop)
+    fields: dict[str, np.ndarray] = {}
+    newest: dict[str, np.ndarray] = {}
+    for field in spec.fields:
+        name = field.name
+        rows = columns.fields[name][steps]
+        if field.is_chosen:  # nothing was chosen from the last row
+            fields[name] = np.concatenate([rows, np.zeros_like(rows[:1])])
+            continue
+        if field.kind == "observation":
+            last = columns.next_observation[name][run.stop - 1 : run.stop]
+            rows = np.concatenate([rows, last])
+            fields[name] = rows[:, -1] if field.stack > 1 else rows
+        else:
+            rows = rows.astype(field.numpy_dtype)
+            first = run.before.row[name] if run.before else np.zeros_like(rows[:1])
+            rows = fields[name] = np.concatenate([first, rows])
+        newest[name] = rows[-1:]
+    last_step = run.stop - 1
+    terminated = End.TERMINATED if columns.terminated[last_step] else End.NONE
+    truncated = End.TRUNCATED if columns.truncated[last_step] else End.NONE
+    end = terminated | truncated or End.PENDING
+    starts_late = run.before is None and run.first_row > 0
+    chunk = Chunk(episode, stream, run.first_row, end, fields, {}, starts_late)
+    number = run.first_row + run.stop - run.start
+    return chunk, _OpenEpisode(episode, number, newest, bool(columns.cut[last_step]))

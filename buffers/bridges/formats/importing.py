@@ -17,7 +17,7 @@ from stepwell.buffers.bridges.formats.options import filled
 from stepwell.buffers.bridges.formats.record import check_spec
 from stepwell.buffers.bridges.formats.registry import format_of
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
-from stepwell.buffers.episode import Chunk, Episode
+from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import StepwellError
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.replay import SequenceReplayBuffer
@@ -183,8 +183,8 @@ class _Job:
             for episode in self._checked():
                 if writer is None:  # the first one is good: from here on there is a store
                     self._bind(replay, facts)
-                    writer = EpisodeWriter(replay, _nothing)
-                writer.put(_chunk_of(episode).split(writer.max_rows))
+                    writer = EpisodeWriter(replay)
+                writer.add_episode(episode)
                 self._count(episode)
             if writer is None:
                 raise ValueError(f"{self._report.source}: expected at least one episode, got none")
@@ -273,20 +273,3 @@ def _is_meant(error: Exception) -> bool:
     """Whether the innermost line is a ``raise`` of Stepwell's own."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
-
-
-def _chunk_of(episode: Episode) -> Chunk:
-    """An episode as what is stored."""
-    return Chunk(
-        0,  # the writer gives it another
-        episode.stream,
-        episode.first_row,
-        episode.end,
-        episode.fields,
-        episode.metadata,
-        episode.first_row > 0,
-    )
-
-
-def _nothing() -> None:
-    """The count is kept for each episode, not for each write."""

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Source
-from stepwell.buffers.bridges.formats.from_columns import inferred_spec
 from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.bridges.formats.record import Beside, Record, rebuilt
-from stepwell.buffers.bridges.formats.step_columns import (
+from stepwell.buffers.curation.step_columns import (
     StepColumns,
     frames_of,
+    inferred_spec,
     joined,
     split,
     stacks_of,

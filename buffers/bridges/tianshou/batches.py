@@ -10,8 +10,8 @@ import numpy as np
 
 from stepwell.buffers.bridges.known_steps import episode_steps, rollout_steps
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.bridges.stream_writer import Columns
 from stepwell.buffers.bridges.torchrl.nested_keys import leaves_below, nested
+from stepwell.buffers.curation.episode_writer import TransitionColumns
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.rollout.rollout import Rollout
@@ -143,10 +143,10 @@ def drawn_as_batch(drawn: Batch | TransitionBatch) -> dict[str, Any]:
     Args:
         drawn: Transitions [B, ...], or sequences [B, T, ...] drawn with ``align="transition"``.
     """
-    columns = Columns(
-        {"observation": drawn.observation, "action": drawn.action}
-        | {f"extra/{name}": array for name, array in drawn.extras.items()},
-        {"reward": drawn.reward} | {f"info/{name}": array for name, array in drawn.info.items()},
+    columns = TransitionColumns(
+        {"observation": drawn.observation, "action": drawn.action, "reward": drawn.reward}
+        | {f"extra/{name}": array for name, array in drawn.extras.items()}
+        | {f"info/{name}": array for name, array in drawn.info.items()},
         {"observation": drawn.next_observation},
         drawn.terminated,
         drawn.truncated,
@@ -155,42 +155,43 @@ def drawn_as_batch(drawn: Batch | TransitionBatch) -> dict[str, Any]:
     return as_batch(columns)
 
 
-def as_batch(columns: Columns) -> dict[str, Any]:
+def as_batch(columns: TransitionColumns) -> dict[str, Any]:
     """Steps under the names that Tianshou has for them; nested values as dicts."""
     stopped = columns.truncated | columns.cut
-    info = {**_below("info", columns.brought), ("cut",): columns.cut}
+    info = {**_below("info", columns.fields), ("cut",): columns.cut}
     return {
-        "obs": _tree(_below("observation", columns.chosen)),
-        "act": _tree(_below("action", columns.chosen)),
-        "rew": columns.brought["reward"].astype(np.float64),
+        "obs": _tree(_below("observation", columns.fields)),
+        "act": _tree(_below("action", columns.fields)),
+        "rew": columns.fields["reward"].astype(np.float64),
         "terminated": columns.terminated,
         "truncated": stopped,
         "done": columns.terminated | stopped,
-        "obs_next": _tree(_below("observation", columns.following)),
+        "obs_next": _tree(_below("observation", columns.next_observation)),
         "info": nested(info),
-        "policy": nested(_below("extra", columns.chosen)),
+        "policy": nested(_below("extra", columns.fields)),
     }
 
 
-def _streams(source: SequenceReplayBuffer | Rollout | Iterable[Episode]) -> dict[int, Columns]:
+def _streams(
+    source: SequenceReplayBuffer | Rollout | Iterable[Episode],
+) -> dict[int, TransitionColumns]:
     """The steps of each env, one episode after the other."""
     if isinstance(source, Rollout):
         return rollout_steps(source)
     episodes = source.iter_episodes() if isinstance(source, SequenceReplayBuffer) else source
-    found: dict[int, list[Columns]] = {}
+    found: dict[int, list[TransitionColumns]] = {}
     for episode in episodes:
         found.setdefault(episode.stream, []).append(episode_steps(episode))
     return {stream: _joined(several) for stream, several in found.items()}
 
 
-def _joined(several: list[Columns]) -> Columns:
+def _joined(several: list[TransitionColumns]) -> TransitionColumns:
     def joined(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    return Columns(
-        joined([columns.chosen for columns in several]),
-        joined([columns.brought for columns in several]),
-        joined([columns.following for columns in several]),
+    return TransitionColumns(
+        joined([columns.fields for columns in several]),
+        joined([columns.next_observation for columns in several]),
         np.concatenate([columns.terminated for columns in several]),
         np.concatenate([columns.truncated for columns in several]),
         np.concatenate([columns.cut for columns in several]),

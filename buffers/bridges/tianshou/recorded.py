@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.stream_writer import Columns, StreamWriter
 from stepwell.buffers.bridges.tianshou.batches import load_tianshou
 from stepwell.buffers.bridges.torchrl.nested_keys import leaves_below
+from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
 from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_tianshou"]
@@ -74,27 +74,26 @@ def from_tianshou(
             f"which an episode's last observation is lost; fill one without"
         )
     table = {name: _plain(getattr(buffer, name)) for name in ("obs", "act", "obs_next")}
-    chosen = _named("observation", table["obs"]) | _named("action", table["act"])
+    columns = _named("observation", table["obs"]) | _named("action", table["act"])
+    columns["reward"] = np.asarray(buffer.rew)
     following = _named("observation", table["obs_next"])
-    brought = {"reward": np.asarray(buffer.rew)}
     for name in _wanted(fields, replay):
-        (brought if name.startswith("info/") else chosen)[name] = _field(buffer, name)
+        columns[name] = _field(buffer, name)
     cut = _plain(getattr(buffer, "info", {})).get("cut", np.zeros(len(buffer.done), bool))
-    streams: dict[int, Columns] = {}
+    streams: dict[int, TransitionColumns] = {}
     for number, (rows, is_full) in enumerate(_parts(buffer)):
         ends = np.asarray(buffer.done)[rows].astype(bool)
         is_first = np.r_[not is_full, ends[:-1]]
         is_cut = cut[rows].astype(bool)
-        streams[stream + number] = Columns(
-            {name: array[rows] for name, array in chosen.items()},
-            {name: array[rows] for name, array in brought.items()},
+        streams[stream + number] = TransitionColumns(
+            {name: array[rows] for name, array in columns.items()},
             {name: array[rows] for name, array in following.items()},
             np.asarray(buffer.terminated)[rows].astype(bool),
             np.asarray(buffer.truncated)[rows].astype(bool) & ~is_cut,
             is_cut,
             is_first.astype(bool),
         )
-    return StreamWriter(replay, _SOURCE).add(streams)
+    return EpisodeWriter(replay, source=_SOURCE).add_transitions(streams)
 
 
 def _parts(buffer: Any) -> list[tuple[np.ndarray, bool]]:

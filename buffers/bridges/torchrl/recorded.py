@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.bridges.stream_writer import Columns, StreamWriter
 from stepwell.buffers.bridges.torchrl.nested_keys import FLAGS, Key, Keyed, extra_name, key_text
+from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
 from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_tensordict", "streams_of"]
@@ -67,12 +67,12 @@ def from_tensordict(
     """
     streams = streams_of(recorded, replay, one_hot_action)
     shifted = {stream + env: columns for env, columns in streams.items()}
-    return StreamWriter(replay, _SOURCE).add(shifted)
+    return EpisodeWriter(replay, source=_SOURCE).add_transitions(shifted)
 
 
 def streams_of(
     recorded: Any, replay: SequenceReplayBuffer, one_hot_action: bool
-) -> dict[int, Columns]:
+) -> dict[int, TransitionColumns]:
     """The transitions of each env.
 
     Raises:
@@ -103,10 +103,9 @@ def streams_of(
         return {name: rows[env] for name, rows in named[part].items()}
 
     return {
-        env: Columns(
-            of("chosen", env),
-            of("brought", env),
-            of("following", env),
+        env: TransitionColumns(
+            of("fields", env),
+            of("next_observation", env),
             flags["terminated"][env],
             flags["truncated"][env],
             flags["cut"][env],
@@ -159,7 +158,7 @@ def _check_whole(table: Keyed) -> None:
 
 
 def _named(table: Keyed, one_hot_action: bool) -> dict[str, dict[str, np.ndarray]]:
-    """The fields of rows by the parts of `Columns`."""
+    """The fields of rows by the parts of `TransitionColumns`."""
     known = {(name,) for name in (*FLAGS, "is_init")} | _BESIDE
     root = {key: a for key, a in table.items() if key[0] != "next" and key not in known}
     below = {key[1:]: a for key, a in table.items() if key[0] == "next"}
@@ -170,19 +169,19 @@ def _named(table: Keyed, one_hot_action: bool) -> dict[str, dict[str, np.ndarray
             f"'next', got none of {', '.join(map(key_text, root))}; give both"
         )
     names = {key: _observation_name(key) for key in observed}
-    chosen = {names[key]: root[key] for key in observed}
+    fields = {names[key]: root[key] for key in observed}
     following = {names[key]: below[key] for key in observed}
     for key, array in root.items():
         if key[0] == "action":
-            chosen["/".join(key)] = _number(array) if one_hot_action else array
+            fields["/".join(key)] = _number(array) if one_hot_action else array
         elif key not in names:
-            chosen[f"extra/{extra_name(key)}"] = array
-    brought = {"reward": below["reward",]}
+            fields[f"extra/{extra_name(key)}"] = array
+    fields["reward"] = below["reward",]
     for key, array in below.items():
         is_flag = key in {(name,) for name in (*FLAGS, "cut", "is_init", "reward", "state_value")}
         if key not in names and not is_flag:
-            brought[f"info/{'/'.join(key)}"] = array
-    return {"chosen": chosen, "following": following, "brought": brought}
+            fields[f"info/{'/'.join(key)}"] = array
+    return {"fields": fields, "next_observation": following}
 
 
 def _observation_name(key: Key) -> str:
@@ -202,7 +201,7 @@ def _number(one_hot: np.ndarray) -> np.ndarray:
 
 
 def _flags(table: Keyed) -> dict[str, np.ndarray]:
-    """The ends of `Columns`."""
+    """The ends of `TransitionColumns`."""
     terminated = table["next", "terminated"].astype(bool)
     cut = table.get(("next", "cut"), np.zeros_like(terminated)).astype(bool)
     done = table.get(("next", "done"), terminated).astype(bool)

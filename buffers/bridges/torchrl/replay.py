@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.stream_writer import StreamWriter
 from stepwell.buffers.bridges.torchrl.batches import (
     as_tensordict,
     load_tensordict,
@@ -16,6 +15,7 @@ from stepwell.buffers.bridges.torchrl.batches import (
 )
 from stepwell.buffers.bridges.torchrl.nested_keys import Keyed
 from stepwell.buffers.bridges.torchrl.recorded import streams_of
+from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Draw, Sequences, Transitions
 
@@ -111,7 +111,7 @@ class TorchRLReplay:
         self._request = request
         self._one_hot = one_hot
         self._device = device
-        self._writer = StreamWriter(replay, "extend")
+        self._writer = EpisodeWriter(replay, source="extend")
         if batch_size is not None:
             self._count(batch_size)
 
@@ -199,7 +199,9 @@ class TorchRLReplay:
             SpecMismatch: The replay holds other rows.
             ValueError: Rows do not follow each other: shuffled transitions cannot be stored.
         """
-        return self._writer.add(streams_of(data, self.replay, self._one_hot is not None))
+        return self._writer.add_transitions(
+            streams_of(data, self.replay, self._one_hot is not None)
+        )
 
     def add(self, data: Any) -> int:
         """`extend` by one step of one env, a TensorDict without batch size."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.step_columns import frames_of, split, stacks_of
+from stepwell.buffers.curation.step_columns import frames_of, split, stacks_of
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.spec import Field, Layout, Spec
 

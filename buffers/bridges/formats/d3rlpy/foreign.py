@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.from_columns import inferred_spec
-from stepwell.buffers.bridges.formats.step_columns import joined
+from stepwell.buffers.curation.step_columns import inferred_spec, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.spec import Spec
 

@@ -22,8 +22,8 @@ from stepwell.buffers.bridges.formats.d3rlpy.reader import (
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
 from stepwell.buffers.bridges.formats.record import episode_facts, record_of
-from stepwell.buffers.bridges.formats.step_columns import split
 from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.curation.step_columns import split
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.storage.disk.publish import Kind

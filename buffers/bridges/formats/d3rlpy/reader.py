@@ -12,8 +12,8 @@ from stepwell.buffers.bridges.formats.d3rlpy.columns import D3rlpyRows
 from stepwell.buffers.bridges.formats.d3rlpy.foreign import ForeignEpisodes
 from stepwell.buffers.bridges.formats.hdf5_columns import check_group, open_given, read_column
 from stepwell.buffers.bridges.formats.record import Record, checked_facts, rebuilt
-from stepwell.buffers.bridges.formats.step_columns import joined
 from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.curation.step_columns import joined
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
 from stepwell.buffers.spec import Spec

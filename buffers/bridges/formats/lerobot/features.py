@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers.bridges.formats.parquet.columns import Column
 from stepwell.buffers.bridges.formats.parquet.png import picture_axes
-from stepwell.buffers.bridges.formats.step_columns import split
+from stepwell.buffers.curation.step_columns import split
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.spec import Field, Spec
 

@@ -13,7 +13,7 @@ from stepwell.buffers.bridges.formats.parquet.columns import listed
 from stepwell.buffers.bridges.formats.parquet.files import ColumnReader, batches_of, open_file
 from stepwell.buffers.bridges.formats.parquet.foreign import ForeignTables, ParquetImport
 from stepwell.buffers.bridges.formats.record import Beside, rebuilt
-from stepwell.buffers.bridges.formats.step_columns import joined
+from stepwell.buffers.curation.step_columns import joined
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from stepwell.buffers.bridges.formats.minari.files import HDF5_NAME, INSTALL
 from stepwell.buffers.bridges.formats.minari.given_data import GivenData
-from stepwell.buffers.bridges.formats.step_columns import joined
 from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.curation.step_columns import joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.spec import Field, Spec, default_codec, flatten
 

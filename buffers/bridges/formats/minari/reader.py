@@ -14,8 +14,8 @@ from stepwell.buffers.bridges.formats.minari.foreign import ForeignRows
 from stepwell.buffers.bridges.formats.minari.given_data import GivenData
 from stepwell.buffers.bridges.formats.minari.options import MinariImport
 from stepwell.buffers.bridges.formats.record import Beside, Record, rebuilt
-from stepwell.buffers.bridges.formats.step_columns import frames_of, joined
 from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.curation.step_columns import frames_of, joined
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles, parse_object
 from stepwell.buffers.spec import Spec, flatten

@@ -21,8 +21,8 @@ from stepwell.buffers.bridges.formats.minari.names import dataset_id, namespaces
 from stepwell.buffers.bridges.formats.minari.options import MinariExport
 from stepwell.buffers.bridges.formats.minari.spaces import KnownEnv, RowSpaces, known_env
 from stepwell.buffers.bridges.formats.record import Beside, episode_facts
-from stepwell.buffers.bridges.formats.step_columns import StepColumns, split, stacks_of
 from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.curation.step_columns import StepColumns, split, stacks_of
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.spec import Field, Layout, Spec, unflatten
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.from_columns import inferred_spec
+from stepwell.buffers.curation.step_columns import inferred_spec
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.spec import Spec
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepwell.buffers.bridges.formats.parquet.columns import Column, Images, text_column
-from stepwell.buffers.bridges.formats.step_columns import frames_of, joined, split, stacks_of
+from stepwell.buffers.curation.step_columns import frames_of, joined, split, stacks_of
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.spec import Field, Spec
 

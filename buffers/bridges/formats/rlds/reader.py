@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.from_columns import inferred_spec
 from stepwell.buffers.bridges.formats.record import Beside, rebuilt
 from stepwell.buffers.bridges.formats.rlds.example import Value, decoded
 from stepwell.buffers.bridges.formats.rlds.features import Feature, read_features
 from stepwell.buffers.bridges.formats.rlds.records import read_records
-from stepwell.buffers.bridges.formats.step_columns import frames_of, joined
 from stepwell.buffers.bridges.rlds_steps import step_arrays
+from stepwell.buffers.curation.step_columns import frames_of, inferred_spec, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
 from stepwell.buffers.spec import Spec

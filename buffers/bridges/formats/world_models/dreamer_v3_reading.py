@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.from_columns import inferred_spec
 from stepwell.buffers.bridges.formats.record import Beside, rebuilt
 from stepwell.buffers.bridges.formats.world_models.dreamer_v3_chunks import (
     NO_CHUNK,
@@ -16,6 +15,7 @@ from stepwell.buffers.bridges.formats.world_models.dreamer_v3_chunks import (
     read_chunk,
 )
 from stepwell.buffers.bridges.formats.world_models.dreamer_v3_keys import FLAGS, Keys
+from stepwell.buffers.curation.step_columns import inferred_spec
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec

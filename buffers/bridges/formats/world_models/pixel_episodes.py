@@ -10,7 +10,7 @@ import numpy as np
 
 from stepwell.buffers.bridges.formats.record import rebuilt
 from stepwell.buffers.bridges.formats.rounding import Rounding
-from stepwell.buffers.bridges.formats.step_columns import joined, split
+from stepwell.buffers.curation.step_columns import joined, split
 from stepwell.buffers.dropin.transition_writer import OBSERVED
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.spec import Field, Spec

@@ -1,17 +1,26 @@
-"""Episodes as most formats have them: T + 1 observations and T of all else, and back again."""
+"""Episodes as arrays: T + 1 observations and T of all else, and the Spec of such arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepwell.buffers.episode import Episode
-from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.spec import Field, Layout, Spec, default_codec, kind_of
 
-__all__ = ["StepColumns", "frames_of", "joined", "split", "stacks_of"]
+__all__ = [
+    "StepColumns",
+    "frames_of",
+    "inferred_spec",
+    "joined",
+    "layout_of",
+    "split",
+    "stacks_of",
+]
 
+_KINDS = ("observation", "action", "reward", "info", "extra")  # in the order of a Collector's Spec
 _Columns = Mapping[str, np.ndarray]
 
 
@@ -67,18 +76,17 @@ def split(episode: Episode) -> StepColumns:
         >>> columns.terminated, columns.edges
         (array([False,  True]), {})
     """
-    fields = episode.fields
-    arriving = {name: rows for name, rows in fields.items() if not _is_chosen(name)}
-    chosen = {name: rows for name, rows in fields.items() if _is_chosen(name)}
-    edges = {"reward": fields["reward"][:1], **{name: rows[-1:] for name, rows in chosen.items()}}
+    rows, spec = episode.fields, episode.spec
+    edges = {field.name: rows[field.name][-1:] for field in spec.fields if field.is_chosen}
+    edges["reward"] = rows["reward"][:1]
     return StepColumns(
-        observation={n: rows for n, rows in arriving.items() if n.split("/")[0] == "observation"},
-        action={n: rows[:-1] for n, rows in chosen.items() if n.split("/")[0] == "action"},
-        reward=fields["reward"][1:],
+        observation={field.name: rows[field.name] for field in spec.of_kind("observation")},
+        action={field.name: rows[field.name][:-1] for field in spec.of_kind("action")},
+        reward=rows["reward"][1:],
         terminated=episode.terminated[1:],
         truncated=episode.truncated[1:],
-        info={n: rows for n, rows in arriving.items() if n.startswith("info/")},
-        extra={n: rows[:-1] for n, rows in chosen.items() if n.startswith("extra/")},
+        info={field.name: rows[field.name] for field in spec.of_kind("info")},
+        extra={field.name: rows[field.name][:-1] for field in spec.of_kind("extra")},
         edges={name: row for name, row in edges.items() if _has_bits(row)},
     )
 
@@ -100,7 +108,7 @@ def joined(spec: Spec, columns: _Columns, edges: _Columns) -> dict[str, np.ndarr
             edge = np.zeros((1, *field.shape), field.numpy_dtype)
         if field.name == "reward":
             column = np.concatenate([edge, column])
-        elif _is_chosen(field.name):
+        elif field.is_chosen:
             column = np.concatenate([column, edge])
         rows[field.name] = column
     return rows
@@ -155,9 +163,103 @@ def frames_of(stacks: np.ndarray, field: Field) -> np.ndarray:
     return frames
 
 
-def _is_chosen(name: str) -> bool:
-    """Whether a field goes with the action, rather than with the observation."""
-    return name.split("/")[0] in ("action", "extra")
+def inferred_spec(columns: _Columns, where: str) -> Spec:
+    """The Spec of columns of steps, by their dtypes and shapes.
+
+    Args:
+        columns: As `joined` takes them, by field name: ``observation`` or ``observation/key``,
+            ``action`` likewise, ``reward`` [T], ``info/name``, ``extra/name``.
+        where: Name of what holds them, for error messages.
+
+    Returns:
+        The Spec; ``reward`` is float64 in it, whatever it is here.
+
+    Raises:
+        ValueError: A column is missing or no field, is not numbers, or has another length.
+
+    Example:
+        >>> spec = inferred_spec(
+        ...     {
+        ...         "observation/x": np.zeros((4, 2)),
+        ...         "action": np.zeros(3, np.int64),
+        ...         "reward": np.zeros(3),
+        ...     },
+        ...     "an example",
+        ... )
+        >>> spec.names, spec.observation
+        (['observation/x', 'action', 'reward'], {'x': 'observation/x'})
+    """
+    if "reward" not in columns or columns["reward"].ndim != 1:
+        raise ValueError(
+            f"{where}: expected rewards of shape [T], got {_shape_text(columns, 'reward')}"
+        )
+    steps = len(columns["reward"])
+    for name, column in columns.items():
+        kind = kind_of(name)
+        if kind not in _KINDS:
+            raise ValueError(
+                f"{where}: expected columns {', '.join(_KINDS)}, got {name!r} too; leave it out or "
+                f"name it info/{name}"
+            )
+        if column.dtype.kind not in "biufc":
+            raise ValueError(f"{where}: expected {name!r} to be numbers, got {column.dtype}")
+        rows = steps + (kind in ("observation", "info"))
+        if column.ndim == 0 or len(column) != rows:
+            raise ValueError(
+                f"{where}: expected {name!r} of {rows:,} rows with {steps:,} rewards, got "
+                f"{_shape_text(columns, name)}"
+            )
+    observation, action = (_layout(kind, columns, where) for kind in ("observation", "action"))
+    names = sorted(columns, key=lambda name: _KINDS.index(kind_of(name)))  # stable within a kind
+    return Spec(tuple(_field(name, columns[name]) for name in names), observation, action)
+
+
+def layout_of(names: Sequence[str], part: str) -> Layout:
+    """The way in which fields form the observation or the action, by their names.
+
+    Example:
+        >>> layout_of(["observation/a", "observation/b/c"], "observation")
+        {'a': 'observation/a', 'b': {'c': 'observation/b/c'}}
+        >>> layout_of(["action"], "action")
+        'action'
+    """
+    if list(names) == [part]:
+        return part
+    heads: dict[str, list[str]] = {}
+    for name in names:
+        heads.setdefault(name.removeprefix(f"{part}/").split("/")[0], []).append(name)
+    return {head: layout_of(below, f"{part}/{head}") for head, below in heads.items()}
+
+
+def _field(name: str, column: np.ndarray) -> Field:
+    dtype, shape = column.dtype, column.shape[1:]
+    if name == "reward":
+        return Field("reward", "float64", (), "narrow")
+    return Field(name, dtype.name, shape, default_codec(dtype, shape))
+
+
+def _layout(kind: str, columns: _Columns, where: str) -> Layout:
+    """The layout of the columns ``kind`` or ``kind/key/...``.
+
+    Raises:
+        ValueError: There is none, or a key has two meanings.
+    """
+    names = [name for name in columns if kind_of(name) == kind]
+    if not names:
+        raise ValueError(f"{where}: expected {kind!r}, got none")
+    if kind in names and len(names) > 1:
+        raise ValueError(f"{where}: expected '{kind}' or '{kind}/...', got both; rename one")
+    inner = [name for name in names if any(other.startswith(f"{name}/") for other in names)]
+    if inner or f"{kind}/" in names:
+        raise ValueError(
+            f"{where}: expected {(inner or [f'{kind}/'])[0]!r} to be a column or to hold columns, "
+            f"got both; rename one"
+        )
+    return layout_of(names, kind)
+
+
+def _shape_text(columns: _Columns, name: str) -> str:
+    return f"shape {columns[name].shape}" if name in columns else "none"
 
 
 def _has_bits(row: np.ndarray) -> bool:
