@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 import numpy as np
 
@@ -607,6 +607,32 @@ class SequenceReplayBuffer:
             shard=shard,
             drop_last=drop_last,
         )
+
+    @overload
+    def loader(
+        self,
+        source: BatchRequest[BatchT] | Epoch[BatchT],
+        *,
+        prefetch: int = 2,
+        threads: int = 1,
+        to: Literal["numpy"] = "numpy",
+        device: object = None,
+        pin_memory: bool = False,
+        reuse: bool = False,
+    ) -> Loader[BatchT]: ...
+
+    @overload
+    def loader(
+        self,
+        source: BatchRequest[BatchT] | Epoch[BatchT],
+        *,
+        prefetch: int = 2,
+        threads: int = 1,
+        to: Literal["torch"],
+        device: object = None,
+        pin_memory: bool = False,
+        reuse: bool = False,
+    ) -> Loader[Any]: ...
 
     def loader(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from stepwell.buffers.bridges.optional_libraries import load_library
 
 __all__ = ["to_jax"]
 
-DataT = TypeVar("DataT")
 
 _NARROWER = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _DTYPES = frozenset(
@@ -23,7 +22,7 @@ _DTYPES = frozenset(
 _LEFT = frozenset({"ids", "rng"})
 
 
-def to_jax(data: DataT, *, device: Any = None, round_floats: bool = False) -> DataT:
+def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> Any:
     """A batch, minibatch or rollout with JAX arrays: the same type, nested in the same way.
 
     Every array is copied, so nothing that is drawn later with ``out=`` can change it, and of large
@@ -40,7 +39,8 @@ def to_jax(data: DataT, *, device: Any = None, round_floats: bool = False) -> Da
         round_floats: Round float64 to float32, where JAX has no float64.
 
     Returns:
-        The same type; where its annotations speak of numpy arrays stand JAX's.
+        The same type with JAX arrays in its fields; Any to type checkers, as its annotations are
+        of numpy arrays.
 
     Raises:
         ImportError: JAX is not installed.
@@ -73,8 +73,7 @@ def to_jax(data: DataT, *, device: Any = None, round_floats: bool = False) -> Da
             own = _narrowed(own, path, round_floats)
         return jax.device_put(own, device)
 
-    found: DataT = _converted(data, "", convert)
-    return found
+    return _converted(data, "", convert)
 
 
 def _narrowed(array: np.ndarray, path: str, round_floats: bool) -> np.ndarray:

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from stepwell.buffers.sampling.tensors import ToTensors, load_torch
 
 __all__ = ["TorchPolicy", "to_torch", "torch_policy"]
 
-DataT = TypeVar("DataT")
 Mode: TypeAlias = Literal["categorical", "greedy", "gaussian", "mean"]
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-def to_torch(data: DataT, device: object = None) -> DataT:
+def to_torch(data: object, device: object = None) -> Any:
     """A batch, minibatch or rollout with tensors: the same type, nested in the same way.
 
     On the CPU tensors share the arrays' memory: those of a batch mean nothing after a draw with
@@ -32,7 +31,8 @@ def to_torch(data: DataT, device: object = None) -> DataT:
         device: Where they go, as torch names it; None leaves them on the CPU.
 
     Returns:
-        The same type; where its annotations speak of numpy arrays stand tensors.
+        The same type with tensors in its fields; Any to type checkers, as its annotations are
+        of numpy arrays.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -50,8 +50,7 @@ def to_torch(data: DataT, device: object = None) -> DataT:
     """
     convert = ToTensors(device)
     if not isinstance(data, Rollout):
-        found: DataT = convert(data)
-        return found
+        return convert(data)
     # Its constructor looks at numpy arrays, and takes no advantages.
     names = [field.name for field in fields(Rollout) if field.name != "memory"]
     changed = copy.copy(data)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.buffers.spec import ArrayTree
+
 __all__ = [
     "Bootstrap",
     "BootstrapValue",
@@ -119,8 +121,7 @@ class Bootstrap(NamedTuple):
 
     step: np.ndarray
     env: np.ndarray
-    # Any: arrays, or nested ones, which a reader wants to index without asking which.
-    observation: Any
+    observation: ArrayTree
     state: Any | None
     value: np.ndarray | None
 

@@ -8,7 +8,10 @@ from typing import Any, cast
 
 import numpy as np
 
-__all__ = ["Minibatch", "Order", "map_tree", "named_leaves", "row_batches", "sequence_batches"]
+from stepwell.buffers.sampling.batch import map_tree, one_line
+from stepwell.buffers.spec import ArrayTree
+
+__all__ = ["Minibatch", "Order", "row_batches", "sequence_batches"]
 
 _NOT_OF_ROWS = ("state", "step", "env")
 
@@ -36,9 +39,8 @@ class Minibatch:
         env: [B] int64: the column.
     """
 
-    # Any: an array nearly always, which a reader wants to index without asking what it is.
-    observation: Any
-    action: Any
+    observation: ArrayTree
+    action: ArrayTree
     reward: np.ndarray
     is_first: np.ndarray
     terminated: np.ndarray
@@ -46,11 +48,14 @@ class Minibatch:
     mask: np.ndarray
     info: Mapping[str, np.ndarray]
     extras: Mapping[str, np.ndarray]
-    advantage: Any
-    returns: Any
-    state: Any
+    advantage: np.ndarray
+    returns: np.ndarray
+    state: Any  # a policy's state is nested in any way, often a tuple
     step: np.ndarray
     env: np.ndarray
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
 
 class Order:
@@ -203,46 +208,3 @@ def _whole(name: str, number: int) -> int:
     if not (number >= 1 and number % 1 == 0):
         raise ValueError(f"{name}: expected a whole number >= 1, got {number}; give one")
     return int(number)
-
-
-# Any: whoever maps an array gets an array, whoever maps a dict gets a dict.
-def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
-    """A nested value of the same form, with another array in place of each.
-
-    Args:
-        function: What becomes of an array.
-        tree: An array, or mappings, tuples, named tuples and lists of such; None stays None.
-
-    Example:
-        >>> map_tree(len, {"a": np.zeros(2), "b": (np.zeros(3), np.zeros(4))})
-        {'a': 2, 'b': (3, 4)}
-    """
-    if tree is None:
-        return None
-    if isinstance(tree, Mapping):
-        return {key: map_tree(function, part) for key, part in tree.items()}
-    if isinstance(tree, tuple | list):
-        parts = [map_tree(function, part) for part in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return function(tree)
-
-
-def named_leaves(name: str, tree: object) -> Iterator[tuple[str, Any]]:
-    """The arrays of a nested value, each with the name by which an error speaks of it.
-
-    Args:
-        name: Name of the whole.
-        tree: As in `map_tree`.
-
-    Example:
-        >>> [name for name, _ in named_leaves("state", {"h": 0, "c": (1, 2)})]
-        ['state/h', 'state/c/0', 'state/c/1']
-    """
-    if isinstance(tree, Mapping):
-        for key, part in tree.items():
-            yield from named_leaves(f"{name}/{key}", part)
-    elif isinstance(tree, tuple | list):
-        for place, part in enumerate(tree):
-            yield from named_leaves(f"{name}/{place}", part)
-    elif tree is not None:
-        yield name, tree

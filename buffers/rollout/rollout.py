@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,11 @@ from stepwell.buffers.rollout.advantages import (
 from stepwell.buffers.rollout.minibatches import (
     Minibatch,
     Order,
-    named_leaves,
     row_batches,
     sequence_batches,
 )
+from stepwell.buffers.sampling.batch import named_leaves, one_line
+from stepwell.buffers.spec import ArrayTree
 
 __all__ = ["Bootstrap", "Rollout"]
 
@@ -77,7 +78,9 @@ class Rollout:
         ...     rng=np.random.default_rng(0),
         ... )
         >>> rollout
-        Rollout(num_steps=2, num_envs=1, steps=2, episodes=0)
+        Rollout(steps=2; episodes=0; open_ends=1; observation, extras/value: float64 (2, 1);
+        action: int64 (2, 1); reward: float32 (2, 1);
+        is_first, terminated, truncated, cut, mask: bool (2, 1))
         >>> advantages, returns = rollout.advantages(
         ...     gamma=1.0, lam=1.0, bootstrap_value=lambda observation: observation + 1
         ... )
@@ -87,8 +90,8 @@ class Rollout:
         [[5.0], [4.0]]
     """
 
-    observation: Any
-    action: Any
+    observation: ArrayTree
+    action: ArrayTree
     reward: np.ndarray
     is_first: np.ndarray
     terminated: np.ndarray
@@ -97,13 +100,13 @@ class Rollout:
     mask: np.ndarray
     info: Mapping[str, np.ndarray]
     extras: Mapping[str, np.ndarray]
-    bootstrap: Bootstrap
+    bootstrap: Bootstrap = field(repr=False)
     state: Any | None = None
     initial_state: Any | None = None
-    episode_returns: tuple[float, ...] = ()
-    episode_lengths: tuple[int, ...] = ()
-    rng: np.random.Generator = field(default_factory=np.random.default_rng)
-    memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    episode_returns: tuple[float, ...] = field(default=(), repr=False)
+    episode_lengths: tuple[int, ...] = field(default=(), repr=False)
+    rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
+    memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
     """What the arrays are parts of: where ``out=`` puts the next rollout."""
     advantage: np.ndarray | None = field(default=None, init=False)
     """[T, N]: what the minibatches hand out as ``advantage``: the last result of `advantages`, or
@@ -124,10 +127,8 @@ class Rollout:
         return Flags(self.is_first, self.terminated, self.truncated, self.cut, self.mask)
 
     def __repr__(self) -> str:
-        return (
-            f"Rollout(num_steps={self.num_steps}, num_envs={self.num_envs}, steps={self.steps}, "
-            f"episodes={len(self.episode_returns)})"
-        )
+        episodes, open_ends = len(self.episode_returns), len(self.bootstrap.step)
+        return one_line(self, steps=self.steps, episodes=episodes, open_ends=open_ends)
 
     @property
     def num_steps(self) -> int:
@@ -205,6 +206,30 @@ class Rollout:
         self.returns = returns.astype(values.dtype)
         return self.advantage, self.returns
 
+    @overload
+    def minibatches(
+        self,
+        batch_size: int,
+        epochs: int = 1,
+        *,
+        rng: np.random.Generator | None = None,
+        drop_last: bool = False,
+        to: Literal["numpy"] = "numpy",
+        device: object = None,
+    ) -> Iterator[Minibatch]: ...
+
+    @overload
+    def minibatches(
+        self,
+        batch_size: int,
+        epochs: int = 1,
+        *,
+        rng: np.random.Generator | None = None,
+        drop_last: bool = False,
+        to: Literal["torch"],
+        device: object = None,
+    ) -> Iterator[Any]: ...
+
     def minibatches(
         self,
         batch_size: int,
@@ -236,6 +261,32 @@ class Rollout:
         """
         order = Order(batch_size, epochs, self.rng if rng is None else rng, drop_last)
         return row_batches(self._all(), order, to, device)
+
+    @overload
+    def sequences(
+        self,
+        batch_size: int,
+        epochs: int = 1,
+        *,
+        length: int | None = None,
+        rng: np.random.Generator | None = None,
+        drop_last: bool = False,
+        to: Literal["numpy"] = "numpy",
+        device: object = None,
+    ) -> Iterator[Minibatch]: ...
+
+    @overload
+    def sequences(
+        self,
+        batch_size: int,
+        epochs: int = 1,
+        *,
+        length: int | None = None,
+        rng: np.random.Generator | None = None,
+        drop_last: bool = False,
+        to: Literal["torch"],
+        device: object = None,
+    ) -> Iterator[Any]: ...
 
     def sequences(
         self,
@@ -312,8 +363,8 @@ class Rollout:
             mask=self.mask,
             info=self.info,
             extras=self.extras,
-            advantage=self.advantage,
-            returns=self.returns,
+            advantage=cast("np.ndarray", self.advantage),
+            returns=cast("np.ndarray", self.returns),
             state=self.state,
             step=np.arange(self.num_steps),
             env=np.arange(self.num_envs),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stepwell.buffers.spec import Field, Layout, Spec, prefixes
+from stepwell.buffers.spec import ArrayTree, Field, Layout, Spec, prefixes
 
 __all__ = [
     "Batch",
@@ -19,7 +19,10 @@ __all__ = [
     "TransitionBatch",
     "batch_dtype",
     "longest_stack",
+    "map_tree",
     "memory_for",
+    "named_leaves",
+    "one_line",
     "pad_before",
     "pick",
     "stack_copies",
@@ -60,10 +63,9 @@ class Batch:
         burn_in: Number of leading rows that are there to bring a recurrent state up to date.
     """
 
-    # Any: an array nearly always, which a reader wants to index without asking what it is.
-    observation: Any
-    action: Any
-    reward: Any
+    observation: ArrayTree
+    action: ArrayTree
+    reward: np.ndarray
     is_first: np.ndarray
     is_last: np.ndarray
     terminated: np.ndarray
@@ -76,10 +78,13 @@ class Batch:
     ids: np.ndarray
     weights: np.ndarray
     state: Mapping[str, np.ndarray]
-    next_observation: Any = None
+    next_observation: ArrayTree = field(default=cast("ArrayTree", None))
     burn_in: int = 0
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
     """What the arrays are views into: where ``out=`` puts the next batch."""
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +111,10 @@ class TransitionBatch:
         weights: [B] float32: importance weights of a draw by priorities, else ones.
     """
 
-    observation: Any
-    action: Any
-    reward: Any
-    next_observation: Any
+    observation: ArrayTree
+    action: ArrayTree
+    reward: np.ndarray
+    next_observation: ArrayTree
     discount: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -121,6 +126,9 @@ class TransitionBatch:
     weights: np.ndarray
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
     """What the arrays are views into: where ``out=`` puts the next batch."""
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
 
 ChosenLayout: TypeAlias = "str | Mapping[str, ChosenLayout] | Sequence[ChosenLayout] | None"
@@ -327,3 +335,67 @@ def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.nda
     empty = np.flatnonzero(~is_there)
     if len(empty):
         target[empty] = 0
+
+
+# Any: whoever maps an array gets an array, whoever maps a dict gets a dict.
+def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
+    """A nested value of the same form, with another array in place of each.
+
+    Args:
+        function: What becomes of an array.
+        tree: An array, or mappings, tuples, named tuples and lists of such; None stays None.
+
+    Example:
+        >>> map_tree(len, {"a": np.zeros(2), "b": (np.zeros(3), np.zeros(4))})
+        {'a': 2, 'b': (3, 4)}
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return {key: map_tree(function, part) for key, part in tree.items()}
+    if isinstance(tree, tuple | list):
+        parts = [map_tree(function, part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return function(tree)
+
+
+def named_leaves(name: str, tree: object) -> Iterator[tuple[str, Any]]:
+    """The arrays of a nested value, each with the name by which an error speaks of it.
+
+    Args:
+        name: Name of the whole.
+        tree: As in `map_tree`.
+
+    Example:
+        >>> [name for name, _ in named_leaves("state", {"h": 0, "c": (1, 2)})]
+        ['state/h', 'state/c/0', 'state/c/1']
+    """
+    if isinstance(tree, Mapping):
+        for key, part in tree.items():
+            yield from named_leaves(f"{name}/{key}", part)
+    elif isinstance(tree, tuple | list):
+        for place, part in enumerate(tree):
+            yield from named_leaves(f"{name}/{place}", part)
+    elif tree is not None:
+        yield name, tree
+
+
+def one_line(value: Any, **counts: int) -> str:
+    """The class of a batch, its numbers, and the names, dtypes and shapes of its arrays.
+
+    Args:
+        value: A dataclass of nested arrays.
+        **counts: Numbers to show first.
+    """
+    parts = [f"{name}={count}" for name, count in counts.items()]
+    arrays: dict[str, list[str]] = {}
+    for each in fields(value):
+        part = getattr(value, each.name)
+        if isinstance(part, int):
+            parts.append(f"{each.name}={part}")
+        elif each.repr:
+            for name, leaf in named_leaves(each.name, part):
+                form = f"{getattr(leaf, 'dtype', type(leaf).__name__)} {tuple(np.shape(leaf))}"
+                arrays.setdefault(form, []).append(name)
+    parts += [f"{', '.join(names)}: {form}" for form, names in arrays.items()]
+    return f"{type(value).__name__}({'; '.join(parts)})"

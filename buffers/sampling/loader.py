@@ -41,8 +41,8 @@ class Loader(Generic[BatchT]):
         source: Where batches come from; see `Source`.
         prefetch: Batches that are ready, or in the making, while the caller has one, >= 1.
         threads: Threads that draw, >= 1; those beyond the first are in the making in addition.
-        to: ``"torch"`` puts tensors in place of the arrays; see `ToTensors`. It is the same type of
-            batch: a type checker still sees arrays.
+        to: ``"torch"`` puts tensors in place of the arrays; see `ToTensors`. To a type checker the
+            batch still has arrays; `SequenceReplayBuffer.loader` then gives a ``Loader[Any]``.
         device: Where torch puts the tensors, such as ``"cuda"``; None leaves them on the CPU, where
             they share the arrays' memory.
         pin_memory: Put the tensors in pinned memory first; they then move to the device while the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -163,7 +163,7 @@ class SequenceSampler:
         return Batch(
             observation=pick(self._fields.observation, leaves),
             action=pick(self._fields.action, leaves),
-            reward=leaves.get("reward"),
+            reward=cast("np.ndarray", leaves.get("reward")),
             is_first=flags["is_first"],
             is_last=flags["is_last"],
             terminated=flags["terminated"],
@@ -176,9 +176,9 @@ class SequenceSampler:
             ids=plan.ids,
             weights=weights,
             state=plan.state,
-            next_observation=None
-            if following is None
-            else pick(self._fields.observation, following),
+            next_observation=pick(
+                None if following is None else self._fields.observation, following or {}
+            ),
             burn_in=self._request.burn_in,
             memory=memory,
         )

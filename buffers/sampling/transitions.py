@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -166,7 +166,7 @@ class TransitionSampler:
         return TransitionBatch(
             observation=pick(self._fields.observation, before),
             action=pick(self._fields.action, columns),
-            reward=columns.get("reward"),
+            reward=cast("np.ndarray", columns.get("reward")),
             next_observation=pick(self._fields.observation, after),
             discount=columns["discount"],
             terminated=columns["terminated"],

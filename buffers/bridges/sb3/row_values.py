@@ -10,8 +10,8 @@ from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
 from stepwell.buffers.bridges.sb3.forms import ObservationForm
 from stepwell.buffers.bridges.sb3.loading import load_sb3
 from stepwell.buffers.rollout.advantages import bootstrap_values, check_finite
-from stepwell.buffers.rollout.minibatches import map_tree
 from stepwell.buffers.rollout.rollout import Rollout
+from stepwell.buffers.sampling.batch import map_tree
 
 __all__ = ["RowValues", "asked_of_model", "given_by_policy"]
 

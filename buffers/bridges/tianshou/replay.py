@@ -8,7 +8,7 @@ import numpy as np
 
 from stepwell.buffers.bridges.tianshou.batches import drawn_as_batch, load_tianshou
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.rollout.minibatches import map_tree
+from stepwell.buffers.sampling.batch import map_tree
 from stepwell.buffers.sampling.requests import Draw, Sequences
 
 __all__ = ["PrioritizedTianshouReplay", "TianshouReplay", "as_tianshou_replay"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.buffers import Loader, Minibatch, Rollout
-from stepwell.buffers.rollout.minibatches import map_tree, named_leaves
+from stepwell.buffers.sampling.batch import map_tree, named_leaves
 from support.rows.rollout_rows import Column, Part, frames, labels, mask_of, rollout_of, rollouts
 
 SIZES = st.integers(1, 12)
@@ -156,10 +156,11 @@ def test_arrays_that_are_views_are_gathered_too() -> None:
     rollout = plain()
     straight = rows_of(rollout.minibatches(5)), plain()
     turned = straight[1]
-    turned.observation = {
-        name: np.asfortranarray(array)[:, ::-1][:, ::-1]
-        for name, array in turned.observation.items()
-    }
+    observation: Any = turned.observation
+    turned.observation = cast(
+        "Any",
+        {name: np.asfortranarray(array)[:, ::-1][:, ::-1] for name, array in observation.items()},
+    )
     for minibatch, rows in zip(turned.minibatches(5), straight[0], strict=True):
         number = [t * 3 + n for t, n in rows]
         assert minibatch.observation["place"].tolist() == number
