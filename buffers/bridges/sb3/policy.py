@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
-from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
-from stepwell.buffers.bridges.sb3.loading import check_not_normalised, is_on_policy, load_sb3
+from stepwell.buffers.bridges.sb3.models import (
+    ActionForm,
+    DeviceTensors,
+    ObservationForm,
+    check_not_normalised,
+    is_on_policy,
+    load_sb3,
+)
 
 __all__ = ["SB3Actor", "SB3Explorer", "sb3_policy"]
 

@@ -10,10 +10,15 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
-from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
-from stepwell.buffers.bridges.sb3.loading import check_off_policy, load_sb3
-from stepwell.buffers.bridges.sb3.recording import TransitionRecorder
+from stepwell.buffers.bridges.sb3.models import (
+    ActionForm,
+    DeviceTensors,
+    ObservationForm,
+    check_off_policy,
+    load_sb3,
+)
+from stepwell.buffers.episode import Chunk
+from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Sequences, Transitions
@@ -118,7 +123,8 @@ class SB3Replay:
         self._samples: Any = getattr(types, f"{kind}BufferSamples")
         self._to_tensors = DeviceTensors(self.device)
         self._last_request: Transitions | None = None
-        self._recorder: TransitionRecorder | None = None
+        self._buffer: EpisodeBuffer | None = None  # made by the first call of `add`
+        self._added = 0
         self._checked: Spec | None = None
         self._are_scaled = False
         if replay.is_bound:
@@ -138,13 +144,16 @@ class SB3Replay:
     @property
     def pos(self) -> int:
         """Steps of each env since the buffer was full last, as SB3 counts them."""
-        waiting = 0 if self._recorder is None else self._recorder.waiting
-        return (self.replay.steps + waiting) // self.n_envs % self.buffer_size
+        return (self.replay.steps + self._waiting) // self.n_envs % self.buffer_size
 
     def size(self) -> int:
         """Steps of each env that are kept."""
-        waiting = 0 if self._recorder is None else self._recorder.waiting
-        return min(self.buffer_size, (len(self.replay) + waiting) // self.n_envs)
+        return min(self.buffer_size, (len(self.replay) + self._waiting) // self.n_envs)
+
+    @property
+    def _waiting(self) -> int:
+        """Steps that `add` has taken up and that are not stored yet."""
+        return 0 if self._buffer is None else self._added - self.replay.steps
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draw transitions uniformly.
@@ -165,8 +174,10 @@ class SB3Replay:
             NotEnoughData: There is no transition yet.
             ValueError: The replay holds observations or actions that are not the model's.
         """
-        if self._recorder is not None:
-            self._recorder.catch_up()
+        # Each flush makes a chunk for every env: flush for a thousandth of new rows for each env,
+        # and for a hundredth at most.
+        if self._waiting * 1000 >= len(self.replay) * min(10, self.n_envs):
+            self.flush()
         self._check_rows()
         batch = self.replay.sample(self._request(batch_size))
         seen = {
@@ -228,16 +239,14 @@ class SB3Replay:
         by_clock = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
         if by_clock.shape != (n,):
             raise ValueError(f"infos: expected one for each of {n} envs, got {len(infos)}")
-        if self._recorder is None:
-            self._recorder = self._new_recorder()
-        self._recorder.add(
-            taken,
-            following,
-            chosen.astype(self._actions.dtype, copy=False),  # as SB3's own replays cast them
-            gains,
-            terminated=over & ~by_clock,
-            truncated=over & by_clock,
-        )
+        if self._buffer is None:
+            self._buffer = self._new_buffer()
+            self._added = self.replay.steps
+        chosen = chosen.astype(self._actions.dtype, copy=False)  # as SB3's own replays cast them
+        self._buffer.add(taken, chosen, gains, following, over & ~by_clock, over & by_clock)
+        self._added += n
+        if self._buffer.is_due:
+            self._store(self._buffer.take())
 
     def extend(self, *args: Any) -> None:
         """Take up several steps: what `add` takes, with an axis before it."""
@@ -246,8 +255,8 @@ class SB3Replay:
 
     def flush(self) -> None:
         """Store what `add` took up, so that it can be drawn; in a folder it is kept for good."""
-        if self._recorder is not None:
-            self._recorder.flush()
+        if self._buffer is not None:
+            self._store(self._buffer.take(everything=True))
 
     def __reduce__(self) -> NoReturn:
         where = self.replay.path
@@ -334,7 +343,11 @@ class SB3Replay:
             for key, part in observation.items()
         }
 
-    def _new_recorder(self) -> TransitionRecorder:
+    def _store(self, chunks: Sequence[Chunk]) -> None:
+        if chunks:
+            self.replay.add(chunks)
+
+    def _new_buffer(self) -> EpisodeBuffer:
         if self.replay.is_bound and not all(map(_is_by_add, self.replay.sessions)):
             raise ValueError(
                 "add: expected an empty replay, or one that add has written, got one that a "
@@ -342,7 +355,13 @@ class SB3Replay:
                 "model.train(gradient_steps, batch_size), or give it a replay of its own"
             )
         facts = {"maker": _MAKER, "actions": "scaled" if self._actions.is_box else "given"}
-        return TransitionRecorder(self.replay, self._rows, self.n_envs, facts)
+        self.replay.bind(self._rows, {"recipe": facts, "num_envs": self.n_envs})
+        return EpisodeBuffer(
+            self.replay.spec,
+            self.n_envs,
+            capacity=self.replay.capacity,
+            next_episode=self.replay.storage.table.next_episode,
+        )
 
 
 def _is_by_add(session: Mapping[str, object]) -> bool:

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.known_steps import episode_steps, rollout_steps
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.bridges.torchrl.nested_keys import leaves_below, nested
+from stepwell.buffers.bridges.transitions import episode_steps, leaves_below, nested, rollout_steps
 from stepwell.buffers.curation.episode_writer import TransitionColumns
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.replay import SequenceReplayBuffer

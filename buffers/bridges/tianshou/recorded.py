@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.bridges.tianshou.batches import load_tianshou
-from stepwell.buffers.bridges.torchrl.nested_keys import leaves_below
+from stepwell.buffers.bridges.transitions import leaves_below
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
 from stepwell.buffers.replay import SequenceReplayBuffer
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.bridges.torchrl.batches import (
+    Keyed,
     as_tensordict,
     load_tensordict,
     sequence_columns,
     to_tensordict,
 )
-from stepwell.buffers.bridges.torchrl.nested_keys import Keyed
 from stepwell.buffers.bridges.torchrl.recorded import streams_of
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.replay import SequenceReplayBuffer

@@ -47,8 +47,8 @@ from stable_baselines3.common.noise import (
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
+from stepwell.buffers.bridges.sb3.models import count_sb3_steps
 from stepwell.buffers.bridges.sb3.policy import sb3_policy
-from stepwell.buffers.bridges.sb3.progress import count_sb3_steps
 from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
 
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))

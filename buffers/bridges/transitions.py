@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from stepwell.buffers.episode import Episode
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.batch import map_tree, named_leaves
 
-__all__ = ["episode_steps", "following_rows", "rollout_steps"]
+__all__ = ["episode_steps", "following_rows", "leaves_below", "nested", "rollout_steps"]
 
 
 def episode_steps(episode: Episode) -> TransitionColumns:
@@ -92,3 +93,31 @@ def following_rows(rollout: Rollout, rows: np.ndarray, behind: Any) -> np.ndarra
     if behind is not None:
         found[rollout.bootstrap.step, rollout.bootstrap.env] = behind
     return found
+
+
+def leaves_below(key: tuple[str, ...], value: object) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The arrays of a nested value, each with its path; None has none."""
+    if isinstance(value, Mapping):
+        for part, below in value.items():
+            yield from leaves_below((*key, str(part)), below)
+    elif isinstance(value, tuple | list):
+        for place, below in enumerate(value):
+            yield from leaves_below((*key, str(place)), below)
+    elif value is not None:
+        yield key, value
+
+
+def nested(columns: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Dicts in dicts.
+
+    Example:
+        >>> nested({("a",): 1, ("next", "a"): 2})
+        {'a': 1, 'next': {'a': 2}}
+    """
+    tree: dict[str, Any] = {}
+    for key, array in columns.items():
+        below = tree
+        for part in key[:-1]:
+            below = below.setdefault(part, {})
+        below[key[-1]] = array
+    return tree
