@@ -95,6 +95,11 @@ class EpisodeBuffer:
             for field in spec.fields
         }
         self._is_observed = self._rows.get(OBSERVED.name)
+        # The arrays of a Spec with these four fields alone, for `_add_one`.
+        self._plain: tuple[np.ndarray, ...] | None = None
+        four = (spec.observation, spec.action, "reward", OBSERVED.name)
+        if len(spec.fields) == len(four) and all(name in self._rows for name in four):
+            self._plain = tuple(self._rows[str(name)] for name in four)
         self._stacks = {
             field.name: _StackCheck(field, num_envs) for field in spec.fields if field.stack > 1
         }
@@ -124,6 +129,12 @@ class EpisodeBuffer:
         if self._until_due <= 0:
             self._until_due = int((self._due - self._cursor).min())
         return self._until_due <= 0
+
+    def waiting_rows(self, env: int) -> int:
+        """Rows of an env that were not taken, without one whose observation is not known yet."""
+        if self._taken:
+            self._release()
+        return int(self._cursor[env]) - int(self._unobserved[env])
 
     def add(
         self,
@@ -172,6 +183,14 @@ class EpisodeBuffer:
         """
         if self._taken:
             self._release()
+        if (
+            next_observation is None
+            and terminated is False
+            and truncated is False
+            and type(env_ids) is int
+            and self._add_one(env_ids, observation, action, reward)
+        ):
+            return
         lead: tuple[int, ...] = ()
         if type(env_ids) is int or isinstance(env_ids, np.integer):
             envs: Any = int(env_ids)
@@ -391,6 +410,41 @@ class EpisodeBuffer:
             self._open[env] = None
             self._pending[env] = self._unobserved[env] = False
 
+    def _add_one(self, env: int, observation: Any, action: Any, reward: Any) -> bool:
+        """Do in a quarter of the time what `add` does most often when it gets one env at a time.
+
+        Returns:
+            False, with nothing done, where it is another case.
+        """
+        if (
+            self._plain is None
+            or type(observation) is not np.ndarray
+            or type(action) is not np.ndarray
+            or type(reward) is not float
+            or not 0 <= env < len(self._all)
+            or not self._unobserved[env]
+        ):
+            return False
+        cursor = self._cursor.item(env)
+        observations, actions, rewards, observed = self._plain
+        if (
+            cursor > self._chunk_rows
+            or observation.shape != observations.shape[1:]
+            or action.shape != actions.shape[1:]
+            or observation.dtype != observations.dtype
+            or action.dtype != actions.dtype
+        ):
+            return False
+        place = env * self._room + cursor
+        observations[place - 1] = observation
+        observed[place - 1] = True
+        actions[place - 1] = action
+        rewards[place] = reward
+        self._cursor[env] = cursor + 1
+        self._is_given[env] = False
+        self._until_due -= 1
+        return True
+
     def _begin(self, env: int, metadata: Mapping[str, object]) -> None:
         if self._open[env] is not None:
             self.cut([env])
@@ -504,8 +558,16 @@ class EpisodeBuffer:
         if type(envs) is int:
             if late or not self._pending[envs]:
                 return not late, bool(late)
-            lifted = {name: rows[None] for name, rows in values.items()}
-            return bool(self._new_rows(np.array([envs]), lifted)[0][0]), False
+            place = self._newest(envs)
+            for name, rows in values.items():
+                stacks = self._stacks.get(name)
+                if stacks is not None and rows.shape == self._columns[name].shape:
+                    is_same = not stacks.differ(rows[None], np.array([envs]))
+                else:
+                    is_same = rows.tobytes() == self._rows[name][place].tobytes()
+                if not is_same:
+                    return True, False
+            return False, False
         known = self._pending[envs] & ~late
         first = ~self._pending[envs]
         if known.any():
@@ -515,7 +577,7 @@ class EpisodeBuffer:
                 if stacks is not None and rows.shape[1:] == self._columns[name].shape:
                     first |= known & stacks.differ(rows, envs)
                 else:
-                    first |= known & (_bytes(rows) != _bytes(self._rows[name][place])).any(axis=1)
+                    first |= known & _differ(rows, self._rows[name][place])
         return first, late
 
     def _check_stacks(
@@ -535,7 +597,8 @@ class EpisodeBuffer:
             if rows.shape[1:] != self._columns[name].shape:
                 continue
             is_first, new = np.atleast_1d(first), np.atleast_1d(first | late)
-            stacks.verify(rows[new], is_first[new], ids[new])
+            if new.any():
+                stacks.verify(rows[new], is_first[new], ids[new])
             if results is not None:
                 after = results[name][None] if is_one else results[name]
                 if after.shape != rows.shape:
@@ -678,9 +741,12 @@ def _words(stacks: np.ndarray) -> np.ndarray:
     return frames.view(np.uint64) if frames.shape[2] % 8 == 0 else frames
 
 
-def _bytes(rows: np.ndarray) -> np.ndarray:
-    """[n, bytes]: equal where the rows are, not-a-numbers included."""
-    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """[n] bool: the rows have other bytes, so that a not-a-number equals itself."""
+    n = len(rows)
+    pairs = [np.ascontiguousarray(each).reshape(n, 1, -1) for each in (rows, others)]
+    different: np.ndarray = (_words(pairs[0]) != _words(pairs[1])).any(axis=(1, 2))
+    return different
 
 
 def _those(envs: Any, flags: Any) -> list[int]:
