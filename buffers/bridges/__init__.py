@@ -1,6 +1,6 @@
-"""Bridges to libraries that people already use: live ones, and data sets out and in.
+"""Bridges to other libraries: live ones, and export and import of data sets.
 
-What a bridge leads to is imported when it is crossed. ``docs/feeding.md`` shows each.
+Each library is imported when its bridge is called. ``docs/feeding.md`` shows each bridge.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""JAX: batches and rollouts with JAX arrays in place of numpy's."""
+"""JAX: batches and rollouts with JAX arrays."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ _LEFT = frozenset({"ids", "rng"})
 
 
 def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> Any:
-    """A batch, minibatch or rollout with JAX arrays: the same type, nested in the same way.
+    """Convert a batch, minibatch or rollout to JAX arrays: the same type, nested in the same way.
 
-    Every array is copied, so nothing that is drawn later with ``out=`` can change it, and of large
-    ones that costs as little as a numpy copy. ``ids`` stay numpy's int64: they go back to the
-    replay.
+    Every array is copied, so a later draw with ``out=`` cannot change it; large ones cost as little
+    as a numpy copy. ``ids`` stay numpy int64, as the replay expects them.
 
-    Unless ``jax_enable_x64`` is set JAX has no 64-bit numbers, and takes 32 bits in silence. Here
-    int64 becomes int32 and float64 becomes float32 only where every number stays what it is.
+    Unless ``jax_enable_x64`` is set, JAX silently converts 64-bit numbers to 32 bits. Here int64
+    becomes int32 and float64 becomes float32 only where every number is represented exactly.
 
     Args:
         data: A `Batch`, `TransitionBatch`, `Minibatch` or `Rollout`; or arrays nested in mappings
@@ -44,8 +43,8 @@ def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> A
 
     Raises:
         ImportError: JAX is not installed.
-        ValueError: A number would not stay what it is.
-        TypeError: JAX has no such numbers.
+        ValueError: A number cannot be represented exactly.
+        TypeError: JAX does not support a dtype.
 
     Example:
         >>> import stepwell as sw
@@ -98,7 +97,7 @@ def _narrowed(array: np.ndarray, path: str, round_floats: bool) -> np.ndarray:
 
 
 def _converted(value: Any, path: str, convert: Callable[[np.ndarray, str], Any]) -> Any:
-    """A nested value with something else in place of each array."""
+    """A nested value with every array converted."""
     if isinstance(value, np.ndarray):
         return convert(value, path.removeprefix("/"))
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Steps of episodes and rollouts, each with what really followed on it."""
+"""Transitions of episodes and rollouts with their true next observations; nested dicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["episode_steps", "following_rows", "leaves_below", "nested", "rollout
 
 
 def episode_steps(episode: Episode) -> TransitionColumns:
-    """The steps of an episode, stacks in full; of one that lost its first rows those with stacks.
+    """The transitions of an episode, with whole stacks of frames.
+
+    Where an episode lost its first rows, steps without a whole stack are left out.
 
     Example:
         >>> import stepwell as sw
@@ -47,9 +49,9 @@ def episode_steps(episode: Episode) -> TransitionColumns:
 
 
 def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
-    """The steps of each env of a rollout; the last one of each that ends nothing is marked cut.
+    """The transitions of each env of a rollout; an episode still open at its end is marked as cut.
 
-    Where the MDP terminated and the last observation was not kept, the next one is zeros.
+    Where the MDP terminated and the last observation is not known, it is zeros.
     """
     behind = dict(named_leaves("observation", rollout.bootstrap.observation))
     fields: dict[str, Any] = dict(named_leaves("observation", rollout.observation))
@@ -73,15 +75,15 @@ def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
 
 
 def following_rows(rollout: Rollout, rows: np.ndarray, behind: Any) -> np.ndarray:
-    """What followed on each row, ``[T, N, ...]``: the next row, or what lies behind an open end.
+    """The row after each row, ``[T, N, ...]``: the next one, or that after an open end.
 
     Args:
-        rollout: What the rows are of.
+        rollout: The rollout.
         rows: [T, N, ...] observations, or their values.
-        behind: [K, ...] likewise, of what follows on the open ends; None where nobody knows.
+        behind: [K, ...] the same after the open ends; None if unknown.
 
     Returns:
-        New memory; zeros where the MDP terminated and what it ended with was not kept.
+        New memory; zeros where the MDP terminated and the last observation is not known.
     """
     found = np.zeros_like(rows)
     found[:-1] = rows[1:]
@@ -96,7 +98,7 @@ def following_rows(rollout: Rollout, rows: np.ndarray, behind: Any) -> np.ndarra
 
 
 def leaves_below(key: tuple[str, ...], value: object) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The arrays of a nested value, each with its path; None has none."""
+    """The arrays of a nested value, each with the path of keys to it; None has none."""
     if isinstance(value, Mapping):
         for part, below in value.items():
             yield from leaves_below((*key, str(part)), below)
@@ -108,7 +110,7 @@ def leaves_below(key: tuple[str, ...], value: object) -> Iterator[tuple[tuple[st
 
 
 def nested(columns: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Dicts in dicts.
+    """Nested dicts from arrays by path.
 
     Example:
         >>> nested({("a",): 1, ("next", "a"): 2})

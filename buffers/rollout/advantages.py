@@ -1,4 +1,4 @@
-"""Generalized advantage estimation."""
+"""Generalized advantage estimation, and the values and flags that it needs."""
 
 from __future__ import annotations
 
@@ -33,29 +33,28 @@ def generalized_advantages(
     lam: float,
     mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """GAE (Schulman et al. 2016, arXiv:1506.02438) of rows that lie one after the other.
+    """GAE (Schulman et al. 2016, arXiv:1506.02438) of consecutive rows.
 
     The advantage of row t is the sum over l of ``(gamma * lam)**l * delta[t + l]``, up to the end
     that follows, with ``delta[t] = reward[t] + gamma * next_value[t] - value[t]``.
 
     Args:
-        reward: What the action of each row brought, ``[T, ...]``: [T, N], or [T] of one env.
-        value: V of each row's observation, of the same shape as all that follows.
-        next_value: V of what followed on each action: of the true last observation where an episode
-            was truncated, never of a reset's. Where the MDP terminated it is not looked at.
+        reward: The reward of each row's action, ``[T, ...]``: [T, N], or [T] for one env.
+        value: V of each row's observation, of the same shape as the reward, like all arrays below.
+        next_value: V of the observation after each action: the true last observation where an
+            episode was truncated, never a reset's. Ignored where the MDP terminated.
         terminated: The MDP ended with the step from this row, bool.
-        ends: Nothing is added up over this row's end, bool: terminated, truncated or cut. The last
-            row need not be marked.
+        ends: The sum stops after this row, bool: terminated, truncated or cut. The last row need
+            not be marked.
         gamma: Discount of a step, from 0 to 1.
         lam: Lambda, from 0 to 1: 0 looks one step ahead, 1 to the episode's end.
-        mask: A step was taken from this row, bool; None: from each. What stands in others is not
-            looked at.
+        mask: A step was taken from this row, bool; None means all rows. Other rows are ignored.
 
     Returns:
         Advantages, float64, ``[T, ...]``; 0 where ``mask`` is False.
 
     Raises:
-        ValueError: A shape is another one, or gamma or lam is out of range.
+        ValueError: Shapes differ, or gamma or lam is out of range.
 
     Example:
         >>> reward, value, following = np.ones(3), np.full(3, 5.0), np.array([5.0, 5.0, 7.0])
@@ -92,7 +91,7 @@ def generalized_advantages(
 
 
 def _where(condition: np.ndarray, array: np.ndarray) -> np.ndarray:
-    """The array as float64, with 0 in place of what does not count, which may be nan."""
+    """The array as float64, with 0 where the condition is False and the array may be nan."""
     return np.where(condition, np.asarray(array, np.float64), 0)
 
 
@@ -102,21 +101,21 @@ def _check_fraction(name: str, number: float) -> None:
 
 
 BootstrapValue: TypeAlias = "npt.ArrayLike | Callable[..., npt.ArrayLike]"
-"""[K] values, or a function that is called as f(observation), or f(observation, state) where the
-policy is recurrent, and gives them."""
+"""[K] values, or a function that returns them. It is called as f(observation), or for a recurrent
+policy as f(observation, state)."""
 
 
 class Bootstrap(NamedTuple):
-    """The K open ends of a rollout: behind these rows the episode goes on, was truncated, or cut.
+    """The K open ends of a rollout: rows after which an episode continues, or was truncated or cut.
 
     Args:
         step: [K] int64: row t of the open end.
         env: [K] int64: its column n.
-        observation: What followed on ``action[t, n]``, [K, ...]: the true last observation of a
-            truncated or cut episode, the newest one where the rollout ends inside an episode. Never
-            a reset's.
+        observation: The observation after ``action[t, n]``, [K, ...]: the true last observation of
+            a truncated or cut episode, or the newest one where the rollout ends inside an episode.
+            Never a reset's.
         state: A recurrent policy's state after row t, [K, ...]; None for a policy without.
-        value: [K]: what the policy's own ``value`` method gave for them; None where it has none.
+        value: [K]: results of the policy's ``value`` method; None for a policy without one.
     """
 
     step: np.ndarray
@@ -127,14 +126,14 @@ class Bootstrap(NamedTuple):
 
 
 def bootstrap_values(bootstrap: Bootstrap, given: BootstrapValue | None) -> np.ndarray:
-    """V of what followed on each open end, [K].
+    """V of the observation after each open end, [K].
 
     Args:
         bootstrap: The open ends.
-        given: The values, or who gives them; the bootstrap's own ones when None.
+        given: The values, or a function that returns them; None for those in ``bootstrap``.
 
     Raises:
-        ValueError: There are none, or not one finite number for each.
+        ValueError: There are no values, or not one finite number for each open end.
     """
     count = len(bootstrap.step)
     name = "bootstrap_value"
@@ -143,7 +142,7 @@ def bootstrap_values(bootstrap: Bootstrap, given: BootstrapValue | None) -> np.n
     if given is None:
         name, given = "bootstrap.value", bootstrap.value
     elif callable(given):
-        name = "what bootstrap_value gave"
+        name = "result of bootstrap_value"
         state = () if bootstrap.state is None else (bootstrap.state,)
         given = given(bootstrap.observation, *state)
     if given is None:
@@ -156,8 +155,8 @@ def bootstrap_values(bootstrap: Bootstrap, given: BootstrapValue | None) -> np.n
     if len(bad):
         where = place(int(bootstrap.step[bad[0]]), int(bootstrap.env[bad[0]]))
         raise ValueError(
-            f"{name}: expected finite numbers, got {values[bad[0]]} behind {where}; see what the "
-            f"value function was given"
+            f"{name}: expected finite numbers, got {values[bad[0]]} after {where}; check the "
+            f"inputs of the value function"
         )
     return values
 
@@ -173,14 +172,14 @@ class Flags(NamedTuple):
 
     @property
     def ends(self) -> np.ndarray:
-        """[T, N] bool: the step from this row was the last one that is known of its episode."""
+        """[T, N] bool: the step from this row is the last recorded one of its episode."""
         found: np.ndarray = self.terminated | self.truncated | self.cut
         return found
 
     def check_ends(self, bootstrap: Bootstrap) -> None:
         """Raise ValueError where an end is not marked, or ``bootstrap`` has not one entry for it.
 
-        An end that terminated too may have an entry; it is not looked at.
+        An end that also terminated may have an entry; it is ignored.
         """
         self._check_marks()
         times = self._times(bootstrap)
@@ -193,14 +192,14 @@ class Flags(NamedTuple):
             kind = "an open end" if is_open[step, env] else "not one"
             raise ValueError(
                 f"bootstrap: expected each open end once, got {place(step, env)}, which is {kind}, "
-                f"{times[step, env]} times; list what followed on each row that is truncated, cut, "
-                f"or the last one, and not terminated"
+                f"{times[step, env]} times; list the observation after each row that is truncated, "
+                f"cut, or the last one, and not terminated"
             )
 
     def _check_marks(self) -> None:
-        """Raise where an episode is over without having ended."""
-        goes_on = self.mask[:-1] & ~self.ends[:-1]
-        wrong = np.argwhere(goes_on & (self.is_first[1:] | ~self.mask[1:]))
+        """Raise ValueError where the next row begins another episode and no end is marked."""
+        continues = self.mask[:-1] & ~self.ends[:-1]
+        wrong = np.argwhere(continues & (self.is_first[1:] | ~self.mask[1:]))
         if len(wrong):
             step, env = wrong[0]
             why = "begins an episode" if self.is_first[step + 1, env] else "has no step"
@@ -210,7 +209,7 @@ class Flags(NamedTuple):
             )
 
     def _times(self, bootstrap: Bootstrap) -> np.ndarray:
-        """[T, N]: how many entries each row has."""
+        """The number of entries of each row, [T, N]."""
         rows, envs = self.mask.shape
         step, env = bootstrap.step, bootstrap.env
         outside = np.flatnonzero((step < 0) | (step >= rows) | (env < 0) | (env >= envs))
@@ -226,15 +225,15 @@ class Flags(NamedTuple):
 
 
 def row_numbers(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
-    """What was given as an array; of a tensor the numbers alone, as learners hold them constant.
+    """An array of numbers, one for each row; a tensor is detached.
 
     Args:
-        name: What an error calls it.
-        given: An array, or a tensor of any device.
-        shape: What it must have: a number too many in a row would be spread over others.
+        name: Its name in errors.
+        given: An array, or a tensor on any device.
+        shape: The required shape; nothing is broadcast.
 
     Raises:
-        ValueError: It has another shape, or is no array of numbers.
+        ValueError: The shape differs, or it does not hold numbers.
 
     Example:
         >>> row_numbers("value", np.zeros((2, 3, 1)), (2, 3))
@@ -252,12 +251,12 @@ def row_numbers(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> np.n
 
 
 def check_finite(name: str, array: np.ndarray, mask: np.ndarray, cure: str) -> None:
-    """Raise ValueError where a row that counts has no finite number: it would spoil those before.
+    """Raise ValueError where a row with ``mask`` has no finite number: it would spread to others.
 
     Args:
-        name: What the error calls the array.
+        name: The array's name in the error.
         array: [T, N].
-        mask: [T, N] bool: the rows that count.
+        mask: [T, N] bool: the rows to check.
         cure: What to do about it.
     """
     bad = np.argwhere(mask & ~np.isfinite(array))
@@ -269,5 +268,5 @@ def check_finite(name: str, array: np.ndarray, mask: np.ndarray, cure: str) -> N
 
 
 def place(step: int, env: int) -> str:
-    """Where something is in a rollout, for an error."""
+    """A position in a rollout, for an error."""
     return f"row {step} of env {env}"

@@ -1,4 +1,4 @@
-"""The rows of a rollout in random order, or its columns, in batches."""
+"""Minibatches of a rollout: rows, or sequences, in random order."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ class Minibatch:
     Args:
         observation: Observations, nested like the env's space.
         action: Actions chosen from them.
-        reward: What the actions brought, float32.
-        is_first: The observation is that of a reset, bool: a recurrent policy begins anew here.
+        reward: Rewards of the actions, float32.
+        is_first: The observation is that of a reset, bool: a recurrent policy starts from its
+            initial state.
         terminated: The MDP ended with the step from this row, bool.
         truncated: The env's clock ended the episode with the step from this row, bool.
         mask: A step was taken from this row, bool; always in flat minibatches. Leave rows without
             out of the loss.
         info: Declared info fields that came with the step, by name.
         extras: The policy's extras for the row, by name.
-        advantage: As `Rollout.advantages` found them; None before it was called.
-        returns: Likewise.
+        advantage: From `Rollout.advantages`; None before it was called.
+        returns: From the same call; None before it.
         state: A recurrent policy's state before each sequence's first row, ``[B, ...]``; None in
             flat minibatches, and for a policy without.
-        step: [B] int64: which row it is, or the sequence's first.
+        step: [B] int64: index of the row, or of the sequence's first row.
         env: [B] int64: the column.
     """
 
@@ -59,17 +60,17 @@ class Minibatch:
 
 
 class Order:
-    """In which order things are gone through, and how many at a time.
+    """Draws batches of indices, each index once an epoch.
 
     Args:
-        batch_size: How many at a time.
-        epochs: How often all are gone through.
+        batch_size: Indices in a batch.
+        epochs: Number of epochs.
         rng: Draws an order for each epoch when that begins.
-        drop_last: Leave out what is left over at an epoch's end.
+        drop_last: Leave out an epoch's last batch if it is smaller.
 
     Raises:
         ValueError: A number is not whole, or less than 1.
-        TypeError: The generator is none.
+        TypeError: ``rng`` is not a Generator.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Order:
         self._drop_last = drop_last
 
     def check_most(self, most: int, what: str) -> None:
-        """Raise ValueError where there would never be a whole batch, and no other is wanted."""
+        """Raise ValueError if ``drop_last`` would leave out every batch."""
         if self._drop_last and self._batch_size > most:
             raise ValueError(
                 f"batch_size: expected at most the {most} {what} that there are, as drop_last=True "
@@ -106,9 +107,9 @@ def row_batches(rows: Minibatch, order: Order, to: str, device: object) -> Itera
 
     Args:
         rows: All rows, [T, N, ...].
-        order: In which order.
-        to: What is handed out.
-        device: Where it is put.
+        order: Draws the indices.
+        to: ``"numpy"`` or ``"torch"``.
+        device: Device of the tensors.
     """
     convert = _converter(to, device)
     order.check_most(rows.mask.size, "rows")

@@ -1,4 +1,4 @@
-"""What an off-policy learner gets."""
+"""Batches: their types, the fields and arrays they are made of, and nested values."""
 
 from __future__ import annotations
 
@@ -35,32 +35,33 @@ __all__ = [
 class Batch:
     """Sequences of rows, arrays ``[B, T, ...]`` in memory that the caller owns.
 
-    Row ``t`` holds what *arrived* with ``observation[:, t]`` and the action chosen from it; with
-    ``align="transition"`` reward, info and flags (all but ``is_first``) are those that followed.
-    Asked for with ``time_major=True`` the arrays are ``[T, B, ...]``, contiguous but for stacks and
-    whole episodes, which are views. A field that was not asked for is None.
+    Row ``t`` holds ``observation[:, t]``, the reward, info and flags that came with it, and the
+    action chosen from it. With ``align="transition"`` reward, info and flags (all but ``is_first``)
+    are the results of that action. With ``time_major=True`` the arrays are ``[T, B, ...]``,
+    contiguous but for stacks and whole episodes, which are views. A field that was not requested
+    is None, whatever its annotation.
 
     Args:
         observation: Observations, nested like the env's space; ``[B, T, k, ...]`` where stacks were
-            asked for: those are a view into ``[B, T + k - 1, ...]`` frames.
+            requested, a view into ``[B, T + k - 1, ...]`` frames.
         action: Actions, nested like the env's space; zeros in the final row of an episode.
-        reward: [B, T] float32: what the step into this row gave, 0 in a first row.
+        reward: [B, T] float32: the reward of the step into this row, 0 in a first row.
         is_first: [B, T] bool: the row of a reset.
         is_last: [B, T] bool: terminated, truncated or cut.
         terminated: [B, T] bool: the MDP ended with this row: do not bootstrap from it.
-        truncated: [B, T] bool: the env's clock ended the episode with this row.
-        cut: [B, T] bool: only the recording stopped here, or has not come further yet.
+        truncated: [B, T] bool: a time limit ended the episode with this row.
+        cut: [B, T] bool: the recording stopped here, or this is the newest row.
         mask: [B, T] bool: this is a stored row (or transition), not padding.
-        lengths: [B] int64: how many of a sequence's rows are that.
+        lengths: [B] int64: number of rows with ``mask`` in each sequence.
         info: Stored info fields, [B, T, ...] by name.
         extras: Stored policy extras, [B, T, ...] by name.
         ids: [B] int64: id of the row that each sequence was drawn by, stable and never reused: its
             first one after the burn-in, or with ``borders="pad_before"`` its last one.
         weights: [B] float32: importance weights of a draw by priorities, else ones.
         state: Extras of each sequence's first stored row alone, [B, ...] by name.
-        next_observation: With ``align="transition"`` what followed on each action, a view; else
-            None.
-        burn_in: Number of leading rows that are there to bring a recurrent state up to date.
+        next_observation: With ``align="transition"`` the observation after each action, a view;
+            else None.
+        burn_in: Number of leading rows that only warm up a recurrent state.
     """
 
     observation: ArrayTree
@@ -81,7 +82,7 @@ class Batch:
     next_observation: ArrayTree = field(default=cast("ArrayTree", None))
     burn_in: int = 0
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
-    """What the arrays are views into: where ``out=`` puts the next batch."""
+    """The memory behind the arrays, which ``out=`` uses for the next batch."""
 
     def __repr__(self) -> str:
         return one_line(self)
@@ -92,7 +93,7 @@ class TransitionBatch:
     """Transitions of up to n steps, arrays ``[B, ...]`` in memory that the caller owns.
 
     The value to learn from is ``reward + discount * value(next_observation)``. A field that was not
-    asked for is None.
+    requested is None, whatever its annotation.
 
     Args:
         observation: Observations, nested like the env's space; ``[B, k, ...]`` where stacked.
@@ -102,10 +103,10 @@ class TransitionBatch:
             frame stacking both are views into the frames, of which each is copied once.
         discount: [B] float32: ``gamma**steps``, or 0 where the MDP terminated.
         terminated: [B] bool: the MDP ended with the next observation: do not bootstrap from it.
-        truncated: [B] bool: the env's clock ended the episode there.
-        cut: [B] bool: only the recording stopped there, or has not come further yet.
+        truncated: [B] bool: a time limit ended the episode there.
+        cut: [B] bool: the recording stopped there, or it is the newest row.
         steps: [B] int64: env steps between the two, fewer than n at an episode's end.
-        info: Stored info fields that arrived with the *next* observation, [B, ...] by name.
+        info: Stored info fields that came with the *next* observation, [B, ...] by name.
         extras: Stored policy extras of the action, [B, ...] by name.
         ids: [B] int64: id of each transition's first row, stable and never reused.
         weights: [B] float32: importance weights of a draw by priorities, else ones.
@@ -125,7 +126,7 @@ class TransitionBatch:
     ids: np.ndarray
     weights: np.ndarray
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
-    """What the arrays are views into: where ``out=`` puts the next batch."""
+    """The memory behind the arrays, which ``out=`` uses for the next batch."""
 
     def __repr__(self) -> str:
         return one_line(self)
@@ -139,13 +140,13 @@ _BATCH_DTYPES = {"reward": np.dtype(np.float32)}
 
 
 class BatchFields(NamedTuple):
-    """The fields that are asked for.
+    """The fields of a request.
 
     Args:
-        chosen: Those that are wanted in every row.
-        state: Those that are wanted of a sequence's first row.
-        observation: How the chosen ones form observations; None where none were asked for.
-        action: How they form actions.
+        chosen: Fields of every row.
+        state: Fields of a sequence's first row alone.
+        observation: Layout of the chosen fields in an observation; None without such fields.
+        action: Their layout in an action.
     """
 
     chosen: tuple[Field, ...]
@@ -165,7 +166,7 @@ class BatchFields(NamedTuple):
         Raises:
             ValueError: There is no such field.
         """
-        extras = {f.name.removeprefix("extra/"): f for f in spec.fields if _is_in(f, {"extra"})}
+        extras = {field.key: field for field in spec.of_kind("extra")}
         carried = [extras[name] for name in _checked("state", state, set(extras))]
         if fields is None:
             chosen = tuple(f for f in spec.fields if f not in carried)
@@ -337,12 +338,12 @@ def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.nda
         target[empty] = 0
 
 
-# Any: whoever maps an array gets an array, whoever maps a dict gets a dict.
+# Any: the type of the result is that of the tree.
 def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
-    """A nested value of the same form, with another array in place of each.
+    """Apply a function to every array of a nested value, and return a value of the same form.
 
     Args:
-        function: What becomes of an array.
+        function: Called with each array.
         tree: An array, or mappings, tuples, named tuples and lists of such; None stays None.
 
     Example:
@@ -360,7 +361,7 @@ def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
 
 
 def named_leaves(name: str, tree: object) -> Iterator[tuple[str, Any]]:
-    """The arrays of a nested value, each with the name by which an error speaks of it.
+    """The arrays of a nested value, each with its path, for error messages.
 
     Args:
         name: Name of the whole.

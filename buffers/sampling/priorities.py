@@ -505,7 +505,7 @@ class _Room:
 
 
 class PriorityIndex:
-    """Priorities of the items of one family, by the rows that they begin with.
+    """Priorities of the items of one kind, by the rows that they begin with.
 
     Rows are numbered without gaps, because ids have some, where chunks were lost.
 
@@ -516,7 +516,7 @@ class PriorityIndex:
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
         self._priorities = Priorities(alpha)
-        self._family: Windows | None = None
+        self._kind: Windows | None = None
         self._base = self._losses = self._next_number = 0
         self._gap: int | None = None
         self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
@@ -570,7 +570,7 @@ class PriorityIndex:
         Raises:
             ValueError: Nothing was drawn by priorities yet, or the arrays are not of this form.
         """
-        if self._family is None:
+        if self._kind is None:
             raise ValueError(
                 'expected a replay that was drawn from with draw="priorities", got priorities '
                 "before that; draw first"
@@ -580,12 +580,12 @@ class PriorityIndex:
 
     def state(self, table: ChunkIndex, generation: int) -> dict[str, Any] | None:
         """JSON-able values and arrays: the priorities of all items, by the ids of their rows."""
-        if self._family is None:
+        if self._kind is None:
             return None
         self._follow(table, generation)
         ids, masses, largest = self._held()
         return {
-            "family": self._family.to_json(),
+            "family": self._kind.to_json(),
             "alpha": self.alpha,
             "largest": largest,
             "ids": ids,
@@ -601,10 +601,10 @@ class PriorityIndex:
             ValueError: They were kept with another alpha, or it is no such state.
         """
         if state is None:
-            self._family = None
+            self._kind = None
             self._forget(table, generation)
             return
-        family = Windows.from_json(json_values.member(state, "family"))
+        kind = Windows.from_json(json_values.member(state, "family"))
         alpha, largest = (_positive(json_values.member(state, n), n) for n in ("alpha", "largest"))
         ids, masses = (json_values.member(state, name) for name in ("ids", "masses"))
         if not _is_column(ids, np.int64) or not _is_column(masses, np.float64, len(ids)):
@@ -618,7 +618,7 @@ class PriorityIndex:
                 f"priority_alpha: expected {alpha:g}, with which the priorities were kept, got "
                 f"{self.alpha:g}; make the replay with that"
             )
-        self._family = family
+        self._kind = kind
         self._forget(table, generation)
         self._take_up(table)
         self._put(ids, masses, largest)
@@ -657,11 +657,11 @@ class PriorityIndex:
         return numbers
 
     def _check(self, kinds: ItemKinds) -> None:
-        if self._family is None:
-            self._family = kinds.every
-        if self._family != kinds.every:
+        if self._kind is None:
+            self._kind = kinds.every
+        if self._kind != kinds.every:
             raise ValueError(
-                f'draw="priorities": expected {_named(self._family)}, for which priorities are '
+                f'draw="priorities": expected {_named(self._kind)}, for which priorities are '
                 f"kept, got {_named(kinds.every)}; use another replay for those"
             )
 
@@ -695,7 +695,7 @@ class PriorityIndex:
             self._priorities.leave_before(first)
             self._priorities.leave(*self._without_context(table))
         self._priorities.enter(*self._new_ranges(table, known))
-        if self._family is not None and self._family.length == 1:
+        if self._kind is not None and self._kind.length == 1:
             # Only so can an item begin with a pending row: it has come again, with another id.
             twice = np.flatnonzero(table.records["rows"] < self._rows)
             last = self._numbers[twice] + self._rows[twice] - 1
@@ -703,10 +703,10 @@ class PriorityIndex:
 
     def _new_ranges(self, table: ChunkIndex, known: int) -> tuple[np.ndarray, np.ndarray]:
         """First numbers and counts of the rows with which items begin that came with new chunks."""
-        assert self._family is not None
-        length, records = self._family.length, table.records[known:]
+        assert self._kind is not None
+        length, records = self._kind.length, table.records[known:]
         row = records[self._row_name]
-        first = np.maximum(first_start(records, self._family), row - length + 1)
+        first = np.maximum(first_start(records, self._kind), row - length + 1)
         last = row + records["rows"] - length
         found: list[tuple[int, int]] = []
         for index in np.flatnonzero(last >= first).tolist():
@@ -715,12 +715,12 @@ class PriorityIndex:
 
     def _without_context(self, table: ChunkIndex) -> tuple[np.ndarray, np.ndarray]:
         """First numbers and counts of rows of which what must come before is not stored."""
-        assert self._family is not None
+        assert self._kind is not None
         found: list[tuple[int, int]] = []
-        records, context = table.records, self._family.context
+        records, context = table.records, self._kind.context
         row = records[self._row_name]
-        head = records["stream_head" if self._family.is_across else "head"]
-        short = np.flatnonzero((row < first_start(records, self._family)) & (records["rows"] > 0))
+        head = records["stream_head" if self._kind.is_across else "head"]
+        short = np.flatnonzero((row < first_start(records, self._kind)) & (records["rows"] > 0))
         for index in short.tolist():
             last = min(int(row[index] + records["rows"][index]), int(head[index]) + context) - 1
             found += self._ranges(table, index, int(row[index]), last)
@@ -749,7 +749,7 @@ class PriorityIndex:
 
     @property
     def _row_name(self) -> str:
-        return "stream_row" if self._family is not None and self._family.is_across else "first_row"
+        return "stream_row" if self._kind is not None and self._kind.is_across else "first_row"
 
     def _forget(self, table: ChunkIndex, generation: int) -> None:
         self._priorities = Priorities(self.alpha)
@@ -792,7 +792,7 @@ def _columns(ranges: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return pairs[:, 0], pairs[:, 1]
 
 
-def _named(family: Windows) -> str:
-    where = " across episodes" if family.is_across else ""
-    before = f" after {family.context} more" if family.context else ""
-    return f"items of {family.length} rows{where}{before}"
+def _named(kind: Windows) -> str:
+    where = " across episodes" if kind.is_across else ""
+    before = f" after {kind.context} more" if kind.context else ""
+    return f"items of {kind.length} rows{where}{before}"

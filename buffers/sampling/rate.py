@@ -1,4 +1,4 @@
-"""How many gradient steps a learner owes for the env steps that were collected."""
+"""Fixed ratios of gradient steps, or samples, to env steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MAX_DENOMINATOR = 1_000_000
 
 
 class ReplayRatio:
-    """Counts gradient steps owed for env steps, exactly: what is not whole yet is carried over.
+    """Counts the gradient steps that are due for env steps, exactly: fractions are carried over.
 
-    A call gives the gradient steps that have become due since the call before, so that after any
-    number of calls their sum is ``floor(ratio * steps)``, of the steps that count. The steps that
-    are there at the first call are the prefill: they count for nothing, and the first call gives 0.
-    With ``start`` it is said from which step on they count: ``start=0`` owes for the prefill too.
+    A call returns the gradient steps that have become due since the previous call; after any number
+    of calls their sum is ``floor(ratio * steps)``. Env steps before the first call are the prefill:
+    they do not count, and the first call returns 0. ``start`` sets the step from which to count:
+    with ``start=0`` the prefill counts too.
 
-    The `Ratio` of DreamerV3 gives 1 at its first call and leaves out what came before; sheeprl's
-    owes for all of it, as ``start=0`` does here.
+    The `Ratio` of DreamerV3 returns 1 at its first call and ignores earlier steps; sheeprl's counts
+    all of them, as ``start=0`` does here.
 
     Args:
         ratio: Gradient steps for each env step, >= 0; at 0 none is ever due. A float is taken as
@@ -163,9 +163,9 @@ def _whole(name: str, value: int) -> int:
 
 
 class SampleLimiter:
-    """Holds back whichever of actor and learner is ahead of the other.
+    """Blocks the actor or the learner, whichever is ahead, to keep a fixed ratio between them.
 
-    Both ask before they act, from any number of threads::
+    Call it before each action, from any number of threads::
 
         limiter.wait_to_insert(64, timeout=60)       # the actor's thread
         collector.collect(steps=64)
@@ -173,8 +173,8 @@ class SampleLimiter:
         limiter.wait_to_sample(1, timeout=60)        # the learner's thread
         learn(replay.sample_sequences(16, length=64))
 
-    Steps that were asked for are stored when their thread comes back to the limiter: from then on
-    the learner may count on them. A thread that ends says so by ``wait_to_insert(0)``.
+    The steps of a call count as stored when the same thread calls the limiter again. A thread that
+    ends calls ``wait_to_insert(0)``.
 
     The rule is that of Reverb's `SampleToInsertRatio` (Cassirer et al. 2021): up to ``min_steps``
     nobody is held back but the learner; then ``(steps - min_steps) * samples_per_insert - samples``

@@ -138,7 +138,7 @@ class RowReader:
         self.copy([(self.plan(name, segments, out), out)])
         return out
 
-    def spot(self, index: np.ndarray, row: np.ndarray) -> RowRefs:
+    def refs(self, index: np.ndarray, row: np.ndarray) -> RowRefs:
         """Find one row of each of some chunks.
 
         Args:
@@ -151,11 +151,11 @@ class RowReader:
         self._find(index)
         return RowRefs(index, row, self._columns.slots(index, row))
 
-    def pick(self, name: str, spot: RowRefs) -> np.ndarray:
+    def pick(self, name: str, refs: RowRefs) -> np.ndarray:
         """One row each of a field, [B, ...]."""
         if self.is_small(name):
-            return self._columns.rows(name, spot.slots)
-        index, row, _ = spot
+            return self._columns.rows(name, refs.slots)
+        index, row, _ = refs
         batch = len(index)
         ones = Segments(index, row, np.ones(batch, np.int64), np.arange(batch), index, row)
         return self.rows(name, ones, batch)

@@ -75,7 +75,7 @@ class _Maker(Protocol):
     def memory(self, count: int, out: AnyBatch | None) -> Memory: ...
 
     def plan(
-        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
+        self, reader: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
     ) -> _Plan: ...
 
     # Any: a plan goes back to the maker that it came from.
@@ -94,16 +94,18 @@ class Sampler:
 
     def __init__(self, storage: Storage, threads: int | None, alpha: float) -> None:
         self._storage = storage
-        self._gather = RowReader(storage, threads)
-        self._reader = _EpisodeReader(storage)
-        self._filters = _Filters(storage, self._reader.copier.metadata)
+        self._rows = RowReader(storage, threads)
+        self._episode_reader = _EpisodeReader(storage)
+        self._filters = _Filters(storage, self._episode_reader.copier.metadata)
         self._makers: dict[Request, _Maker] = {}
         self._newest = NewestQueue()
         self._priorities = PriorityIndex(alpha)
 
-    def sample(self, asked: BatchRequest[BatchT], out: BatchT | None, rng: Generator) -> BatchT:
+    def sample(
+        self, batch_request: BatchRequest[BatchT], out: BatchT | None, rng: Generator
+    ) -> BatchT:
         """Draw a batch; see `SequenceReplayBuffer.sample`."""
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         maker = self._maker(request)
         if not isinstance(out, Batch | TransitionBatch | None):
             raise TypeError(f"out: expected a batch of an equal request, got {type(out).__name__}")
@@ -113,22 +115,22 @@ class Sampler:
             table, kinds = self._storage.table, maker.kinds()
             newest = self._newest_items(table, request, kinds)
             chosen, weights = self._choose(request, kinds, newest, rng)
-            found = maker.plan(self._gather, table, chosen, memory)
+            found = maker.plan(self._rows, table, chosen, memory)
             if newest is not None and kinds.newest is not None:
                 self._newest.advance(table, kinds.newest, newest)
             return found, weights
 
         return cast("BatchT", self._made(maker, plan))
 
-    def count(self, asked: BatchRequest[BatchT]) -> int:
+    def count(self, batch_request: BatchRequest[BatchT]) -> int:
         """See `SequenceReplayBuffer.count`."""
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         kinds = self._maker(request).kinds()
-        family = kinds.wholes if isinstance(request, Episodes) else kinds.every
-        assert family is not None
+        kind = kinds.wholes if isinstance(request, Episodes) else kinds.every
+        assert kind is not None
         with self._storage.lock:
             chosen = self._filters.chosen(request.where)
-            return self._storage.table.items(family, chosen).total
+            return self._storage.table.items(kind, chosen).total
 
     def check(self, request: BatchRequest[BatchT]) -> None:
         """Refuse a request that makes no sense.
@@ -138,16 +140,16 @@ class Sampler:
         """
         self._maker(cast("Request", request))
 
-    def contents(self, asked: BatchRequest[BatchT], stride: int) -> EpochSnapshot:
+    def snapshot(self, batch_request: BatchRequest[BatchT], stride: int) -> EpochSnapshot:
         """What there is for an epoch, as it is now."""
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         kinds = self._maker(request).kinds(stride)
-        family = kinds.wholes if isinstance(request, Episodes) else kinds.every
-        assert family is not None
+        kind = kinds.wholes if isinstance(request, Episodes) else kinds.every
+        assert kind is not None
 
         def look() -> EpochSnapshot:
             storage, table = self._storage, self._storage.table
-            items = ItemCounts(family, self._filters.chosen(request.where))
+            items = ItemCounts(kind, self._filters.chosen(request.where))
             records = table.records.copy()
             items.update(records, table.base)
             return EpochSnapshot(records, table.base, items, storage.generation, table.losses)
@@ -155,34 +157,34 @@ class Sampler:
         return self._locked(look)
 
     def take(
-        self, asked: BatchRequest[BatchT], contents: EpochSnapshot, numbers: np.ndarray
+        self, batch_request: BatchRequest[BatchT], snapshot: EpochSnapshot, numbers: np.ndarray
     ) -> BatchT:
         """A batch of the items of an epoch with the given numbers.
 
         Raises:
             NotEnoughData: They were evicted or lost meanwhile, or their episodes have grown.
         """
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         maker = self._maker(request)
         memory = maker.memory(len(numbers), None)
 
         def plan() -> tuple[_Plan, np.ndarray]:
-            chosen = self._still_there(request, contents, numbers)
-            found = maker.plan(self._gather, self._storage.table, chosen, memory)
+            chosen = self._still_there(request, snapshot, numbers)
+            found = maker.plan(self._rows, self._storage.table, chosen, memory)
             return found, np.ones(len(numbers), np.float32)
 
         return cast("BatchT", self._made(maker, plan))
 
-    def at(self, asked: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
+    def at(self, batch_request: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
         """See `SequenceReplayBuffer.take`."""
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         maker, rows = self._maker(request), _checked_ids(ids)
         memory, are_whole = maker.memory(len(rows), None), isinstance(request, Episodes)
 
         def plan() -> tuple[_Plan, np.ndarray]:
             table = self._storage.table
             chosen = _items_at(table, maker.kinds(), rows, are_whole=are_whole)
-            found = maker.plan(self._gather, table, chosen, memory)
+            found = maker.plan(self._rows, table, chosen, memory)
             return found, np.ones(len(rows), np.float32)
 
         return cast("BatchT", self._made(maker, plan))
@@ -194,7 +196,7 @@ class Sampler:
             raise ValueError(f"name: expected one of {', '.join(names)}, got {name!r}")
 
         def find() -> np.ndarray:
-            return self._gather.pick(name, self._gather.spot(*_rows_at(self._storage.table, rows)))
+            return self._rows.pick(name, self._rows.refs(*_rows_at(self._storage.table, rows)))
 
         return self._locked(find)
 
@@ -202,7 +204,7 @@ class Sampler:
         """The episodes stored now, in the order in which they began."""
         chosen = self._locked(lambda: self._filters.chosen(where))
         with self._storage.lock:
-            return self._reader.episodes(chosen)
+            return self._episode_reader.episodes(chosen)
 
     def update_priorities(self, ids: np.ndarray, values: np.ndarray) -> int:
         """See `SequenceReplayBuffer.update_priorities`."""
@@ -234,7 +236,7 @@ class Sampler:
 
     def close(self) -> None:
         """End the threads."""
-        self._gather.close()
+        self._rows.close()
 
     def _made(self, maker: _Maker, plan: Callable[[], tuple[_Plan, np.ndarray]]) -> object:
         """The batch of a plan, which is made anew where a chunk turns out to be damaged."""
@@ -242,9 +244,9 @@ class Sampler:
             found, weights = self._locked(plan)
             try:
                 # Without the lock: what is evicted meanwhile stays in memory until it is copied.
-                self._gather.copy(found.copies)
+                self._rows.copy(found.copies)
             except DamagedChunk as damaged:
-                self._reader.leave_out(damaged)
+                self._episode_reader.leave_out(damaged)
             else:
                 return maker.finish(found, weights)
 
@@ -253,10 +255,10 @@ class Sampler:
         while True:
             try:
                 with self._storage.lock:
-                    self._gather.follow()
+                    self._rows.follow()
                     return find()
             except DamagedChunk as damaged:
-                self._reader.leave_out(damaged)
+                self._episode_reader.leave_out(damaged)
 
     def _maker(self, request: Request) -> _Maker:
         """What makes batches for a request, which is checked the first time."""
@@ -302,12 +304,12 @@ class Sampler:
         verdicts = self._filters.chosen(request.where)
         return draw_items(table, kinds, draw, count, verdicts, rng), weights
 
-    def _still_there(self, request: Request, contents: EpochSnapshot, numbers: np.ndarray) -> Drawn:
+    def _still_there(self, request: Request, snapshot: EpochSnapshot, numbers: np.ndarray) -> Drawn:
         """Items of an epoch where they stand now."""
         storage, table = self._storage, self._storage.table
-        chunk, start = contents.items.locate(numbers)
-        chunk = chunk + (contents.base - table.base)
-        is_same = (storage.generation, table.losses) == (contents.generation, contents.losses)
+        chunk, start = snapshot.items.locate(numbers)
+        chunk = chunk + (snapshot.base - table.base)
+        is_same = (storage.generation, table.losses) == (snapshot.generation, snapshot.losses)
         if is_same and isinstance(request, Episodes):
             is_same = bool((table.records["is_tail"][chunk[chunk >= 0]] == 1).all())
         if not is_same or (chunk < 0).any():
@@ -422,23 +424,23 @@ def _items_at(table: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole
 
     Args:
         table: The index of what is stored.
-        kinds: The families of the items.
+        kinds: The kinds of items.
         ids: [B] ids of their first rows.
         are_whole: An item reaches to the end of its episode.
 
     Raises:
         NotEnoughData: A row is not stored any more, or no such item begins with it.
     """
-    family = kinds.every
+    kind = kinds.every
     index, place = _rows_at(table, ids)
     at = table.at(index)
-    start = at["stream_row" if family.is_across else "first_row"] + place
-    last = start + (_BEHIND_ALL if are_whole else family.length - 1)
-    chunk, place, at = chunk_of(table, index, last, family.is_across)
-    stop = at["stream_row" if family.is_across else "first_row"] + place
-    is_item = stop >= start + family.length - 1
-    is_item &= start >= first_start(at, family)
-    _check(is_item, ids, f"begins no item of {family.length} rows: too few are stored around it")
+    start = at["stream_row" if kind.is_across else "first_row"] + place
+    last = start + (_BEHIND_ALL if are_whole else kind.length - 1)
+    chunk, place, at = chunk_of(table, index, last, kind.is_across)
+    stop = at["stream_row" if kind.is_across else "first_row"] + place
+    is_item = stop >= start + kind.length - 1
+    is_item &= start >= first_start(at, kind)
+    _check(is_item, ids, f"begins no item of {kind.length} rows: too few are stored around it")
     return Drawn(chunk, start)
 
 

@@ -21,7 +21,6 @@ from stepwell.buffers.sampling.batch import (
     pick,
     stack_copies,
     stack_views,
-    under,
 )
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
@@ -87,6 +86,11 @@ class SequenceSampler:
             )
         self._request = request
         self._fields = BatchFields.of(spec, request.fields, request.state)
+        fields = self._fields.chosen
+        self._received = [f.name for f in fields if not f.is_chosen]
+        self._results = [f.name for f in fields if f.kind in ("reward", "info")]
+        self._info = [(f.key, f.name) for f in fields if f.kind == "info"]
+        self._extras = [(f.key, f.name) for f in fields if f.kind == "extra"]
         self._frames = longest_stack(spec) - 1 if request.stack else 0
         is_shifted = request.align == "transition"
         self.window = Window(
@@ -100,7 +104,7 @@ class SequenceSampler:
         self._shapes = self._shapes_of(request.batch_size)
 
     def kinds(self, stride: int = 1) -> ItemKinds:
-        """The families of its items; see `Window.kinds`."""
+        """The kinds of its items; see `Window.kinds`."""
         return self._kinds if stride == 1 else self.window.kinds(stride)
 
     def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
@@ -113,29 +117,29 @@ class SequenceSampler:
         return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
-        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
+        self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> SequencePlan:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
             DamagedChunk: Stored bytes are not what was written.
         """
-        batch = len(chosen.start)
-        runs = self.window.runs(table, chosen, 0)
-        segments = gather.segments(runs)
+        batch = len(drawn.start)
+        runs = self.window.runs(table, drawn, 0)
+        segments = reader.segments(runs)
         flags = memory["flags"].reshape(len(_FLAGS), -1)
         _fill_flags(flags, table.at(segments.chunk), segments)
         is_full = _fill_mask(flags[-1], runs.target, runs.rows)
-        copies = self._take(gather, segments, memory)
+        copies = self._take(reader, segments, memory)
         missing = rows = None
         if self._frames:
-            wider = self.window.runs(table, chosen, self._frames)
-            copies += self._take_frames(gather, wider, memory)
+            wider = self.window.runs(table, drawn, self._frames)
+            copies += self._take_frames(reader, wider, memory)
             missing = self._frames - (wider.rows - runs.rows)
             if not self._are_views:
                 rows = self._row_numbers(table, segments, flags[-1].reshape(batch, -1))
-        ids = self._ids(table, chosen, segments)
-        state = self._state(gather, segments)
+        ids = self._ids(table, drawn, segments)
+        state = self._state(reader, segments)
         return SequencePlan(memory, copies, missing, rows, is_full, ids, runs.rows, state)
 
     def finish(self, plan: SequencePlan, weights: np.ndarray) -> Batch:
@@ -147,14 +151,13 @@ class SequenceSampler:
         lengths, following = plan.lengths, None
         if self._is_shifted:
             mask = flags["mask"][:, :-1] & flags["mask"][:, 1:] & ~flags["is_last"][:, :-1]
-            following = _cut({n: a for n, a in leaves.items() if _is_arriving(n)}, 1, columns)
+            following = _cut({name: leaves[name] for name in self._received}, 1, columns)
             flags = {
                 name: rows[:, :-1] if name == "is_first" else rows[:, 1:]
                 for name, rows in flags.items()
             } | {"mask": mask}
             leaves = _cut(leaves, 0, columns - 1)
-            arrived = ("reward", "info/")
-            leaves |= {n: a for n, a in following.items() if n.startswith(arrived)}
+            leaves |= {name: following[name] for name in self._results}
             lengths = mask.sum(1)
         if self._request.time_major:
             leaves = _turned(leaves)
@@ -171,8 +174,8 @@ class SequenceSampler:
             cut=flags["cut"],
             mask=flags["mask"],
             lengths=lengths,
-            info=under("info/", leaves),
-            extras=under("extra/", leaves),
+            info={key: leaves[name] for key, name in self._info},
+            extras={key: leaves[name] for key, name in self._extras},
             ids=plan.ids,
             weights=weights,
             state=plan.state,
@@ -205,7 +208,7 @@ class SequenceSampler:
         return self._request.time_major and not self._is_stacked(field)
 
     def _take(
-        self, gather: RowReader, segments: Segments, memory: Memory
+        self, reader: RowReader, segments: Segments, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
         """Take the rows of small fields, and plan to copy those of large ones."""
         copies: list[tuple[Copies, np.ndarray]] = []
@@ -216,25 +219,25 @@ class SequenceSampler:
                 continue
             rows = memory[field.name]
             flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
-            if not gather.is_small(field.name):
-                copies.append((gather.plan(field.name, segments, flat, columns), flat))
+            if not reader.is_small(field.name):
+                copies.append((reader.plan(field.name, segments, flat, columns), flat))
                 continue
             if slots is None:
-                slots = gather.slots(segments, len(flat))
+                slots = reader.slots(segments, len(flat))
                 slots = slots.reshape(-1, columns).T.ravel() if columns else slots
-            gather.take(field.name, slots, flat)
+            reader.take(field.name, slots, flat)
         return copies
 
     def _take_frames(
-        self, gather: RowReader, wider: Runs, memory: Memory
+        self, reader: RowReader, wider: Runs, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
         """Plan to copy the frames that stacks are made of."""
-        segments = gather.segments(wider)
+        segments = reader.segments(wider)
         copies: list[tuple[Copies, np.ndarray]] = []
         for field in filter(self._is_stacked, self._fields.chosen):
             rows = memory[field.name]
             flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
-            copies.append((gather.plan(field.name, segments, flat), flat))
+            copies.append((reader.plan(field.name, segments, flat), flat))
         return copies
 
     def _rows_of(self, field: Field, plan: SequencePlan) -> np.ndarray:
@@ -255,22 +258,19 @@ class SequenceSampler:
         pad_before(rows, plan.missing, field)
         return stack_views(rows, field.stack, skipped, self.window.rows)
 
-    def _state(self, gather: RowReader, segments: Segments) -> dict[str, np.ndarray]:
+    def _state(self, reader: RowReader, segments: Segments) -> dict[str, np.ndarray]:
         if not self._fields.state:
             return {}
-        first = gather.spot(segments.first_chunk, segments.first_start)
-        return {
-            field.name.removeprefix("extra/"): gather.pick(field.name, first)
-            for field in self._fields.state
-        }
+        first = reader.refs(segments.first_chunk, segments.first_start)
+        return {field.key: reader.pick(field.name, first) for field in self._fields.state}
 
-    def _ids(self, table: ChunkIndex, chosen: Drawn, segments: Segments) -> np.ndarray:
+    def _ids(self, table: ChunkIndex, drawn: Drawn, segments: Segments) -> np.ndarray:
         """The ids of the rows that the items begin with."""
         index, row = segments.first_chunk, segments.first_start
         records, borders = table.records, self.window.borders
         if self.window.burn_in or borders == "pad_before":
             is_across = borders == "cross"
-            index, row, _ = chunk_of(table, chosen.chunk, chosen.start, is_across)
+            index, row, _ = chunk_of(table, drawn.chunk, drawn.start, is_across)
         ids: np.ndarray = records["row_id"][index] + row
         return ids
 
@@ -279,11 +279,6 @@ class SequenceSampler:
         first = table.records["first_row"][segments.chunk] + segments.start
         rows = spread(first, segments, np.full(mask.size, -1))
         return rows.reshape(mask.shape)
-
-
-def _is_arriving(name: str) -> bool:
-    """Whether a field comes with the observation rather than with the action."""
-    return name.split("/")[0] not in ("action", "extra")
 
 
 def _cut(leaves: Mapping[str, np.ndarray], first: int, stop: int) -> dict[str, np.ndarray]:
@@ -324,7 +319,7 @@ class Window(NamedTuple):
         return (1 if is_padded else self.length) + self.shift
 
     def kinds(self, stride: int = 1) -> ItemKinds:
-        """The families of such sequences.
+        """The kinds of such sequences.
 
         Args:
             stride: Distance of the first rows.
@@ -349,22 +344,22 @@ class Window(NamedTuple):
             newest if self.borders == "inside" else None,
         )
 
-    def runs(self, table: ChunkIndex, chosen: Drawn, frames: int) -> Runs:
+    def runs(self, table: ChunkIndex, drawn: Drawn, frames: int) -> Runs:
         """The rows of sequences that were drawn, each for its place in ``[B, frames + rows]``.
 
         Args:
             table: The index of what is stored.
-            chosen: The sequences.
+            drawn: The sequences.
             frames: Rows before the first one that are wanted too, as far as they are there.
         """
         is_across = self.borders == "cross"
-        first = last = chosen.start
+        first = last = drawn.start
         if self.borders == "pad_before":
             last = first + self._item - 1
             first = np.maximum(last - (self.length + self.shift) + 1, 0)
         else:
             last = first + self.length + self.shift - 1
-        index, place, records = chunk_of(table, chosen.chunk, last, is_across)
+        index, place, records = chunk_of(table, drawn.chunk, last, is_across)
         last = records["stream_row" if is_across else "first_row"] + place
         begin = np.maximum(first - (self.burn_in + frames), 0)
         if is_across:
@@ -457,7 +452,7 @@ class EpisodeSampler:
         self._of_length(1)
 
     def kinds(self, stride: int = 1) -> ItemKinds:
-        """The families of its items: episodes of which there is a row, or a transition."""
+        """The kinds of its items: episodes with at least one row, or one transition."""
         del stride
         rows = 1 + self._shift
         return ItemKinds(
@@ -479,7 +474,7 @@ class EpisodeSampler:
         return {}
 
     def plan(
-        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
+        self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> EpisodePlan:
         """Find the rows and take those of small fields; the storage's lock is held.
 
@@ -487,13 +482,13 @@ class EpisodeSampler:
             DamagedChunk: Stored bytes are not what was written.
             MemoryError: The batch would not fit in the memory that is free.
         """
-        records = table.at(chosen.chunk)
-        rows = records["first_row"] + records["rows"] - chosen.start
+        records = table.at(drawn.chunk)
+        rows = records["first_row"] + records["rows"] - drawn.start
         most = int(rows.max()) * len(rows) * self._spec.row_bytes
         check_free_memory(most, f"a batch of {len(rows)} episodes")
         sampler = self._of_length(int(rows.max()) - self._shift)
-        memory = sampler.memory(len(chosen.start), None)
-        return EpisodePlan(sampler, sampler.plan(gather, table, chosen, memory))
+        memory = sampler.memory(len(drawn.start), None)
+        return EpisodePlan(sampler, sampler.plan(reader, table, drawn, memory))
 
     def finish(self, plan: EpisodePlan, weights: np.ndarray) -> Batch:
         """Make the batch of a plan of which all was copied."""

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 where it is needed, and models told apart."""
+"""Models of Stable-Baselines3: loading, checks, spaces, tensors, and progress."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def check_off_policy(model: Any, wanted_for: str) -> None:
 
 
 class DeviceTensors:
-    """StepLoop arrays, and dicts of them, into tensors; on the CPU they share the arrays' memory.
+    """Turns arrays, and dicts of them, into tensors; on the CPU they share the arrays' memory.
 
     That is what `ToTensors` does for batches of any form, in a tenth of the time.
 
@@ -293,11 +293,11 @@ def _kind(value: object) -> str:
 
 
 def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -> None:
-    """Tell a model that envs took steps for it, as its own ``learn`` would note them.
+    """Count env steps for a model, as its own ``learn`` would.
 
     ``num_timesteps`` grows, and with it the progress that schedules of the learning rate, the
     clip range and the exploration rate follow. DQN's exploration rate and target network are
-    brought up to date as often as if SB3 had taken the steps; `to_sb3_rollout` calls this itself.
+    updated as often as if SB3 had taken the steps; `to_sb3_rollout` calls this itself.
 
     Args:
         model: A model of Stable-Baselines3.
@@ -341,7 +341,7 @@ def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -
 
 
 def start_logging(model: Any) -> None:
-    """Give a model what its ``train`` and ``dump_logs`` write to, unless ``learn`` has done so."""
+    """Set up the logger and episode statistics of a model, unless ``learn`` has done so."""
     if not hasattr(model, "_logger"):
         utils = load_sb3("common.utils", "a bridge to Stable-Baselines3")
         # Not set_logger: that counts as the user's own, which learn() would not replace.
@@ -354,6 +354,6 @@ def start_logging(model: Any) -> None:
 
 
 def note_episodes(model: Any, returns: Sequence[float], lengths: Sequence[int]) -> None:
-    """Add ended episodes to what ``dump_logs`` shows the means of."""
+    """Add ended episodes to the statistics for ``dump_logs``."""
     for total, length in zip(returns, lengths, strict=True):
         model.ep_info_buffer.append({"r": total, "l": length, "t": 0.0})

@@ -29,33 +29,33 @@ _RAW_ACTION = "raw_action"  # what the log-probability of a clipped action belon
 def to_sb3_rollout(
     rollout: Rollout, model: Any, *, ask_model: bool = False, total_steps: int | None = None
 ) -> Any:
-    """Put a rollout in place of a model's ``rollout_buffer``, so that ``model.train()`` can follow.
+    """Replace a model's ``rollout_buffer`` by a rollout, ready for ``model.train()``.
 
-    The buffer holds what the model's own ``collect_rollouts`` would have put there: advantages are
-    worked out by SB3 itself, and where an episode was truncated or cut ``gamma`` times the value of
+    The buffer holds the same as after the model's own ``collect_rollouts``: advantages are computed
+    by SB3 itself, and where an episode was truncated or cut ``gamma`` times the value of
     its true last observation is added to the reward. Rows from which no step was taken (those in
     which a NEXT_STEP env resets) are left out; the buffer then has one column with the other rows.
 
-    The model counts the steps, too, and what its ``dump_logs`` shows of ended episodes. It may be
-    made with any number of envs: they are not stepped.
+    The model's step counter and its statistics of ended episodes for ``dump_logs`` are updated. Its
+    number of envs does not matter: they are not stepped.
 
     Args:
         rollout: Gathered with `sb3_policy`, or with a policy whose extras are ``"value"`` and
             ``"log_prob"`` [T, N] float32, and ``"raw_action"`` where it clips its actions. The
             buffer shares the observations until it is trained on, where every row has a step.
         model: A PPO or A2C of Stable-Baselines3 with ``n_steps`` equal to the rollout's.
-        ask_model: Work values and log-probabilities out anew, by the model as it is now: right as
-            long as it was not trained since the rollout was gathered. By default those are taken
-            that the policy gave.
-        total_steps: Env steps of the whole training, by which schedules of the model go; None
-            leaves its progress as it is.
+        ask_model: Compute values and log-probabilities with the model as it is now; correct only if
+            it was not trained since the rollout was collected. By default the policy's extras are
+            used.
+        total_steps: Env steps of the whole training, for the model's schedules; None
+            leaves its progress unchanged.
 
     Returns:
         The new ``model.rollout_buffer``: SB3's ``RolloutBuffer`` or ``DictRolloutBuffer``, full.
 
     Raises:
         ImportError: Stable-Baselines3 is not installed, or too old.
-        TypeError: It is no rollout, or the model learns otherwise, or has a recurrent state.
+        TypeError: It is not a Rollout, or the model is off-policy or recurrent.
         ValueError: Observations, actions or ``n_steps`` are not the model's, values are missing, or
             no step was taken; nothing was changed.
 
@@ -141,7 +141,7 @@ def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
         action = form.fit(raw, 2, name=f"extra {_RAW_ACTION!r}")
     flags = Flags(rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, mask)
     flags.check_ends(rollout.bootstrap)
-    check_finite("reward", rollout.reward, mask, "mend the env, or the rollout's reward")
+    check_finite("reward", rollout.reward, mask, "correct the env, or the rollout's reward")
     found = _values_by_model(rollout, model, action) if ask_model else _values_by_policy(rollout)
     reward, last_value = _bootstrapped(rollout, flags, found, model.gamma)
     episode_start = rollout.is_first.astype(np.float32)
@@ -246,7 +246,7 @@ _NAME = "to_sb3_rollout"
 
 
 class _RowValues(NamedTuple):
-    """What a model thought of a rollout.
+    """A model's values and log-probabilities of a rollout.
 
     Args:
         value: [T, N] float32: V of each row's observation.
@@ -260,7 +260,7 @@ class _RowValues(NamedTuple):
 
 
 def _values_by_policy(rollout: Rollout) -> _RowValues:
-    """What the policy gave while the rollout was gathered.
+    """Values and log-probabilities from the policy's extras.
 
     Raises:
         ValueError: Something is missing, not float32, or not finite.
@@ -271,7 +271,7 @@ def _values_by_policy(rollout: Rollout) -> _RowValues:
         if array is None:
             names = ", ".join(map(repr, rollout.extras)) or "none"
             raise ValueError(
-                f"{_NAME}: expected the extra {name!r} beside the rows, got extras {names}; "
+                f"{_NAME}: expected the extra {name!r}, got extras {names}; "
                 f"collect with sb3_policy(model), or pass ask_model=True"
             )
         if array.shape != rollout.mask.shape or array.dtype != np.float32:
@@ -279,7 +279,7 @@ def _values_by_policy(rollout: Rollout) -> _RowValues:
                 f"extra {name!r}: expected float32 {rollout.mask.shape}, as Stable-Baselines3 "
                 f"keeps it, got {array.dtype} {array.shape}; convert it in the policy"
             )
-        check_finite(f"extra {name!r}", array, rollout.mask, "see what the policy computed")
+        check_finite(f"extra {name!r}", array, rollout.mask, "check the policy's computation")
         found.append(array)
     behind = bootstrap_values(rollout.bootstrap, None)
     if len(behind) and behind.dtype != np.float32:
@@ -291,7 +291,7 @@ def _values_by_policy(rollout: Rollout) -> _RowValues:
 
 
 def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowValues:
-    """What the model thinks now; a row of all envs at a time, as SB3 does.
+    """Values and log-probabilities of the model as it is now, one row of all envs at a time.
 
     Args:
         rollout: The rows.

@@ -1,4 +1,4 @@
-"""Batches and rollouts as TensorDicts, with the keys, shapes and dtypes that TorchRL takes."""
+"""Batches and rollouts as TensorDicts, with the keys, shapes and dtypes of TorchRL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def to_tensordict(
     time_major: bool = False,
     device: object = None,
 ) -> Any:
-    """What was drawn or collected, as a TensorDict that TorchRL's losses take.
+    """Convert a batch or rollout to a TensorDict for TorchRL's losses.
 
     =====================  ==========================  =============================================
     of                     batch size                  beside observation, action and ``"next"``
@@ -63,8 +63,7 @@ def to_tensordict(
     ``"next"``; nested observations below ``"observation"``. A cut counts as a truncation, as
     TorchRL knows no cuts, and is marked as ``("next", "cut")`` too.
 
-    Tensors share the arrays' memory where they can: those of a batch drawn with ``out=`` mean
-    nothing after the next draw.
+    Tensors share the arrays' memory where possible: a later draw with ``out=`` overwrites them.
 
     Args:
         data: Sequences and episodes drawn with ``align="transition"``.
@@ -72,8 +71,8 @@ def to_tensordict(
             ``action_space="one_hot"`` wants them; else they are ``[...]`` int64.
         rows: Of a rollout: ``"steps"`` gives the M rows with a step, env after env; ``"grid"`` all
             rows ``[N, T]``, for recurrent policies: leave out of the loss those that
-            ``("collector", "mask")`` is False for. Either way ``("next", "done")`` is set where
-            GAE must not look further, and behind every row stands what really followed on it.
+            have ``("collector", "mask")`` False. Either way ``("next", "done")`` is set where
+            GAE must stop, and every row has its true next observation.
         time_major: The batch was drawn with ``time_major=True``.
         device: Where torch puts the tensors; None leaves them on the CPU.
 
@@ -83,8 +82,8 @@ def to_tensordict(
 
     Raises:
         ImportError: TensorDict is not installed, or too old.
-        ValueError: Something is missing, or cannot be told apart under its key.
-        TypeError: It is nothing of the kind.
+        ValueError: A field is missing, or two have the same key.
+        TypeError: ``data`` has another type.
 
     Example:
         >>> import stepwell as sw
@@ -237,7 +236,7 @@ def _minibatch_columns(rows: Minibatch) -> Keyed:
 
 
 def _steps(batch: Batch | TransitionBatch, ends: Mapping[str, np.ndarray], more: Keyed) -> Keyed:
-    """What every step has, whichever way it was drawn."""
+    """The keys that transitions and sequences share."""
     for name in ("observation", "next_observation", "action", "reward"):
         if getattr(batch, name) is None:
             raise ValueError(
@@ -354,12 +353,12 @@ def _rollout_columns(rollout: Rollout, rows: str) -> tuple[Keyed, tuple[int, ...
 
 
 def _grid(rollout: Rollout) -> Keyed:
-    """All rows, ``[T, N, ...]``; those without a step are whole episodes of no worth."""
+    """All rows, ``[T, N, ...]``; rows without a step are episodes of one step with reward 0."""
     mask = rollout.mask
     stopped = rollout.truncated | rollout.cut
     terminated = rollout.terminated | ~mask
     done = terminated | stopped
-    # Nothing is to be added up over the rollout's end, from where the episode goes on.
+    # GAE must stop at the rollout's end, even where the episode continues.
     cut = rollout.cut.copy()
     cut[-1] |= ~done[-1]
     truncated, done = stopped | cut, done | cut
@@ -386,13 +385,13 @@ def _grid(rollout: Rollout) -> Keyed:
 
 
 def _blank(rows: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Rows [T, N, ...] with zeros where no step was taken: what stands there may be no number."""
+    """Rows [T, N, ...] with zeros where no step was taken: they may hold nan."""
     shown = mask.reshape(*mask.shape, *(1 for _ in rows.shape[2:]))
     return np.where(shown, rows, np.zeros((), rows.dtype))
 
 
 def _next_values(rollout: Rollout) -> list[tuple[Key, np.ndarray]]:
-    """The value of what followed, where the policy told it: GAE then needs no network."""
+    """The values of next observations, where the policy returned them; GAE uses them."""
     bootstrap, value = rollout.bootstrap, rollout.extras.get("value")
     is_known = bootstrap.value is not None or not len(bootstrap.step)
     if value is None or value.ndim != 2 or not is_known:

@@ -171,9 +171,9 @@ def test_arrays_that_are_views_are_gathered_too() -> None:
 def test_sizes_and_epochs_are_whole_numbers_from_1_on(number: Any) -> None:
     rollout = plain()
     for name, draw in (("batch_size", rollout.minibatches), ("batch_size", rollout.sequences)):
-        with pytest.raises(ValueError, match=f"{name}: expected a whole number >= 1, got {number}"):
+        with pytest.raises(ValueError, match=f"{name}.*got {number}"):
             draw(number)
-        with pytest.raises(ValueError, match=f"epochs: expected a whole number >= 1, got {number}"):
+        with pytest.raises(ValueError, match=f"epochs.*got {number}"):
             draw(2, number)
 
 
@@ -202,7 +202,7 @@ def test_options_that_do_not_go_together_are_refused_at_once() -> None:
             draw(2, to="jax")
         with pytest.raises(ValueError, match="device: expected None with to='numpy', got 'cpu'"):
             draw(2, device="cpu")
-        with pytest.raises(TypeError, match="rng: expected a numpy Generator, got 0; "):
+        with pytest.raises(TypeError, match=r"rng.*got 0; "):
             draw(2, rng=0)
 
 

@@ -267,7 +267,7 @@ def test_small_fields_are_the_same_where_there_is_no_room_to_keep_them_decoded(
     assert_same(copies(drawn(played, request_, 5)), kept)
     sampler = played.replay._sampler
     assert sampler is not None
-    assert sampler._gather._columns.nbytes == 0
+    assert sampler._rows._columns.nbytes == 0
 
 
 def test_a_batch_is_shown_in_one_line(played: Played) -> None:

@@ -124,7 +124,7 @@ def test_dreamers_train_ratio_counts_rows() -> None:
     ratio = ReplayRatio.from_train_ratio(512, batch_size=16, length=64, start=0)
     assert [ratio(1), ratio(2), ratio(4)] == [0, 1, 1]
     assert ReplayRatio.from_train_ratio(32, batch_size=16, length=64).ratio == Fraction(1, 32)
-    with pytest.raises(ValueError, match="length: expected a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"length.*got 0"):
         ReplayRatio.from_train_ratio(512, batch_size=16, length=0)
 
 
