@@ -165,7 +165,7 @@ class EpisodeBuffer:
             reward: [n] numbers: the rewards of the actions.
             next_observation: ``[n, ...]``: the result of the actions; where an episode ended, its
                 true last observation. None where it is not known yet: the env's next `observation`
-                is then taken for it.
+                is used.
             terminated: [n] bool: the MDP ended with the transition.
             truncated: [n] bool: a time limit ended the episode with the transition.
             env_ids: [n] indices of the envs, each at most once; all N in order when None. An int is
@@ -735,7 +735,7 @@ class _StackCheck:
 
 
 def _moved_on(now: np.ndarray, before: np.ndarray) -> bool:
-    """Whether each stack begins with the last k - 1 frames of the one before."""
+    """True if each stack begins with the last k - 1 frames of the one before."""
     return bool((now[:, :-1] == before[:, 1:]).all())
 
 

@@ -290,7 +290,7 @@ def as_declared(
     """A value as an array of exactly this dtype and shape.
 
     Whole numbers and bools go into any dtype that keeps them all; floats only into floats, where
-    they may be rounded, for the buffers that are stood in for declare float32. Something that is
+    they may be rounded, because the original buffers declare float32. Something that is
     one number fits ``()`` and ``(1,)``.
 
     Args:
@@ -371,15 +371,15 @@ def _is_kept(array: np.ndarray, dtype: np.dtype[np.generic]) -> bool:
 
 
 def ended_by(name: str, done: object, *, truncated: bool) -> tuple[bool, bool]:
-    """Whether a step terminated its episode, and whether the clock ended it.
+    """Split a done flag: the step terminated its episode; a time limit ended it.
 
     Args:
         name: What the caller knows the flag by.
         done: True where the episode is over, for whichever reason: a bool, 0 or 1.
-        truncated: It was the clock.
+        truncated: A time limit ended the episode.
 
     Raises:
-        ValueError: The flag is neither, or the clock ended an episode that goes on.
+        ValueError: The flag is neither, or a time limit ended an episode that is not done.
 
     Example:
         >>> ended_by("done", 1.0, truncated=False), ended_by("done", True, truncated=True)
