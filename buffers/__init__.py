@@ -8,7 +8,7 @@ if __name__ != "stepwell.buffers":  # would hold every class a second time
 from stepwell import lazy_names
 from stepwell.buffers.digest import Digest
 from stepwell.buffers.episode import Chunk, End, Episode
-from stepwell.buffers.episode_buffer import EpisodeBuffer
+from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
 from stepwell.buffers.errors import (
     LimiterClosed,
     NotEnoughData,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers.storage.disk.verify import VerifyReport, verify
 
 __all__ = [
+    "OBSERVED",
     "Batch",
     "Bootstrap",
     "Chunk",

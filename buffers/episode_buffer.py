@@ -39,6 +39,9 @@ class EpisodeBuffer:
             another.
         next_episode: Id of the first episode that begins here.
 
+    Attributes:
+        num_envs: Number of envs N.
+
     Example:
         >>> import gymnasium as gym
         >>> from stepwell.buffers import SequenceReplayBuffer, Spec
@@ -76,6 +79,7 @@ class EpisodeBuffer:
             raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
         if chunk_rows is not None and chunk_rows < 1:
             raise ValueError(f"chunk_rows: expected a whole number >= 1, got {chunk_rows}")
+        self.num_envs = num_envs
         self._spec = spec
         columns = {field.name: _Column.of(field) for field in spec.fields}
         self._columns = columns
@@ -95,11 +99,13 @@ class EpisodeBuffer:
             for field in spec.fields
         }
         self._is_observed = self._rows.get(OBSERVED.name)
-        # The arrays of a Spec with these four fields alone, for `_add_one`.
-        self._plain: tuple[np.ndarray, ...] | None = None
+        # The arrays of a Spec with these four fields alone, for `add_next`.
+        self._plain: Any = None
         four = (spec.observation, spec.action, "reward", OBSERVED.name)
-        if len(spec.fields) == len(four) and all(name in self._rows for name in four):
-            self._plain = tuple(self._rows[str(name)] for name in four)
+        if len(spec.fields) == len(four) and all(type(name) is str for name in four):
+            arrays = [self._rows.get(str(name)) for name in four]
+            shapes = [each.shape[1:] for each in arrays if each is not None]
+            self._plain = (*arrays, *shapes[:2]) if len(shapes) == len(four) else None
         self._stacks = {
             field.name: _StackCheck(field, num_envs) for field in spec.fields if field.stack > 1
         }
@@ -117,11 +123,6 @@ class EpisodeBuffer:
         self._started = [0] * num_envs
         self._taken: list[int] = []
         self.next_episode = next_episode
-
-    @property
-    def num_envs(self) -> int:
-        """Number of envs N."""
-        return len(self._all)
 
     @property
     def is_due(self) -> bool:
@@ -164,7 +165,7 @@ class EpisodeBuffer:
             reward: [n] numbers: the rewards of the actions.
             next_observation: ``[n, ...]``: the result of the actions; where an episode ended, its
                 true last observation. None where it is not known yet: the env's next `observation`
-                is then taken for it.
+                is used.
             terminated: [n] bool: the MDP ended with the transition.
             truncated: [n] bool: a time limit ended the episode with the transition.
             env_ids: [n] indices of the envs, each at most once; all N in order when None. An int is
@@ -183,14 +184,6 @@ class EpisodeBuffer:
         """
         if self._taken:
             self._release()
-        if (
-            next_observation is None
-            and terminated is False
-            and truncated is False
-            and type(env_ids) is int
-            and self._add_one(env_ids, observation, action, reward)
-        ):
-            return
         lead: tuple[int, ...] = ()
         if type(env_ids) is int or isinstance(env_ids, np.integer):
             envs: Any = int(env_ids)
@@ -257,6 +250,53 @@ class EpisodeBuffer:
             self._end(env, End.TERMINATED)
         for env in _those(envs, is_truncated):
             self._end(env, End.TRUNCATED)
+
+    def add_next(self, env: int, observation: object, action: object, reward: object) -> bool:
+        """Do what `add` does most often for one env, in a quarter of the time.
+
+        That is a transition that continues an episode and does not end it, whose next observation
+        is not known yet, as was that of the one before; in a Spec of an observation, an action, the
+        reward and `OBSERVED`; before the env has ``chunk_rows`` rows.
+
+        Args:
+            env: Index of the env.
+            observation: An array of exactly the Spec's dtype and shape, ``[...]``.
+            action: The same.
+            reward: A float.
+
+        Returns:
+            False, with nothing done, where it is any other case: call `add`.
+        """
+        if self._taken:
+            self._release()
+        if (
+            self._plain is None
+            or type(observation) is not np.ndarray
+            or type(action) is not np.ndarray
+            or type(reward) is not float
+            or not 0 <= env < self.num_envs
+            or not self._unobserved[env]
+        ):
+            return False
+        observations, actions, rewards, observed, shape, action_shape = self._plain
+        cursor = self._cursor.item(env)
+        if (
+            cursor >= self._chunk_rows
+            or observation.shape != shape
+            or action.shape != action_shape
+            or observation.dtype != observations.dtype
+            or action.dtype != actions.dtype
+        ):
+            return False
+        place = env * self._room + cursor
+        observations[place - 1] = observation
+        observed[place - 1] = True
+        actions[place - 1] = action
+        rewards[place] = reward
+        self._cursor[env] = cursor + 1
+        self._is_given[env] = False
+        self._until_due -= 1
+        return True
 
     def observe(
         self,
@@ -409,41 +449,6 @@ class EpisodeBuffer:
                 self._cursor[env] -= 1
             self._open[env] = None
             self._pending[env] = self._unobserved[env] = False
-
-    def _add_one(self, env: int, observation: Any, action: Any, reward: Any) -> bool:
-        """Do in a quarter of the time what `add` does most often when it gets one env at a time.
-
-        Returns:
-            False, with nothing done, where it is another case.
-        """
-        if (
-            self._plain is None
-            or type(observation) is not np.ndarray
-            or type(action) is not np.ndarray
-            or type(reward) is not float
-            or not 0 <= env < len(self._all)
-            or not self._unobserved[env]
-        ):
-            return False
-        cursor = self._cursor.item(env)
-        observations, actions, rewards, observed = self._plain
-        if (
-            cursor > self._chunk_rows
-            or observation.shape != observations.shape[1:]
-            or action.shape != actions.shape[1:]
-            or observation.dtype != observations.dtype
-            or action.dtype != actions.dtype
-        ):
-            return False
-        place = env * self._room + cursor
-        observations[place - 1] = observation
-        observed[place - 1] = True
-        actions[place - 1] = action
-        rewards[place] = reward
-        self._cursor[env] = cursor + 1
-        self._is_given[env] = False
-        self._until_due -= 1
-        return True
 
     def _begin(self, env: int, metadata: Mapping[str, object]) -> None:
         if self._open[env] is not None:
@@ -622,7 +627,8 @@ class EpisodeBuffer:
                 )
 
     def _check_room(self, envs: Any) -> None:
-        most = int(self._cursor[envs].max())
+        is_one = type(envs) is int
+        most: int = self._cursor.item(envs) if is_one else int(self._cursor[envs].max())
         if most > self._chunk_rows:
             raise ValueError(
                 f"expected at most {self._chunk_rows} rows of an env that were not taken, got "
@@ -730,7 +736,7 @@ class _StackCheck:
 
 
 def _moved_on(now: np.ndarray, before: np.ndarray) -> bool:
-    """Whether each stack begins with the last k - 1 frames of the one before."""
+    """True if each stack begins with the last k - 1 frames of the one before."""
     return bool((now[:, :-1] == before[:, 1:]).all())
 
 

@@ -28,7 +28,7 @@ __all__ = ["MISSING", "Borders", "Episode", "Memory", "ReplayBuffer"]
 _UNCHANGING = (int, float, str, bytes, np.generic, type(None))
 
 Borders: TypeAlias = Literal["inside", "cross"]
-"""What a sequence does at the end of an episode: it ends there, or goes on with the next one."""
+"""Limits of a sequence: ``"inside"`` one episode, or ``"cross"`` into the env's next one."""
 
 
 class ReplayBuffer:
@@ -43,16 +43,15 @@ class ReplayBuffer:
         action_size: Length A of an action.
         seq_len: Steps in a sequence, L.
         batch_size: Sequences in a batch, B.
-        borders: ``"inside"``: a sequence lies in one episode. ``"cross"``: it goes on with the next
-            episode of its env. The observation that an episode ended with is a row of it, too,
-            where it was not given the one before again; nothing was chosen from it (action 0,
-            reward 0), and its terminal is 1, so that a model that begins anew behind a terminal
-            begins anew with the next reset. ``batch.mask`` is False there, and ``batch.is_first``
-            marks the resets.
+        borders: ``"inside"``: a sequence lies in one episode. ``"cross"``: it continues with the
+            next episode of its env. The last observation of an episode is then a row as well (if it
+            was not given, the one before is repeated): its action and reward are 0, and its
+            terminal is 1, so that a model that resets its state after a terminal does so at the
+            next reset. ``batch.mask`` is False there, and ``batch.is_first`` marks the resets.
         path: Folder of the store, continued if there is one; None keeps everything in RAM.
         num_envs: Number of envs N.
         seed: Seed of all draws; None draws one from the system.
-        codec: How images are kept: ``"zstd"`` (in a folder, unless told) or ``"raw"`` (in RAM).
+        codec: How images are kept: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
         one_hot: Actions are given as numbers from 0 to A - 1.
 
     Raises:
@@ -106,7 +105,7 @@ class ReplayBuffer:
             codec=codec,
         )
         self.replay: SequenceReplayBuffer = replay
-        """What is beneath: everything that Stepwell can do with stored steps."""
+        """The underlying replay, which holds the steps and has more ways to draw them."""
 
     @property
     def steps(self) -> int:
@@ -120,7 +119,7 @@ class ReplayBuffer:
 
     @property
     def idx(self) -> int:
-        """Where a ring of ``size`` steps would be written next."""
+        """The place that a ring of ``size`` steps would write to next."""
         return self.steps % self.size
 
     @property
@@ -139,20 +138,20 @@ class ReplayBuffer:
         truncated: bool = False,
         final_obs: Mapping[str, object] | None = None,
     ) -> None:
-        """Take up a step; everything is copied.
+        """Add a step; everything is copied.
 
         Args:
             obs: Under ``"image"`` what the action was chosen from, uint8 ``[*obs_shape]``.
             ac: The action, float32 [A]; with ``one_hot`` its number.
-            rew: What the action brought.
+            rew: The reward of the action.
             done: The episode ended with it, terminated or truncated.
             env: Index of the env.
-            truncated: It was the clock that ended it; ``done`` is True then, too.
+            truncated: A time limit ended it; ``done`` is True then, too.
             final_obs: With the last step of an episode: what it ended with, like ``obs``.
 
         Raises:
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
-                hold, a flag that is none. Nothing was taken up.
+                hold, a flag that is none. Nothing was added.
         """
         terminated, is_truncated = ended_by("done", done, truncated=truncated)
         self._writer.add(
@@ -173,8 +172,8 @@ class ReplayBuffer:
 
         Returns:
             Observations uint8 ``[L, B, *obs_shape]``, actions float32 [L, B, A], and float32 [L, B]
-            rewards and terminals: what the actions brought, 1 where the episode ended with it. All
-            are the caller's own, and contiguous. The tuple's ``batch`` tells the rest, time first
+            rewards of the actions and terminals: 1 where the episode ended with the action. All
+            are the caller's own, and contiguous. The tuple's ``batch`` has the rest, time first
             as well.
 
         Raises:
@@ -234,7 +233,7 @@ class Missing(enum.Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""What an info column holds for an observation that came without that key."""
+"""The value of an info column for an observation without that key."""
 
 
 # Any: whatever the caller puts in comes out again.
@@ -245,7 +244,7 @@ class Memory(Sequence[tuple[Any, ...]]):
 
     Args:
         capacity: Tuples to keep.
-        seed: Seed of its own generator; None draws one from the system.
+        seed: Seed of the generator of draws; None takes one from the system.
 
     Raises:
         ValueError: ``capacity`` is no whole number >= 1.
@@ -378,12 +377,12 @@ class Episode:
         terminal: Any,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take up a step; either all of it or, where something is wrong, nothing.
+        """Add a step; if something is wrong, nothing is added.
 
         Args:
             action: What was done.
             observation: What it led to.
-            reward: What it brought.
+            reward: The reward of the action.
             terminal: The episode ended with it.
             info: Facts that came with the observation; columns that are not in it get `MISSING`.
 

@@ -37,7 +37,7 @@ _MADE_BY = "fishyrl"
 _FEW_ROWS = 32
 _FLAGS = ("terminations", "truncations")
 FLAGS = ("is_first", "is_last", "cut", "mask")
-"""What can be asked for beside the columns."""
+"""Flags that `sample` can return with the columns."""
 
 _PER_ENV = ("rewards", "terminations", "truncations")
 _NEEDED = ("obs", "actions", *_PER_ENV)
@@ -49,11 +49,11 @@ _PLACE = ("episode", "stream", "first_row", "rows", "end")
 class IndependentVectorizedBuffer:
     """Takes a row of each of N envs before each step, and draws windows of rows.
 
-    A row holds what *arrived* with the observation, so ``rewards``, ``terminations`` and
-    ``truncations`` are the result of the action before, and the action chosen from it. Each env has
-    its own episodes. Draws are uniform over all windows of all envs. While less than a hundredth of
-    the rows is new, and fewer than 32 of each env, the new ones wait until there are more of them,
-    or `flush` is called.
+    A row holds an observation, the action chosen from it, and the ``rewards``, ``terminations`` and
+    ``truncations`` that the env returned with the observation: the result of the action before.
+    Each env has its own episodes. Draws are uniform over all windows of all envs. While less than a
+    hundredth of the rows is new, and fewer than 32 of each env, the new ones wait until there are
+    more of them, or `flush` is called.
 
     Args:
         num_buffers: Number of envs N.
@@ -64,7 +64,7 @@ class IndependentVectorizedBuffer:
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
         codec: How observations are kept; None: raw in RAM, images as zstd in a folder.
         autoreset_mode: That of the vector env, which says what a row with a flag is: under
-            NEXT_STEP, and where nobody resets (DISABLED), the last one of its episode; under
+            NEXT_STEP, and without autoreset (DISABLED), the last one of its episode; under
             SAME_STEP already the first one of the next, and `add` needs ``final_obs``.
 
     Raises:
@@ -111,7 +111,7 @@ class IndependentVectorizedBuffer:
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._rng = np.random.default_rng(seed)
         self._replay = new_replay(self._num_envs * self._capacity, path)
-        self._rows: ArrivalRows | None = None
+        self._rows: ExperienceColumns | None = None
         self._episodes: EpisodeBuffer | None = None
         self._is_open = np.zeros(self._num_envs, np.bool_)
         self._waiting = 0  # rows that the replay does not have yet
@@ -124,7 +124,7 @@ class IndependentVectorizedBuffer:
 
     @property
     def replay(self) -> SequenceReplayBuffer:
-        """The replay beneath."""
+        """The underlying replay."""
         return self._replay
 
     @property
@@ -150,7 +150,7 @@ class IndependentVectorizedBuffer:
         *,
         final_obs: Sequence[Any] | np.ndarray | None = None,
     ) -> None:
-        """Take up a row of every env, or of some; everything is copied.
+        """Add a row of every env, or of some; everything is copied.
 
         Args:
             experience: Arrays [N, ...] under ``obs``, ``rewards``, ``terminations``,
@@ -163,11 +163,11 @@ class IndependentVectorizedBuffer:
 
         Raises:
             ValueError: Something is not like the first time, or the final observations are missing,
-                or not wanted; nothing was taken up.
+                or not wanted; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
         self._check_final(final_obs)
-        rows = self._rows or ArrivalRows.of(experience)
+        rows = self._rows or ExperienceColumns.of(experience)
         given = rows.checked(experience, self._num_envs)
         envs = self._chosen(mask)
         if envs is not None and not len(envs):
@@ -179,7 +179,7 @@ class IndependentVectorizedBuffer:
             closing = np.flatnonzero(ended if envs is None else ended & np.isin(self._all, envs))
         if len(closing) and self._is_same_step:
             last = self._final_rows(rows, final_obs, closing)
-        episodes, values = self._settle(rows), rows.arrived(given)
+        episodes, values = self._settle(rows), rows.received(given)
         if last is None:
             self._observe(episodes, values, envs, flags if len(closing) else None)
         else:
@@ -203,16 +203,16 @@ class IndependentVectorizedBuffer:
         Args:
             batch_size: Number of windows, B >= 1.
             sequence_length: Rows in each, L >= 1.
-            borders: What a window does where an episode ends: it goes on with the env's next one
+            borders: What a window does where an episode ends: it continues with the env's next one
                 (``"cross"``), lies ``"inside"`` one, or is padded: see
                 `SequenceReplayBuffer.sample_sequences`.
-            flags: What to give beside the columns: some of ``is_first``, ``is_last``, ``cut`` and
+            flags: Flags to return with the columns: some of ``is_first``, ``is_last``, ``cut`` and
                 ``mask``.
 
         Returns:
             Arrays [B, L, ...] under the names that `add` was given, in their dtypes, and under
             those of the flags. Where only the recording stopped (another run, `load_state_dict`)
-            and the window goes on with another episode, ``truncations`` says so.
+            and the window continues with another episode, ``truncations`` is True.
 
         Raises:
             NotEnoughData: No env, or with other borders no episode, has so many rows.
@@ -248,7 +248,7 @@ class IndependentVectorizedBuffer:
         self._is_open[:] = False
 
     def reset(self) -> None:
-        """Forget all rows, and what they were; the generator goes on.
+        """Forget all rows and their columns; the generator keeps its state.
 
         Raises:
             ValueError: The rows lie in a folder.
@@ -261,7 +261,7 @@ class IndependentVectorizedBuffer:
         self._begin_with(new_replay(self._num_envs * self._capacity))
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs, in another process too; arrays and JSON-able values.
+        """The state for `load_state_dict`, in any process: arrays and JSON-able values.
 
         In RAM that is a copy of all stored rows: as many bytes as they have. In a folder the rows
         are stored for good, and the state is small.
@@ -347,9 +347,12 @@ class IndependentVectorizedBuffer:
         return None if wanted.all() else np.flatnonzero(wanted)
 
     def _final_rows(
-        self, rows: ArrivalRows, final_obs: Sequence[Any] | np.ndarray | None, ended: np.ndarray
+        self,
+        rows: ExperienceColumns,
+        final_obs: Sequence[Any] | np.ndarray | None,
+        ended: np.ndarray,
     ) -> np.ndarray:
-        """Observations [N, ...] of which those of envs whose episodes ended mean something."""
+        """Observations [N, ...]: the final ones of envs whose episodes ended, zeros elsewhere."""
         column = rows.columns["obs"]
         last = np.zeros((self._num_envs, *column.shape), column.dtype)
         for env in ended.tolist():
@@ -392,7 +395,7 @@ class IndependentVectorizedBuffer:
         self._is_open[some] = True if flags is None else ~(flags[0] | flags[1])[some]
         self._waiting += len(first)
 
-    def _settle(self, rows: ArrivalRows) -> EpisodeBuffer:
+    def _settle(self, rows: ExperienceColumns) -> EpisodeBuffer:
         """Bind the replay, the first time."""
         if self._episodes is None:
             spec = rows.spec(self._replay.path, self._codec)
@@ -425,14 +428,14 @@ class IndependentVectorizedBuffer:
                 f"{self._replay.path} holds other rows: expected those of this class, got others; "
                 f"open another folder, or read this one with SequenceReplayBuffer"
             )
-        self._settle(ArrivalRows.from_json(recipe["columns"]))
+        self._settle(ExperienceColumns.from_json(recipe["columns"]))
 
     def _load_rows(self, rows: Mapping[str, Any] | None, columns: object) -> None:
         """Replace what is here by a snapshot."""
         replay = new_replay(self._num_envs * self._capacity)
         known = None
         if rows is not None:
-            known = ArrivalRows.from_json(columns)
+            known = ExperienceColumns.from_json(columns)
             replay.bind(known.spec(None, self._codec), _facts(known))
             replay.add(chunks_of(rows))
         self._begin_with(replay)
@@ -459,8 +462,8 @@ def _without_rewards(values: Mapping[str, np.ndarray], some: np.ndarray) -> dict
     return {name: np.where(some, np.zeros_like(values[name]), values[name]) for name in names}
 
 
-def _facts(rows: ArrivalRows) -> dict[str, object]:
-    """What a store notes about the rows."""
+def _facts(rows: ExperienceColumns) -> dict[str, object]:
+    """The facts about the rows that the store keeps."""
     return {"recipe": {"made_by": _MADE_BY, "columns": rows.to_json()}}
 
 
@@ -510,7 +513,7 @@ class SequentialBuffer:
 
     @property
     def replay(self) -> SequenceReplayBuffer:
-        """The replay beneath."""
+        """The underlying replay."""
         return self._one.replay
 
     @property
@@ -529,7 +532,7 @@ class SequentialBuffer:
         return self._one.is_full
 
     def add(self, experience: Mapping[str, np.ndarray], *, final_obs: object = None) -> None:
-        """Take up a row; everything is copied.
+        """Add a row; everything is copied.
 
         Args:
             experience: Arrays [...], or numbers, by name.
@@ -537,7 +540,7 @@ class SequentialBuffer:
 
         Raises:
             ValueError: Something is not like the first time, or the final observation is missing,
-                or not wanted; nothing was taken up.
+                or not wanted; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
         values = {key: np.asarray(value)[None] for key, value in experience.items()}
@@ -630,7 +633,7 @@ class Ratio:
         if "ratio" not in state_dict:
             raise ValueError(
                 f"state_dict: expected what Ratio.state_dict gave, got {dict(state_dict)}; save it "
-                f"anew"
+                f"again"
             )
         owed = ReplayRatio(state_dict["ratio"], start=0)
         owed.load_state_dict(state_dict)
@@ -676,8 +679,10 @@ class Column(NamedTuple):
     shape: tuple[int, ...]
 
 
-class ArrivalRows:
-    """The columns of rows that are made before each step: what arrived, and what was chosen.
+class ExperienceColumns:
+    """The named columns of rows, as fields of a Spec and back.
+
+    A row is added before each step: the env's last result, and the action chosen from it.
 
     ``obs``, ``rewards``, ``terminations``, ``truncations`` and ``actions`` have their places in a
     row; other columns are stored as ``info/...``. Rewards that float32 cannot hold are stored as
@@ -781,7 +786,7 @@ class ArrivalRows:
                 )
         return found
 
-    def arrived(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def received(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The fields that come with an observation."""
         rows = {
             "observation": given["obs"],

@@ -41,14 +41,14 @@ _MOST_PLANES = 128  # of an image of OpenCV 5
 class ReplayBuffer:
     """Keeps each frame once and draws transitions between stacks of frames.
 
-    A step is a frame and what came of it: `store_frame`, then `store_effect`. It can be drawn when
+    A step is a frame and its effect: `store_frame`, then `store_effect`. It can be drawn when
     its effect and the frame that followed are there, the latter being the last frame again where
     an episode ended without one. Between the two calls `encode_recent_observation` gives the stack
     to choose an action from. Draws are uniform over all transitions whose frames are stored, none
     twice in a batch; while less than a thousandth of the transitions is new, for each env, the new
     ones wait until there are more of them (a hundredth at most), or `flush` is called.
 
-    What a frame is, the first one settles, dtype included: ``[H, W, C]``, or ``[H, W]``, which
+    The first frame determines the shape and dtype of all: ``[H, W, C]``, or ``[H, W]``, which
     counts as one channel, gives stacks ``[H, W, C * k]``, the oldest frame first, with zeros before
     the episode's start. Of ``[D]`` (the RAM of a console, a vector) only the newest is given.
 
@@ -56,7 +56,7 @@ class ReplayBuffer:
         size: Steps that are kept at least, of all envs together; up to a fifteenth more are.
         frame_history_len: Frames of a stack, k >= 1.
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
-        num_envs: Number of envs N, each with episodes of its own.
+        num_envs: Number of envs N; each has separate episodes.
         seed: Seed of the draws.
         codec: How frames are kept; None: raw in RAM, zstd in a folder.
         contiguous: Give stacks in C order. With False they are views with the frames' axis moved,
@@ -112,12 +112,12 @@ class ReplayBuffer:
 
     @property
     def replay(self) -> SequenceReplayBuffer:
-        """The replay beneath."""
+        """The underlying replay."""
         return self._replay
 
     @property
     def next_idx(self) -> int:
-        """What `store_frame` gives next."""
+        """The index that `store_frame` returns next."""
         return self._frames % self.size
 
     @property
@@ -127,7 +127,7 @@ class ReplayBuffer:
         return min(self.size, steps + len(self._pending))
 
     def store_frame(self, frame: np.ndarray, env: int = 0) -> int:
-        """Take up a copy of the frame that an env shows now.
+        """Add a copy of an env's current frame.
 
         Args:
             frame: [H, W, C], [H, W] or [D], of the dtype and shape of the first one.
@@ -138,7 +138,7 @@ class ReplayBuffer:
 
         Raises:
             ValueError: It is another kind of frame, there is no such env, or the effect of the
-                env's frame before has not come; nothing was taken up.
+                env's frame before is missing; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
         self._check_env(env)
@@ -168,12 +168,12 @@ class ReplayBuffer:
         truncated: bool = False,
         final_frame: np.ndarray | None = None,
     ) -> None:
-        """Complete the step of a frame with what was done, and what that brought.
+        """Complete the step of a frame with its action and the result.
 
         Args:
-            idx: What `store_frame` gave for the frame, which tells the env too.
+            idx: The index that `store_frame` returned for the frame; it determines the env.
             action: A whole number.
-            reward: What the action brought.
+            reward: The reward of the action.
             done: The episode is over, and nothing comes after it to learn from.
             truncated: The env's clock ended the episode, and ``final_frame`` can be learned from.
             final_frame: What the env showed at the end of the episode.
@@ -181,7 +181,7 @@ class ReplayBuffer:
         Raises:
             ValueError: No frame with this number awaits its effect, the action is no whole number,
                 or the final frame is missing, not wanted, or another kind of frame; nothing was
-                taken up.
+                added.
         """
         env = self._pending.get(idx)
         if env is None or self._settled is None:
@@ -225,7 +225,7 @@ class ReplayBuffer:
         return self._settled.with_channels(self._settled.recent[env].stack())
 
     def can_sample(self, batch_size: int) -> bool:
-        """Whether so many different transitions can be drawn."""
+        """True if so many different transitions can be drawn."""
         if self._settled is None:
             return False
         self._bring_up(batch_size)
@@ -307,7 +307,7 @@ class ReplayBuffer:
             )
 
     def _bring_up(self, batch_size: int) -> None:
-        """Take up new transitions: all where the batch could need them."""
+        """Store new transitions: all of them where the batch could need them."""
         assert self._settled is not None
         if 2 * batch_size > len(self._replay):
             self._settled.writer.flush(newest=False)
@@ -322,7 +322,7 @@ class ReplayBuffer:
         self._frames = self._settled.writer.steps
 
     def _settle(self, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> _Settled:
-        """What follows from what a frame is."""
+        """Make everything that depends on the dtype and shape of a frame."""
         if dtype.kind not in "biuf" or dtype.itemsize > 8 or not 1 <= len(shape) <= 3 or 0 in shape:
             raise ValueError(
                 f"frame: expected numbers of shape (H, W, C), (H, W) or (D,), got {dtype} {shape}; "
@@ -341,7 +341,7 @@ class ReplayBuffer:
 
 
 class _Settled(NamedTuple):
-    """What is known once the first frame is.
+    """State that depends on the dtype and shape of the first frame.
 
     Args:
         dtype: The frames'.
@@ -370,7 +370,7 @@ class _Settled(NamedTuple):
         return image
 
     def with_channels(self, shown: np.ndarray) -> np.ndarray:
-        """What is shown, where frames are not stacked and have no axis of channels: with one."""
+        """Add an axis of channels to frames that are not stacked and lack it."""
         return shown[..., None] if self.stacks is None and len(self.shape) == 2 else shown
 
 
@@ -544,7 +544,7 @@ class RecentFrames:
         return self._frames[(self._count - 1) % len(self._frames)]
 
     def push(self, frame: np.ndarray, *, is_first: bool) -> None:
-        """Take up a copy of a frame.
+        """Add a copy of a frame.
 
         Args:
             frame: As declared.

@@ -1,4 +1,4 @@
-"""What Dreamer's and IRIS's buffers are made of: a ring of steps that begin with an image."""
+"""A ring of steps that begin with an image, for the buffers of Dreamer and IRIS."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def image_ring(
     seed: int | None,
     codec: Codec | None,
 ) -> tuple[SequenceReplayBuffer, TransitionWriter]:
-    """A replay of uint8 images and float32 actions, and what writes into it.
+    """A replay of uint8 images and float32 actions, and its writer.
 
     Args:
         size: Steps to keep.
@@ -104,7 +104,7 @@ class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
 
 
 class TooFew(NotEnoughData, ValueError):
-    """There is less than was asked for; a ValueError, too, where old callers expect one."""
+    """Fewer steps than requested; also a ValueError, which callers of the originals expect."""
 
 
 def shortage(replay: SequenceReplayBuffer, length: int, *, is_across: bool) -> NotEnoughData:
@@ -112,7 +112,7 @@ def shortage(replay: SequenceReplayBuffer, length: int, *, is_across: bool) -> N
 
     Args:
         replay: What was drawn from.
-        length: Steps that were asked for.
+        length: Steps in the requested sequence.
         is_across: Sequences go on with the next episode.
     """
     records = replay.storage.table.records

@@ -42,17 +42,17 @@ _REAL = np.dtype(np.float64)
 _NOT_ADDED = int(End.TERMINATED | End.TRUNCATED | End.PENDING)
 
 Borders: TypeAlias = Literal["inside", "pad_after"]
-"""Whether a sequence lies in one episode, or may begin so late that its rest is padding."""
+"""Limits of a sequence: ``"inside"`` one episode, or padded behind its end."""
 
 Final: TypeAlias = Literal["repeat", "required"]
-"""What stands for an episode's last observation where it was not given."""
+"""The substitute for an episode's last observation that was not given."""
 
 
 class IRISReplayBuffer:
     """Keeps the newest steps of one env or more, and draws sequences of them.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. The newest
-    step of an episode that goes on can be drawn once the next one has brought its observation.
+    step of an open episode can be drawn once the next one is added, with its observation.
     Draws may leave out the newest steps: up to a thousandth of all for each env, a hundredth at
     most.
 
@@ -72,7 +72,7 @@ class IRISReplayBuffer:
         path: Folder of the store, continued if there is one; None keeps everything in RAM.
         num_envs: Number of envs N.
         seed: Seed of all draws; None draws one from the system.
-        codec: How images are kept: ``"zstd"`` (in a folder, unless told) or ``"raw"`` (in RAM).
+        codec: How images are kept: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
         one_hot: Actions are given as numbers from 0 to A - 1.
 
     Raises:
@@ -131,7 +131,7 @@ class IRISReplayBuffer:
             codec=codec,
         )
         self.replay: SequenceReplayBuffer = replay
-        """What is beneath: everything that Stepwell can do with stored steps."""
+        """The underlying replay, which holds the steps and has more ways to draw them."""
         self.observations = ObservationsByAge(replay, self._writer, size)
         """The newest observations that were added, the oldest first; indexing makes copies."""
         self._rng = np.random.default_rng(None if seed is None else (seed, 1))
@@ -148,7 +148,7 @@ class IRISReplayBuffer:
 
     @property
     def idx(self) -> int:
-        """Where a ring of ``size`` steps would be written next."""
+        """The place that a ring of ``size`` steps would write to next."""
         return self.steps % self.size
 
     @property
@@ -176,20 +176,20 @@ class IRISReplayBuffer:
         truncated: bool = False,
         final_obs: object = None,
     ) -> None:
-        """Take up a step; everything is copied.
+        """Add a step; everything is copied.
 
         Args:
             obs: What the action was chosen from, uint8 (C, H, W).
             action: float32 (A,); with ``one_hot`` its number.
-            reward: What the action brought.
+            reward: The reward of the action.
             terminal: The episode ended with it, terminated or truncated.
             env: Index of the env.
-            truncated: It was the clock that ended it; ``terminal`` is True then, too.
+            truncated: A time limit ended it; ``terminal`` is True then, too.
             final_obs: With the last step of an episode: what it ended with, like ``obs``.
 
         Raises:
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
-                hold, a flag that is none; or ``final_obs`` is required. Nothing was taken up.
+                hold, a flag that is none; or ``final_obs`` is required. Nothing was added.
         """
         terminated, is_truncated = ended_by("terminal", terminal, truncated=truncated)
         if self._is_final_required:
@@ -239,8 +239,8 @@ class IRISReplayBuffer:
 
         Returns:
             Observations uint8 ``[B, L + 1, C, H, W]``, actions float32 [B, L, A], and float32
-            [B, L] rewards and terminals: what the actions brought, 1 where the episode ended with
-            it. All are the caller's own. The tuple's ``batch`` tells the rest.
+            [B, L] rewards of the actions and terminals: 1 where the episode ended with the action.
+            All are the caller's own. The tuple's ``batch`` has the rest.
 
         Raises:
             NotEnoughData: There is no sequence of L steps.
@@ -392,19 +392,19 @@ class IRISOnPolicyBuffer:
         truncated: bool = False,
         final_obs: object = None,
     ) -> None:
-        """Take up a step; everything is copied.
+        """Add a step; everything is copied.
 
         Args:
             obs: What the action was chosen from.
             action: What was done.
-            reward: What it brought.
+            reward: The reward of the action.
             terminal: The episode ended with it, terminated or truncated.
-            truncated: It was the clock that ended it; ``terminal`` is True then, too.
+            truncated: A time limit ended it; ``terminal`` is True then, too.
             final_obs: With the last step of an episode: what it ended with, like ``obs``.
 
         Raises:
             ValueError: There are ``max_steps`` steps already, or something is not like the first
-                one. Nothing was taken up.
+                one. Nothing was added.
         """
         if len(self) >= self.max_steps:
             raise ValueError(
@@ -457,7 +457,7 @@ class IRISOnPolicyBuffer:
     ) -> None:
         """Add all steps to a replay, and forget them here.
 
-        An episode that goes on stays open there: the next flush for the same env continues it.
+        An episode without an end stays open there: the next flush for the same env continues it.
 
         Args:
             replay: Where they go.
@@ -597,7 +597,7 @@ class ObservationsByAge:
         self._flushed, self._until = self._writer.steps, table.base + len(table)
 
     def _stored_counts(self) -> np.ndarray:
-        """How many of them come before each chunk that was there at the last flush, and in all."""
+        """Their number before each chunk that was stored at the last flush, and in all."""
         table = self._replay.storage.table
         extent = (table.base, self._until)
         if extent != self._extent:

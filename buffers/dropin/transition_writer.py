@@ -129,26 +129,33 @@ class TransitionWriter:
         Raises:
             ValueError: Something is not as declared, or there is no such env; nothing was added.
         """
-        if not 0 <= env < self._rows.num_envs:
-            raise ValueError(
-                f"env: expected an index from 0 to {self._rows.num_envs - 1}, got {env}; give the "
-                f"number of envs as num_envs"
-            )
-        image = as_declared("observation", observation, *self._observation)
-        chosen = as_declared("action", action, *self._action)
-        gain = reward if type(reward) is float else _number(reward)
         is_over = bool(terminated) or bool(truncated)
-        last = None
-        if final_observation is not None:
-            if not is_over:
+        is_plain = not is_over and final_observation is None
+        chosen = action
+        if type(action) is not np.ndarray:
+            chosen = as_declared("action", action, *self._action)
+        if not (is_plain and self._rows.add_next(env, observation, chosen, reward)):
+            if not 0 <= env < self.num_envs:
                 raise ValueError(
-                    "final observation: expected one only with the last step of an episode, got "
-                    "one with a step that ends nothing; leave it out"
+                    f"env: expected an index from 0 to {self.num_envs - 1}, got {env}; give the "
+                    f"number of envs as num_envs"
                 )
-            last = as_declared("final observation", final_observation, *self._observation)
-        if self._rows.waiting_rows(env) > self._most_waiting:
-            self._store(self._rows.take([env]))
-        self._rows.add(image, chosen, gain, last, bool(terminated), bool(truncated), env_ids=env)
+            image = as_declared("observation", observation, *self._observation)
+            chosen = as_declared("action", action, *self._action)
+            gain = reward if type(reward) is float else _number(reward)
+            if not (is_plain and self._rows.add_next(env, image, chosen, gain)):
+                last = None
+                if final_observation is not None:
+                    if not is_over:
+                        raise ValueError(
+                            "final observation: expected one only with the last step of an "
+                            "episode, got one with a step that ends nothing; leave it out"
+                        )
+                    last = as_declared("final observation", final_observation, *self._observation)
+                if self._rows.waiting_rows(env) > self._most_waiting:
+                    self._store(self._rows.take([env]))
+                ends = bool(terminated), bool(truncated)
+                self._rows.add(image, chosen, gain, last, *ends, env_ids=env)
         self.steps += 1
         self._waiting += 1
         if is_over:
@@ -283,7 +290,7 @@ def as_declared(
     """A value as an array of exactly this dtype and shape.
 
     Whole numbers and bools go into any dtype that keeps them all; floats only into floats, where
-    they may be rounded, for the buffers that are stood in for declare float32. Something that is
+    they may be rounded, because the original buffers declare float32. Something that is
     one number fits ``()`` and ``(1,)``.
 
     Args:
@@ -364,15 +371,15 @@ def _is_kept(array: np.ndarray, dtype: np.dtype[np.generic]) -> bool:
 
 
 def ended_by(name: str, done: object, *, truncated: bool) -> tuple[bool, bool]:
-    """Whether a step terminated its episode, and whether the clock ended it.
+    """Split a done flag: the step terminated its episode; a time limit ended it.
 
     Args:
         name: What the caller knows the flag by.
         done: True where the episode is over, for whichever reason: a bool, 0 or 1.
-        truncated: It was the clock.
+        truncated: A time limit ended the episode.
 
     Raises:
-        ValueError: The flag is neither, or the clock ended an episode that goes on.
+        ValueError: The flag is neither, or a time limit ended an episode that is not done.
 
     Example:
         >>> ended_by("done", 1.0, truncated=False), ended_by("done", True, truncated=True)
