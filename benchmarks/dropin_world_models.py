@@ -1,4 +1,4 @@
-"""The Dreamer, IRIS and PlaNet drop-ins beside the classes of torchwm that they stand in for.
+"""The Dreamer and IRIS drop-ins next to the classes of torchwm that they stand in for.
 
     python benchmarks/dropin_world_models.py                 # rings of 100,000 steps, 3 GB of RAM
     python benchmarks/dropin_world_models.py --size 20000 --rounds 3
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import rounds
-from stepwell.buffers.dropin import dreamer, iris, planet
+from stepwell.buffers.dropin import dreamer, iris
 
 SHAPE, ACTIONS, EPISODE = (3, 64, 64), 6, 500
 Work: TypeAlias = Callable[[], float]
@@ -101,34 +101,6 @@ def frames_of(buffer: Any) -> object:
     return buffer.sample_frames(64) if hasattr(buffer, "sample_frames") else indexed(buffer)
 
 
-def an_episode(module: Any, steps: int) -> Any:
-    """An episode of PlaNet, of float32 tensors as its callers have them."""
-    torch = importlib.import_module("torch")
-    frames = Frames()
-    images = torch.from_numpy(frames.images[:128].astype(np.float32) / 255 - 0.5)
-    actions = torch.from_numpy(frames.actions)
-    episode = module.Episode()
-    for step in range(steps):
-        episode.append(images[step % 128], actions[step % 128], 1.0, step == steps - 1)
-    episode.terminate(images[0])
-    return episode
-
-
-def planet_appends(module: Any) -> Callable[[Any], Work]:
-    """Keep ten episodes that were played before."""
-    episodes = [an_episode(module, 100) for _ in range(10)]
-
-    def make(memory: Any) -> Work:
-        def run() -> float:
-            for episode in episodes:
-                memory.append(episode)
-            return len(episodes)
-
-        return run
-
-    return make
-
-
 def flushes(module: Any) -> Callable[[Any], Work]:
     """Play 500 steps into the on-policy buffer, and bring them into the replay."""
     current = module.IRISOnPolicyBuffer(1_000)
@@ -186,24 +158,6 @@ def iris_pair(module: Any, size: int) -> dict[str, Work]:
     return works
 
 
-def planet_pair(module: Any) -> dict[str, Work]:
-    """PlaNet's operations with 100 episodes of 100 steps, float32."""
-    memory = module.Memory(100)
-    makers: Makers = {
-        "PlaNet Episode, 100 steps": times(3, lambda _: an_episode(module, 100)),
-        "PlaNet append": planet_appends(module),
-        "PlaNet sample, 50 x 51": times(3, lambda m: m.sample(50, 50)),
-        "PlaNet sample, 51 x 50, time first": times(
-            3, lambda m: [np.ascontiguousarray(a) for a in m.sample(50, 50, time_first=True)[0]]
-        ),
-        "PlaNet sample, 32 single steps": times(20, lambda m: m.sample(32)),
-    }
-    works = {name: make(memory) for name, make in makers.items()}
-    for _ in range(10):
-        works["PlaNet append"]()
-    return works
-
-
 def memory_pair(module: Any) -> dict[str, Work]:
     """The documented memory of tuples."""
     memory = module.Memory(10_000)
@@ -253,12 +207,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--size", type=int, default=100_000, help="steps in a ring, of 12 kB each")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", choices=["dreamer", "iris", "planet", "memory"])
+    parser.add_argument("--only", choices=["dreamer", "iris", "memory"])
     options = parser.parse_args()
     pairs: dict[str, tuple[str, Any, Callable[[Any], dict[str, Work]]]] = {
         "dreamer": ("dreamer_memory", dreamer, lambda m: dreamer_pair(m, options.size)),
         "iris": ("iris_memory", iris, lambda m: iris_pair(m, options.size)),
-        "planet": ("planet_memory", planet, planet_pair),
         "memory": ("dreamer_memory", dreamer, memory_pair),
     }
     print(rounds.machine("stepwell", "numpy"))

@@ -8,7 +8,7 @@ if __name__ != "stepwell.buffers":  # would hold every class a second time
 from stepwell import lazy_names
 from stepwell.buffers.digest import Digest
 from stepwell.buffers.episode import Chunk, End, Episode
-from stepwell.buffers.episode_buffer import EpisodeBuffer
+from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
 from stepwell.buffers.errors import (
     LimiterClosed,
     NotEnoughData,
@@ -38,12 +38,12 @@ if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
     from stepwell.buffers.sampling.batch import Batch, TransitionBatch
     from stepwell.buffers.sampling.epoch import Epoch
     from stepwell.buffers.sampling.loader import Loader
-    from stepwell.buffers.sampling.rate_limiter import SampleLimiter
-    from stepwell.buffers.sampling.replay_ratio import ReplayRatio
+    from stepwell.buffers.sampling.rate import ReplayRatio, SampleLimiter
     from stepwell.buffers.storage.disk.repair import RepairReport, repair
     from stepwell.buffers.storage.disk.verify import VerifyReport, verify
 
 __all__ = [
+    "OBSERVED",
     "Batch",
     "Bootstrap",
     "Chunk",
@@ -107,7 +107,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "sampling.batch": ["Batch", "TransitionBatch"],
             "sampling.epoch": ["Epoch"],
             "sampling.loader": ["Loader"],
-            "sampling.rate_limiter": ["SampleLimiter"],
-            "sampling.replay_ratio": ["ReplayRatio"],
+            "sampling.rate": ["ReplayRatio", "SampleLimiter"],
         },
     )

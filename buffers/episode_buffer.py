@@ -1,49 +1,69 @@
-"""The open, on-policy episodes of N envs."""
+"""The open episodes of N envs: rows in, chunks out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import SpecMismatch
-from stepwell.buffers.spec import Field, Spec
-from stepwell.buffers.stack_check import StackCheck
+from stepwell.buffers.spec import Field, Layout, Spec, flatten
 
-__all__ = ["EpisodeBuffer"]
+__all__ = ["OBSERVED", "EpisodeBuffer"]
+
+OBSERVED = Field("info/observed", "bool", (), "narrow")
+"""Marks the rows whose observation was given. `EpisodeBuffer.add` writes it in a Spec that has it.
+
+It is False in the last row of an episode whose last observation is unknown; the observation before
+is repeated there."""
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 64 << 20
 
 
 class EpisodeBuffer:
-    """Takes rows a vector step at a time and hands out chunks of episodes.
+    """Collects the rows of N envs and hands them out as chunks of episodes.
 
-    A row is made in two halves: `observe` writes what arrived, `act` the action chosen from it.
-    Envs may be observed in any groups: what counts is the order within one env.
+    `add` takes the transitions of a loop of your own. A `Collector` uses the other form, which
+    writes each row in two halves: `observe` begins it with the observation and what came with it,
+    `act` completes it with the action. In both, envs may come in any groups: only the order within
+    each env matters.
 
     Args:
         spec: The fields of every row.
         num_envs: Number of envs N; env i writes stream i.
         chunk_rows: Rows of an env after which its chunk is due; None chooses by size (at most 512).
-        capacity: Steps that are kept where the chunks go. Of all envs together an eighth of that
-            waits here at most: more of one env would evict newer rows of another.
+        capacity: Capacity in steps of the replay that the chunks go to. At most an eighth of it is
+            held here for all envs together: more would let one env's rows evict newer rows of
+            another.
         next_episode: Id of the first episode that begins here.
+
+    Attributes:
+        num_envs: Number of envs N.
 
     Example:
         >>> import gymnasium as gym
-        >>> import numpy as np
-        >>> from stepwell.buffers import Spec
+        >>> from stepwell.buffers import SequenceReplayBuffer, Spec
         >>> env = gym.make("CartPole-v1")
-        >>> spec = Spec.from_spaces(env.observation_space, env.action_space)
-        >>> buffer = EpisodeBuffer(spec, num_envs=1)
-        >>> row = {"observation": np.zeros((1, 4), np.float32), "reward": np.zeros(1)}
-        >>> buffer.observe(row, is_first=np.array([True]))
-        >>> buffer.act({"action": np.array([1])})
-        >>> buffer.observe(row, terminated=np.array([True]))
-        >>> [chunk.end.name for chunk in buffer.take(everything=True)]
-        ['TERMINATED']
+        >>> replay = SequenceReplayBuffer(seed=0)
+        >>> replay.bind(Spec.from_spaces(env.observation_space, env.action_space), {})
+        >>> buffer = EpisodeBuffer(replay.spec, num_envs=1)
+        >>> observation, _ = env.reset(seed=0)
+        >>> for _ in range(100):
+        ...     action = env.action_space.sample()
+        ...     next_observation, reward, terminated, truncated, _ = env.step(action)
+        ...     buffer.add(
+        ...         observation, action, reward, next_observation, terminated, truncated, env_ids=0
+        ...     )
+        ...     if buffer.is_due:
+        ...         replay.add(buffer.take())
+        ...     observation = next_observation
+        ...     if terminated or truncated:
+        ...         observation, _ = env.reset()
+        >>> replay.add(buffer.take(everything=True))
+        >>> replay.steps
+        100
     """
 
     def __init__(
@@ -59,20 +79,35 @@ class EpisodeBuffer:
             raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
         if chunk_rows is not None and chunk_rows < 1:
             raise ValueError(f"chunk_rows: expected a whole number >= 1, got {chunk_rows}")
+        self.num_envs = num_envs
         self._spec = spec
-        self._acted = [_Column(field) for field in spec.fields if _is_chosen(field.name)]
-        self._observed = [_Column(field) for field in spec.fields if not _is_chosen(field.name)]
+        columns = {field.name: _Column.of(field) for field in spec.fields}
+        self._columns = columns
+        self._acted = [columns[field.name] for field in spec.fields if field.is_chosen]
+        self._received = [columns[field.name] for field in spec.fields if not field.is_chosen]
+        self._info = [
+            columns[field.name] for field in spec.of_kind("info") if field.name != OBSERVED.name
+        ]
+        self._extra = [columns[field.name] for field in spec.of_kind("extra")]
         self._chunk_rows = chunk_rows or _rows_by_size(spec, num_envs)
         if capacity is not None:
             self._chunk_rows = max(1, min(self._chunk_rows, capacity // (8 * num_envs)))
-        # Room for one more: the row that awaits its action when the chunk before was taken.
-        self._room = self._chunk_rows + 1
+        # Room for two more: `add` may write the row of a reset and the one that follows it.
+        self._room = self._chunk_rows + 2
         self._rows = {
             field.name: np.empty((num_envs * self._room, *field.shape), field.numpy_dtype)
             for field in spec.fields
         }
+        self._is_observed = self._rows.get(OBSERVED.name)
+        # The arrays of a Spec with these four fields alone, for `add_next`.
+        self._plain: Any = None
+        four = (spec.observation, spec.action, "reward", OBSERVED.name)
+        if len(spec.fields) == len(four) and all(type(name) is str for name in four):
+            arrays = [self._rows.get(str(name)) for name in four]
+            shapes = [each.shape[1:] for each in arrays if each is not None]
+            self._plain = (*arrays, *shapes[:2]) if len(shapes) == len(four) else None
         self._stacks = {
-            field.name: StackCheck(field, num_envs) for field in spec.fields if field.stack > 1
+            field.name: _StackCheck(field, num_envs) for field in spec.fields if field.stack > 1
         }
         self._all = np.arange(num_envs)
         self._base = self._all * self._room
@@ -80,7 +115,8 @@ class EpisodeBuffer:
         # The envs' chunks fall due one after the other: each is then stored behind one env step.
         self._due = self._chunk_rows - (self._all * self._chunk_rows) // num_envs
         self._until_due = 0  # never more than the rows that may come before one is due
-        self._pending = np.zeros(num_envs, np.bool_)
+        self._pending = np.zeros(num_envs, np.bool_)  # the newest row awaits its action
+        self._unobserved = np.zeros(num_envs, np.bool_)  # the newest row awaits its observation too
         self._is_given = np.zeros(num_envs, np.bool_)  # the pending row was handed out already
         self._open: list[_Run | None] = [None] * num_envs
         self._ended: list[list[_Run]] = [[] for _ in range(num_envs)]
@@ -89,16 +125,178 @@ class EpisodeBuffer:
         self.next_episode = next_episode
 
     @property
-    def num_envs(self) -> int:
-        """Number of envs N."""
-        return len(self._all)
-
-    @property
     def is_due(self) -> bool:
         """Some env has a whole chunk, which must be taken before its next row comes."""
         if self._until_due <= 0:
             self._until_due = int((self._due - self._cursor).min())
         return self._until_due <= 0
+
+    def waiting_rows(self, env: int) -> int:
+        """Rows of an env that were not taken, without one whose observation is not known yet."""
+        if self._taken:
+            self._release()
+        return int(self._cursor[env]) - int(self._unobserved[env])
+
+    def add(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any,
+        terminated: Any,
+        truncated: Any,
+        *,
+        env_ids: np.ndarray | int | None = None,
+        extras: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+        next_info: Mapping[str, Any] | None = None,
+        metadata: Mapping[int, Mapping[str, object]] | None = None,
+    ) -> None:
+        """Add one transition of each of n envs; everything is copied.
+
+        An env's episode continues where `observation` is, byte for byte, the `next_observation`
+        before; that one is stored once. Otherwise the open episode ends by a cut and another one
+        begins.
+
+        Args:
+            observation: ``[n, ...]``, nested like the Spec's observation. A stacked observation may
+                be given in full, ``[n, k, ...]``, or as its newest frame alone.
+            action: ``[n, ...]``, nested like the Spec's action.
+            reward: [n] numbers: the rewards of the actions.
+            next_observation: ``[n, ...]``: the result of the actions; where an episode ended, its
+                true last observation. None where it is not known yet: the env's next `observation`
+                is used.
+            terminated: [n] bool: the MDP ended with the transition.
+            truncated: [n] bool: a time limit ended the episode with the transition.
+            env_ids: [n] indices of the envs, each at most once; all N in order when None. An int is
+                one env, and then no value has the axis of envs.
+            extras: Values of the fields ``extra/...`` by the rest of their names.
+            info: Values of the fields ``info/...`` that came with `observation`, by the rest of
+                their names; other keys are ignored. They are stored where `observation` is.
+            next_info: The same for `next_observation`.
+            metadata: JSON-able facts of episodes that begin here, by env index.
+
+        Raises:
+            SpecMismatch: A value has another dtype or shape, or a stack of frames is not the one
+                before, moved on by one frame. Nothing was added.
+            ValueError: An episode ended without a `next_observation` and the Spec lacks the field
+                `OBSERVED` to mark that. Nothing was added.
+        """
+        if self._taken:
+            self._release()
+        lead: tuple[int, ...] = ()
+        if type(env_ids) is int or isinstance(env_ids, np.integer):
+            envs: Any = int(env_ids)
+            if not 0 <= envs < self.num_envs:
+                raise ValueError(f"env_ids: expected 0 to {self.num_envs - 1}, got {envs}")
+        else:
+            envs = self._all if env_ids is None else np.asarray(env_ids)
+            lead = envs.shape
+        layout = self._spec.observation
+        values = self._leaves(layout, observation, lead)
+        chosen = self._leaves(self._spec.action, action, lead)
+        for column in self._extra:
+            chosen[column.name] = _entry(column, extras, "extras", lead)
+        gain = reward if type(reward) is float and not lead else _rewards(reward, lead)
+        is_terminated = _flags("terminated", terminated, lead)
+        is_truncated = _flags("truncated", truncated, lead)
+        ended = _those(envs, is_terminated | is_truncated)
+        results: dict[str, np.ndarray] | None = None
+        if next_observation is not None:
+            results = self._leaves(layout, next_observation, lead)
+            for column in self._info:
+                results[column.name] = _entry(column, next_info, "next_info", lead)
+        elif ended and self._is_observed is None:
+            raise ValueError(
+                f"next_observation: expected the last observation of env {ended[0]}, whose episode "
+                f"ended, got None; give it, or add the field {OBSERVED.name!r} to the Spec"
+            )
+        if self._until_due < 0:
+            self._check_room(envs)
+        first, late = self._new_rows(envs, values)
+        begun, late_ones = _those(envs, first), _those(envs, late)
+        if self._info and (begun or late_ones):
+            for column in self._info:
+                values[column.name] = _entry(column, info, "info", lead)
+        if self._stacks:
+            self._check_stacks(envs, values, results, first, late)
+
+        self._until_due -= 2 if begun else 1
+        if begun:
+            for env in begun:
+                self._begin(env, (metadata or {}).get(env, {}))
+            at, some = _subset(envs, first)
+            self._cursor[at] += 1
+            self._put(at, some, values, 0.0)
+        if late_ones:
+            at, some = _subset(envs, late)
+            self._put(at, some, values, None)
+        place = self._newest(envs)
+        for column in self._acted:
+            self._rows[column.name][place] = chosen[column.name]
+        self._cursor[envs] += 1
+        self._pending[envs] = True
+        self._is_given[envs] = False
+        if results is None:
+            self._unobserved[envs] = True
+            self._rows["reward"][self._newest(envs)] = gain
+        else:
+            self._put(envs, ..., results, gain)
+        for env in ended:
+            if results is None:
+                self._repeat(env)
+                self._unobserved[env] = False
+        for env in _those(envs, is_terminated):
+            self._end(env, End.TERMINATED)
+        for env in _those(envs, is_truncated):
+            self._end(env, End.TRUNCATED)
+
+    def add_next(self, env: int, observation: object, action: object, reward: object) -> bool:
+        """Do what `add` does most often for one env, in a quarter of the time.
+
+        That is a transition that continues an episode and does not end it, whose next observation
+        is not known yet, as was that of the one before; in a Spec of an observation, an action, the
+        reward and `OBSERVED`; before the env has ``chunk_rows`` rows.
+
+        Args:
+            env: Index of the env.
+            observation: An array of exactly the Spec's dtype and shape, ``[...]``.
+            action: The same.
+            reward: A float.
+
+        Returns:
+            False, with nothing done, where it is any other case: call `add`.
+        """
+        if self._taken:
+            self._release()
+        if (
+            self._plain is None
+            or type(observation) is not np.ndarray
+            or type(action) is not np.ndarray
+            or type(reward) is not float
+            or not 0 <= env < self.num_envs
+            or not self._unobserved[env]
+        ):
+            return False
+        observations, actions, rewards, observed, shape, action_shape = self._plain
+        cursor = self._cursor.item(env)
+        if (
+            cursor >= self._chunk_rows
+            or observation.shape != shape
+            or action.shape != action_shape
+            or observation.dtype != observations.dtype
+            or action.dtype != actions.dtype
+        ):
+            return False
+        place = env * self._room + cursor
+        observations[place - 1] = observation
+        observed[place - 1] = True
+        actions[place - 1] = action
+        rewards[place] = reward
+        self._cursor[env] = cursor + 1
+        self._is_given[env] = False
+        self._until_due -= 1
+        return True
 
     def observe(
         self,
@@ -111,55 +309,63 @@ class EpisodeBuffer:
         metadata: Mapping[int, Mapping[str, object]] | None = None,
         owned: bool = False,
     ) -> None:
-        """Begin a row for each of n envs with what arrived.
+        """Begin a row of each of n envs with an observation and what came with it.
 
         Args:
             values: Arrays ``[n, ...]`` for every field but the actions and extras; a stacked
                 observation is given in full, ``[n, k, ...]``.
-            is_first: [n] bool: the row of a reset. Ends the env's open episode by a cut.
+            is_first: [n] bool: the row of a reset. It ends the env's open episode by a cut.
             terminated: [n] bool: the MDP ended with this row.
-            truncated: [n] bool: the env's clock ended the episode with this row.
+            truncated: [n] bool: a time limit ended the episode with this row.
             env_ids: [n] indices of the envs, each at most once; all N in order when None.
             metadata: JSON-able facts of episodes that begin here, by env index.
-            owned: Nobody will write into the given arrays any more, so a copy can be spared.
+            owned: The caller does not write into the given arrays again, so no copy is needed.
 
         Raises:
             SpecMismatch: A field has another name, dtype or shape, or a stacked observation is not
                 the stack before, moved on by one frame.
             ValueError: An env without an open episode got a row that is not the first.
         """
-        self._release()
+        if self._taken:
+            self._release()
         envs = self._all if env_ids is None else env_ids
-        self._check(values, self._observed, len(envs))
-        self._check_order(envs, is_first)
+        _check(values, self._received, len(envs))
+        if None in self._open:
+            self._check_open(envs, is_first)
+        if self._until_due < 0:
+            self._check_room(envs)
         for name, stacks in self._stacks.items():
             stacks.check(values[name], is_first, None if envs is self._all else envs, owned)
         if is_first is not None:
             for env in envs[is_first].tolist():
                 self._begin(env, (metadata or {}).get(env, {}))
-        place = self._places(envs)
-        for column in self._observed:
-            rows = values[column.name]
-            newest = rows[:, -1] if column.name in self._stacks else rows
-            self._rows[column.name][place] = newest
         if envs is self._all:
+            place = self._base + self._cursor
             self._cursor += 1
             self._pending.fill(True)
             self._is_given.fill(False)
+            self._unobserved.fill(False)
         else:
+            place = self._base[envs] + self._cursor[envs]
             self._cursor[envs] += 1
             self._pending[envs] = True
             self._is_given[envs] = False
+            self._unobserved[envs] = False
+        for column in self._received:
+            rows = values[column.name]
+            self._rows[column.name][place] = rows[:, -1] if column.stack > 1 else rows
         self._until_due -= 1
-        for flags, end in ((terminated, End.TERMINATED), (truncated, End.TRUNCATED)):
-            if flags is not None:
-                for env in envs[flags].tolist():
-                    self._end(env, end)
+        if terminated is not None:
+            for env in envs[terminated].tolist():
+                self._end(env, End.TERMINATED)
+        if truncated is not None:
+            for env in envs[truncated].tolist():
+                self._end(env, End.TRUNCATED)
 
     def act(self, values: Mapping[str, np.ndarray], *, env_ids: np.ndarray | None = None) -> None:
         """Complete the newest rows with the action chosen from them, and extras.
 
-        Rows that ended their episode are left as they are: nothing can be chosen from them.
+        Rows that ended their episode are left as they are: no action is chosen from them.
 
         Args:
             values: Arrays ``[n, ...]`` for the fields of the action and the extras.
@@ -168,51 +374,81 @@ class EpisodeBuffer:
         Raises:
             SpecMismatch: A field has another name, dtype or shape.
         """
-        self._release()
+        if self._taken:
+            self._release()
         envs = self._all if env_ids is None else env_ids
-        self._check(values, self._acted, len(envs))
+        _check(values, self._acted, len(envs))
         waiting = self._pending[envs]
         some: slice | np.ndarray = slice(None)
         if np.count_nonzero(waiting) < len(envs):
             envs, some = envs[waiting], waiting
-        place = self._places(envs) - 1
+        place = self._base[envs] + self._cursor[envs] - 1
         for column in self._acted:
             self._rows[column.name][place] = values[column.name][some]
         self._pending[envs] = False
 
-    def take(self, *, everything: bool = False) -> list[Chunk]:
-        """The chunks that are due, or all rows there are.
+    def take(
+        self,
+        env_ids: Sequence[int] | None = None,
+        *,
+        everything: bool = False,
+        newest: bool = False,
+    ) -> list[Chunk]:
+        """Return the chunks that are due, or all rows there are.
 
-        Rows that await their action are given out too, at the end of a chunk marked
-        ``End.PENDING``, and once more, with their action, at the beginning of the env's next chunk.
+        Rows that await their action are included, at the end of a chunk marked ``End.PENDING``, and
+        once more, with their action, at the beginning of the env's next chunk.
+
+        Args:
+            env_ids: Take all rows of these envs.
+            everything: Take all rows of all envs.
+            newest: Include transitions whose next observation is not known yet: the observation
+                before is repeated in its place, until the next call. The Spec needs the field
+                `OBSERVED`.
 
         Returns:
             Chunks in the order of their rows. Their arrays are views that stay valid until the
-            next `observe` or `act`: store or copy them at once.
+            next `add`, `observe` or `act`: store or copy them at once.
         """
-        self._release()
-        envs = range(self.num_envs) if everything else np.flatnonzero(self._cursor >= self._due)
+        if self._taken:
+            self._release()
+        if newest and self._is_observed is None:
+            raise ValueError(
+                f"newest=True: expected a Spec with the field {OBSERVED.name!r}, got none; add it"
+            )
+        envs: Sequence[int] = range(self.num_envs)
+        if env_ids is not None:
+            envs = env_ids
+        elif not everything:
+            envs = np.flatnonzero(self._cursor >= self._due).tolist()
         chunks: list[Chunk] = []
-        for env in map(int, envs):
-            unfinished = self._unfinished(env)
+        for env in envs:
+            unfinished = self._unfinished(env, newest=newest)
             chunks += [self._chunk(env, run) for run in (*self._ended[env], *unfinished)]
-            self._is_given[env] |= bool(unfinished)
+            self._is_given[env] |= any(run.end & End.PENDING for run in unfinished)
             self._taken.append(env)
         return chunks
 
-    def cut(self, env_ids: Sequence[int] | None = None) -> None:
-        """Stop recording the open episodes of some envs (all when None).
+    def cut(self, env_ids: Sequence[int] | None = None, *, newest: bool = False) -> None:
+        """End the recording of the open episodes of some envs (all when None).
 
-        Their rows stay to be taken; the next row of these envs must be a first one.
+        Their rows stay to be taken; the next row of these envs begins another episode.
+
+        Args:
+            env_ids: Indices of the envs.
+            newest: Keep transitions whose next observation is not known, as in `take`.
         """
-        self._release()
+        if self._taken:
+            self._release()
         for env in range(self.num_envs) if env_ids is None else env_ids:
             run = self._open[env]
             # The row of a reset from which nothing followed is no episode.
             if run is not None and (run.first_row > 0 or self._cursor[env] > run.start + 1):
-                self._ended[env] += self._unfinished(env)
+                self._ended[env] += self._unfinished(env, newest=newest)
+            if self._unobserved[env] and not newest:
+                self._cursor[env] -= 1
             self._open[env] = None
-            self._pending[env] = False
+            self._pending[env] = self._unobserved[env] = False
 
     def _begin(self, env: int, metadata: Mapping[str, object]) -> None:
         if self._open[env] is not None:
@@ -233,12 +469,16 @@ class EpisodeBuffer:
         self._pending[env] = False
         self._blank(env)
 
-    def _unfinished(self, env: int) -> list[_Run]:
-        """The open run as it stands, unless it says nothing new."""
+    def _unfinished(self, env: int, *, newest: bool) -> list[_Run]:
+        """The open run as it stands, unless it holds nothing new."""
         run = self._open[env]
         stop = int(self._cursor[env])
         if run is None:
             return []
+        if self._unobserved[env]:
+            if not newest:
+                return [run._replace(stop=stop - 1)] if stop - 1 > run.start else []
+            self._repeat(env)
         if self._pending[env]:
             self._blank(env)
             is_new = stop - run.start > 1 or (run.first_row > 0 and not self._is_given[env])
@@ -254,6 +494,8 @@ class EpisodeBuffer:
     def _release(self) -> None:
         """Make room where chunks were taken; only now, since they are views."""
         for env in self._taken:
+            if self._unobserved[env]:  # while the row before is there
+                self._repeat(env)
             stop = int(self._cursor[env])
             keep = int(self._pending[env])
             if keep:
@@ -269,56 +511,144 @@ class EpisodeBuffer:
             self._due[env] = self._chunk_rows
         self._taken = []
 
-    def _places(self, envs: np.ndarray) -> np.ndarray:
-        """Where the next row of each env goes."""
-        if envs is self._all:
-            return self._base + self._cursor
-        places: np.ndarray = self._base[envs] + self._cursor[envs]
-        return places
+    def _newest(self, envs: Any) -> Any:
+        """The places of the newest rows of envs, or of one env."""
+        if type(envs) is int:
+            return envs * self._room + int(self._cursor[envs]) - 1
+        return self._base[envs] + self._cursor[envs] - 1
+
+    def _put(self, envs: Any, some: Any, values: Mapping[str, np.ndarray], reward: Any) -> None:
+        """Write observations into the newest rows, and rewards unless they are there already."""
+        place = self._newest(envs)
+        for name, rows in values.items():
+            self._rows[name][place] = rows if some is ... else rows[some]
+        if reward is not None:
+            self._rows["reward"][place] = reward
+        if self._is_observed is not None:
+            self._is_observed[place] = True
+        self._unobserved[envs] = False
+
+    def _repeat(self, env: int) -> None:
+        """Give the newest row, whose observation is not known, the one before."""
+        run = self._open[env]
+        place = env * self._room + int(self._cursor[env]) - 1
+        if run is not None and place > env * self._room + run.start:  # else it was done before
+            for column in self._received:
+                if column.name != "reward":
+                    self._rows[column.name][place] = self._rows[column.name][place - 1]
+        if self._is_observed is not None:
+            self._is_observed[place] = False
 
     def _blank(self, env: int) -> None:
-        """Nothing was chosen from the newest row."""
+        """Write zeros for the action of the newest row: none was chosen from it."""
         place = env * self._room + int(self._cursor[env]) - 1
         for column in self._acted:
             self._rows[column.name][place] = 0
 
-    def _check(self, values: Mapping[str, np.ndarray], columns: list[_Column], n: int) -> None:
-        if len(values) != len(columns) or any(column.name not in values for column in columns):
-            raise SpecMismatch(
-                f"expected the fields {sorted(column.name for column in columns)}, got "
-                f"{sorted(values)}: give exactly the fields of the Spec"
-            )
-        for column in columns:
-            rows = values[column.name]
-            if rows.dtype != column.dtype or rows.shape != (n, *column.shape):
-                raise SpecMismatch(
-                    f"field {column.name!r}: expected {column.dtype} {(n, *column.shape)}, got "
-                    f"{rows.dtype} {rows.shape}; convert it before it is stored"
+    def _leaves(self, layout: Layout, value: Any, lead: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """The arrays of a nested value by field name, checked."""
+        found: dict[str, np.ndarray] = {}
+        for name, leaf in ((layout, value),) if type(layout) is str else flatten(layout, value):
+            column = self._columns[name]
+            rows = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
+            if rows.shape != (*lead, *column.shape) or rows.dtype != column.dtype:
+                if rows.shape != (*lead, *column.shape[1:]) or column.stack == 1:
+                    raise _mismatch(column, rows, lead)
+            found[name] = rows
+        return found
+
+    def _new_rows(self, envs: Any, values: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
+        """Which envs begin an episode, and of which the newest row awaits its observation."""
+        late = self._unobserved[envs]
+        if type(envs) is int:
+            if late or not self._pending[envs]:
+                return not late, bool(late)
+            place = self._newest(envs)
+            for name, rows in values.items():
+                stacks = self._stacks.get(name)
+                if stacks is not None and rows.shape == self._columns[name].shape:
+                    is_same = not stacks.differ(rows[None], np.array([envs]))
+                else:
+                    is_same = rows.tobytes() == self._rows[name][place].tobytes()
+                if not is_same:
+                    return True, False
+            return False, False
+        known = self._pending[envs] & ~late
+        first = ~self._pending[envs]
+        if known.any():
+            place = self._newest(envs)
+            for name, rows in values.items():
+                stacks = self._stacks.get(name)
+                if stacks is not None and rows.shape[1:] == self._columns[name].shape:
+                    first |= known & stacks.differ(rows, envs)
+                else:
+                    first |= known & _differ(rows, self._rows[name][place])
+        return first, late
+
+    def _check_stacks(
+        self,
+        envs: Any,
+        values: dict[str, np.ndarray],
+        results: dict[str, np.ndarray] | None,
+        first: Any,
+        late: Any,
+    ) -> None:
+        """Check the stacks that are given in full, and replace them by their newest frames."""
+        is_one = type(envs) is int
+        ids = np.array([envs]) if is_one else envs
+        found: list[tuple[str, np.ndarray]] = []
+        for name, stacks in self._stacks.items():
+            rows = values[name][None] if is_one else values[name]
+            if rows.shape[1:] != self._columns[name].shape:
+                continue
+            is_first, new = np.atleast_1d(first), np.atleast_1d(first | late)
+            if new.any():
+                stacks.verify(rows[new], is_first[new], ids[new])
+            if results is not None:
+                after = results[name][None] if is_one else results[name]
+                if after.shape != rows.shape:
+                    raise _mismatch(self._columns[name], after, ids.shape)
+                stacks.verify_next(after, rows)
+                rows = after
+            found.append((name, rows))
+        for name, rows in found:
+            self._stacks[name].remember(rows, ids)
+            for fields in (values, results or {}):
+                if name in fields:
+                    fields[name] = fields[name][-1] if is_one else fields[name][:, -1]
+
+    def _check_open(self, envs: np.ndarray, first: np.ndarray | None) -> None:
+        new: set[int] = set() if first is None else set(envs[first].tolist())
+        for env in envs.tolist():
+            if self._open[env] is None and env not in new:
+                raise ValueError(
+                    f"env {env} has no open episode: expected a row with is_first, got one "
+                    f"without; mark the row of its reset"
                 )
 
-    def _check_order(self, envs: np.ndarray, first: np.ndarray | None) -> None:
-        if None in self._open:
-            new: set[int] = set() if first is None else set(envs[first].tolist())
-            for env in envs.tolist():
-                if self._open[env] is None and env not in new:
-                    raise ValueError(
-                        f"env {env} has no open episode: expected a row with is_first, got one "
-                        f"without; mark the row of its reset"
-                    )
-        if self._until_due < 0 and (self._cursor[envs] > self._chunk_rows).any():
+    def _check_room(self, envs: Any) -> None:
+        is_one = type(envs) is int
+        most: int = self._cursor.item(envs) if is_one else int(self._cursor[envs].max())
+        if most > self._chunk_rows:
             raise ValueError(
                 f"expected at most {self._chunk_rows} rows of an env that were not taken, got "
-                f"{self._room}: call take() whenever is_due"
+                f"{most}: call take() whenever is_due"
             )
 
 
-class _Column:
-    """What a field's arrays must be, looked up once."""
+class _Column(NamedTuple):
+    """The dtype and shape that a field's arrays must have."""
 
-    def __init__(self, field: Field) -> None:
-        self.name = field.name
-        self.dtype = field.numpy_dtype
-        self.shape = field.source_shape
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    stack: int
+    key: str
+
+    @classmethod
+    def of(cls, field: Field) -> _Column:
+        """The column of a field."""
+        return cls(field.name, field.numpy_dtype, field.source_shape, field.stack, field.key)
 
 
 class _Run(NamedTuple):
@@ -332,9 +662,169 @@ class _Run(NamedTuple):
     metadata: Mapping[str, object]
 
 
-def _is_chosen(name: str) -> bool:
-    """Whether a field comes with the action rather than with the observation."""
-    return name.split("/")[0] in ("action", "extra")
+class _StackCheck:
+    """Compares each stack with the one before it in the same env.
+
+    It proves that a stacked observation loses nothing when only its newest frame is stored.
+
+    Args:
+        field: The stacked field.
+        num_envs: Number of envs N.
+    """
+
+    def __init__(self, field: Field, num_envs: int) -> None:
+        self._field = field
+        self._before = _words(np.zeros((num_envs, *field.source_shape), field.numpy_dtype))
+
+    def check(
+        self, stacks: np.ndarray, first: np.ndarray | None, envs: np.ndarray | None, owned: bool
+    ) -> None:
+        """Refuse stacks that are not the ones before, moved on by one frame; remember the others.
+
+        Args:
+            stacks: Observations ``[n, k, ...]``.
+            first: [n] bool: rows of a reset, which must be padded instead; None where none is.
+            envs: [n] indices of the envs; None for all in order.
+            owned: The array may be kept instead of copied.
+
+        Raises:
+            SpecMismatch: A stack is another one; nothing was remembered.
+        """
+        now = _words(stacks)
+        self._verify(now, self._before if envs is None else self._before[envs], first)
+        if envs is None:
+            self._before = now if owned else now.copy()
+        else:
+            self._keep(now, envs)
+
+    def verify(self, stacks: np.ndarray, first: np.ndarray, envs: np.ndarray) -> None:
+        """Do as `check`, and remember nothing."""
+        self._verify(_words(stacks), self._before[envs], first)
+
+    def verify_next(self, stacks: np.ndarray, before: np.ndarray) -> None:
+        """Refuse stacks that are not those of ``before``, moved on by one frame."""
+        self._verify(_words(stacks), _words(before), None)
+
+    def remember(self, stacks: np.ndarray, envs: np.ndarray) -> None:
+        """Take stacks for the newest ones of their envs."""
+        self._keep(_words(stacks), envs)
+
+    def differ(self, stacks: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        """[n] bool: the stack is not the newest one of its env."""
+        different: np.ndarray = (_words(stacks) != self._before[envs]).any(axis=(1, 2))
+        return different
+
+    def _keep(self, now: np.ndarray, envs: np.ndarray) -> None:
+        self._before = self._before.copy()  # the kept array may be the caller's
+        self._before[envs] = now
+
+    def _verify(self, now: np.ndarray, before: np.ndarray, first: np.ndarray | None) -> None:
+        field = self._field
+        if first is None:
+            is_right = _moved_on(now, before)
+        else:
+            new, old = now[first], ~first
+            padding = new[:, -1:] if field.stack_padding == "repeat" else 0
+            is_padded = bool((new[:, :-1] == padding).all())
+            is_right = is_padded and _moved_on(now[old], before[old])
+        if not is_right:
+            raise SpecMismatch(
+                f"field {field.name!r}: expected each stack of {field.stack} frames to be the one "
+                f"before, moved on by one frame, and padded by {field.stack_padding} at a reset, "
+                f"got other frames; collect with frame_stack=1 to store whole observations"
+            )
+
+
+def _moved_on(now: np.ndarray, before: np.ndarray) -> bool:
+    """True if each stack begins with the last k - 1 frames of the one before."""
+    return bool((now[:, :-1] == before[:, 1:]).all())
+
+
+def _words(stacks: np.ndarray) -> np.ndarray:
+    """The frames' bytes [n, k, words], as words of eight bytes where possible."""
+    n, k = stacks.shape[:2]
+    frames = np.ascontiguousarray(stacks).reshape(n, k, -1 if n else 0).view(np.uint8)
+    return frames.view(np.uint64) if frames.shape[2] % 8 == 0 else frames
+
+
+def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """[n] bool: the rows have other bytes, so that a not-a-number equals itself."""
+    n = len(rows)
+    pairs = [np.ascontiguousarray(each).reshape(n, 1, -1) for each in (rows, others)]
+    different: np.ndarray = (_words(pairs[0]) != _words(pairs[1])).any(axis=(1, 2))
+    return different
+
+
+def _those(envs: Any, flags: Any) -> list[int]:
+    """The envs with a flag; envs is an array or one int."""
+    if type(envs) is int:
+        return [envs] if flags else []
+    found: list[int] = envs[flags].tolist() if np.count_nonzero(flags) else []
+    return found
+
+
+def _subset(envs: Any, flags: Any) -> tuple[Any, Any]:
+    """The envs with a flag, and the index of their values."""
+    if type(envs) is int or flags.all():
+        return envs, ...
+    return envs[flags], flags
+
+
+def _flags(what: str, value: Any, lead: tuple[int, ...]) -> Any:
+    """Bools of n envs, or one."""
+    if not lead and (value is False or value is True):
+        return value
+    flags = np.asarray(value)
+    if flags.dtype != np.bool_ or flags.shape != lead:
+        raise ValueError(f"{what}: expected bool {lead}, got {flags.dtype} {flags.shape}")
+    return flags if lead else bool(flags)
+
+
+def _rewards(value: Any, lead: tuple[int, ...]) -> np.ndarray:
+    """Rewards of n envs, or one."""
+    rewards = np.asarray(value)
+    if rewards.dtype.kind not in "biuf" or rewards.shape != lead:
+        raise SpecMismatch(f"reward: expected numbers {lead}, got {rewards.dtype} {rewards.shape}")
+    return rewards.astype(np.float64, copy=False)
+
+
+def _entry(
+    column: _Column, values: Mapping[str, Any] | None, what: str, lead: tuple[int, ...]
+) -> np.ndarray:
+    """The values of a further field, checked."""
+    if values is None or column.key not in values:
+        raise SpecMismatch(
+            f"{what}: expected the key {column.key!r} of field {column.name!r}, got "
+            f"{sorted(values or ())}; give it"
+        )
+    rows = np.asarray(values[column.key])
+    if rows.dtype != column.dtype or rows.shape != (*lead, *column.shape):
+        raise _mismatch(column, rows, lead)
+    return rows
+
+
+def _check(values: Mapping[str, np.ndarray], columns: list[_Column], n: int) -> None:
+    """Refuse other fields than those, and arrays of another dtype or shape."""
+    if len(values) == len(columns):
+        for column in columns:
+            rows = values.get(column.name)
+            if rows is None:
+                break
+            if rows.dtype != column.dtype or rows.shape != (n, *column.shape):
+                raise _mismatch(column, rows, (n,))
+        else:
+            return
+    raise SpecMismatch(
+        f"expected the fields {sorted(column.name for column in columns)}, got "
+        f"{sorted(values)}: give exactly the fields of the Spec"
+    )
+
+
+def _mismatch(column: _Column, rows: np.ndarray, lead: tuple[int, ...]) -> SpecMismatch:
+    return SpecMismatch(
+        f"field {column.name!r}: expected {column.dtype} {(*lead, *column.shape)}, got "
+        f"{rows.dtype} {rows.shape}; convert it before it is stored"
+    )
 
 
 def _rows_by_size(spec: Spec, num_envs: int) -> int:

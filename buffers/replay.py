@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from stepwell.buffers.storage.disk.options import OnCorrupt
 from stepwell.buffers.storage.disk.publish import check_complete, publish
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.episode_filter import Where
-from stepwell.buffers.storage.joined import open_many
+from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from stepwell.buffers.storage.memory import MemoryStorage, check_capacity
 from stepwell.buffers.storage.protocol import Storage
 
@@ -607,6 +608,32 @@ class SequenceReplayBuffer:
             drop_last=drop_last,
         )
 
+    @overload
+    def loader(
+        self,
+        source: BatchRequest[BatchT] | Epoch[BatchT],
+        *,
+        prefetch: int = 2,
+        threads: int = 1,
+        to: Literal["numpy"] = "numpy",
+        device: object = None,
+        pin_memory: bool = False,
+        reuse: bool = False,
+    ) -> Loader[BatchT]: ...
+
+    @overload
+    def loader(
+        self,
+        source: BatchRequest[BatchT] | Epoch[BatchT],
+        *,
+        prefetch: int = 2,
+        threads: int = 1,
+        to: Literal["torch"],
+        device: object = None,
+        pin_memory: bool = False,
+        reuse: bool = False,
+    ) -> Loader[Any]: ...
+
     def loader(
         self,
         source: BatchRequest[BatchT] | Epoch[BatchT],
@@ -687,7 +714,15 @@ class SequenceReplayBuffer:
         """
         from stepwell.buffers.sampling.torch_dataset import torch_dataset  # few programs need it
 
-        return torch_dataset(self, request, seed=seed, epoch=epoch, shard=shard, stride=stride)
+        return torch_dataset(
+            self,
+            request,
+            reopen=self._reopening(),
+            seed=seed,
+            epoch=epoch,
+            shard=shard,
+            stride=stride,
+        )
 
     def iter_episodes(self, *, where: Where | None = None) -> Iterator[Episode]:
         """Stored episodes, the oldest first, decoded one at a time.
@@ -805,6 +840,28 @@ class SequenceReplayBuffer:
         sampler = self._require_sampler()
         sampler.check(request)  # now, not in a thread
         return lambda out: sampler.sample(request, out, self._rng)
+
+    def _reopening(self) -> Callable[[], SequenceReplayBuffer] | None:
+        """Opens the replay's folders to read, with one thread; None where some of it is in RAM."""
+        storage = self.storage
+        parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
+        folders = [os.path.abspath(part.path) for part in parts if isinstance(part, DiskStorage)]
+        if len(folders) < len(parts):
+            return None
+        on_corrupt: OnCorrupt = "skip" if storage.skips_corrupt else "raise"
+        shares = storage.table.shares
+        if len(folders) == 1 and shares is None:
+            return partial(
+                SequenceReplayBuffer.open,
+                folders[0],
+                read_only=True,
+                on_corrupt=on_corrupt,
+                threads=1,
+            )
+        weights = None if shares is None else shares.weights.tolist()
+        return partial(
+            SequenceReplayBuffer.open, folders, weights=weights, on_corrupt=on_corrupt, threads=1
+        )
 
     def _disk(self) -> DiskStorage:
         if not isinstance(self.storage, DiskStorage):

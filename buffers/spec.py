@@ -14,7 +14,17 @@ from gymnasium import spaces
 
 from stepwell.buffers import json_values
 
-__all__ = ["Codec", "Field", "FieldKind", "Layout", "Spec", "Tree", "key_of", "kind_of"]
+__all__ = [
+    "ArrayTree",
+    "Codec",
+    "Field",
+    "FieldKind",
+    "Layout",
+    "Spec",
+    "Tree",
+    "key_of",
+    "kind_of",
+]
 
 FieldKind = Literal["observation", "action", "reward", "info", "extra"]
 """The first part of a field's name: what the field is."""
@@ -27,6 +37,13 @@ Layout: TypeAlias = "str | Mapping[str, Layout] | Sequence[Layout]"
 """How flat fields form a nested value: a field's name, a mapping (Dict) or a sequence (Tuple)."""
 
 Tree: TypeAlias = "np.ndarray | Mapping[str, Tree] | tuple[Tree, ...]"
+ArrayTree: TypeAlias = np.ndarray
+"""An array; for a Dict or Tuple space a dict or tuple of arrays, nested like the space.
+
+To a type checker it is an array, which it nearly always is, so that ``batch.observation.shape``
+needs no cast. ``batch.observation["image"]`` passes too, as arrays can be indexed by a name. Other
+uses of a dict or tuple, such as ``items()``, need a cast.
+"""
 """A nested value: an array, or arrays under the keys of a Dict or the places of a Tuple space."""
 
 _CODECS: tuple[Codec, ...] = ("zstd", "narrow", "raw")

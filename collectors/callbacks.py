@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stepwell.buffers import Layout
-from stepwell.buffers.rollout.trees import map_tree
+from stepwell.buffers.sampling.batch import map_tree
 from stepwell.buffers.spec import unflatten
 from stepwell.collectors.episode_counter import EpisodeCounter
 from stepwell.collectors.report import EpisodeReport, StepReport

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from stepwell.buffers import Spec
-from stepwell.buffers.sampling.batch_fields import under
-from stepwell.buffers.spec import unflatten
+from stepwell.buffers.sampling.batch import under
+from stepwell.buffers.spec import ArrayTree, unflatten
 from stepwell.collectors.policies.policy_state import PolicyState
 from stepwell.collectors.step_result import StepResult
 
@@ -205,8 +205,8 @@ class RolloutWriter:
 
         rows = {name: array[: self._steps] for name, array in self._arrays.items()}
         return Rollout(
-            observation=unflatten(self._spec.observation, rows),
-            action=unflatten(self._spec.action, rows),
+            observation=cast("ArrayTree", unflatten(self._spec.observation, rows)),
+            action=cast("ArrayTree", unflatten(self._spec.action, rows)),
             reward=rows["reward"],
             is_first=rows["is_first"],
             terminated=rows["terminated"],

@@ -1,6 +1,6 @@
-"""Bridges to libraries that people already use: live ones, and data sets out and in.
+"""Bridges to other libraries: live ones, and export and import of data sets.
 
-What a bridge leads to is imported when it is crossed. ``docs/feeding.md`` shows each.
+Each library is imported when its bridge is called. ``docs/feeding.md`` shows each bridge.
 """
 
 from typing import TYPE_CHECKING
@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.buffers.bridges.formats.registry import format_names
     from stepwell.buffers.bridges.jax_arrays import to_jax
     from stepwell.buffers.bridges.rlds_steps import rlds_episodes
+    from stepwell.buffers.bridges.sb3.models import count_sb3_steps
     from stepwell.buffers.bridges.sb3.policy import sb3_policy
-    from stepwell.buffers.bridges.sb3.progress import count_sb3_steps
     from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
     from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
     from stepwell.buffers.bridges.sheeprl_replay import as_sheeprl_replay
@@ -67,8 +67,8 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "formats.registry": ["format_names"],
             "jax_arrays": ["to_jax"],
             "rlds_steps": ["rlds_episodes"],
+            "sb3.models": ["count_sb3_steps"],
             "sb3.policy": ["sb3_policy"],
-            "sb3.progress": ["count_sb3_steps"],
             "sb3.replay": ["as_sb3_replay"],
             "sb3.rollout": ["to_sb3_rollout"],
             "sheeprl_replay": ["as_sheeprl_replay"],

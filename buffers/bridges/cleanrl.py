@@ -1,4 +1,4 @@
-"""Rollouts in the form in which the single-file learners of CleanRL keep them."""
+"""Rollouts as the tensors of CleanRL's single-file learners."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.rollout.bootstrap import bootstrap_values
-from stepwell.buffers.rollout.flags import Flags
-from stepwell.buffers.rollout.numbers import row_numbers
+from stepwell.buffers.rollout.advantages import Flags, bootstrap_values, row_numbers
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.tensors import load_torch
 
@@ -18,16 +16,16 @@ _NAME = "to_cleanrl"
 
 
 class CleanRLStorage(NamedTuple):
-    """What CleanRL's PPO has after its loop over ``num_steps``: tensors, all float32.
+    """The tensors of CleanRL's PPO after its loop over ``num_steps``, all float32.
 
     Args:
-        obs: [T, N, ...]: what each action was chosen from; images from 0 to 255.
+        obs: [T, N, ...]: observations; images from 0 to 255.
         actions: [T, N, ...]; also those of a Discrete space are float32.
         logprobs: [T, N].
-        rewards: [T, N]: what each action brought.
+        rewards: [T, N].
         dones: [T, N]: 1 where the step *before* the row ended an episode.
         values: [T, N].
-        next_obs: [N, ...]: what followed on the last row.
+        next_obs: [N, ...]: the observation after the last row.
         next_done: [N]: 1 where the last row's step ended an episode.
     """
 
@@ -49,12 +47,12 @@ def to_cleanrl(
     device: object = None,
     truncation_gamma: float | None = None,
 ) -> CleanRLStorage:
-    """A rollout as the tensors that CleanRL's own loop over ``envs.step`` fills.
+    """Convert a rollout into the tensors that CleanRL's own loop over ``envs.step`` fills.
 
-    They are those of the loop bit for bit, whichever autoreset mode the envs have. Under NEXT_STEP
-    that includes the rows in which an env resets (``dones`` is 1 there, the action goes nowhere and
-    brings 0), and CleanRL trains on them: leave them out by ``rollout.mask``, or take envs in
-    SAME_STEP mode, where there are none.
+    They equal those of the loop bit for bit in every autoreset mode. Under NEXT_STEP that includes
+    the rows in which an env resets (``dones`` is 1, the action has no effect, the reward is 0), and
+    CleanRL trains on them: leave them out with ``rollout.mask``, or use envs in SAME_STEP mode,
+    which have none.
 
     Args:
         rollout: With an array for observation and action, gathered by a Collector with a policy
@@ -64,7 +62,7 @@ def to_cleanrl(
         device: Where torch puts the tensors, such as ``"cuda"``; None leaves them on the CPU.
         truncation_gamma: Discount with which the value of the true last observation is added to
             the reward where an episode was truncated or cut. None adds nothing, as CleanRL, which
-            takes the clock's end for a termination.
+            treats a time limit as a termination.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -102,7 +100,7 @@ def to_cleanrl(
         rewards = _with_last_values(rollout, flags, truncation_gamma)
 
     def tensor(array: np.ndarray) -> Any:
-        # A copy: the rollout's memory may be written anew. CleanRL keeps everything as float32.
+        # A copy: the rollout's memory may be overwritten. CleanRL keeps everything as float32.
         return torch.tensor(array, dtype=torch.float32, device=device)
 
     return CleanRLStorage(
@@ -122,14 +120,13 @@ def _extra(rollout: Rollout, name: str) -> np.ndarray:
     if found is None:
         names = ", ".join(map(repr, rollout.extras)) or "none"
         raise ValueError(
-            f"{_NAME}: expected the extra {name!r} beside the rows, got extras {names}; have the "
-            f"policy return it"
+            f"{_NAME}: expected the extra {name!r}, got extras {names}; let the policy return it"
         )
     return row_numbers(f"extra {name!r}", found, rollout.mask.shape)
 
 
 def _with_last_values(rollout: Rollout, flags: Flags, gamma: float) -> np.ndarray:
-    """Rewards [T, N] float32 with the discounted values of last observations that count on."""
+    """Rewards [T, N] float32 plus the discounted values of true last observations."""
     step, env = rollout.bootstrap.step, rollout.bootstrap.env
     some = flags.ends[step, env] & ~rollout.terminated[step, env]
     rewards = rollout.reward.copy()
@@ -140,7 +137,7 @@ def _with_last_values(rollout: Rollout, flags: Flags, gamma: float) -> np.ndarra
 
 
 def _next_observation(rollout: Rollout) -> np.ndarray:
-    """[N, ...]: what followed on the last row, as far as it is known."""
+    """[N, ...]: the observation after the last row, where it is known."""
     count = rollout.num_steps
     whole = rollout.memory.get("observation")
     if whole is not None and len(whole) > count:  # a Collector's, with the newest rows behind

@@ -1,4 +1,4 @@
-"""d3rlpy's episodes of a replay, and back, where both libraries stand in one environment."""
+"""d3rlpy: a replay as its episodes, and back, where both libraries are installed together."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def to_d3rlpy(
     channels_first: bool = True,
     keep: Callable[[Episode], bool] | None = None,
 ) -> list[Any]:
-    """The episodes of a replay as d3rlpy's.
+    """Convert the episodes of a replay to d3rlpy's.
 
-    ``d3rlpy.dataset.create_infinite_replay_buffer(to_d3rlpy(replay))`` is a data set to learn
-    from. The rows are those of the format ``d3rlpy`` of `export_episodes`, in memory: of a
+    ``d3rlpy.dataset.create_infinite_replay_buffer(to_d3rlpy(replay))`` is a data set for
+    its learners. The rows are those of the format ``d3rlpy`` of `export_episodes`, in memory: of a
     terminated episode of T steps T rows, of another one T + 1, the last of which holds the final
     observation with an action and a reward of 0, and begins no transition. d3rlpy pins an older
-    gymnasium; where the two do not stand in one environment, export a file instead.
+    gymnasium; where the two cannot be installed together, export a file instead.
 
     Args:
         replay: Where the episodes are. Those without a step are left out.
@@ -45,7 +45,7 @@ def to_d3rlpy(
         [N, A] floats.
 
     Raises:
-        ValueError: d3rlpy has nothing for such actions.
+        ValueError: d3rlpy does not support such actions.
         NotEnoughData: The replay is empty.
         ImportError: d3rlpy is not installed.
     """
@@ -76,8 +76,8 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
         replay: Where they go; bound here to such rows, unless it is.
 
     Returns:
-        What d3rlpy's episodes do not tell, a clause each: streams, the last observations of
-        terminated episodes, and what followed on the last row of others.
+        Notes on what d3rlpy's episodes lack: streams, the last observations of terminated episodes,
+        and the observation after the last row of others.
 
     Raises:
         SpecMismatch: The replay holds other rows.

@@ -1,11 +1,11 @@
-"""JAX: batches and rollouts with JAX arrays in place of numpy's."""
+"""JAX: batches and rollouts with JAX arrays."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from stepwell.buffers.bridges.optional_libraries import load_library
 
 __all__ = ["to_jax"]
 
-DataT = TypeVar("DataT")
 
 _NARROWER = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _DTYPES = frozenset(
@@ -23,15 +22,14 @@ _DTYPES = frozenset(
 _LEFT = frozenset({"ids", "rng"})
 
 
-def to_jax(data: DataT, *, device: Any = None, round_floats: bool = False) -> DataT:
-    """A batch, minibatch or rollout with JAX arrays: the same type, nested in the same way.
+def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> Any:
+    """Convert a batch, minibatch or rollout to JAX arrays: the same type, nested in the same way.
 
-    Every array is copied, so nothing that is drawn later with ``out=`` can change it, and of large
-    ones that costs as little as a numpy copy. ``ids`` stay numpy's int64: they go back to the
-    replay.
+    Every array is copied, so a later draw with ``out=`` cannot change it; large ones cost as little
+    as a numpy copy. ``ids`` stay numpy int64, as the replay expects them.
 
-    Unless ``jax_enable_x64`` is set JAX has no 64-bit numbers, and takes 32 bits in silence. Here
-    int64 becomes int32 and float64 becomes float32 only where every number stays what it is.
+    Unless ``jax_enable_x64`` is set, JAX silently converts 64-bit numbers to 32 bits. Here int64
+    becomes int32 and float64 becomes float32 only where every number is represented exactly.
 
     Args:
         data: A `Batch`, `TransitionBatch`, `Minibatch` or `Rollout`; or arrays nested in mappings
@@ -40,12 +38,13 @@ def to_jax(data: DataT, *, device: Any = None, round_floats: bool = False) -> Da
         round_floats: Round float64 to float32, where JAX has no float64.
 
     Returns:
-        The same type; where its annotations speak of numpy arrays stand JAX's.
+        The same type with JAX arrays in its fields; Any to type checkers, as its annotations are
+        of numpy arrays.
 
     Raises:
         ImportError: JAX is not installed.
-        ValueError: A number would not stay what it is.
-        TypeError: JAX has no such numbers.
+        ValueError: A number cannot be represented exactly.
+        TypeError: JAX does not support a dtype.
 
     Example:
         >>> import stepwell as sw
@@ -73,8 +72,7 @@ def to_jax(data: DataT, *, device: Any = None, round_floats: bool = False) -> Da
             own = _narrowed(own, path, round_floats)
         return jax.device_put(own, device)
 
-    found: DataT = _converted(data, "", convert)
-    return found
+    return _converted(data, "", convert)
 
 
 def _narrowed(array: np.ndarray, path: str, round_floats: bool) -> np.ndarray:
@@ -99,7 +97,7 @@ def _narrowed(array: np.ndarray, path: str, round_floats: bool) -> np.ndarray:
 
 
 def _converted(value: Any, path: str, convert: Callable[[np.ndarray, str], Any]) -> Any:
-    """A nested value with something else in place of each array."""
+    """A nested value with every array converted."""
     if isinstance(value, np.ndarray):
         return convert(value, path.removeprefix("/"))
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Libraries that a bridge leads to: loaded when they are needed, or one sentence says the cure."""
+"""Optional libraries: imported when needed, with an error that says what to install."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def load_library(
     package: str | None = None,
     at_least: str | None = None,
 ) -> ModuleType:
-    """Import a library, or a part of it, that `stepwell` works without.
+    """Import an optional library, or a part of it.
 
     Args:
         module: Dotted name of the module.
-        wanted_for: What needs it, as the sentence begins: ``"as_sb3_replay"``.
-        install: What ``pip install`` is to be given: ``"'stepwell[sb3]'"``.
-        package: Name under which it is installed, where that is not the module's first part.
-        at_least: Oldest version that will do, such as ``"2.9"``.
+        wanted_for: Name of the caller, for errors: ``"as_sb3_replay"``.
+        install: Argument of ``pip install``: ``"'stepwell[sb3]'"``.
+        package: Name of the installed package, if it is not the module's first part.
+        at_least: Oldest supported version, such as ``"2.9"``.
 
     Raises:
-        ImportError: It is not installed, too old, or fails to load itself.
+        ImportError: It is not installed, too old, or incomplete.
 
     Example:
         >>> load_library("json", "an example", install="json").dumps([1])

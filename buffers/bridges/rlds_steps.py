@@ -1,4 +1,4 @@
-"""Episodes as RLDS has them: steps, each with its observation and with what its action brought."""
+"""Episodes in the form of RLDS: steps with their observation and the result of their action."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["RldsEpisode", "RldsSteps", "rlds_episodes", "step_arrays"]
 
 
 class RldsEpisode(TypedDict):
-    """An episode as RLDS has it."""
+    """An episode in the form of RLDS."""
 
     steps: RldsSteps
     episode_metadata: dict[str, object]
 
 
 def rlds_episodes(replay: SequenceReplayBuffer, *, stack: bool = False) -> Iterator[RldsEpisode]:
-    """The episodes of a replay, one after the other, as RLDS has them.
+    """Yield the episodes of a replay in the form of RLDS.
 
     Args:
-        replay: Where the episodes are; each is read when its turn comes.
+        replay: The replay; its episodes are read one at a time.
         stack: Give frame-stacked observations in full, as the env gave them; else single frames.
 
     Yields:
         ``{"steps": RldsSteps, "episode_metadata": {...}}``. An episode of T env steps has T + 1
         steps, each a dict of ``observation``, ``action``, ``reward`` (float64), ``discount``
         (float32), ``is_first``, ``is_last`` and ``is_terminal``, with ``info`` and ``extra`` where
-        they were recorded. ``reward`` and ``discount`` of a step are what its action brought. The
-        last step holds the final observation; its action, reward and discount say nothing and are
-        0. An episode that ends without ``is_terminal`` was truncated, or cut: its metadata tell.
+        they were recorded. ``reward`` and ``discount`` of a step are the results of its action.
+        The last step holds the final observation; its action, reward and discount are 0. An episode
+        that ends without ``is_terminal`` was truncated or cut, as its metadata say.
 
     Raises:
-        ValueError: Stacks are wanted of an episode that lost its first rows.
+        ValueError: ``stack=True``, and an episode lost its first rows.
 
     Example:
         >>> import gymnasium as gym
@@ -68,7 +68,7 @@ def rlds_episodes(replay: SequenceReplayBuffer, *, stack: bool = False) -> Itera
 
 
 class RldsSteps:
-    """The steps of an episode; can be gone through many times.
+    """The steps of an episode, iterable many times.
 
     Args:
         episode: The episode.
@@ -84,10 +84,10 @@ class RldsSteps:
             "action": spec.action,
             **{name: name for name in ("reward", "discount", "is_first", "is_last", "is_terminal")},
         }
-        for part in ("info", "extra"):
-            names = [name for name in spec.names if name.startswith(f"{part}/")]
-            if names:
-                self._layout[part] = {name.partition("/")[2]: name for name in names}
+        for kind in ("info", "extra"):
+            fields = spec.of_kind(kind)
+            if fields:
+                self._layout[kind] = {field.key: field.name for field in fields}
 
     def __len__(self) -> int:
         """Number of steps: one more than the env's."""
@@ -108,11 +108,11 @@ def step_arrays(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarra
         stack: Whole stacks of frames instead of single ones.
 
     Returns:
-        [T + 1, ...] by field name, ``reward`` being what the step's action brought; and
+        [T + 1, ...] by field name, ``reward`` being that of the step's action; and
         ``discount`` (float32), ``is_first``, ``is_last``, ``is_terminal``.
 
     Raises:
-        ValueError: Stacks are wanted of an episode that lost its first rows.
+        ValueError: ``stack=True``, and an episode lost its first rows.
     """
     rows: dict[str, np.ndarray] = dict(_rows(episode, stack=stack))
     rows["reward"] = np.concatenate([episode.reward[1:], np.zeros(1)])

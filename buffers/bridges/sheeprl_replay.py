@@ -1,4 +1,4 @@
-"""sheeprl's world models: sequences as its training functions take them."""
+"""sheeprl: sequences in the form of its world models' training functions."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def as_sheeprl_replay(
     num_actions: int | Sequence[int] | None = None,
     draw: Draw = "steps",
 ) -> SheeprlReplay:
-    """A replay with the sampling methods of sheeprl's buffers, for its Dreamers and other RSSMs.
+    """Give a replay the sampling methods of sheeprl's buffers, for its Dreamers and other RSSMs.
 
-    What sheeprl's loop stores, Stepwell stores too: rewards and flags beside the observation that
-    they came with, and the last observation of an episode as a row of its own, with a zero action.
-    So the training functions take what is drawn as they are.
+    Stepwell stores the same rows as sheeprl's loop: rewards and flags with the observation they
+    came with, and the last observation of an episode as a separate row with a zero action. The
+    training functions take the batches unchanged.
 
     Args:
-        replay: What is drawn from; a Collector may go on writing into it.
-        observation: Key of an observation that is no Dict; ``"rgb"`` for pictures and ``"state"``
-            for all else when None, as sheeprl's own wrapper of envs names them.
-        channels: Where the pictures' channels are; None finds an axis of 1, 3 or 4. They are given
-            first, as sheeprl wants them, and gray pictures get an axis.
+        replay: The replay; a Collector may continue to write into it.
+        observation: Key of an observation that is not a Dict; None for ``"rgb"`` for images and
+            ``"state"`` for others, as in sheeprl's own env wrapper.
+        channels: Position of the channels in images; None looks for an axis of 1, 3 or 4. Batches
+            have channels first, as sheeprl expects, and gray images get an axis.
         num_actions: Number of actions, or numbers of several, for the one-hot vectors of whole
-            numbers; None takes them from the env's space, which the store remembers.
-        draw: How sequences are chosen; see `SequenceReplayBuffer.sample_sequences`.
+            numbers; None takes them from the env's space as recorded in the store.
+        draw: The way sequences are drawn; see `SequenceReplayBuffer.sample_sequences`.
 
     Returns:
-        To stand where sheeprl's ``rb`` stood, but for ``add``.
+        A replacement of sheeprl's ``rb``, without ``add``.
 
     Raises:
         NotEnoughData: Nothing was collected yet.
-        ValueError: Actions are whole numbers, and nobody knows how many there are; or observation
-            or actions are nested deeper than sheeprl's.
+        ValueError: Actions are whole numbers and their number is unknown; or observation or actions
+            are nested deeper than sheeprl's.
 
     Example:
         >>> import stepwell as sw
@@ -69,10 +69,10 @@ def as_sheeprl_replay(
 
 
 class SheeprlReplay:
-    """What `as_sheeprl_replay` gives.
+    """A replay with the methods of sheeprl's buffers; made by `as_sheeprl_replay`.
 
     Args:
-        replay: What is drawn from.
+        replay: The replay.
         observation: Key of an observation that is no Dict.
         channels: Where the pictures' channels are.
         num_actions: Numbers of actions.
@@ -105,7 +105,7 @@ class SheeprlReplay:
     def sample(
         self, batch_size: int, *, n_samples: int = 1, sequence_length: int = 1
     ) -> dict[str, np.ndarray]:
-        """Draw sequences, which go on into the stream's next episode, as sheeprl's do.
+        """Draw sequences, which continue into the stream's next episode, as sheeprl's do.
 
         Args:
             batch_size: Sequences B of each sample.
@@ -160,7 +160,7 @@ class SheeprlReplay:
             sequence_length: Rows T of a sequence.
             dtype: A torch dtype for all of them; None leaves them.
             device: Where they go, as torch names it; None leaves them on the CPU.
-            from_numpy: Taken, and of no effect: the drawn arrays are the caller's own.
+            from_numpy: Accepted and ignored: the arrays are owned by the caller.
         """
         drawn = self.sample(batch_size, n_samples=n_samples, sequence_length=sequence_length)
         tensors: dict[str, Any] = ToTensors(device)(drawn)

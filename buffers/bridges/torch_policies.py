@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -15,16 +15,15 @@ from stepwell.buffers.sampling.tensors import ToTensors, load_torch
 
 __all__ = ["TorchPolicy", "to_torch", "torch_policy"]
 
-DataT = TypeVar("DataT")
 Mode: TypeAlias = Literal["categorical", "greedy", "gaussian", "mean"]
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-def to_torch(data: DataT, device: object = None) -> DataT:
-    """A batch, minibatch or rollout with tensors: the same type, nested in the same way.
+def to_torch(data: object, device: object = None) -> Any:
+    """Convert a batch, minibatch or rollout to tensors: the same type, nested in the same way.
 
-    On the CPU tensors share the arrays' memory: those of a batch mean nothing after a draw with
-    ``out=`` into it.
+    On the CPU tensors share the arrays' memory: a later draw with ``out=`` overwrites
+    them.
 
     Args:
         data: A `Batch`, `TransitionBatch`, `Minibatch` or `Rollout`; or arrays nested in mappings
@@ -32,7 +31,8 @@ def to_torch(data: DataT, device: object = None) -> DataT:
         device: Where they go, as torch names it; None leaves them on the CPU.
 
     Returns:
-        The same type; where its annotations speak of numpy arrays stand tensors.
+        The same type with tensors in its fields; Any to type checkers, as its annotations are
+        of numpy arrays.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -50,8 +50,7 @@ def to_torch(data: DataT, device: object = None) -> DataT:
     """
     convert = ToTensors(device)
     if not isinstance(data, Rollout):
-        found: DataT = convert(data)
-        return found
+        return convert(data)
     # Its constructor looks at numpy arrays, and takes no advantages.
     names = [field.name for field in fields(Rollout) if field.name != "memory"]
     changed = copy.copy(data)
@@ -126,15 +125,15 @@ def torch_policy(
 
 
 class TorchPolicy:
-    """What `torch_policy` gives.
+    """A module as a policy; made by `torch_policy`.
 
     Args:
-        module: Gives what actions are chosen by.
-        mode: What its output means.
-        value: Gives values; ``"last"``: the module does; None: nobody.
-        device: Where observations go.
-        dtype: What floating-point observations are converted to.
-        seed: Of the generator that actions are drawn with.
+        module: Computes the parameters of the action distribution.
+        mode: Meaning of the module's output.
+        value: Computes values; ``"last"``: the module itself does; None: no values.
+        device: Device of the observations.
+        dtype: Floating-point observations are converted to it.
+        seed: Seed of the generator that draws actions.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class TorchPolicy:
         self.value = None if value is None else self._values
 
     def begin(self, action_space: object, rng: np.random.Generator) -> None:
-        """Get ready for a new Collector, whose seed settles the draws unless there was one.
+        """Prepare for a new Collector; its seed determines the draws unless `seed` was given.
 
         Args:
             action_space: One env's action space.
@@ -268,6 +267,6 @@ class TorchPolicy:
         if found.ndim != 1 or (count is not None and len(found) != count):
             raise ValueError(
                 f"value: expected one number for each observation, [N] or [N, 1], got "
-                f"{list(worth.shape)}; mend what gives the values"
+                f"{list(worth.shape)}; return one number for each"
             )
         return found

@@ -1,15 +1,13 @@
-"""Replay classes that people already call, with their signatures, on Stepwell's store.
+"""Replay classes of other projects, with their signatures, on Stepwell's store.
 
-To import, each by its own name; ``docs/migrate.md`` tells which line to change, what stays the
-same, and what is right now:
+Import each by name; ``docs/migrate.md`` shows the line to change, what stays the same and what is
+corrected:
 
-- `dreamer`, `planet`, `iris`: those of torchwm,
+- `dreamer`, `iris`: those of torchwm,
 - `frame_history`: that of CS294 and gym-nes-mario-bros,
 - `fishyrl`: those of FishyRL,
 - `memmap`: those of memmap-replay-buffer.
 
-The other modules are what these are made of. Rows of steps that come one at a time:
-`transition_writer`, `ring`, `declared`, `flags`; of Dreamer and IRIS: `image_ring`, `drawn`,
-`shortage`, `step_memory`, `iris_on_policy`, `observations_by_age`; of PlaNet: `planet_rows`; of
-frame histories: `channel_stacks`; of FishyRL: `fishyrl_vectorized`, `arrival_rows`, `snapshot`.
+Two modules are shared: `transition_writer` stores transitions that are added one at a time,
+`image_ring` is the common part of Dreamer's and IRIS's buffers.
 """

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from stepwell.buffers.dropin.fishyrl_vectorized import IndependentVectorizedBuffer
+from stepwell.buffers.dropin.transition_writer import check_whole, new_replay, row_field
+from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.episode_buffer import EpisodeBuffer
+from stepwell.buffers.errors import NotEnoughData, SpecMismatch
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.sampling.replay_ratio import ReplayRatio
-from stepwell.buffers.sampling.requests import Borders
+from stepwell.buffers.sampling.batch import Batch
+from stepwell.buffers.sampling.rate import ReplayRatio
+from stepwell.buffers.sampling.requests import Borders, Sequences
 from stepwell.buffers.sampling.tensors import load_torch
-from stepwell.buffers.spec import Codec
+from stepwell.buffers.spec import Codec, Field, Spec
 
 __all__ = [
     "IndependentVectorizedBuffer",
@@ -28,6 +32,439 @@ __all__ = [
     "SequentialBuffer",
     "convert_samples_to_tensors",
 ]
+
+_MADE_BY = "fishyrl"
+_FEW_ROWS = 32
+_FLAGS = ("terminations", "truncations")
+FLAGS = ("is_first", "is_last", "cut", "mask")
+"""Flags that `sample` can return with the columns."""
+
+_PER_ENV = ("rewards", "terminations", "truncations")
+_NEEDED = ("obs", "actions", *_PER_ENV)
+# Batches give rewards as float32, which holds all of these.
+_EXACT_REWARDS = frozenset("float32 float16 bool int8 uint8 int16 uint16".split())
+_PLACE = ("episode", "stream", "first_row", "rows", "end")
+
+
+class IndependentVectorizedBuffer:
+    """Takes a row of each of N envs before each step, and draws windows of rows.
+
+    A row holds an observation, the action chosen from it, and the ``rewards``, ``terminations`` and
+    ``truncations`` that the env returned with the observation: the result of the action before.
+    Each env has its own episodes. Draws are uniform over all windows of all envs. While less than a
+    hundredth of the rows is new, and fewer than 32 of each env, the new ones wait until there are
+    more of them, or `flush` is called.
+
+    Args:
+        num_buffers: Number of envs N.
+        capacity: Rows that are kept at least for each env: N times as many in all, and up to a
+            fifteenth more. The oldest go first, whatever their env.
+        validate_keys: Means nothing: every call must give the keys of the first one.
+        seed: Seed of the draws.
+        path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
+        codec: How observations are kept; None: raw in RAM, images as zstd in a folder.
+        autoreset_mode: That of the vector env, which says what a row with a flag is: under
+            NEXT_STEP, and without autoreset (DISABLED), the last one of its episode; under
+            SAME_STEP already the first one of the next, and `add` needs ``final_obs``.
+
+    Raises:
+        ValueError: A number is out of range, or there is no such mode.
+        SpecMismatch: The folder holds other rows.
+        StoreLocked: Another process writes into the folder.
+
+    Example:
+        >>> buffer = IndependentVectorizedBuffer(2, 1_000, seed=0)
+        >>> for step in range(100):
+        ...     buffer.add({
+        ...         "obs": np.full((2, 4), step, np.float32),
+        ...         "rewards": np.ones(2),
+        ...         "terminations": np.array([step % 30 == 29, False]),
+        ...         "truncations": np.zeros(2, bool),
+        ...         "actions": np.eye(2, dtype=np.float32),
+        ...     })
+        >>> batch = buffer.sample(16, sequence_length=8, flags=["is_first"])
+        >>> batch["obs"].shape, batch["rewards"].dtype, batch["is_first"].shape
+        ((16, 8, 4), dtype('float64'), (16, 8))
+    """
+
+    def __init__(
+        self,
+        num_buffers: int,
+        capacity: int,
+        validate_keys: bool = True,
+        seed: int | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        codec: Codec | None = None,
+        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        check_whole("num_buffers", num_buffers, 1)
+        check_whole("capacity", capacity, 1)
+        if not isinstance(autoreset_mode, AutoresetMode):
+            raise ValueError(
+                f"autoreset_mode: expected one of gymnasium.vector.AutoresetMode, got "
+                f"{autoreset_mode!r}; look it up in envs.metadata['autoreset_mode']"
+            )
+        self._num_envs, self._capacity = int(num_buffers), int(capacity)
+        self._all = np.arange(self._num_envs)
+        self._codec: Codec | None = codec
+        self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
+        self._rng = np.random.default_rng(seed)
+        self._replay = new_replay(self._num_envs * self._capacity, path)
+        self._rows: ExperienceColumns | None = None
+        self._episodes: EpisodeBuffer | None = None
+        self._is_open = np.zeros(self._num_envs, np.bool_)
+        self._waiting = 0  # rows that the replay does not have yet
+        if self._replay.is_bound:
+            try:
+                self._continue()
+            except BaseException:
+                self._replay.close()
+                raise
+
+    @property
+    def replay(self) -> SequenceReplayBuffer:
+        """The underlying replay."""
+        return self._replay
+
+    @property
+    def capacity(self) -> int:
+        """Rows that are kept at least for each env."""
+        return self._capacity
+
+    @property
+    def size(self) -> int:
+        """Rows stored now, of all envs, at most ``capacity`` for each."""
+        stored = self._replay.storage.table.rows if self._replay.is_bound else 0
+        return min(stored + self._waiting, self._num_envs * self._capacity)
+
+    @property
+    def is_full(self) -> bool:
+        """From now on old rows go for new ones."""
+        return self.size >= self._num_envs * self._capacity
+
+    def add(
+        self,
+        experience: Mapping[str, np.ndarray],
+        mask: Sequence[bool] | np.ndarray | None = None,
+        *,
+        final_obs: Sequence[Any] | np.ndarray | None = None,
+    ) -> None:
+        """Add a row of every env, or of some; everything is copied.
+
+        Args:
+            experience: Arrays [N, ...] under ``obs``, ``rewards``, ``terminations``,
+                ``truncations``, ``actions``, and other names. What an episode's last row has for an
+                action was never done: zeros are stored there.
+            mask: [N] bool: the envs whose entries are taken; None for all.
+            final_obs: [N]: under SAME_STEP the observations with which episodes ended, as in
+                ``infos["final_obs"]``; those of envs without a flag mean nothing. They get rows of
+                their own, with the rewards and flags; the other names' values stand in both rows.
+
+        Raises:
+            ValueError: Something is not like the first time, or the final observations are missing,
+                or not wanted; nothing was added.
+            SpecMismatch: The folder holds other rows.
+        """
+        self._check_final(final_obs)
+        rows = self._rows or ExperienceColumns.of(experience)
+        given = rows.checked(experience, self._num_envs)
+        envs = self._chosen(mask)
+        if envs is not None and not len(envs):
+            return
+        flags = [given[key].astype(np.bool_, copy=False) for key in _FLAGS]
+        ended = flags[0] | flags[1]
+        closing, last = self._all[:0], None
+        if np.count_nonzero(ended):
+            closing = np.flatnonzero(ended if envs is None else ended & np.isin(self._all, envs))
+        if len(closing) and self._is_same_step:
+            last = self._final_rows(rows, final_obs, closing)
+        episodes, values = self._settle(rows), rows.received(given)
+        if last is None:
+            self._observe(episodes, values, envs, flags if len(closing) else None)
+        else:
+            self._observe(episodes, values | {"observation": last}, closing, flags)
+            self._observe(episodes, values | _without_rewards(values, ended), envs, None)
+        actions = given["actions"]
+        episodes.act({"action": actions if envs is None else actions[envs]}, env_ids=envs)
+        if episodes.is_due:
+            self._store(everything=False)
+
+    def sample(
+        self,
+        batch_size: int,
+        sequence_length: int,
+        *,
+        borders: Borders = "cross",
+        flags: Sequence[str] = (),
+    ) -> dict[str, np.ndarray]:
+        """Draw windows of rows, uniformly and with replacement.
+
+        Args:
+            batch_size: Number of windows, B >= 1.
+            sequence_length: Rows in each, L >= 1.
+            borders: What a window does where an episode ends: it continues with the env's next one
+                (``"cross"``), lies ``"inside"`` one, or is padded: see
+                `SequenceReplayBuffer.sample_sequences`.
+            flags: Flags to return with the columns: some of ``is_first``, ``is_last``, ``cut`` and
+                ``mask``.
+
+        Returns:
+            Arrays [B, L, ...] under the names that `add` was given, in their dtypes, and under
+            those of the flags. Where only the recording stopped (another run, `load_state_dict`)
+            and the window continues with another episode, ``truncations`` is True.
+
+        Raises:
+            NotEnoughData: No env, or with other borders no episode, has so many rows.
+            ValueError: An argument makes no sense.
+        """
+        strange = [name for name in flags if name not in FLAGS]
+        if strange:
+            raise ValueError(f"flags: expected some of {', '.join(FLAGS)}, got {strange[0]!r}")
+        if self._rows is None:
+            raise NotEnoughData(
+                f"sequence_length={sequence_length}: expected {sequence_length} rows of one env, "
+                f"got none yet; add some"
+            )
+        if self._waiting > self._patience:
+            self.flush()
+        request = Sequences(batch_size, sequence_length, borders, fields=self._rows.fields)
+        try:
+            batch = self._replay.sample(request, rng=self._rng)
+        except NotEnoughData:
+            self.flush()
+            self._check_enough(request)
+            batch = self._replay.sample(request, rng=self._rng)
+        return self._rows.handed_out(batch, flags)
+
+    def flush(self) -> None:
+        """Make every row drawable; in a folder they are stored for good."""
+        if self._waiting:
+            self._store(everything=True)
+
+    def cut(self) -> None:
+        """Stop recording all open episodes: the next row of each env begins another one."""
+        self.flush()  # or else a row that is all there is of its episode would be left out
+        self._is_open[:] = False
+
+    def reset(self) -> None:
+        """Forget all rows and their columns; the generator keeps its state.
+
+        Raises:
+            ValueError: The rows lie in a folder.
+        """
+        if self._replay.path is not None:
+            raise ValueError(
+                f"reset: expected a buffer in RAM, got the folder {self._replay.path}; open "
+                f"another one, or remove this one yourself"
+            )
+        self._begin_with(new_replay(self._num_envs * self._capacity))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for `load_state_dict`, in any process: arrays and JSON-able values.
+
+        In RAM that is a copy of all stored rows: as many bytes as they have. In a folder the rows
+        are stored for good, and the state is small.
+        """
+        self.flush()
+        state: dict[str, Any] = {
+            "num_buffers": self._num_envs,
+            "generator": self._rng.bit_generator.state,
+            "columns": None if self._rows is None else self._rows.to_json(),
+            "store": None,
+            "rows": None,
+        }
+        if self._replay.path is not None:
+            return state | {"store": self._replay.state_dict()}
+        return state | ({"rows": snapshot(self._replay)} if self._replay.is_bound else {})
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on as the buffer of `state_dict` would have; each env's next row begins an episode.
+
+        In RAM its rows replace those that are here. In a folder what was stored since stays.
+
+        Raises:
+            ValueError: The state is none of this class, or one of other envs or another folder;
+                nothing has changed.
+        """
+        if set(state_dict) != {"num_buffers", "generator", "columns", "store", "rows"}:
+            raise ValueError(
+                f"state_dict: expected what this class gave, got the keys "
+                f"{', '.join(map(str, state_dict))}; a checkpoint of FishyRL itself cannot be read"
+            )
+        if state_dict["num_buffers"] != self._num_envs:
+            raise ValueError(
+                f"state_dict: expected that of {self._num_envs} envs, got one of "
+                f"{state_dict['num_buffers']}; make the buffer as it was"
+            )
+        if (state_dict["store"] is None) != (self._replay.path is None):
+            raise ValueError(
+                "state_dict: expected that of a buffer with rows where they are here, in RAM or in "
+                "a folder, got the other; make the buffer as it was"
+            )
+        if self._replay.path is None:
+            self._load_rows(state_dict["rows"], state_dict["columns"])
+        else:
+            self.flush()
+            self._replay.load_state_dict(state_dict["store"])
+            self.cut()
+        self._rng.bit_generator.state = state_dict["generator"]
+
+    def close(self) -> None:
+        """Store what there is and release files and locks; closing twice is harmless."""
+        self.flush()
+        self._replay.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def _patience(self) -> int:
+        """Rows that may wait: a learner that draws at every step would store one-row chunks."""
+        rows = len(self._replay)
+        return max(rows // 1000, min(rows // 100, _FEW_ROWS * self._num_envs))
+
+    def _check_final(self, final_obs: object) -> None:
+        if final_obs is not None and not self._is_same_step:
+            raise ValueError(
+                "final_obs: expected none but under autoreset_mode=SAME_STEP, got some; leave them "
+                "out, or name the mode of the envs"
+            )
+
+    def _chosen(self, mask: Sequence[bool] | np.ndarray | None) -> np.ndarray | None:
+        """Indices of the envs whose entries are taken; None for all."""
+        if mask is None:
+            return None
+        wanted = np.asarray(mask)
+        if wanted.dtype != np.bool_ or wanted.shape != (self._num_envs,):
+            raise ValueError(
+                f"mask: expected {self._num_envs} bools, one for each env, got {wanted.dtype} "
+                f"{wanted.shape}"
+            )
+        return None if wanted.all() else np.flatnonzero(wanted)
+
+    def _final_rows(
+        self,
+        rows: ExperienceColumns,
+        final_obs: Sequence[Any] | np.ndarray | None,
+        ended: np.ndarray,
+    ) -> np.ndarray:
+        """Observations [N, ...]: the final ones of envs whose episodes ended, zeros elsewhere."""
+        column = rows.columns["obs"]
+        last = np.zeros((self._num_envs, *column.shape), column.dtype)
+        for env in ended.tolist():
+            shown = None if final_obs is None else final_obs[env]
+            if shown is None:
+                raise ValueError(
+                    f"final_obs: expected that of env {env}, whose episode has ended, under "
+                    f'autoreset_mode=SAME_STEP, got none; give infos["final_obs"]'
+                )
+            last[env] = as_column("final_obs", shown, column.dtype, column.shape)
+        return last
+
+    def _observe(
+        self,
+        episodes: EpisodeBuffer,
+        values: Mapping[str, np.ndarray],
+        envs: np.ndarray | None,
+        flags: Sequence[np.ndarray] | None,
+    ) -> None:
+        """Begin a row of each of some envs.
+
+        Args:
+            episodes: Takes them.
+            values: Arrays [N, ...] by field.
+            envs: Which envs; None for all.
+            flags: Terminated and truncated, each [N] bool; None where no such row is.
+        """
+        some: slice | np.ndarray = slice(None) if envs is None else envs
+        first = ~self._is_open[some]
+        ends: list[np.ndarray | None] = [None, None]
+        if flags is not None:
+            ends = [each[some] if np.count_nonzero(each) else None for each in flags]
+        episodes.observe(
+            values if envs is None else {name: array[envs] for name, array in values.items()},
+            is_first=first if np.count_nonzero(first) else None,
+            terminated=ends[0],
+            truncated=ends[1],
+            env_ids=envs,
+        )
+        self._is_open[some] = True if flags is None else ~(flags[0] | flags[1])[some]
+        self._waiting += len(first)
+
+    def _settle(self, rows: ExperienceColumns) -> EpisodeBuffer:
+        """Bind the replay, the first time."""
+        if self._episodes is None:
+            spec = rows.spec(self._replay.path, self._codec)
+            self._replay.bind(spec, _facts(rows))
+            following = self._replay.storage.table.next_episode
+            self._episodes = EpisodeBuffer(
+                spec, self._num_envs, next_episode=following, capacity=self._replay.capacity
+            )
+            self._rows = rows
+        return self._episodes
+
+    def _store(self, *, everything: bool) -> None:
+        assert self._episodes is not None
+        chunks = self._episodes.take(everything=everything)
+        self._replay.add(chunks)
+        self._waiting -= sum(chunk.rows for chunk in chunks)
+
+    def _begin_with(self, replay: SequenceReplayBuffer) -> None:
+        """Go over to another replay, of rows that are not known yet."""
+        self._replay = replay
+        self._rows = self._episodes = None
+        self._is_open[:] = False
+        self._waiting = 0
+
+    def _continue(self) -> None:
+        """Go on with what the folder holds."""
+        recipe = cast("dict[str, Any]", (*self._replay.sessions, {})[0].get("recipe", {}))
+        if recipe.get("made_by") != _MADE_BY:
+            raise SpecMismatch(
+                f"{self._replay.path} holds other rows: expected those of this class, got others; "
+                f"open another folder, or read this one with SequenceReplayBuffer"
+            )
+        self._settle(ExperienceColumns.from_json(recipe["columns"]))
+
+    def _load_rows(self, rows: Mapping[str, Any] | None, columns: object) -> None:
+        """Replace what is here by a snapshot."""
+        replay = new_replay(self._num_envs * self._capacity)
+        known = None
+        if rows is not None:
+            known = ExperienceColumns.from_json(columns)
+            replay.bind(known.spec(None, self._codec), _facts(known))
+            replay.add(chunks_of(rows))
+        self._begin_with(replay)
+        if known is not None:
+            self._settle(known)
+
+    def _check_enough(self, request: Sequences) -> None:
+        """Say what is missing where no window can be drawn."""
+        if request.borders != "cross" or self._replay.count(request):
+            return  # the replay's own words are right
+        records = self._replay.storage.table.records
+        runs = records["stream_row"] + records["rows"] - records["stream_head"]
+        longest, wanted = int(runs.max(initial=0)), request.length
+        raise NotEnoughData(
+            f"sequence_length={wanted}: expected {wanted} rows of one env that follow one another, "
+            f"got {longest} at most, {len(np.unique(records['stream']))} envs having rows; add "
+            f"more, or ask for a shorter length"
+        )
+
+
+def _without_rewards(values: Mapping[str, np.ndarray], some: np.ndarray) -> dict[str, np.ndarray]:
+    """The rewards of rows [N], with zeros for some envs."""
+    names = [name for name in ("reward", "info/rewards") if name in values]
+    return {name: np.where(some, np.zeros_like(values[name]), values[name]) for name in names}
+
+
+def _facts(rows: ExperienceColumns) -> dict[str, object]:
+    """The facts about the rows that the store keeps."""
+    return {"recipe": {"made_by": _MADE_BY, "columns": rows.to_json()}}
 
 
 class SequentialBuffer:
@@ -76,7 +513,7 @@ class SequentialBuffer:
 
     @property
     def replay(self) -> SequenceReplayBuffer:
-        """The replay beneath."""
+        """The underlying replay."""
         return self._one.replay
 
     @property
@@ -95,7 +532,7 @@ class SequentialBuffer:
         return self._one.is_full
 
     def add(self, experience: Mapping[str, np.ndarray], *, final_obs: object = None) -> None:
-        """Take up a row; everything is copied.
+        """Add a row; everything is copied.
 
         Args:
             experience: Arrays [...], or numbers, by name.
@@ -103,7 +540,7 @@ class SequentialBuffer:
 
         Raises:
             ValueError: Something is not like the first time, or the final observation is missing,
-                or not wanted; nothing was taken up.
+                or not wanted; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
         values = {key: np.asarray(value)[None] for key, value in experience.items()}
@@ -196,7 +633,7 @@ class Ratio:
         if "ratio" not in state_dict:
             raise ValueError(
                 f"state_dict: expected what Ratio.state_dict gave, got {dict(state_dict)}; save it "
-                f"anew"
+                f"again"
             )
         owed = ReplayRatio(state_dict["ratio"], start=0)
         owed.load_state_dict(state_dict)
@@ -226,3 +663,244 @@ def convert_samples_to_tensors(
         name: torch.from_numpy(values).to(device=device, dtype=dtype, non_blocking=non_blocking)
         for name, values in samples.items()
     }
+
+
+class Column(NamedTuple):
+    """One column.
+
+    Args:
+        key: Its name.
+        dtype: Its dtype.
+        shape: Shape of one env's value.
+    """
+
+    key: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+
+
+class ExperienceColumns:
+    """The named columns of rows, as fields of a Spec and back.
+
+    A row is added before each step: the env's last result, and the action chosen from it.
+
+    ``obs``, ``rewards``, ``terminations``, ``truncations`` and ``actions`` have their places in a
+    row; other columns are stored as ``info/...``. Rewards that float32 cannot hold are stored as
+    ``info/rewards`` too.
+
+    Args:
+        columns: In the order in which they are handed out.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = {column.key: column for column in columns}
+        self._are_rewards_exact = self.columns["rewards"].dtype.name in _EXACT_REWARDS
+        self._info = [(key, "info/" + key) for key in self.columns if self._is_info(key)]
+
+    @classmethod
+    def of(cls, experience: Mapping[str, np.ndarray]) -> Self:
+        """The columns of the first rows.
+
+        Args:
+            experience: Arrays [N, ...] by name.
+
+        Raises:
+            ValueError: A column is missing, or holds no numbers.
+        """
+        missing = [key for key in _NEEDED if key not in experience]
+        if missing:
+            raise ValueError(
+                f"experience: expected the keys {', '.join(_NEEDED)}, got none of the name "
+                f"{', '.join(missing)}; give all of them"
+            )
+        columns: list[Column] = []
+        for key, values in experience.items():
+            array = np.asarray(values)
+            if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or not array.ndim:
+                raise ValueError(
+                    f"{key}: expected an array of numbers with one entry for each env, got "
+                    f"{array.dtype} {array.shape}; leave the key out or make numbers of it"
+                )
+            if key in _PER_ENV and array.ndim != 1:
+                raise ValueError(
+                    f"{key}: expected one number for each env, got shape {array.shape}; reshape it"
+                )
+            columns.append(Column(key, array.dtype, array.shape[1:]))
+        return cls(columns)
+
+    @classmethod
+    def from_json(cls, described: object) -> Self:
+        """The columns that `to_json` described."""
+        entries = cast("list[tuple[str, str, list[int]]]", described)
+        return cls([Column(key, np.dtype(dtype), tuple(shape)) for key, dtype, shape in entries])
+
+    def to_json(self) -> list[list[object]]:
+        """Plain data."""
+        return [[c.key, c.dtype.name, list(c.shape)] for c in self.columns.values()]
+
+    def spec(self, path: str | os.PathLike[str] | None, codec: Codec | None) -> Spec:
+        """The fields of a row.
+
+        Args:
+            path: Folder of the store; None in RAM.
+            codec: How observations are kept; None for what fits.
+        """
+        obs, actions = self.columns["obs"], self.columns["actions"]
+        fields = [
+            row_field("observation", obs.dtype, obs.shape, path=path, codec=codec),
+            row_field("action", actions.dtype, actions.shape, path=path),
+            Field("reward", "float64", (), "narrow"),
+        ]
+        for key, name in self._info:
+            column = self.columns[key]
+            fields.append(row_field(name, column.dtype, column.shape, path=path))
+        return Spec(tuple(fields), "observation", "action")
+
+    def checked(self, experience: Mapping[str, np.ndarray], num_envs: int) -> dict[str, np.ndarray]:
+        """Rows of all envs as declared.
+
+        Args:
+            experience: Arrays [N, ...] by name.
+            num_envs: Number of envs N.
+
+        Raises:
+            ValueError: It has other columns, or one is of another shape, or of a dtype of which the
+                first one does not hold every value.
+        """
+        if experience.keys() != self.columns.keys():
+            raise ValueError(
+                f"experience: expected the keys {', '.join(self.columns)}, got "
+                f"{', '.join(experience) or 'none'}; give the same ones each time"
+            )
+        found: dict[str, np.ndarray] = {}
+        for key, dtype, shape in self.columns.values():
+            values, wanted = experience[key], (num_envs, *shape)
+            if type(values) is not np.ndarray or values.dtype != dtype or values.shape != wanted:
+                values = as_column(key, values, dtype, wanted)
+            found[key] = values
+        for key in ("terminations", "truncations"):
+            flags = found[key]
+            if flags.dtype != np.bool_ and not np.isin(flags, (0, 1)).all():
+                raise ValueError(
+                    f"{key}: expected only 0 and 1, got {flags.min()} to {flags.max()}; give flags"
+                )
+        return found
+
+    def received(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The fields that come with an observation."""
+        rows = {
+            "observation": given["obs"],
+            "reward": given["rewards"].astype(np.float64, copy=False),
+        }
+        for key, name in self._info:
+            rows[name] = given[key]
+        return rows
+
+    def handed_out(self, batch: Batch, flags: Sequence[str]) -> dict[str, np.ndarray]:
+        """A batch as columns [B, L, ...], in their own dtypes."""
+        truncated = batch.truncated.copy()
+        # Where the recording stopped and another episode follows, a learner that looks for flags
+        # must see one, and may bootstrap.
+        truncated[:, :-1] |= batch.cut[:, :-1] & batch.is_first[:, 1:]
+        known: dict[str, np.ndarray] = {
+            "obs": batch.observation,
+            "actions": batch.action,
+            "rewards": batch.reward,
+            "terminations": batch.terminated,
+            "truncations": truncated,
+            **batch.info,
+        }
+        columns: dict[str, np.ndarray] = {
+            key: known[key].astype(column.dtype, copy=False) for key, column in self.columns.items()
+        }
+        return columns | {name: getattr(batch, name) for name in flags}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that are needed to hand out all columns."""
+        rewards = ("reward",) if self._are_rewards_exact else ()
+        return ("observation", "action", *rewards, *(name for _, name in self._info))
+
+    def _is_info(self, key: str) -> bool:
+        return key not in _NEEDED or (key == "rewards" and not self._are_rewards_exact)
+
+
+def as_column(
+    what: str, values: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]
+) -> np.ndarray:
+    """Values as an array of exactly this shape, in a dtype that holds every one.
+
+    Raises:
+        ValueError: The shape is another one, or the dtype does not hold what the values' own does.
+    """
+    array = np.asarray(values)
+    if array.shape != shape:
+        raise ValueError(
+            f"{what}: expected shape {shape}, got {array.shape}; give an array of all envs, each "
+            f"with the same shape"
+        )
+    if array.dtype == dtype:
+        return array
+    is_wider = array.dtype.kind == dtype.kind or array.dtype.itemsize < dtype.itemsize
+    if not (is_wider and np.can_cast(array.dtype, dtype, "safe")):
+        raise ValueError(
+            f"{what}: expected {dtype} like the first one, got {array.dtype}; convert it as it is "
+            f"meant first, from the first row on"
+        )
+    return array.astype(dtype)
+
+
+def snapshot(replay: SequenceReplayBuffer) -> dict[str, Any]:
+    """Copies of all stored rows, chunk by chunk.
+
+    Returns:
+        Under ``"pieces"`` [chunks, 5] int64: episode, stream, first row, rows and end of each;
+        under ``"rows"`` arrays [rows, ...] by field.
+    """
+    records = replay.storage.table.records
+    records = records[records["rows"] > 0]
+    starts = np.cumsum(records["rows"]) - records["rows"]
+    total = int(records["rows"].sum())
+    rows = {f.name: np.empty((total, *f.shape), f.numpy_dtype) for f in replay.spec.fields}
+    places: dict[int, list[int]] = {}
+    for place, number in enumerate(records["episode"].tolist()):
+        places.setdefault(number, []).append(place)
+    for episode in replay.iter_episodes():
+        for place in places[episode.id]:
+            first = int(records["first_row"][place]) - episode.first_row
+            count, target = int(records["rows"][place]), int(starts[place])
+            for name, values in episode.fields.items():
+                rows[name][target : target + count] = values[first : first + count]
+    chunks = np.stack([records[name] for name in _PLACE], axis=1)
+    return {"pieces": chunks, "rows": rows}
+
+
+def chunks_of(state: Mapping[str, Any]) -> list[Chunk]:
+    """The chunks of a snapshot, to be stored again in an empty replay of the same fields.
+
+    Args:
+        state: What `snapshot` gave.
+
+    Raises:
+        ValueError: The arrays do not belong together.
+    """
+    table, rows = np.asarray(state["pieces"]), state["rows"]
+    total = int(table[:, _PLACE.index("rows")].sum())
+    wrong = [name for name, values in rows.items() if len(values) != total]
+    if wrong:
+        raise ValueError(
+            f"state: expected {total} rows of field {wrong[0]!r}, got {len(rows[wrong[0]])}; load "
+            f"what state_dict gave, unchanged"
+        )
+    chunks: list[Chunk] = []
+    ids: dict[int, int] = {}
+    cursor = 0
+    for episode, stream, first_row, count, end in table.tolist():
+        is_known = episode in ids
+        number = ids.setdefault(episode, len(ids))
+        fields = {name: values[cursor : cursor + count] for name, values in rows.items()}
+        final = End(end) & (End.TERMINATED | End.TRUNCATED)
+        starts_late = first_row > 0 and not is_known
+        chunks.append(Chunk(number, stream, first_row, final, fields, starts_late=starts_late))
+        cursor += count
+    return chunks

@@ -9,14 +9,18 @@ Before, and after::
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
-from stepwell.buffers.dropin.channel_stacks import ChannelStacks, RecentFrames
-from stepwell.buffers.dropin.ring import check_whole, new_replay, row_field
-from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.buffers.dropin.transition_writer import (
+    TransitionWriter,
+    check_whole,
+    new_replay,
+    row_field,
+)
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Transitions
@@ -29,19 +33,22 @@ _ACTION = Field("action", "int32", (), "raw")
 _FACTS = {"made_by": "frame_history"}
 _DRAWN = ("observation", "action", "reward")
 _TRIES = 1000
+# OpenCV moves numbers of these sizes, whatever they mean.
+_WORDS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
+_MOST_PLANES = 128  # of an image of OpenCV 5
 
 
 class ReplayBuffer:
     """Keeps each frame once and draws transitions between stacks of frames.
 
-    A step is a frame and what came of it: `store_frame`, then `store_effect`. It can be drawn when
+    A step is a frame and its effect: `store_frame`, then `store_effect`. It can be drawn when
     its effect and the frame that followed are there, the latter being the last frame again where
     an episode ended without one. Between the two calls `encode_recent_observation` gives the stack
     to choose an action from. Draws are uniform over all transitions whose frames are stored, none
     twice in a batch; while less than a thousandth of the transitions is new, for each env, the new
     ones wait until there are more of them (a hundredth at most), or `flush` is called.
 
-    What a frame is, the first one settles, dtype included: ``[H, W, C]``, or ``[H, W]``, which
+    The first frame determines the shape and dtype of all: ``[H, W, C]``, or ``[H, W]``, which
     counts as one channel, gives stacks ``[H, W, C * k]``, the oldest frame first, with zeros before
     the episode's start. Of ``[D]`` (the RAM of a console, a vector) only the newest is given.
 
@@ -49,7 +56,7 @@ class ReplayBuffer:
         size: Steps that are kept at least, of all envs together; up to a fifteenth more are.
         frame_history_len: Frames of a stack, k >= 1.
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
-        num_envs: Number of envs N, each with episodes of its own.
+        num_envs: Number of envs N; each has separate episodes.
         seed: Seed of the draws.
         codec: How frames are kept; None: raw in RAM, zstd in a folder.
         contiguous: Give stacks in C order. With False they are views with the frames' axis moved,
@@ -105,12 +112,12 @@ class ReplayBuffer:
 
     @property
     def replay(self) -> SequenceReplayBuffer:
-        """The replay beneath."""
+        """The underlying replay."""
         return self._replay
 
     @property
     def next_idx(self) -> int:
-        """What `store_frame` gives next."""
+        """The index that `store_frame` returns next."""
         return self._frames % self.size
 
     @property
@@ -120,7 +127,7 @@ class ReplayBuffer:
         return min(self.size, steps + len(self._pending))
 
     def store_frame(self, frame: np.ndarray, env: int = 0) -> int:
-        """Take up a copy of the frame that an env shows now.
+        """Add a copy of an env's current frame.
 
         Args:
             frame: [H, W, C], [H, W] or [D], of the dtype and shape of the first one.
@@ -131,7 +138,7 @@ class ReplayBuffer:
 
         Raises:
             ValueError: It is another kind of frame, there is no such env, or the effect of the
-                env's frame before has not come; nothing was taken up.
+                env's frame before is missing; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
         self._check_env(env)
@@ -161,12 +168,12 @@ class ReplayBuffer:
         truncated: bool = False,
         final_frame: np.ndarray | None = None,
     ) -> None:
-        """Complete the step of a frame with what was done, and what that brought.
+        """Complete the step of a frame with its action and the result.
 
         Args:
-            idx: What `store_frame` gave for the frame, which tells the env too.
+            idx: The index that `store_frame` returned for the frame; it determines the env.
             action: A whole number.
-            reward: What the action brought.
+            reward: The reward of the action.
             done: The episode is over, and nothing comes after it to learn from.
             truncated: The env's clock ended the episode, and ``final_frame`` can be learned from.
             final_frame: What the env showed at the end of the episode.
@@ -174,7 +181,7 @@ class ReplayBuffer:
         Raises:
             ValueError: No frame with this number awaits its effect, the action is no whole number,
                 or the final frame is missing, not wanted, or another kind of frame; nothing was
-                taken up.
+                added.
         """
         env = self._pending.get(idx)
         if env is None or self._settled is None:
@@ -218,7 +225,7 @@ class ReplayBuffer:
         return self._settled.with_channels(self._settled.recent[env].stack())
 
     def can_sample(self, batch_size: int) -> bool:
-        """Whether so many different transitions can be drawn."""
+        """True if so many different transitions can be drawn."""
         if self._settled is None:
             return False
         self._bring_up(batch_size)
@@ -300,7 +307,7 @@ class ReplayBuffer:
             )
 
     def _bring_up(self, batch_size: int) -> None:
-        """Take up new transitions: all where the batch could need them."""
+        """Store new transitions: all of them where the batch could need them."""
         assert self._settled is not None
         if 2 * batch_size > len(self._replay):
             self._settled.writer.flush(newest=False)
@@ -315,7 +322,7 @@ class ReplayBuffer:
         self._frames = self._settled.writer.steps
 
     def _settle(self, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> _Settled:
-        """What follows from what a frame is."""
+        """Make everything that depends on the dtype and shape of a frame."""
         if dtype.kind not in "biuf" or dtype.itemsize > 8 or not 1 <= len(shape) <= 3 or 0 in shape:
             raise ValueError(
                 f"frame: expected numbers of shape (H, W, C), (H, W) or (D,), got {dtype} {shape}; "
@@ -334,7 +341,7 @@ class ReplayBuffer:
 
 
 class _Settled(NamedTuple):
-    """What is known once the first frame is.
+    """State that depends on the dtype and shape of the first frame.
 
     Args:
         dtype: The frames'.
@@ -363,7 +370,7 @@ class _Settled(NamedTuple):
         return image
 
     def with_channels(self, shown: np.ndarray) -> np.ndarray:
-        """What is shown, where frames are not stacked and have no axis of channels: with one."""
+        """Add an axis of channels to frames that are not stacked and lack it."""
         return shown[..., None] if self.stacks is None and len(self.shape) == 2 else shown
 
 
@@ -401,3 +408,162 @@ def sample_n_unique(sampling_f: Callable[[], ItemT], n: int) -> list[ItemT]:
 def _request(batch_size: int) -> Transitions:
     """Different transitions, with nothing but what is handed out."""
     return Transitions(batch_size, draw="distinct", fields=_DRAWN)
+
+
+class ChannelStacks:
+    """Makes stacks ``[B, H, W, C * k]`` of frames ``[H, W, C]``, or ``[H, W]``: one channel.
+
+    They are made plane by plane: several times as fast as a transposed copy.
+
+    Args:
+        shape: Shape of a frame, two or three axes.
+        dtype: Its dtype, of at most eight bytes.
+        k: Frames of a stack.
+        contiguous: Give arrays in C order; else views, of which ``np.transpose(stacks, (0, 3, 1,
+            2))`` is in that order for each stack.
+
+    Example:
+        >>> frames = np.arange(5, dtype=np.uint8).reshape(1, 5, 1, 1, 1)
+        >>> before, after = ChannelStacks((1, 1, 1), frames.dtype, 4).pair(frames)
+        >>> before.ravel(), after.ravel()
+        (array([0, 1, 2, 3], dtype=uint8), array([1, 2, 3, 4], dtype=uint8))
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[np.generic],
+        k: int,
+        *,
+        contiguous: bool = True,
+    ) -> None:
+        import cv2  # takes as long as the rest of Stepwell together
+
+        self._cv2: Any = cv2
+        self.shape, self.dtype, self.k = shape, dtype, k
+        self._image = shape[:2]
+        self._pixels = shape[0] * shape[1]
+        self._contiguous = contiguous
+        channels = shape[2] if len(shape) > 2 else 1
+        # Where a pixel's channels together are a word they need not be taken apart.
+        size = dtype.itemsize * channels
+        is_word = contiguous and size in _WORDS
+        self.word = np.dtype(_WORDS[size if is_word else dtype.itemsize])
+        self.planes_of_frame = 1 if is_word else channels
+        self._channels = channels * k
+
+    def pair(self, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The stacks of the first k frames and of the last k, each [B, H, W, C * k].
+
+        Args:
+            frames: [B, k + 1, H, W, C], or without the C; C-contiguous.
+        """
+        planes = self.planes(frames)
+        return self._stacks(planes, 0), self._stacks(planes, self.planes_of_frame)
+
+    def planes(self, frames: np.ndarray) -> np.ndarray:
+        """The words of frames [B, n, ...], channel by channel: [B, n * planes, H * W]."""
+        batch, n = frames.shape[:2]
+        c = self.planes_of_frame
+        if c == 1:
+            return frames.view(self.word).reshape(batch, n, self._pixels)
+        planes = np.empty((batch * n, c, self._pixels), self.word)
+        self.take_apart(frames, [planes[:, channel] for channel in range(c)])
+        return planes.reshape(batch, n * c, self._pixels)
+
+    def take_apart(self, frames: np.ndarray, planes: list[np.ndarray]) -> None:
+        """Copy the channels of frames [..., H, W, C] into planes [frames, H * W]."""
+        pixels = frames.view(self.word).reshape(-1, self._pixels, len(planes))
+        if len(planes) > _MOST_PLANES:
+            for channel, plane in enumerate(planes):
+                plane[...] = pixels[..., channel]
+        else:
+            self._cv2.split(pixels, planes)
+
+    def woven(self, planes: list[np.ndarray]) -> np.ndarray:
+        """Stacks [B, H, W, C * k] in C order, of so many planes [B, H * W]."""
+        batch, count = len(planes[0]), len(planes)
+        stacks = np.empty((batch, *self._image, self._channels), self.dtype)
+        words = stacks.view(self.word).reshape(batch, self._pixels, count)
+        if count > _MOST_PLANES:
+            np.stack(planes, axis=-1, out=words)
+        else:
+            self._cv2.merge(planes, words)
+        return stacks
+
+    def one(self, planes: list[np.ndarray]) -> np.ndarray:
+        """A stack [H, W, C * k] of so many planes [H, W]: the same, sooner."""
+        merge = np.dstack if len(planes) > _MOST_PLANES else self._cv2.merge
+        stack: np.ndarray = merge(planes).view(self.dtype)
+        return stack.reshape(*self._image, self._channels)
+
+    def _stacks(self, planes: np.ndarray, first: int) -> np.ndarray:
+        """The stacks that begin with a plane."""
+        stop = first + self.k * self.planes_of_frame
+        if self._contiguous:
+            return self.woven([planes[:, place] for place in range(first, stop)])
+        some = planes[:, first:stop].view(self.dtype)
+        return some.reshape(len(planes), stop - first, *self._image).transpose(0, 2, 3, 1)
+
+
+class RecentFrames:
+    """The newest frames of one env, stacked as the batches are.
+
+    Args:
+        stacks: How; None where only the newest frame counts.
+        shape: Shape of a frame.
+        dtype: Its dtype.
+    """
+
+    def __init__(
+        self, stacks: ChannelStacks | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> None:
+        self._stacks = stacks
+        self._frames: list[np.ndarray] = list(
+            np.empty((1 if stacks is None else stacks.k, *shape), dtype)
+        )
+        self._count = 0
+        self._planes: list[list[np.ndarray]] = []  # of each frame, [H, W]
+        self._blank: list[np.ndarray] = []
+        if stacks is not None:
+            # Views, where a frame is one plane.
+            taken = [stacks.planes(frame[None, None])[0] for frame in self._frames]
+            self._planes = [list(planes.reshape(-1, *shape[:2])) for planes in taken]
+            blank = np.zeros_like(self._planes[0][0])
+            self._blank = [blank] * (stacks.k * stacks.planes_of_frame)
+        self._shown = deque(self._blank, len(self._blank))
+
+    @property
+    def has_any(self) -> bool:
+        """A frame was pushed."""
+        return self._count > 0
+
+    @property
+    def newest(self) -> np.ndarray:
+        """The frame that was pushed last; valid until the next one."""
+        return self._frames[(self._count - 1) % len(self._frames)]
+
+    def push(self, frame: np.ndarray, *, is_first: bool) -> None:
+        """Add a copy of a frame.
+
+        Args:
+            frame: As declared.
+            is_first: It is that of a reset.
+        """
+        place = self._count % len(self._frames)
+        self._frames[place][...] = frame
+        self._count += 1
+        if self._stacks is None:
+            return
+        if is_first:
+            self._shown.extend(self._blank)
+        planes = self._planes[place]
+        if len(planes) > 1:
+            self._stacks.take_apart(self._frames[place], [plane.reshape(1, -1) for plane in planes])
+        self._shown.extend(planes)
+
+    def stack(self) -> np.ndarray:
+        """The stack that ends with the newest frame, [H, W, C * k], or that frame."""
+        if self._stacks is None:
+            return self.newest.copy()
+        return self._stacks.one(list(self._shown))

@@ -1,18 +1,25 @@
-"""What Dreamer's and IRIS's buffers are made of: a ring of steps that begin with an image."""
+"""A ring of steps that begin with an image, for the buffers of Dreamer and IRIS."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
-from stepwell.buffers.dropin.ring import check_whole, new_replay, row_field
-from stepwell.buffers.dropin.transition_writer import TransitionWriter
+from stepwell.buffers.dropin.transition_writer import (
+    TransitionWriter,
+    check_whole,
+    new_replay,
+    row_field,
+)
+from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.sampling.batch import Batch
 from stepwell.buffers.spec import Codec
 
-__all__ = ["IMAGE", "VECTOR", "image_ring"]
+__all__ = ["IMAGE", "VECTOR", "DrawnSequences", "TooFew", "image_ring", "shortage"]
 
 IMAGE, VECTOR = np.dtype(np.uint8), np.dtype(np.float32)
 
@@ -29,7 +36,7 @@ def image_ring(
     seed: int | None,
     codec: Codec | None,
 ) -> tuple[SequenceReplayBuffer, TransitionWriter]:
-    """A replay of uint8 images and float32 actions, and what writes into it.
+    """A replay of uint8 images and float32 actions, and its writer.
 
     Args:
         size: Steps to keep.
@@ -66,3 +73,53 @@ def image_ring(
     except Exception:
         replay.close()  # or the folder stays locked
         raise
+
+
+class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
+    """Observations, actions, rewards and terminals, and the batch that they were made from.
+
+    Args:
+        observations: In the form of the method that drew them, as are the others.
+        actions: float32.
+        rewards: float32.
+        terminals: float32: 1 where the episode ended, terminated or truncated.
+        batch: What those four leave out: ``is_first``, ``terminated``, ``truncated``, ``mask``,
+            ``ids``, and in ``info["observed"]`` which observations the caller has given.
+    """
+
+    batch: Batch
+
+    def __new__(
+        cls,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        terminals: np.ndarray,
+        batch: Batch,
+    ) -> Self:
+        """See the class."""
+        drawn = super().__new__(cls, (observations, actions, rewards, terminals))
+        drawn.batch = batch
+        return drawn
+
+
+class TooFew(NotEnoughData, ValueError):
+    """Fewer steps than requested; also a ValueError, which callers of the originals expect."""
+
+
+def shortage(replay: SequenceReplayBuffer, length: int, *, is_across: bool) -> NotEnoughData:
+    """The error of a draw that finds no sequence of so many steps.
+
+    Args:
+        replay: What was drawn from.
+        length: Steps in the requested sequence.
+        is_across: Sequences go on with the next episode.
+    """
+    records = replay.storage.table.records
+    last = records[records["is_tail"] == 1]
+    steps = last["first_row"] + last["rows"] - last["head"] - 1
+    where = "of one env" if is_across else "in one episode"
+    return NotEnoughData(
+        f"expected {length} steps {where} to draw from, got {len(replay)} in all, at most "
+        f"{max(0, steps.max(initial=0))} in one episode; add more, or draw shorter sequences"
+    )

@@ -8,20 +8,28 @@ The line to change::
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Literal, Self, TypeAlias, get_args
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.buffers.dropin.declared import as_declared
-from stepwell.buffers.dropin.declared import one_hot as one_hot_vector
-from stepwell.buffers.dropin.drawn import DrawnSequences
-from stepwell.buffers.dropin.flags import ended_by
-from stepwell.buffers.dropin.image_ring import IMAGE, VECTOR, image_ring
-from stepwell.buffers.dropin.iris_on_policy import IRISOnPolicyBuffer
-from stepwell.buffers.dropin.observations_by_age import ObservationsByAge
-from stepwell.buffers.dropin.ring import check_whole, checked_shape
-from stepwell.buffers.dropin.shortage import TooFew, shortage
+from stepwell.buffers.dropin.image_ring import (
+    IMAGE,
+    VECTOR,
+    DrawnSequences,
+    TooFew,
+    image_ring,
+    shortage,
+)
+from stepwell.buffers.dropin.transition_writer import (
+    TransitionWriter,
+    as_declared,
+    check_whole,
+    checked_shape,
+    ended_by,
+)
+from stepwell.buffers.dropin.transition_writer import one_hot as one_hot_vector
+from stepwell.buffers.episode import End
 from stepwell.buffers.errors import NotEnoughData
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Sequences
@@ -29,18 +37,22 @@ from stepwell.buffers.spec import Codec
 
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
 
+_REAL = np.dtype(np.float64)
+# The row of a last observation, or one that stands in for an observation that is still to come.
+_NOT_ADDED = int(End.TERMINATED | End.TRUNCATED | End.PENDING)
+
 Borders: TypeAlias = Literal["inside", "pad_after"]
-"""Whether a sequence lies in one episode, or may begin so late that its rest is padding."""
+"""Limits of a sequence: ``"inside"`` one episode, or padded behind its end."""
 
 Final: TypeAlias = Literal["repeat", "required"]
-"""What stands for an episode's last observation where it was not given."""
+"""The substitute for an episode's last observation that was not given."""
 
 
 class IRISReplayBuffer:
     """Keeps the newest steps of one env or more, and draws sequences of them.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. The newest
-    step of an episode that goes on can be drawn once the next one has brought its observation.
+    step of an open episode can be drawn once the next one is added, with its observation.
     Draws may leave out the newest steps: up to a thousandth of all for each env, a hundredth at
     most.
 
@@ -60,7 +72,7 @@ class IRISReplayBuffer:
         path: Folder of the store, continued if there is one; None keeps everything in RAM.
         num_envs: Number of envs N.
         seed: Seed of all draws; None draws one from the system.
-        codec: How images are kept: ``"zstd"`` (in a folder, unless told) or ``"raw"`` (in RAM).
+        codec: How images are kept: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
         one_hot: Actions are given as numbers from 0 to A - 1.
 
     Raises:
@@ -119,7 +131,7 @@ class IRISReplayBuffer:
             codec=codec,
         )
         self.replay: SequenceReplayBuffer = replay
-        """What is beneath: everything that Stepwell can do with stored steps."""
+        """The underlying replay, which holds the steps and has more ways to draw them."""
         self.observations = ObservationsByAge(replay, self._writer, size)
         """The newest observations that were added, the oldest first; indexing makes copies."""
         self._rng = np.random.default_rng(None if seed is None else (seed, 1))
@@ -136,7 +148,7 @@ class IRISReplayBuffer:
 
     @property
     def idx(self) -> int:
-        """Where a ring of ``size`` steps would be written next."""
+        """The place that a ring of ``size`` steps would write to next."""
         return self.steps % self.size
 
     @property
@@ -164,20 +176,20 @@ class IRISReplayBuffer:
         truncated: bool = False,
         final_obs: object = None,
     ) -> None:
-        """Take up a step; everything is copied.
+        """Add a step; everything is copied.
 
         Args:
             obs: What the action was chosen from, uint8 (C, H, W).
             action: float32 (A,); with ``one_hot`` its number.
-            reward: What the action brought.
+            reward: The reward of the action.
             terminal: The episode ended with it, terminated or truncated.
             env: Index of the env.
-            truncated: It was the clock that ended it; ``terminal`` is True then, too.
+            truncated: A time limit ended it; ``terminal`` is True then, too.
             final_obs: With the last step of an episode: what it ended with, like ``obs``.
 
         Raises:
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
-                hold, a flag that is none; or ``final_obs`` is required. Nothing was taken up.
+                hold, a flag that is none; or ``final_obs`` is required. Nothing was added.
         """
         terminated, is_truncated = ended_by("terminal", terminal, truncated=truncated)
         if self._is_final_required:
@@ -227,8 +239,8 @@ class IRISReplayBuffer:
 
         Returns:
             Observations uint8 ``[B, L + 1, C, H, W]``, actions float32 [B, L, A], and float32
-            [B, L] rewards and terminals: what the actions brought, 1 where the episode ended with
-            it. All are the caller's own. The tuple's ``batch`` tells the rest.
+            [B, L] rewards of the actions and terminals: 1 where the episode ended with the action.
+            All are the caller's own. The tuple's ``batch`` has the rest.
 
         Raises:
             NotEnoughData: There is no sequence of L steps.
@@ -313,3 +325,284 @@ def _check_final(terminal: object, final_obs: object) -> None:
             "final_obs: expected the last observation with the last step, got none; give it, or "
             'make the buffer with final="repeat"'
         )
+
+
+class _Declared(NamedTuple):
+    """Dtype and shape of one step's value."""
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+
+
+class IRISOnPolicyBuffer:
+    """Keeps up to so many steps of one env, in lists, until they go into the replay.
+
+    What observations and actions are is declared by the first ones: the later ones have the same
+    dtype and shape, and so have the arrays. It stays declared when the buffer is cleared.
+
+    Args:
+        max_steps: Steps to keep; one more is refused.
+        obs_shape: Shape of an observation, uint8, if it is to be declared now.
+        action_size: Length A of an action, float32, if it is to be declared now.
+
+    Raises:
+        ValueError: A number is no whole one, or too small.
+
+    Example:
+        >>> import numpy as np
+        >>> from stepwell.buffers.dropin.iris import IRISReplayBuffer
+        >>> replay = IRISReplayBuffer(1000, (3, 8, 8), action_size=2, seq_len=2, batch_size=4)
+        >>> current = IRISOnPolicyBuffer(max_steps=100)
+        >>> for step in range(5):
+        ...     image = np.full((3, 8, 8), step, np.uint8)
+        ...     current.add(image, np.zeros(2, np.float32), 1.0, step == 4)
+        >>> current.get_arrays()[0].shape
+        (5, 3, 8, 8)
+        >>> current.flush_into(replay, final_obs=np.full((3, 8, 8), 5, np.uint8))
+        >>> len(current), len(replay), replay.sample_sequence()[0].shape
+        (0, 5, (4, 3, 3, 8, 8))
+    """
+
+    def __init__(
+        self,
+        max_steps: int = 1000,
+        *,
+        obs_shape: Sequence[int] | None = None,
+        action_size: int | None = None,
+    ) -> None:
+        check_whole("max_steps", max_steps, 1)
+        if action_size is not None:
+            check_whole("action_size", action_size, 1)
+        self.max_steps = max_steps
+        self._observation = (
+            None if obs_shape is None else _Declared(np.dtype(np.uint8), tuple(obs_shape))
+        )
+        self._action = (
+            None if action_size is None else _Declared(np.dtype(np.float32), (action_size,))
+        )
+        self.clear()
+
+    def add(
+        self,
+        obs: object,
+        action: object,
+        reward: float,
+        terminal: float,
+        *,
+        truncated: bool = False,
+        final_obs: object = None,
+    ) -> None:
+        """Add a step; everything is copied.
+
+        Args:
+            obs: What the action was chosen from.
+            action: What was done.
+            reward: The reward of the action.
+            terminal: The episode ended with it, terminated or truncated.
+            truncated: A time limit ended it; ``terminal`` is True then, too.
+            final_obs: With the last step of an episode: what it ended with, like ``obs``.
+
+        Raises:
+            ValueError: There are ``max_steps`` steps already, or something is not like the first
+                one. Nothing was added.
+        """
+        if len(self) >= self.max_steps:
+            raise ValueError(
+                f"expected at most max_steps={self.max_steps} steps, got one more; call "
+                f"flush_into(replay) or clear() before, or raise max_steps"
+            )
+        terminated, is_truncated = ended_by("terminal", terminal, truncated=truncated)
+        if final_obs is not None and not terminal:
+            raise ValueError(
+                "final_obs: expected one only with the last step of an episode, got one with a "
+                "step that ends nothing; leave it out"
+            )
+        observation, observed = _declared("obs", obs, self._observation)
+        chosen, acted = _declared("action", action, self._action)
+        last = None if final_obs is None else _declared("final_obs", final_obs, observed)[0]
+        gain = reward if type(reward) is float else float(as_declared("reward", reward, _REAL, ()))
+        self._observation, self._action = observed, acted
+        self.observations.append(observation)
+        self.actions.append(chosen)
+        self.rewards.append(gain)
+        self.terminals.append(float(terminated or is_truncated))
+        self._truncated.append(is_truncated)
+        self._last.append(last)
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.observations: list[np.ndarray] = []
+        self.actions: list[np.ndarray] = []
+        self.rewards: list[float] = []
+        self.terminals: list[float] = []
+        self._truncated: list[bool] = []
+        self._last: list[np.ndarray | None] = []
+
+    def get_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Copies of all steps.
+
+        Returns:
+            Observations ``[T, ...]`` and actions ``[T, ...]`` in their dtypes, rewards [T] and
+            terminals [T] float64. Of what was never declared there are ``[0]``.
+        """
+        return (
+            _stacked(self.observations, self._observation),
+            _stacked(self.actions, self._action),
+            np.array(self.rewards, np.float64),
+            np.array(self.terminals, np.float64),
+        )
+
+    def flush_into(
+        self, replay: IRISReplayBuffer, *, env: int = 0, final_obs: object = None
+    ) -> None:
+        """Add all steps to a replay, and forget them here.
+
+        An episode without an end stays open there: the next flush for the same env continues it.
+
+        Args:
+            replay: Where they go.
+            env: Index of the env that played them.
+            final_obs: Where the newest step is the last one of its episode: what it ended with, if
+                that was not given with the step.
+
+        Raises:
+            ValueError: A step is not what the replay takes, or there is no such env, or the newest
+                step ends nothing. Nothing was added.
+        """
+        last = list(self._last)
+        if final_obs is not None:
+            if not len(self) or not self.terminals[-1]:
+                raise ValueError(
+                    "final_obs: expected it where the newest step is the last one of its episode, "
+                    "got it where it is not; leave it out"
+                )
+            last[-1] = _declared("final_obs", final_obs, self._observation)[0]
+        ends = [terminal > 0 for terminal in self.terminals]
+        for step in zip(self.observations, self.actions, ends, last, strict=True):
+            replay.check(*step, env=env)
+        for number, observation in enumerate(self.observations):
+            replay.add(
+                observation,
+                self.actions[number],
+                self.rewards[number],
+                ends[number],
+                env=env,
+                truncated=self._truncated[number],
+                final_obs=last[number],
+            )
+        self.clear()
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return len(self.observations)
+
+
+def _declared(what: str, value: object, declared: _Declared | None) -> tuple[np.ndarray, _Declared]:
+    """A copy of a value as it was declared, or as it declares itself."""
+    if declared is None:
+        array = np.array(value)
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{what}: expected numbers, got {array.dtype}; convert them first")
+        return array, _Declared(array.dtype, array.shape)
+    return as_declared(what, value, *declared).copy(), declared
+
+
+def _stacked(values: list[np.ndarray], declared: _Declared | None) -> np.ndarray:
+    if declared is None:
+        return np.zeros(0)
+    out = np.empty((len(values), *declared.shape), declared.dtype)
+    for place, value in enumerate(values):
+        out[place] = value
+    return out
+
+
+class ObservationsByAge:
+    """The newest observations from which an action was chosen, the oldest first.
+
+    With several envs those of one env are in the order in which they were added; envs take turns in
+    stretches.
+
+    Args:
+        replay: Where they are.
+        writer: What adds them; of every episode also the newest observation is stored.
+        size: How many there are at most.
+    """
+
+    def __init__(self, replay: SequenceReplayBuffer, writer: TransitionWriter, size: int) -> None:
+        self._replay = replay
+        self._writer = writer
+        self._size = size
+        self._flushed = writer.steps
+        self._until = replay.storage.table.base + len(replay.storage.table)
+        self._extent = (-1, -1)
+        self._counts = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return min(self._size, self._writer.steps)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int | slice | np.ndarray) -> np.ndarray:
+        """Copies of one observation, or ``[n, ...]`` of several.
+
+        Args:
+            index: An index, a slice, or an array [n] of indices.
+
+        Raises:
+            IndexError: There are not so many.
+        """
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        ages = np.asarray(index)
+        found = self.take(ages.reshape(-1))
+        return found[0] if ages.ndim == 0 else found
+
+    def take(self, ages: np.ndarray) -> np.ndarray:
+        """Copies of some of them, ``[n, ...]``.
+
+        Args:
+            ages: [n] indices; negative ones count from the newest.
+
+        Raises:
+            IndexError: There are not so many, or an index is no whole number.
+        """
+        if not len(ages):
+            field = self._replay.spec.fields[0]
+            return np.empty((0, *field.shape), field.numpy_dtype)
+        count, oldest = len(self), int(ages.min())
+        if ages.dtype.kind not in "iu" or oldest < -count or ages.max() >= count:
+            there = f"whole numbers from {-count} to {count - 1}" if count else "none: it is empty"
+            raise IndexError(f"index: expected {there}, got {ages.tolist()}")
+        ids = self._row_ids(ages if oldest >= 0 else np.where(ages < 0, ages + count, ages))
+        return self._replay.field_rows("observation", ids)
+
+    def _row_ids(self, ages: np.ndarray) -> np.ndarray:
+        """The ids of the rows in which they are stored."""
+        waiting = self._writer.steps - self._flushed
+        if int(ages.max()) >= len(self) - waiting:
+            self._flush()  # not at each call: that would store a chunk each time
+            waiting = 0
+        counts = self._stored_counts()
+        # Never below 0, unless a folder was written by more envs than there are now.
+        place = np.maximum(ages + (int(counts[-1]) + waiting - len(self)), 0)
+        chunk = np.searchsorted(counts, place, side="right") - 1
+        records = self._replay.storage.table.records
+        ids: np.ndarray = records["row_id"][chunk] + place - counts[chunk]
+        return ids
+
+    def _flush(self) -> None:
+        self._writer.flush(newest=False)
+        table = self._replay.storage.table
+        self._flushed, self._until = self._writer.steps, table.base + len(table)
+
+    def _stored_counts(self) -> np.ndarray:
+        """Their number before each chunk that was stored at the last flush, and in all."""
+        table = self._replay.storage.table
+        extent = (table.base, self._until)
+        if extent != self._extent:
+            records = table.records[: self._until - table.base]
+            is_over = (records["is_tail"] == 1) & (records["end"] & _NOT_ADDED != 0)
+            self._counts = np.cumsum(np.append(0, records["rows"] - is_over))
+            self._extent = extent
+        return self._counts

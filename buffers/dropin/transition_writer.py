@@ -1,25 +1,32 @@
-"""Rows made of transitions that are added one at a time, env by env."""
+"""A ring of steps for the classes of other projects, filled one transition at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepwell.buffers.dropin.declared import as_declared
 from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.episode_buffer import OBSERVED, EpisodeBuffer
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.spec import Field, Spec
+from stepwell.buffers.spec import Codec, Field, Spec
 
-__all__ = ["OBSERVED", "TransitionWriter", "spec_of"]
-
-OBSERVED = Field("info/observed", "bool", (), "narrow")
-"""Whether a row's observation was given. Of an episode's last row it need not be: the buffers that
-are stood in for never ask for it. There the observation before is repeated."""
+__all__ = [
+    "OBSERVED",
+    "TransitionWriter",
+    "as_declared",
+    "check_whole",
+    "checked_shape",
+    "ended_by",
+    "new_replay",
+    "one_hot",
+    "row_field",
+    "spec_of",
+]
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 32 << 20
-_LEAST_ROOM = 3  # a step, the one behind it, and the last observation
 
 
 def spec_of(observation: Field, action: Field) -> Spec:
@@ -29,10 +36,10 @@ def spec_of(observation: Field, action: Field) -> Spec:
 
 
 class TransitionWriter:
-    """Takes transitions: an observation, the action chosen from it, and what that brought.
+    """Writes transitions of which the next observation comes with the next transition.
 
-    Rows are kept here until `flush`, or until their room is full. In a folder they are stored for
-    good at the end of every episode, too.
+    Rows wait in an `EpisodeBuffer` until `flush`, or until there are many. In a folder they are
+    also stored at the end of every episode.
 
     Args:
         replay: Where the rows go; bound here.
@@ -76,13 +83,16 @@ class TransitionWriter:
         self._replay = replay
         self._observation = observation.numpy_dtype, observation.shape
         self._action = action.numpy_dtype, action.shape
-        fitting = _MAX_BYTES // max(1, num_envs * spec.row_bytes)
-        self._room = max(_MIN_ROWS, min(_MAX_ROWS, fitting))
+        rows = max(_MIN_ROWS, min(_MAX_ROWS, _MAX_BYTES // max(1, num_envs * spec.row_bytes)))
         if replay.capacity is not None:  # more of one env would evict newer rows of another
-            share = replay.capacity // (16 * num_envs)
-            self._room = max(_LEAST_ROOM, min(self._room, share))
-        self._streams = [_Stream(spec, self._room) for _ in range(num_envs)]
-        self._next_episode = replay.storage.table.next_episode
+            rows = max(3, min(rows, replay.capacity // (16 * num_envs)))
+        self._rows = EpisodeBuffer(
+            spec,
+            num_envs,
+            chunk_rows=rows,
+            next_episode=replay.storage.table.next_episode,
+        )
+        self._most_waiting = rows - 2
         self._is_on_disk = replay.path is not None
         self._waiting = 0  # steps since the last flush
         self.steps = replay.steps
@@ -92,7 +102,7 @@ class TransitionWriter:
     @property
     def num_envs(self) -> int:
         """Number of envs N."""
-        return len(self._streams)
+        return self._rows.num_envs
 
     def add(
         self,
@@ -105,65 +115,66 @@ class TransitionWriter:
         final_observation: object = None,
         env: int = 0,
     ) -> None:
-        """Take up a transition; everything is copied.
+        """Add a transition; everything is copied.
 
         Args:
-            observation: What the action was chosen from, as declared.
+            observation: The observation that the action was chosen from, as declared.
             action: As declared.
-            reward: What the action brought.
+            reward: The reward of the action.
             terminated: The MDP ended with it.
-            truncated: The env's clock ended the episode with it.
-            final_observation: What the episode ended with, as declared; None where nobody knows.
+            truncated: A time limit ended the episode with it.
+            final_observation: The last observation of the episode, as declared; None if unknown.
             env: Index of the env.
 
         Raises:
-            ValueError: Something is not as declared, or there is no such env; nothing was taken up.
+            ValueError: Something is not as declared, or there is no such env; nothing was added.
         """
-        if not 0 <= env < len(self._streams):
-            raise ValueError(
-                f"env: expected an index from 0 to {len(self._streams) - 1}, got {env}; give the "
-                f"number of envs as num_envs"
-            )
-        stream = self._streams[env]
-        image = as_declared("observation", observation, *self._observation)
-        chosen = as_declared("action", action, *self._action)
-        gain = reward if type(reward) is float else _number(reward)
         is_over = bool(terminated) or bool(truncated)
-        last = None
-        if final_observation is not None:
-            if not is_over:
+        is_plain = not is_over and final_observation is None
+        chosen = action
+        if type(action) is not np.ndarray:
+            chosen = as_declared("action", action, *self._action)
+        if not (is_plain and self._rows.add_next(env, observation, chosen, reward)):
+            if not 0 <= env < self.num_envs:
                 raise ValueError(
-                    "final observation: expected one only with the last step of an episode, got "
-                    "one with a step that ends nothing; leave it out"
+                    f"env: expected an index from 0 to {self.num_envs - 1}, got {env}; give the "
+                    f"number of envs as num_envs"
                 )
-            last = as_declared("final observation", final_observation, *self._observation)
-        if stream.cursor + 2 > self._room:
-            self._store([env], newest=False)
-        if not stream.is_open:
-            stream.begin(self._next_episode)
-            self._next_episode += 1
-        stream.append(image, chosen, gain)
+            image = as_declared("observation", observation, *self._observation)
+            chosen = as_declared("action", action, *self._action)
+            gain = reward if type(reward) is float else _number(reward)
+            if not (is_plain and self._rows.add_next(env, image, chosen, gain)):
+                last = None
+                if final_observation is not None:
+                    if not is_over:
+                        raise ValueError(
+                            "final observation: expected one only with the last step of an "
+                            "episode, got one with a step that ends nothing; leave it out"
+                        )
+                    last = as_declared("final observation", final_observation, *self._observation)
+                if self._rows.waiting_rows(env) > self._most_waiting:
+                    self._store(self._rows.take([env]))
+                ends = bool(terminated), bool(truncated)
+                self._rows.add(image, chosen, gain, last, *ends, env_ids=env)
         self.steps += 1
         self._waiting += 1
         if is_over:
-            flags = (End.TERMINATED if terminated else 0) | (End.TRUNCATED if truncated else 0)
-            stream.close(End(flags), last)
             self.episodes += 1
             if self._is_on_disk:
-                self._store([env], newest=False)
+                self._store(self._rows.take([env]))
 
     def flush(self, *, newest: bool) -> None:
         """Store what was added, so that it can be drawn.
 
         Args:
-            newest: Also the newest transition of each env, although the observation that it led to
-                has not come yet: the one before stands in its place until then.
+            newest: Also the newest transition of each env, although its next observation is not
+                known yet: the one before is repeated in its place until then.
         """
-        self._store(range(len(self._streams)), newest=newest)
+        self._store(self._rows.take(everything=True, newest=newest))
         self._waiting = 0
 
     def catch_up(self, *, newest: bool) -> None:
-        """`flush`, unless less than a thousandth of what can be drawn would come in.
+        """`flush`, unless less than a thousandth of what can be drawn would be added.
 
         For a caller that draws after every few steps: each flush makes a chunk for every env. So it
         is a thousandth for each of them, and a hundredth at most.
@@ -172,129 +183,19 @@ class TransitionWriter:
             self.flush(newest=newest)
 
     def cut(self, env: int | None = None, *, newest: bool = True) -> None:
-        """Stop recording the open episode of an env, or of all: the next step begins another.
+        """End the recording of an env's open episode, or of all: the next step begins another.
 
         Args:
             env: Index of the env; None for all.
-            newest: Keep the newest transition, although nobody knows what it led to.
+            newest: Keep the newest transition, although its next observation is not known.
         """
-        envs = range(len(self._streams)) if env is None else [env]
-        for number in envs:
-            if self._streams[number].is_open:
-                self._streams[number].cut(newest=newest)
-        self._store(envs, newest=False)
+        envs = range(self.num_envs) if env is None else [env]
+        self._rows.cut(envs, newest=newest)
+        self._store(self._rows.take(envs))
 
-    def _store(self, envs: Iterable[int], *, newest: bool) -> None:
-        chunks = [chunk for env in envs for chunk in self._streams[env].chunks(env, newest=newest)]
+    def _store(self, chunks: list[Chunk]) -> None:
         if chunks:
             self._replay.add(chunks)
-        for env in envs:
-            self._streams[env].forget(newest=newest)
-
-
-class _Run(NamedTuple):
-    """Staged rows ``start .. stop`` of one episode."""
-
-    episode: int
-    first_row: int
-    start: int
-    stop: int
-    end: End
-
-
-class _Stream:
-    """The rows of one env that were not stored yet."""
-
-    def __init__(self, spec: Spec, room: int) -> None:
-        self.rows = {f.name: np.empty((room, *f.shape), f.numpy_dtype) for f in spec.fields}
-        self._observation, self._action, self._reward, self._observed = (
-            self.rows[field.name] for field in spec.fields
-        )
-        self.cursor = 0
-        self.is_open = False
-        self._ended: list[_Run] = []
-        self._episode = -1
-        self._start = self._first_row = 0
-        self._arrived = 0.0  # the reward that goes with the next observation
-        self._is_given = True  # the row of that observation was stored already, without it
-
-    def begin(self, episode: int) -> None:
-        """The next row is that of a reset."""
-        self._episode, self._start, self._first_row = episode, self.cursor, 0
-        self._arrived, self._is_given, self.is_open = 0.0, True, True
-
-    def append(self, observation: np.ndarray, action: np.ndarray, reward: float) -> None:
-        """A row, and what the next one will have for a reward."""
-        place = self.cursor
-        self._observation[place] = observation
-        self._action[place] = action
-        self._reward[place] = self._arrived
-        self._observed[place] = True
-        self._arrived, self._is_given = reward, False
-        self.cursor = place + 1
-
-    def close(self, end: End, final: np.ndarray | None) -> None:
-        """End the episode with its last observation."""
-        self._place_last(final)
-        self.cursor += 1
-        self._leave(end)
-
-    def cut(self, *, newest: bool) -> None:
-        """Stop recording the episode, with or without the newest transition."""
-        if newest and not self._is_given:
-            self.close(End.NONE, None)
-        else:
-            self._leave(End.NONE)
-
-    def _leave(self, end: End) -> None:
-        if self.cursor > self._start:
-            self._ended.append(_Run(self._episode, self._first_row, self._start, self.cursor, end))
-        self._start, self.is_open = self.cursor, False
-
-    def chunks(self, number: int, *, newest: bool) -> list[Chunk]:
-        """What there is to store; views that are valid until the next row."""
-        return [
-            Chunk(
-                run.episode,
-                number,
-                run.first_row,
-                run.end,
-                {name: rows[run.start : run.stop] for name, rows in self.rows.items()},
-            )
-            for run in (*self._ended, *self._unfinished(newest=newest))
-        ]
-
-    def _unfinished(self, *, newest: bool) -> list[_Run]:
-        if not self.is_open:
-            return []
-        run = _Run(self._episode, self._first_row, self._start, self.cursor, End.NONE)
-        if newest and not self._is_given:
-            self._place_last(None)
-            return [run._replace(stop=self.cursor + 1, end=End.PENDING)]
-        return [run] if run.stop > run.start else []
-
-    def forget(self, *, newest: bool) -> None:
-        """What `chunks` gave is stored."""
-        if self.is_open:
-            if self.cursor > self._start:
-                # The newest observation is repeated where the next one is not known.
-                self._before = self._observation[self.cursor - 1]  # still there when it is needed
-            self._first_row += self.cursor - self._start
-            self._is_given |= newest
-        self._ended, self.cursor, self._start = [], 0, 0
-
-    def _place_last(self, final: np.ndarray | None) -> None:
-        """The row behind the newest one, from which nothing was chosen."""
-        place = self.cursor
-        if final is not None:
-            self._observation[place] = final
-        elif place:
-            self._observation[place] = self._observation[place - 1]
-        else:
-            self._observation[place] = self._before
-        self._action[place] = 0
-        self._reward[place] = self._arrived
-        self._observed[place] = final is not None
 
 
 def _number(reward: object) -> float:
@@ -305,3 +206,199 @@ def _number(reward: object) -> float:
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise ValueError(f"reward: expected one number, got {reward!r}; give that of one env")
     return float(array.item())
+
+
+def new_replay(
+    size: int,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    seed: int | None = None,
+) -> SequenceReplayBuffer:
+    """A replay that always keeps at least the newest ``size`` steps.
+
+    It keeps up to a fifteenth more of them: a sixteenth of what it may keep goes at a time.
+
+    Args:
+        size: Steps.
+        path: Folder of the store; None keeps everything in RAM.
+        seed: Seed of all draws.
+
+    Raises:
+        ValueError: ``size`` is no whole number >= 1.
+    """
+    check_whole("size", size, 1)
+    return SequenceReplayBuffer(path, capacity=size + size // 15 + 2, seed=seed)
+
+
+def row_field(
+    name: str,
+    dtype: np.dtype[np.generic],
+    shape: tuple[int, ...],
+    *,
+    path: str | os.PathLike[str] | None,
+    codec: Codec | None = None,
+    stack: int = 1,
+) -> Field:
+    """A field that is kept for speed in RAM and for room on a disk, unless a codec is named.
+
+    Args:
+        name: Its name.
+        dtype: Its dtype.
+        shape: Shape of one row.
+        path: Folder of the store; None in RAM.
+        codec: How the rows are kept.
+        stack: Frames that are stacked when it is drawn.
+    """
+    is_image = dtype.itemsize == 1
+    chosen: Codec = codec or ("zstd" if path is not None and is_image else "raw")
+    return Field(name, dtype.name, shape, chosen, stack)
+
+
+def checked_shape(name: str, shape: object) -> tuple[int, ...]:
+    """The shape of an array.
+
+    Raises:
+        ValueError: It is no sequence of whole numbers >= 1.
+    """
+    sizes: Sequence[object] | None = list(shape) if isinstance(shape, Sequence) else None
+    whole = [
+        int(size)
+        for size in sizes or ()
+        if isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1
+    ]
+    if sizes is None or len(whole) < len(sizes):
+        raise ValueError(
+            f"{name}: expected a tuple of whole numbers >= 1, as in (3, 64, 64), got {shape!r}"
+        )
+    return tuple(whole)
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, or too small a one.
+
+    Raises:
+        ValueError: It is.
+    """
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or int(value) < least:  # type: ignore[call-overload]
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
+
+
+def as_declared(
+    what: str, value: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]
+) -> np.ndarray:
+    """A value as an array of exactly this dtype and shape.
+
+    Whole numbers and bools go into any dtype that keeps them all; floats only into floats, where
+    they may be rounded, because the original buffers declare float32. Something that is
+    one number fits ``()`` and ``(1,)``.
+
+    Args:
+        what: What to call it in an error.
+        value: An array, or what numpy, or PyTorch, makes one of.
+        dtype: The declared dtype.
+        shape: The declared shape.
+
+    Returns:
+        The array; it is the value itself where that fits already.
+
+    Raises:
+        ValueError: It has another shape, or numbers that the dtype does not hold.
+
+    Example:
+        >>> as_declared("action", [0, 1], np.dtype(np.float32), (2,))
+        array([0., 1.], dtype=float32)
+        >>> as_declared("image", [0.7], np.dtype(np.uint8), (1,))
+        Traceback (most recent call last):
+        ...
+        ValueError: image: expected uint8, got float64 values; convert them as they are meant first
+    """
+    if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+        return value
+    if shape == () and dtype.kind in "iu" and isinstance(value, int | np.integer):
+        with contextlib.suppress(OverflowError):  # said below
+            return np.array(int(value), dtype)
+    array = np.asarray(value)
+    if array.shape != shape:
+        if array.size != 1 or (array.shape, shape) not in (((), (1,)), ((1,), ())):
+            raise ValueError(
+                f"{what}: expected an array of shape {shape}, got {array.shape}; reshape it first"
+            )
+        array = array.reshape(shape)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
+        raise ValueError(
+            f"{what}: expected {dtype}, got {array.dtype} values; convert them as they are meant "
+            f"first"
+        )
+    if array.dtype.kind != "f" and not _is_kept(array, dtype):
+        raise ValueError(
+            f"{what}: expected values that {dtype} holds, got {array.min()} to {array.max()}; "
+            f"convert them as they are meant first"
+        )
+    return array.astype(dtype)
+
+
+def one_hot(what: str, value: object, size: int) -> np.ndarray:
+    """The float32 vector [size] of a choice among ``size``.
+
+    Raises:
+        ValueError: It is no whole number from 0 to ``size`` - 1.
+    """
+    choice = np.asarray(value)
+    if choice.size != 1 or choice.dtype.kind not in "iu" or not 0 <= int(choice.item()) < size:
+        raise ValueError(
+            f"{what}: expected one whole number from 0 to {size - 1}, got {value!r}; give the "
+            f"number of the action"
+        )
+    vector = np.zeros(size, np.float32)
+    vector[int(choice.item())] = 1
+    return vector
+
+
+def _is_kept(array: np.ndarray, dtype: np.dtype[np.generic]) -> bool:
+    """All whole numbers come out of the dtype as they went in."""
+    if not array.size:
+        return True
+    low, high = int(array.min()), int(array.max())
+    if dtype.kind == "b":
+        return low >= 0 and high <= 1
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)  # type: ignore[type-var]
+        return bool(limits.min <= low and high <= limits.max)
+    return bool((array.astype(dtype).astype(array.dtype) == array).all())
+
+
+def ended_by(name: str, done: object, *, truncated: bool) -> tuple[bool, bool]:
+    """Split a done flag: the step terminated its episode; a time limit ended it.
+
+    Args:
+        name: What the caller knows the flag by.
+        done: True where the episode is over, for whichever reason: a bool, 0 or 1.
+        truncated: A time limit ended the episode.
+
+    Raises:
+        ValueError: The flag is neither, or a time limit ended an episode that is not done.
+
+    Example:
+        >>> ended_by("done", 1.0, truncated=False), ended_by("done", True, truncated=True)
+        ((True, False), (False, True))
+    """
+    if done is False and not truncated:  # nearly always
+        return False, False
+    try:
+        is_over = bool(done)
+        is_flag = is_over == done
+    except (TypeError, ValueError):
+        is_over = is_flag = False
+    if not is_flag:
+        raise ValueError(
+            f"{name}: expected True or False, 0 or 1, got {done!r}; give that of one step"
+        )
+    if truncated and not is_over:
+        raise ValueError(
+            f"truncated=True: expected {name} to be True as well, got {done!r}; the clock ends an "
+            f"episode, too"
+        )
+    return is_over and not truncated, bool(truncated)

@@ -1,1 +1,1 @@
-"""What an on-policy learner gets: the rows of one collect call, advantages and minibatches."""
+"""The rows of one collect call for on-policy learners, with advantages and minibatches."""

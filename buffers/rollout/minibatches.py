@@ -1,4 +1,4 @@
-"""The rows of a rollout in random order, or its columns, in batches."""
+"""Minibatches of a rollout: rows, or sequences, in random order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepwell.buffers.rollout.numbers import whole
-from stepwell.buffers.rollout.trees import map_tree
+from stepwell.buffers.sampling.batch import map_tree, one_line
+from stepwell.buffers.spec import ArrayTree
 
 __all__ = ["Minibatch", "Order", "row_batches", "sequence_batches"]
 
@@ -23,25 +23,25 @@ class Minibatch:
     Args:
         observation: Observations, nested like the env's space.
         action: Actions chosen from them.
-        reward: What the actions brought, float32.
-        is_first: The observation is that of a reset, bool: a recurrent policy begins anew here.
+        reward: Rewards of the actions, float32.
+        is_first: The observation is that of a reset, bool: a recurrent policy starts from its
+            initial state.
         terminated: The MDP ended with the step from this row, bool.
         truncated: The env's clock ended the episode with the step from this row, bool.
         mask: A step was taken from this row, bool; always in flat minibatches. Leave rows without
             out of the loss.
         info: Declared info fields that came with the step, by name.
         extras: The policy's extras for the row, by name.
-        advantage: As `Rollout.advantages` found them; None before it was called.
-        returns: Likewise.
+        advantage: From `Rollout.advantages`; None before it was called.
+        returns: From the same call; None before it.
         state: A recurrent policy's state before each sequence's first row, ``[B, ...]``; None in
             flat minibatches, and for a policy without.
-        step: [B] int64: which row it is, or the sequence's first.
+        step: [B] int64: index of the row, or of the sequence's first row.
         env: [B] int64: the column.
     """
 
-    # Any: an array nearly always, which a reader wants to index without asking what it is.
-    observation: Any
-    action: Any
+    observation: ArrayTree
+    action: ArrayTree
     reward: np.ndarray
     is_first: np.ndarray
     terminated: np.ndarray
@@ -49,32 +49,35 @@ class Minibatch:
     mask: np.ndarray
     info: Mapping[str, np.ndarray]
     extras: Mapping[str, np.ndarray]
-    advantage: Any
-    returns: Any
-    state: Any
+    advantage: np.ndarray
+    returns: np.ndarray
+    state: Any  # a policy's state is nested in any way, often a tuple
     step: np.ndarray
     env: np.ndarray
 
+    def __repr__(self) -> str:
+        return one_line(self)
+
 
 class Order:
-    """In which order things are gone through, and how many at a time.
+    """Draws batches of indices, each index once an epoch.
 
     Args:
-        batch_size: How many at a time.
-        epochs: How often all are gone through.
+        batch_size: Indices in a batch.
+        epochs: Number of epochs.
         rng: Draws an order for each epoch when that begins.
-        drop_last: Leave out what is left over at an epoch's end.
+        drop_last: Leave out an epoch's last batch if it is smaller.
 
     Raises:
         ValueError: A number is not whole, or less than 1.
-        TypeError: The generator is none.
+        TypeError: ``rng`` is not a Generator.
     """
 
     def __init__(
         self, batch_size: int, epochs: int, rng: np.random.Generator, drop_last: bool
     ) -> None:
-        self._batch_size = whole("batch_size", batch_size)
-        self._epochs = whole("epochs", epochs)
+        self._batch_size = _whole("batch_size", batch_size)
+        self._epochs = _whole("epochs", epochs)
         if not isinstance(rng, np.random.Generator):
             raise TypeError(
                 f"rng: expected a numpy Generator, got {rng!r}; np.random.default_rng(seed) is one"
@@ -83,7 +86,7 @@ class Order:
         self._drop_last = drop_last
 
     def check_most(self, most: int, what: str) -> None:
-        """Raise ValueError where there would never be a whole batch, and no other is wanted."""
+        """Raise ValueError if ``drop_last`` would leave out every batch."""
         if self._drop_last and self._batch_size > most:
             raise ValueError(
                 f"batch_size: expected at most the {most} {what} that there are, as drop_last=True "
@@ -104,9 +107,9 @@ def row_batches(rows: Minibatch, order: Order, to: str, device: object) -> Itera
 
     Args:
         rows: All rows, [T, N, ...].
-        order: In which order.
-        to: What is handed out.
-        device: Where it is put.
+        order: Draws the indices.
+        to: ``"numpy"`` or ``"torch"``.
+        device: Device of the tensors.
     """
     convert = _converter(to, device)
     order.check_most(rows.mask.size, "rows")
@@ -134,7 +137,7 @@ def sequence_batches(
     """
     convert = _converter(to, device)
     num_steps, num_envs = rows.mask.shape
-    span = num_steps if length is None else whole("length", length)
+    span = num_steps if length is None else _whole("length", length)
     if num_steps % span:
         raise ValueError(
             f"length: expected a divisor of the rollout's {num_steps} rows, got {span}; collect "
@@ -195,3 +198,14 @@ def _picked(rows: Minibatch, numbers: tuple[np.ndarray, np.ndarray]) -> Minibatc
 
     names = [field.name for field in fields(Minibatch) if field.name not in _NOT_OF_ROWS]
     return replace(rows, **{name: map_tree(picked, getattr(rows, name)) for name in names})
+
+
+def _whole(name: str, number: int) -> int:
+    """A number >= 1 as an int.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not (number >= 1 and number % 1 == 0):
+        raise ValueError(f"{name}: expected a whole number >= 1, got {number}; give one")
+    return int(number)

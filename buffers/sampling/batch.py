@@ -1,52 +1,72 @@
-"""What an off-policy learner gets."""
+"""Batches: their types, the fields and arrays they are made of, and nested values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-__all__ = ["Batch", "TransitionBatch"]
+from stepwell.buffers.spec import ArrayTree, Field, Layout, Spec, prefixes
+
+__all__ = [
+    "Batch",
+    "BatchFields",
+    "ChosenLayout",
+    "Memory",
+    "Shapes",
+    "TransitionBatch",
+    "batch_dtype",
+    "longest_stack",
+    "map_tree",
+    "memory_for",
+    "named_leaves",
+    "one_line",
+    "pad_before",
+    "pick",
+    "stack_copies",
+    "stack_views",
+    "under",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Sequences of rows, arrays ``[B, T, ...]`` in memory that the caller owns.
 
-    Row ``t`` holds what *arrived* with ``observation[:, t]`` and the action chosen from it; with
-    ``align="transition"`` reward, info and flags (all but ``is_first``) are those that followed.
-    Asked for with ``time_major=True`` the arrays are ``[T, B, ...]``, contiguous but for stacks and
-    whole episodes, which are views. A field that was not asked for is None.
+    Row ``t`` holds ``observation[:, t]``, the reward, info and flags that came with it, and the
+    action chosen from it. With ``align="transition"`` reward, info and flags (all but ``is_first``)
+    are the results of that action. With ``time_major=True`` the arrays are ``[T, B, ...]``,
+    contiguous but for stacks and whole episodes, which are views. A field that was not requested
+    is None, whatever its annotation.
 
     Args:
         observation: Observations, nested like the env's space; ``[B, T, k, ...]`` where stacks were
-            asked for: those are a view into ``[B, T + k - 1, ...]`` frames.
+            requested, a view into ``[B, T + k - 1, ...]`` frames.
         action: Actions, nested like the env's space; zeros in the final row of an episode.
-        reward: [B, T] float32: what the step into this row gave, 0 in a first row.
+        reward: [B, T] float32: the reward of the step into this row, 0 in a first row.
         is_first: [B, T] bool: the row of a reset.
         is_last: [B, T] bool: terminated, truncated or cut.
         terminated: [B, T] bool: the MDP ended with this row: do not bootstrap from it.
-        truncated: [B, T] bool: the env's clock ended the episode with this row.
-        cut: [B, T] bool: only the recording stopped here, or has not come further yet.
+        truncated: [B, T] bool: a time limit ended the episode with this row.
+        cut: [B, T] bool: the recording stopped here, or this is the newest row.
         mask: [B, T] bool: this is a stored row (or transition), not padding.
-        lengths: [B] int64: how many of a sequence's rows are that.
+        lengths: [B] int64: number of rows with ``mask`` in each sequence.
         info: Stored info fields, [B, T, ...] by name.
         extras: Stored policy extras, [B, T, ...] by name.
         ids: [B] int64: id of the row that each sequence was drawn by, stable and never reused: its
             first one after the burn-in, or with ``borders="pad_before"`` its last one.
         weights: [B] float32: importance weights of a draw by priorities, else ones.
         state: Extras of each sequence's first stored row alone, [B, ...] by name.
-        next_observation: With ``align="transition"`` what followed on each action, a view; else
-            None.
-        burn_in: Number of leading rows that are there to bring a recurrent state up to date.
+        next_observation: With ``align="transition"`` the observation after each action, a view;
+            else None.
+        burn_in: Number of leading rows that only warm up a recurrent state.
     """
 
-    # Any: an array nearly always, which a reader wants to index without asking what it is.
-    observation: Any
-    action: Any
-    reward: Any
+    observation: ArrayTree
+    action: ArrayTree
+    reward: np.ndarray
     is_first: np.ndarray
     is_last: np.ndarray
     terminated: np.ndarray
@@ -59,10 +79,13 @@ class Batch:
     ids: np.ndarray
     weights: np.ndarray
     state: Mapping[str, np.ndarray]
-    next_observation: Any = None
+    next_observation: ArrayTree = field(default=cast("ArrayTree", None))
     burn_in: int = 0
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
-    """What the arrays are views into: where ``out=`` puts the next batch."""
+    """The memory behind the arrays, which ``out=`` uses for the next batch."""
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +93,7 @@ class TransitionBatch:
     """Transitions of up to n steps, arrays ``[B, ...]`` in memory that the caller owns.
 
     The value to learn from is ``reward + discount * value(next_observation)``. A field that was not
-    asked for is None.
+    requested is None, whatever its annotation.
 
     Args:
         observation: Observations, nested like the env's space; ``[B, k, ...]`` where stacked.
@@ -80,19 +103,19 @@ class TransitionBatch:
             frame stacking both are views into the frames, of which each is copied once.
         discount: [B] float32: ``gamma**steps``, or 0 where the MDP terminated.
         terminated: [B] bool: the MDP ended with the next observation: do not bootstrap from it.
-        truncated: [B] bool: the env's clock ended the episode there.
-        cut: [B] bool: only the recording stopped there, or has not come further yet.
+        truncated: [B] bool: a time limit ended the episode there.
+        cut: [B] bool: the recording stopped there, or it is the newest row.
         steps: [B] int64: env steps between the two, fewer than n at an episode's end.
-        info: Stored info fields that arrived with the *next* observation, [B, ...] by name.
+        info: Stored info fields that came with the *next* observation, [B, ...] by name.
         extras: Stored policy extras of the action, [B, ...] by name.
         ids: [B] int64: id of each transition's first row, stable and never reused.
         weights: [B] float32: importance weights of a draw by priorities, else ones.
     """
 
-    observation: Any
-    action: Any
-    reward: Any
-    next_observation: Any
+    observation: ArrayTree
+    action: ArrayTree
+    reward: np.ndarray
+    next_observation: ArrayTree
     discount: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -103,4 +126,277 @@ class TransitionBatch:
     ids: np.ndarray
     weights: np.ndarray
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
-    """What the arrays are views into: where ``out=`` puts the next batch."""
+    """The memory behind the arrays, which ``out=`` uses for the next batch."""
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
+
+ChosenLayout: TypeAlias = "str | Mapping[str, ChosenLayout] | Sequence[ChosenLayout] | None"
+"""A Layout of which parts were left out: they lack in a mapping, and are None in a sequence."""
+
+# Rewards are stored exactly as the env gave them; learners compute in float32.
+_BATCH_DTYPES = {"reward": np.dtype(np.float32)}
+
+
+class BatchFields(NamedTuple):
+    """The fields of a request.
+
+    Args:
+        chosen: Fields of every row.
+        state: Fields of a sequence's first row alone.
+        observation: Layout of the chosen fields in an observation; None without such fields.
+        action: Their layout in an action.
+    """
+
+    chosen: tuple[Field, ...]
+    state: tuple[Field, ...]
+    observation: ChosenLayout
+    action: ChosenLayout
+
+    @classmethod
+    def of(cls, spec: Spec, fields: Sequence[str] | None, state: Sequence[str] = ()) -> BatchFields:
+        """Look up the fields by name.
+
+        Args:
+            spec: All fields.
+            fields: Names, or first parts of them, as in ``"extra"``; None for all.
+            state: Names of extras, without their ``extra/``.
+
+        Raises:
+            ValueError: There is no such field.
+        """
+        extras = {field.key: field for field in spec.of_kind("extra")}
+        carried = [extras[name] for name in _checked("state", state, set(extras))]
+        if fields is None:
+            chosen = tuple(f for f in spec.fields if f not in carried)
+            return cls(chosen, tuple(carried), spec.observation, spec.action)
+        layouts = {"observation": spec.observation, "action": spec.action}
+        parts = {part for field in spec.fields for part in prefixes(field.name)}
+        parts.update(*(_paths(name, layout) for name, layout in layouts.items()))
+        names = set(_checked("fields", fields, parts))
+        found = {field.name: field for field in spec.fields if _is_in(field, names)}
+        return cls(
+            tuple(found.values()),
+            tuple(carried),
+            *(_chosen_of(name, layout, names, found) for name, layout in layouts.items()),
+        )
+
+
+def longest_stack(spec: Spec) -> int:
+    """Frames of the longest stack among all fields: what is drawn does not depend on the choice."""
+    return max((field.stack for field in spec.fields), default=1)
+
+
+def batch_dtype(field: Field) -> np.dtype[np.generic]:
+    """The dtype in which a field is handed out."""
+    return _BATCH_DTYPES.get(field.name, field.numpy_dtype)
+
+
+def pick(layout: ChosenLayout, leaves: Mapping[str, np.ndarray]) -> Any:
+    """The nested value of a layout; None where nothing was chosen."""
+    if layout is None:
+        return None
+    if isinstance(layout, str):
+        return leaves[layout]
+    if isinstance(layout, Mapping):
+        return {key: pick(part, leaves) for key, part in layout.items()}
+    return tuple(pick(part, leaves) for part in layout)
+
+
+def under(prefix: str, leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The fields of one kind, by their own names."""
+    return {
+        name.removeprefix(prefix): rows for name, rows in leaves.items() if name.startswith(prefix)
+    }
+
+
+def _checked(argument: str, names: Sequence[str], known: set[str]) -> Sequence[str]:
+    """The names, all of which are known."""
+    if isinstance(names, str):
+        raise ValueError(f"{argument}: expected a list of names, got {names!r}: put it in a list")
+    for name in names:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none: no extras are stored"
+            raise ValueError(f"{argument} names {name!r}, expected some of: {there}")
+    return names
+
+
+def _is_in(field: Field, names: set[str]) -> bool:
+    return not names.isdisjoint(prefixes(field.name))
+
+
+def _paths(path: str, layout: Layout) -> list[str]:
+    """Names of all parts of a layout, of empty Dicts and Tuples too."""
+    if isinstance(layout, str):
+        return [path]
+    return [path] + [one for name, part in _items(layout) for one in _paths(f"{path}/{name}", part)]
+
+
+def _chosen_of(
+    path: str, layout: Layout, names: Collection[str], fields: Collection[str]
+) -> ChosenLayout:
+    """The parts of a layout of which there are fields, and the empty ones that are named."""
+    if isinstance(layout, str):
+        return layout if layout in fields else None
+    if not layout:
+        return layout if any(part in names for part in prefixes(path)) else None
+    parts = {
+        name: _chosen_of(f"{path}/{name}", part, names, fields) for name, part in _items(layout)
+    }
+    if all(part is None for part in parts.values()):
+        return None
+    if isinstance(layout, Mapping):
+        return {name: part for name, part in parts.items() if part is not None}
+    return list(parts.values())
+
+
+def _items(
+    layout: Mapping[str, Layout] | Sequence[Layout],
+) -> Iterable[tuple[str, Layout]]:
+    if isinstance(layout, Mapping):
+        return layout.items()
+    return [(str(place), part) for place, part in enumerate(layout)]
+
+
+Memory: TypeAlias = "dict[str, np.ndarray]"
+Shapes: TypeAlias = "dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]"
+
+
+def memory_for(shapes: Shapes, out: Mapping[str, np.ndarray] | None) -> Memory:
+    """Uninitialised arrays of the given shapes and dtypes, or those of an earlier batch.
+
+    Raises:
+        ValueError: The earlier batch was made for another request.
+    """
+    if out is None:
+        return {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
+    found = {name: (array.shape, array.dtype) for name, array in out.items()}
+    if found != shapes:
+        raise ValueError(
+            f"out: expected a batch of {_described(shapes)}, got one of {_described(found)}; give "
+            f"one that came from the same request"
+        )
+    return dict(out)
+
+
+def _described(shapes: Shapes) -> str:
+    return ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in shapes.items())
+
+
+def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarray:
+    """Stacks ``[B, count, k, ...]`` as views into frames ``[B, C, ...]``, C-contiguous.
+
+    Args:
+        frames: Single frames.
+        k: Frames of a stack.
+        first: Place of the first stack's first frame.
+        count: Number of stacks.
+    """
+    batch, frame = frames.strides[:2]
+    shape = (len(frames), count, k, *frames.shape[2:])
+    strides = (batch, frame, frame, *frames.strides[2:])
+    # A bare ndarray: as_strided takes as long as a small batch.
+    return np.ndarray(shape, frames.dtype, frames, first * frame, strides)
+
+
+def pad_before(frames: np.ndarray, missing: np.ndarray, field: Field) -> None:
+    """Fill in what the env put before an episode's first frame.
+
+    Args:
+        frames: [B, C, ...]; changed.
+        missing: [B] how many frames are not there.
+        field: What they are.
+    """
+    for b in np.flatnonzero(missing).tolist():
+        count = int(missing[b])
+        frames[b, :count] = frames[b, count] if field.stack_padding == "repeat" else 0
+
+
+def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.ndarray) -> None:
+    """Stacks that reach neither across a reset nor into padding.
+
+    Args:
+        frames: [B, C + k - 1, ...] single frames, the newest of the first stack at k - 1.
+        rows: [B, C] each row's place in its episode, or -1 where there is no row.
+        field: What they are.
+        out: [B, C, k, ...] memory for the stacks.
+    """
+    k, (batch, columns) = field.stack, rows.shape
+    age = np.arange(k)[::-1]
+    row, place = rows[:, :, None], np.arange(columns)[None, :, None] + (k - 1)
+    is_there = row >= age
+    back = np.minimum(age, np.maximum(row, 0)) if field.stack_padding == "repeat" else age
+    number = np.arange(batch)[:, None, None] * frames.shape[1] + place - back
+    flat = frames.reshape(batch * frames.shape[1], *field.shape)
+    target = out.reshape(batch * columns * k, *field.shape)
+    flat.take(number.ravel(), axis=0, out=target, mode="clip")
+    if field.stack_padding == "repeat":
+        is_there = np.broadcast_to(row >= 0, is_there.shape)
+    empty = np.flatnonzero(~is_there)
+    if len(empty):
+        target[empty] = 0
+
+
+# Any: the type of the result is that of the tree.
+def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
+    """Apply a function to every array of a nested value, and return a value of the same form.
+
+    Args:
+        function: Called with each array.
+        tree: An array, or mappings, tuples, named tuples and lists of such; None stays None.
+
+    Example:
+        >>> map_tree(len, {"a": np.zeros(2), "b": (np.zeros(3), np.zeros(4))})
+        {'a': 2, 'b': (3, 4)}
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return {key: map_tree(function, part) for key, part in tree.items()}
+    if isinstance(tree, tuple | list):
+        parts = [map_tree(function, part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return function(tree)
+
+
+def named_leaves(name: str, tree: object) -> Iterator[tuple[str, Any]]:
+    """The arrays of a nested value, each with its path, for error messages.
+
+    Args:
+        name: Name of the whole.
+        tree: As in `map_tree`.
+
+    Example:
+        >>> [name for name, _ in named_leaves("state", {"h": 0, "c": (1, 2)})]
+        ['state/h', 'state/c/0', 'state/c/1']
+    """
+    if isinstance(tree, Mapping):
+        for key, part in tree.items():
+            yield from named_leaves(f"{name}/{key}", part)
+    elif isinstance(tree, tuple | list):
+        for place, part in enumerate(tree):
+            yield from named_leaves(f"{name}/{place}", part)
+    elif tree is not None:
+        yield name, tree
+
+
+def one_line(value: Any, **counts: int) -> str:
+    """The class of a batch, its numbers, and the names, dtypes and shapes of its arrays.
+
+    Args:
+        value: A dataclass of nested arrays.
+        **counts: Numbers to show first.
+    """
+    parts = [f"{name}={count}" for name, count in counts.items()]
+    arrays: dict[str, list[str]] = {}
+    for each in fields(value):
+        part = getattr(value, each.name)
+        if isinstance(part, int):
+            parts.append(f"{each.name}={part}")
+        elif each.repr:
+            for name, leaf in named_leaves(each.name, part):
+                form = f"{getattr(leaf, 'dtype', type(leaf).__name__)} {tuple(np.shape(leaf))}"
+                arrays.setdefault(form, []).append(name)
+    parts += [f"{', '.join(names)}: {form}" for form, names in arrays.items()]
+    return f"{type(value).__name__}({'; '.join(parts)})"

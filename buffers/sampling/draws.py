@@ -26,7 +26,7 @@ CountedDraw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recen
 
 
 class ItemKinds(NamedTuple):
-    """The families that the items of a request form.
+    """The kinds of items that a request can draw.
 
     Args:
         rows: Stored rows that an item needs.
@@ -61,24 +61,24 @@ class NewestQueue:
     def __init__(self) -> None:
         self._cursors: dict[Windows, tuple[int, int]] = {}
 
-    def next(self, table: ChunkIndex, family: Windows, count: int) -> Drawn:
+    def next(self, table: ChunkIndex, kind: Windows, count: int) -> Drawn:
         """At most ``count`` items that were not handed out yet, the oldest first."""
-        items, records = table.items(family), table.records
-        row_id, row = self._cursors.get(family, (0, 0))
+        items, records = table.items(kind), table.records
+        row_id, row = self._cursors.get(kind, (0, 0))
         index = int(np.searchsorted(records["row_id"], row_id))
         is_there = index < len(records) and records["row_id"][index] == row_id
         first = items.number_of(index, row) if is_there else items.before(index)
         return Drawn(*items.locate(np.arange(first, min(first + count, items.total))))
 
-    def advance(self, table: ChunkIndex, family: Windows, chosen: Drawn) -> None:
+    def advance(self, table: ChunkIndex, kind: Windows, chosen: Drawn) -> None:
         """Items that `next` gave were handed out."""
         if len(chosen.start):
             last = int(table.records["row_id"][chosen.chunk[-1]])
-            self._cursors[family] = (last, int(chosen.start[-1]) + 1)
+            self._cursors[kind] = (last, int(chosen.start[-1]) + 1)
 
     def state(self) -> list[list[object]]:
         """JSON-able: for each kind of item how far it was handed out."""
-        return [[family.to_json(), *cursor] for family, cursor in self._cursors.items()]
+        return [[kind.to_json(), *cursor] for kind, cursor in self._cursors.items()]
 
     def restore(self, state: object) -> None:
         """Go on as the queue of `state` would have; nothing changes where it is refused.
@@ -90,11 +90,11 @@ class NewestQueue:
             json_values.items(entry, "newest", 3) for entry in json_values.items(state, "newest")
         ]
         self._cursors = {
-            Windows.from_json(family): (
+            Windows.from_json(kind): (
                 json_values.whole(row_id, "newest: row id"),
                 json_values.whole(row, "newest: row"),
             )
-            for family, row_id, row in entries
+            for kind, row_id, row in entries
         }
 
 
@@ -112,8 +112,8 @@ def draw_items(
         NotEnoughData: There is no such item.
         ValueError: The mode means nothing for these items.
     """
-    family = _family_of(kinds, draw)
-    items = table.items(family, chosen)
+    kind = _kind_of(kinds, draw)
+    items = table.items(kind, chosen)
     if items.total == 0:
         raise NotEnoughData(_shortage(table, kinds, draw, chosen))
     if draw == "distinct":
@@ -161,7 +161,7 @@ def _without_repeats(
     return rng.choice(items.total, count, replace=False)
 
 
-def _family_of(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
+def _kind_of(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
     found = {"ends": kinds.ends, "episodes": kinds.wholes, "wholes": kinds.wholes}.get(
         draw, kinds.every
     )

@@ -1,4 +1,4 @@
-"""Everything that is stored once, in batches: an epoch of offline learning."""
+"""Epochs of offline learning: all stored items once, in batches."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Epoch"]
 
 
 class Epoch(Generic[BatchT]):
-    """Gives out each sequence, transition or episode once, and again in the next pass.
+    """Iterates over every sequence, transition or episode once per pass.
 
-    A pass is over what is stored when it begins, whatever is added meanwhile. Each `for` loop goes
-    on where the one before was left, and begins the next pass, in another order, when there is
-    nothing left.
+    A pass covers the rows stored when it begins, whatever is added meanwhile. Each `for` loop
+    continues where the previous one stopped; when a pass is complete, the next loop begins another
+    one in a new order.
 
     Args:
         sampler: Makes the batches.
-        request: What to give out; its ``draw`` and ``beta`` mean nothing here.
+        request: The items; its ``draw`` and ``beta`` are ignored.
         stride: Of sequences only those that begin at every ``stride``-th row of their episode.
-        shuffle: In a random order, by ``seed`` and the number of the pass; else the oldest first.
+        shuffle: Random order, determined by ``seed`` and the number of the pass; else oldest first.
         seed: Seed of the orders.
-        shard: Number of this share and number of shares: of several that are read side by side each
-            gives out others, in every pass the same.
+        shard: Index of this share and number of shares: readers with different indices get disjoint
+            items, the same in every pass.
         drop_last: Leave out the last batch of a pass where it is smaller.
 
     Raises:
@@ -75,21 +75,21 @@ class Epoch(Generic[BatchT]):
         self._drop_last = drop_last
         self._pass = 0
         self._done = 0
-        self._contents = sampler.contents(request, stride)
+        self._snapshot = sampler.snapshot(request, stride)
 
     @property
     def number(self) -> int:
-        """Number of the pass that is under way, from 0 on."""
+        """Index of the current pass, from 0 on."""
         return self._pass
 
     @property
     def _total(self) -> int:
         """Items of all shares."""
-        return self._contents.items.total
+        return self._snapshot.items.total
 
     @property
     def items(self) -> int:
-        """How many sequences, transitions or episodes this share has in the pass."""
+        """Number of sequences, transitions or episodes of this share in the pass."""
         number, shares = self._shard
         return len(range(number, self._total, shares))
 
@@ -99,7 +99,7 @@ class Epoch(Generic[BatchT]):
         return self.items // size if self._drop_last else -(-self.items // size)
 
     def __iter__(self) -> Iterator[BatchT]:
-        """The batches that are left of the pass.
+        """The remaining batches of the pass.
 
         Raises:
             NotEnoughData: Something of it was evicted or lost since the pass began, or of whole
@@ -109,13 +109,13 @@ class Epoch(Generic[BatchT]):
         order, size = self._order(), self._batch_size
         while self._done < len(self) * size:
             numbers = order[self._done : self._done + size]
-            batch = self._sampler.take(self._request, self._contents, numbers)
+            batch = self._sampler.take(self._request, self._snapshot, numbers)
             self._done += size
             yield batch
         self._pass, self._done = self._pass + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able: how far this is, between two batches."""
+        """The position in the epoch, between two batches; JSON-able."""
         return {
             "pass": self._pass,
             "done": self._done,
@@ -125,7 +125,7 @@ class Epoch(Generic[BatchT]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the epoch of `state_dict` would have.
+        """Continue as the epoch of `state_dict` would have.
 
         Raises:
             ValueError: It was an epoch of other data, another share, or in another order.
@@ -144,7 +144,7 @@ class Epoch(Generic[BatchT]):
         if self._done >= len(self) * self._batch_size:
             self._pass, self._done = self._pass + (self._done > 0), 0
         if self._done == 0:
-            self._contents = self._sampler.contents(self._request, self._stride)
+            self._snapshot = self._sampler.snapshot(self._request, self._stride)
 
     def _order(self) -> np.ndarray:
         """The numbers of this share's items, in the order of the pass.

@@ -1,4 +1,4 @@
-"""Draws batches in background threads while the learner works on the one before."""
+"""Draws batches in background threads while the learner uses the previous one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Loader", "Source", "To"]
 BatchT = TypeVar("BatchT")
 
 Source: TypeAlias = "Callable[[BatchT | None], BatchT] | Iterable[BatchT]"
-"""Where batches come from: a function ``draw(out)``, which is called for ever and may refill the
-memory of ``out``, an earlier batch of its own; or an iterable of batches, which may end."""
+"""A function ``draw(out)``, which is called endlessly and may refill the memory of ``out``, an
+earlier batch; or an iterable of batches, which may end."""
 
 To: TypeAlias = Literal["numpy", "torch"]
 
@@ -26,23 +26,23 @@ _END: Any = object()
 
 
 class Loader(Generic[BatchT]):
-    """An iterator over batches that are drawn ahead, in threads, and moved where they are wanted.
+    """An iterator over batches that threads draw ahead and move to a device.
 
     The threads start at the first batch, or at the beginning of a ``with`` block, and end with the
-    block, with `close`, when the source is exhausted or raises, when nobody refers to the loader
-    any more, and before the interpreter exits.
+    block, with `close`, when the source is exhausted or raises, when the loader is garbage
+    collected, and before the interpreter exits.
 
-    Batches come in the order in which the source gives them. From an iterable, and with one thread
-    from a function too, they are the very ones that would come without a loader. Several threads
+    Batches come in the order of the source. From an iterable, and with one thread from a function
+    too, they are the same as without a loader. Several threads
     call a function at once, an iterable one after the other: there the others convert meanwhile.
-    At most ``prefetch + threads + 1`` batches are alive, the caller's and the one before included.
+    At most ``prefetch + threads + 1`` batches are alive, with the caller's and the previous one.
 
     Args:
         source: Where batches come from; see `Source`.
         prefetch: Batches that are ready, or in the making, while the caller has one, >= 1.
         threads: Threads that draw, >= 1; those beyond the first are in the making in addition.
-        to: ``"torch"`` puts tensors in place of the arrays; see `ToTensors`. It is the same type of
-            batch: a type checker still sees arrays.
+        to: ``"torch"`` puts tensors in place of the arrays; see `ToTensors`. To a type checker the
+            batch still has arrays; `SequenceReplayBuffer.loader` then gives a ``Loader[Any]``.
         device: Where torch puts the tensors, such as ``"cuda"``; None leaves them on the CPU, where
             they share the arrays' memory.
         pin_memory: Put the tensors in pinned memory first; they then move to the device while the
@@ -52,7 +52,7 @@ class Loader(Generic[BatchT]):
 
     Raises:
         ValueError: A number is too small, or options do not go together.
-        ImportError: Tensors are asked for, and PyTorch is not installed.
+        ImportError: ``to="torch"``, and PyTorch is not installed.
 
     Example:
         >>> import itertools
@@ -105,7 +105,7 @@ class Loader(Generic[BatchT]):
         return self
 
     def __next__(self) -> BatchT:
-        """The next batch; what a thread raised is raised here, after the batches before it."""
+        """The next batch; exceptions from threads are raised here, after the batches before."""
         if self._is_exhausted:
             raise StopIteration
         outcome = self._feed.take()
@@ -124,7 +124,7 @@ class Loader(Generic[BatchT]):
         return cast("BatchT", self._convert.finish(outcome.batch))
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The source's state after the last batch that was taken, whatever was drawn ahead since.
+        """The source's state after the last batch that the caller took.
 
         Raises:
             ValueError: The source is no iterable with a ``state_dict``.
@@ -132,7 +132,7 @@ class Loader(Generic[BatchT]):
         return self._feed.state()
 
     def close(self) -> None:
-        """End the threads, after the draws under way; closing twice is harmless."""
+        """End the threads after their current draws; closing twice is harmless."""
         self._finalizer.detach()
         self._feed.end()
 
@@ -145,7 +145,7 @@ class Loader(Generic[BatchT]):
 
 
 class _Outcome(NamedTuple):
-    """What a thread brought.
+    """A batch, or an exception, from a loader thread.
 
     Args:
         batch: As it was prepared for the caller; `_END` where the source ended.
@@ -162,7 +162,7 @@ class _Outcome(NamedTuple):
 
 @final
 class _Feed(Generic[BatchT]):
-    """What the threads and the loader share. Outcomes are numbered in the order of the source."""
+    """State shared by threads and loader. Outcomes are numbered in the order of the source."""
 
     def __init__(
         self,
@@ -270,15 +270,15 @@ class _Feed(Generic[BatchT]):
             )
 
     def _work(self) -> None:
-        while self._bring_one():
+        while self._produce_one():
             pass
         with self._changed:
             self._working -= 1
         if self._working == 0:
             atexit.unregister(self.end)
 
-    def _bring_one(self) -> bool:
-        """Draw one batch, and say whether there may be another. Keeps no hold of it."""
+    def _produce_one(self) -> bool:
+        """Draw one batch; return whether there may be another. Keeps no reference to the batch."""
         number = -1
         try:
             with self._turn:

@@ -6,15 +6,18 @@ Schaul, Quan, Antonoglou and Silver, "Prioritized Experience Replay", ICLR 2016,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
 
 import numpy as np
 
+from stepwell.buffers import json_values
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.sampling.sum_tree import SumTree
+from stepwell.buffers.sampling.draws import Drawn, ItemKinds
+from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import Windows, first_start
 
-__all__ = ["LARGEST_MASS", "Priorities"]
+__all__ = ["LARGEST_MASS", "Priorities", "PriorityIndex", "SumTree"]
 
 _EPSILON = 1e-6  # added to each value, so that everything is drawn sometimes
 LARGEST_MASS = 1e280
@@ -322,3 +325,474 @@ def _joined(first_ids: np.ndarray, counts: np.ndarray) -> list[tuple[int, int]]:
     if not len(stops):
         return []
     return list(zip(first_ids[starts].tolist(), stops[ends].tolist(), strict=True))
+
+
+_WIDTH = 16  # children of a node
+_SHIFT = np.array(4, np.int64)  # as an array: a plain number costs a ufunc twice the time
+_LARGEST_TOP = 2_048  # nodes of the uppermost level: summed up as a whole, once a change
+_SMALLEST = 64
+_LARGEST_ROOM = 4_096  # masses that are looked for at once
+_KEPT_ROOMS = 8
+# Times a row of children, the sums of the children before each: a small matrix product
+# is several times as fast as a running sum.
+_BEFORE = np.triu(np.ones((_WIDTH, _WIDTH)), 1)
+
+
+class SumTree:
+    """Leaves of masses >= 0 and the sums above them: 16 children a node, a level at a time.
+
+    A node is summed anew from its children whenever one of them changes, so that rounding errors do
+    not add up. The memory in which a batch is worked on is kept: one thread at a time.
+
+    Args:
+        capacity: Number of leaves, all 0 at first; rounded up to a power of two, 64 at least.
+
+    Example:
+        >>> tree = SumTree(100)
+        >>> tree.set(np.array([3, 7]), np.array([1.0, 2.0]))
+        >>> tree.capacity, tree.total
+        (128, 3.0)
+        >>> tree.find(np.array([0.5, 1.5, 2.5])).tolist()
+        [3, 7, 7]
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = max(_SMALLEST, 1 << (capacity - 1).bit_length())
+        self._levels: list[np.ndarray] = [np.zeros(self._capacity)]  # the leaves first
+        while len(self._levels[-1]) > _LARGEST_TOP:
+            self._levels.append(np.zeros(len(self._levels[-1]) // _WIDTH))
+        self._rows = [level.reshape(-1, _WIDTH) for level in self._levels]
+        self._ends = np.zeros(len(self._levels[-1]) + 1)
+        self._inner_ends = self._ends[1:-1]  # without the last, what lies beyond falls before it
+        self._is_summed = True
+        self._rooms: dict[int, _Room] = {}
+
+    @property
+    def capacity(self) -> int:
+        """Number of leaves, a power of two."""
+        return self._capacity
+
+    @property
+    def leaves(self) -> np.ndarray:
+        """[capacity] float64: all masses; to be read only."""
+        return self._levels[0]
+
+    @property
+    def total(self) -> float:
+        """Sum of all masses."""
+        if not self._is_summed:
+            np.add.accumulate(self._levels[-1], 0, None, self._ends[1:])
+            self._is_summed = True
+        return float(self._ends[-1])
+
+    def set(self, indices: np.ndarray, masses: np.ndarray) -> None:
+        """Give leaves their masses; of a leaf that is named twice the last one counts.
+
+        Args:
+            indices: [B] int64, each below the capacity.
+            masses: [B] float64, finite and >= 0.
+        """
+        self._levels[0][indices] = masses
+        room = self._room(len(indices))
+        nodes = room.nodes
+        for rows, above in zip(self._rows, self._levels[1:], strict=False):
+            if len(indices) >= len(above):
+                np.add.reduce(rows, 1, out=above)
+                continue
+            np.right_shift(indices, _SHIFT, nodes)
+            rows.take(nodes, 0, room.children, "clip")
+            above[nodes] = np.add.reduce(room.children, 1, out=room.sums)
+            indices = nodes
+        self._is_summed = False
+
+    def set_range(self, start: int, masses: np.ndarray) -> None:
+        """Give neighbouring leaves their masses.
+
+        Args:
+            start: The first of them.
+            masses: [n] float64, finite and >= 0, where start + n is the capacity at most.
+        """
+        if not len(masses):
+            return
+        stop = start + len(masses)
+        self._levels[0][start:stop] = masses
+        for rows, above in zip(self._rows, self._levels[1:], strict=False):
+            start, stop = start // _WIDTH, (stop - 1) // _WIDTH + 1
+            np.add.reduce(rows[start:stop], 1, out=above[start:stop])
+        self._is_summed = False
+
+    def find(self, masses: np.ndarray) -> np.ndarray:
+        """The leaves on which masses fall, where the leaves lie side by side.
+
+        Args:
+            masses: [B] float64, 0 <= mass < total.
+
+        Returns:
+            [B] int64, each a leaf of a mass above 0, whatever the rounding; the total must be above
+            0.
+        """
+        if len(masses) > _LARGEST_ROOM:
+            parts = range(0, len(masses), _LARGEST_ROOM)
+            return np.concatenate([self.find(masses[at : at + _LARGEST_ROOM]) for at in parts])
+        assert self.total > 0
+        found = self._descend(masses)
+        reached = self._levels[0].take(found, None, None, "clip")
+        if len(found) and reached.item(reached.argmin()) <= 0:
+            self._correct(found)
+        return found
+
+    def grow(self, capacity: int) -> None:
+        """Add leaves of mass 0 behind the others, which stay where they are.
+
+        Args:
+            capacity: As for a new tree, and not below the present one.
+        """
+        larger = SumTree(capacity)
+        assert larger.capacity >= self.capacity
+        larger.set_range(0, self.leaves)
+        self.__dict__.update(larger.__dict__)
+
+    def _descend(self, masses: np.ndarray) -> np.ndarray:
+        """Level by level; rounding may lead to a leaf of mass 0."""
+        found = self._inner_ends.searchsorted(masses, "right")
+        if len(self._levels) == 1:
+            return found
+        room = self._room(len(masses))
+        rest = np.subtract(masses, self._ends.take(found, None, room.sums, "clip"), room.rest)
+        for rows in self._rows[-2::-1]:
+            np.dot(rows.take(found, 0, room.children, "clip"), _BEFORE, room.before)
+            np.greater(room.upto, room.rest_column, room.is_beyond_inner)
+            child = room.is_beyond.argmax(1, room.nodes)
+            np.left_shift(found, _SHIFT, found)
+            np.add(found, child, found)
+            if rows is not self._rows[0]:
+                np.add(child, room.corners, child)
+                np.subtract(rest, room.before.take(child, None, room.sums, "clip"), rest)
+        return found
+
+    def _correct(self, found: np.ndarray) -> None:
+        """Put in place of each leaf of mass 0 the nearest one before it that has some."""
+        some = np.flatnonzero(self.leaves)
+        is_wrong = self.leaves.take(found, None, None, "clip") <= 0
+        found[is_wrong] = some[some.searchsorted(found[is_wrong]) - 1]
+
+    def _room(self, count: int) -> _Room:
+        """Memory to work on a batch of this size."""
+        room = self._rooms.get(count)
+        if room is None:
+            room = _Room(count)
+            if count <= _LARGEST_ROOM:
+                if len(self._rooms) >= _KEPT_ROOMS:
+                    self._rooms.pop(next(iter(self._rooms)))
+                self._rooms[count] = room
+        return room
+
+
+class _Room:
+    """Memory in which a batch of masses or leaves is worked on."""
+
+    def __init__(self, count: int) -> None:
+        self.nodes = np.empty(count, np.int64)
+        self.sums = np.empty(count)
+        self.rest = np.empty(count)
+        self.rest_column = self.rest[:, None]
+        self.children = np.empty((count, _WIDTH))
+        self.before = np.empty((count, _WIDTH))
+        self.upto = self.before[:, 1:]
+        self.is_beyond = np.ones((count, _WIDTH), np.bool_)  # the last child takes what is left
+        self.is_beyond_inner = self.is_beyond[:, :-1]
+        self.corners = np.arange(count, dtype=np.int64) * _WIDTH
+
+
+class PriorityIndex:
+    """Priorities of the items of one kind, by the rows that they begin with.
+
+    Rows are numbered without gaps, because ids have some, where chunks were lost.
+
+    Args:
+        alpha: Items are drawn in proportion to ``priority ** alpha``.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+        self._priorities = Priorities(alpha)
+        self._kind: Windows | None = None
+        self._base = self._losses = self._next_number = 0
+        self._gap: int | None = None
+        self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
+        self._generation = 0
+
+    def draw(
+        self,
+        table: ChunkIndex,
+        generation: int,
+        kinds: ItemKinds,
+        count: int,
+        rng: np.random.Generator,
+    ) -> tuple[Drawn, np.ndarray]:
+        """Draw items in proportion to their priorities.
+
+        Args:
+            table: The index of what is stored.
+            generation: Of the storage: positions of another one mean nothing.
+            kinds: What is drawn.
+            count: How many.
+            rng: Source of randomness.
+
+        Returns:
+            The items, and for each the probability [B] of being drawn by one draw.
+
+        Raises:
+            NotEnoughData: There is no such item.
+            ValueError: Priorities are kept for other items.
+        """
+        self._check(kinds)
+        self._follow(table, generation)
+        if not len(self._priorities):
+            raise NotEnoughData(
+                f"nothing of {kinds.rows} rows is stored: expected at least one, got none; collect "
+                f"more, or ask for a shorter length"
+            )
+        numbers, probabilities = self._priorities.draw(count, rng)
+        index = self._numbers.searchsorted(numbers, side="right") - 1
+        rows = table.records[self._row_name][index] + (numbers - self._numbers[index])
+        return Drawn(index, rows), probabilities
+
+    def weights(self, probabilities: np.ndarray, beta: float) -> np.ndarray:
+        """Importance weights [B] float32; see `Priorities.weights`."""
+        return self._priorities.weights(probabilities, beta)
+
+    def update(
+        self, table: ChunkIndex, generation: int, ids: np.ndarray, values: np.ndarray
+    ) -> int:
+        """Give items new priorities by the ids of their rows; returns how many were ignored.
+
+        Raises:
+            ValueError: Nothing was drawn by priorities yet, or the arrays are not of this form.
+        """
+        if self._kind is None:
+            raise ValueError(
+                'expected a replay that was drawn from with draw="priorities", got priorities '
+                "before that; draw first"
+            )
+        self._follow(table, generation)
+        return self._priorities.update(self._numbers_of(_checked_ids(ids)), values)
+
+    def state(self, table: ChunkIndex, generation: int) -> dict[str, Any] | None:
+        """JSON-able values and arrays: the priorities of all items, by the ids of their rows."""
+        if self._kind is None:
+            return None
+        self._follow(table, generation)
+        ids, masses, largest = self._held()
+        return {
+            "family": self._kind.to_json(),
+            "alpha": self.alpha,
+            "largest": largest,
+            "ids": ids,
+            "masses": masses,
+        }
+
+    def restore(self, table: ChunkIndex, generation: int, state: Mapping[str, Any] | None) -> None:
+        """Go on with the priorities of `state`; what was stored since has the largest one.
+
+        Nothing changes where the state is refused.
+
+        Raises:
+            ValueError: They were kept with another alpha, or it is no such state.
+        """
+        if state is None:
+            self._kind = None
+            self._forget(table, generation)
+            return
+        kind = Windows.from_json(json_values.member(state, "family"))
+        alpha, largest = (_positive(json_values.member(state, n), n) for n in ("alpha", "largest"))
+        ids, masses = (json_values.member(state, name) for name in ("ids", "masses"))
+        if not _is_column(ids, np.int64) or not _is_column(masses, np.float64, len(ids)):
+            raise ValueError(
+                "priorities: expected int64 ids [n] and float64 masses [n], got others"
+            )
+        if len(masses) and not 0 < masses.min() <= masses.max() <= LARGEST_MASS:
+            raise ValueError(f"priorities: expected masses from 0 to {LARGEST_MASS}, got others")
+        if alpha != self.alpha:
+            raise ValueError(
+                f"priority_alpha: expected {alpha:g}, with which the priorities were kept, got "
+                f"{self.alpha:g}; make the replay with that"
+            )
+        self._kind = kind
+        self._forget(table, generation)
+        self._take_up(table)
+        self._put(ids, masses, largest)
+
+    def _held(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Ids and masses of all items, and the largest mass ever given."""
+        state = self._priorities.state()
+        index = self._numbers.searchsorted(state["ids"], side="right") - 1
+        ids = self._row_ids[index] + (state["ids"] - self._numbers[index])
+        return ids, state["masses"], state["largest"]
+
+    def _put(self, ids: np.ndarray, masses: np.ndarray, largest: float) -> None:
+        """Give items exactly these masses, and the largest one to the others."""
+        state = self._priorities.state()
+        live, numbers = state["ids"], self._numbers_of(ids)
+        at = np.searchsorted(live, numbers)
+        is_live = at < len(live)
+        is_live[is_live] = live[at[is_live]] == numbers[is_live]
+        values = np.full(len(live), largest, np.float64)
+        values[at[is_live]] = masses[is_live]
+        self._priorities.restore({**state, "masses": values, "largest": largest})
+
+    def _numbers_of(self, ids: np.ndarray) -> np.ndarray:
+        """The numbers of rows, -1 where one is not there."""
+        if self._gap is not None:
+            numbers_of: np.ndarray = ids - self._gap
+            return numbers_of
+        if not len(self._row_ids):
+            return np.full(len(ids), -1)
+        index = np.maximum(self._row_ids.searchsorted(ids, side="right") - 1, 0)
+        place = ids - self._row_ids[index]
+        numbers: np.ndarray = self._numbers[index] + place
+        strange = (place < 0) | (place >= self._rows[index])
+        if strange.any():
+            numbers[strange] = -1
+        return numbers
+
+    def _check(self, kinds: ItemKinds) -> None:
+        if self._kind is None:
+            self._kind = kinds.every
+        if self._kind != kinds.every:
+            raise ValueError(
+                f'draw="priorities": expected {_named(self._kind)}, for which priorities are '
+                f"kept, got {_named(kinds.every)}; use another replay for those"
+            )
+
+    def _follow(self, table: ChunkIndex, generation: int) -> None:
+        """Take up what was added, evicted and lost."""
+        if generation != self._generation or table.losses != self._losses:
+            held = self._held()
+            self._forget(table, generation)
+            self._take_up(table)
+            self._put(*held)
+        elif table.base != self._base or len(table) != len(self._numbers):
+            self._take_up(table)
+
+    def _take_up(self, table: ChunkIndex) -> None:
+        gone = table.base - self._base
+        if gone:
+            self._numbers = self._numbers[gone:].copy()
+            self._row_ids, self._rows = self._row_ids[gone:].copy(), self._rows[gone:].copy()
+            self._base = table.base
+        known, new = len(self._numbers), table.records[len(self._numbers) :]
+        stops = self._next_number + np.cumsum(new["stored_rows"])
+        self._numbers = np.concatenate([self._numbers, stops - new["stored_rows"]])
+        self._row_ids = np.concatenate([self._row_ids, new["row_id"]])
+        self._rows = np.concatenate([self._rows, new["stored_rows"]])
+        self._next_number = int(stops[-1]) if len(new) else self._next_number
+        gaps = self._row_ids - self._numbers
+        # Mostly nothing was ever lost: then ids and numbers differ by one and the same.
+        self._gap = int(gaps[0]) if len(gaps) and (gaps == gaps[0]).all() else None
+        if gone:
+            first = int(self._numbers[0]) if len(self._numbers) else self._next_number
+            self._priorities.leave_before(first)
+            self._priorities.leave(*self._without_context(table))
+        self._priorities.enter(*self._new_ranges(table, known))
+        if self._kind is not None and self._kind.length == 1:
+            # Only so can an item begin with a pending row: it has come again, with another id.
+            twice = np.flatnonzero(table.records["rows"] < self._rows)
+            last = self._numbers[twice] + self._rows[twice] - 1
+            self._priorities.leave(last, np.ones(len(twice), np.int64))
+
+    def _new_ranges(self, table: ChunkIndex, known: int) -> tuple[np.ndarray, np.ndarray]:
+        """First numbers and counts of the rows with which items begin that came with new chunks."""
+        assert self._kind is not None
+        length, records = self._kind.length, table.records[known:]
+        row = records[self._row_name]
+        first = np.maximum(first_start(records, self._kind), row - length + 1)
+        last = row + records["rows"] - length
+        found: list[tuple[int, int]] = []
+        for index in np.flatnonzero(last >= first).tolist():
+            found += self._ranges(table, known + index, int(first[index]), int(last[index]))
+        return _columns(found)
+
+    def _without_context(self, table: ChunkIndex) -> tuple[np.ndarray, np.ndarray]:
+        """First numbers and counts of rows of which what must come before is not stored."""
+        assert self._kind is not None
+        found: list[tuple[int, int]] = []
+        records, context = table.records, self._kind.context
+        row = records[self._row_name]
+        head = records["stream_head" if self._kind.is_across else "head"]
+        short = np.flatnonzero((row < first_start(records, self._kind)) & (records["rows"] > 0))
+        for index in short.tolist():
+            last = min(int(row[index] + records["rows"][index]), int(head[index]) + context) - 1
+            found += self._ranges(table, index, int(row[index]), last)
+        return _columns(found)
+
+    def _ranges(
+        self, table: ChunkIndex, index: int, first: int, last: int
+    ) -> Iterator[tuple[int, int]]:
+        """Numbers and counts of the rows ``first .. last``, of which the last is in no later chunk.
+
+        Args:
+            table: The index of what is stored.
+            index: Index of a chunk.
+            first: First row, counted in the episode or stream.
+            last: Last row.
+        """
+        while True:
+            record = table.records[index]
+            row = int(record[self._row_name])
+            begin = max(first, row)
+            if last >= begin:
+                yield int(self._numbers[index]) + begin - row, last - begin + 1
+            if first >= row:
+                return
+            last, index = min(last, row - 1), int(record["stream_previous"]) - table.base
+
+    @property
+    def _row_name(self) -> str:
+        return "stream_row" if self._kind is not None and self._kind.is_across else "first_row"
+
+    def _forget(self, table: ChunkIndex, generation: int) -> None:
+        self._priorities = Priorities(self.alpha)
+        self._generation, self._losses = generation, table.losses
+        self._base, self._next_number, self._gap = table.base, 0, None
+        self._numbers = self._row_ids = self._rows = np.zeros(0, np.int64)
+
+
+def _positive(value: object, name: str) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= LARGEST_MASS
+    ):
+        raise ValueError(f"{name} of the priorities: expected a number >= 0, got {value!r}")
+    return float(value)
+
+
+def _is_column(
+    value: object, dtype: type[np.generic], length: int | None = None
+) -> TypeGuard[np.ndarray]:
+    """It is an array of one axis."""
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1:
+        return False
+    return length in (None, len(value))
+
+
+def _checked_ids(ids: np.ndarray) -> np.ndarray:
+    found = np.asarray(ids)
+    if found.ndim != 1 or found.dtype != np.int64:
+        raise ValueError(
+            f"ids: expected the int64 ids [B] of a batch, got {found.dtype} {found.shape}; hand "
+            f"over batch.ids"
+        )
+    return found
+
+
+def _columns(ranges: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    pairs = np.array(ranges, np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _named(kind: Windows) -> str:
+    where = " across episodes" if kind.is_across else ""
+    before = f" after {kind.context} more" if kind.context else ""
+    return f"items of {kind.length} rows{where}{before}"

@@ -1,4 +1,4 @@
-"""What a learner can ask for, as plain data: sequences, transitions or whole episodes."""
+"""Requests of a learner as plain data: sequences, transitions or whole episodes."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ __all__ = [
 ]
 
 Draw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "newest", "priorities"]
-"""How it is chosen what comes next.
+"""The way items are drawn.
 
-``"steps"``: uniformly over everything that can be drawn. ``"distinct"``: so too, but everything at
-most once in a batch. ``"episodes"``: an episode uniformly, then
-uniformly within it. ``"ends"``: uniformly over what reaches the row with which the env ended an
-episode. ``"recent"``: the newer of two uniform draws, so that the k-th oldest of n has the
-probability (2 k - 1) / n^2. ``"newest"``: what has not been handed out in this mode yet, the oldest
-first, every stored row about once; uniformly where nothing is left. ``"priorities"``: in proportion
-to priorities, by first row; see `SequenceReplayBuffer.update_priorities`.
+``"steps"``: uniformly over all items. ``"distinct"``: the same, without repeats in a batch.
+``"episodes"``: an episode uniformly, then uniformly within it. ``"ends"``: uniformly over the items
+that reach the row with which the env ended an episode. ``"recent"``: the newer of two uniform
+draws, so that the k-th oldest of n has the probability (2 k - 1) / n^2. ``"newest"``: items not
+returned in this mode yet, the oldest first, so that every stored row comes about once; uniformly
+where none is left. ``"priorities"``: in proportion to priorities, by first row; see
+`SequenceReplayBuffer.update_priorities`.
 """
 
 Borders: TypeAlias = Literal["inside", "cross", "pad_after", "pad_before"]
-"""What a sequence does at the borders of episodes.
+"""The behaviour of sequences at the borders of episodes.
 
-``"inside"``: it lies within one episode. ``"cross"``: it goes on with the stream's next episode;
-``is_first`` marks where. ``"pad_after"``: it begins at any row, and after the episode's last row
-come rows of zeros that ``mask`` leaves out. ``"pad_before"``: it ends at any row, and such rows
+``"inside"``: it lies within one episode. ``"cross"``: it continues with the stream's next episode,
+marked by ``is_first``. ``"pad_after"``: it begins at any row, and after the episode's last row
+come rows of zeros where ``mask`` is False. ``"pad_before"``: it ends at any row, and such rows
 come before the episode's first row.
 """
 
 Align: TypeAlias = Literal["arrival", "transition"]
-"""Which reward and flags stand beside ``observation[:, t]`` and the action chosen from it: those
-that *arrived* with it, or those of the *transition* that the action began."""
+"""The reward and flags in row t, next to ``observation[:, t]`` and the action chosen from it:
+``"arrival"`` for those that came with the observation, ``"transition"`` for the results of the
+action."""
 
 
 BatchT = TypeVar("BatchT", bound="Batch | TransitionBatch")
@@ -63,12 +64,12 @@ class BatchRequest(Protocol[BatchT_co]):
 
     @property
     def batch_type(self) -> type[BatchT_co]:
-        """What it is answered with."""
+        """The type of the batches."""
         ...
 
 
 class Sequences(NamedTuple):
-    """Sequences of rows; `SequenceReplayBuffer.sample_sequences` tells what the arguments mean."""
+    """Sequences of rows; see `SequenceReplayBuffer.sample_sequences` for the arguments."""
 
     batch_size: int
     length: int
@@ -85,14 +86,14 @@ class Sequences(NamedTuple):
 
     @property
     def batch_type(self) -> type[Batch]:
-        """What it is answered with."""
+        """The type of the batches."""
         from stepwell.buffers.sampling.batch import Batch
 
         return Batch
 
 
 class Transitions(NamedTuple):
-    """Transitions; `SequenceReplayBuffer.sample_transitions` tells what the arguments mean."""
+    """Transitions; see `SequenceReplayBuffer.sample_transitions` for the arguments."""
 
     batch_size: int
     n_step: int = 1
@@ -105,14 +106,14 @@ class Transitions(NamedTuple):
 
     @property
     def batch_type(self) -> type[TransitionBatch]:
-        """What it is answered with."""
+        """The type of the batches."""
         from stepwell.buffers.sampling.batch import TransitionBatch
 
         return TransitionBatch
 
 
 class Episodes(NamedTuple):
-    """Whole episodes; `SequenceReplayBuffer.sample_episodes` tells what the arguments mean."""
+    """Whole episodes; see `SequenceReplayBuffer.sample_episodes` for the arguments."""
 
     batch_size: int
     align: Align = "arrival"
@@ -123,7 +124,7 @@ class Episodes(NamedTuple):
 
     @property
     def batch_type(self) -> type[Batch]:
-        """What it is answered with."""
+        """The type of the batches."""
         from stepwell.buffers.sampling.batch import Batch
 
         return Batch
@@ -133,7 +134,7 @@ Request: TypeAlias = "Sequences | Transitions | Episodes"
 
 
 def check_priority_alpha(alpha: float) -> None:
-    """Refuse an exponent of priorities that makes no sense.
+    """Refuse an invalid exponent of priorities.
 
     Raises:
         ValueError: It is not a number from 0 to 20.
@@ -146,10 +147,10 @@ def check_priority_alpha(alpha: float) -> None:
 
 
 def check_sequences(request: Sequences) -> None:
-    """Refuse a request that makes no sense for any data.
+    """Refuse a request that is invalid for any data.
 
     Raises:
-        ValueError: With what is wrong.
+        ValueError: An argument is invalid.
     """
     _check_whole("batch_size", request.batch_size, 1)
     _check_whole("length", request.length, 1)
@@ -176,10 +177,10 @@ def check_sequences(request: Sequences) -> None:
 
 
 def check_transitions(request: Transitions) -> None:
-    """Refuse a request that makes no sense for any data.
+    """Refuse a request that is invalid for any data.
 
     Raises:
-        ValueError: With what is wrong.
+        ValueError: An argument is invalid.
     """
     _check_whole("batch_size", request.batch_size, 1)
     _check_whole("n_step", request.n_step, 1)
@@ -189,10 +190,10 @@ def check_transitions(request: Transitions) -> None:
 
 
 def check_episodes(request: Episodes) -> None:
-    """Refuse a request that makes no sense for any data.
+    """Refuse a request that is invalid for any data.
 
     Raises:
-        ValueError: With what is wrong.
+        ValueError: An argument is invalid.
     """
     _check_whole("batch_size", request.batch_size, 1)
     _check_one_of("align", request.align, get_args(Align))

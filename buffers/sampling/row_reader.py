@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.sampling.copies import CodedCopies, Copies, PlainCopies
+from stepwell.buffers.sampling.copies import CodedCopies, Copies, PlainCopies, ThreadShare
 from stepwell.buffers.sampling.small_field_cache import SmallFieldCache
-from stepwell.buffers.sampling.thread_share import ThreadShare
+from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.field_locator import FieldLocator
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["RowReader", "RowRefs", "Runs", "Segments", "spread"]
+__all__ = ["RowReader", "RowRefs", "Runs", "Segments", "chunk_of", "spread"]
 
 
 class Runs(NamedTuple):
@@ -138,7 +138,7 @@ class RowReader:
         self.copy([(self.plan(name, segments, out), out)])
         return out
 
-    def spot(self, index: np.ndarray, row: np.ndarray) -> RowRefs:
+    def refs(self, index: np.ndarray, row: np.ndarray) -> RowRefs:
         """Find one row of each of some chunks.
 
         Args:
@@ -151,11 +151,11 @@ class RowReader:
         self._find(index)
         return RowRefs(index, row, self._columns.slots(index, row))
 
-    def pick(self, name: str, spot: RowRefs) -> np.ndarray:
+    def pick(self, name: str, refs: RowRefs) -> np.ndarray:
         """One row each of a field, [B, ...]."""
         if self.is_small(name):
-            return self._columns.rows(name, spot.slots)
-        index, row, _ = spot
+            return self._columns.rows(name, refs.slots)
+        index, row, _ = refs
         batch = len(index)
         ones = Segments(index, row, np.ones(batch, np.int64), np.arange(batch), index, row)
         return self.rows(name, ones, batch)
@@ -219,6 +219,35 @@ def spread(first: np.ndarray, segments: Segments, out: np.ndarray) -> np.ndarray
     place = np.arange(int(rows.sum())) - np.repeat(np.cumsum(rows) - rows, rows)
     out[np.repeat(segments.target, rows) + place] = np.repeat(first, rows) + place
     return out
+
+
+def chunk_of(
+    table: ChunkIndex, index: np.ndarray, row: np.ndarray, is_across: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find the chunks that hold rows; where a row is not there, the last one of its episode.
+
+    Args:
+        table: The index of what is stored.
+        index: [B] index of some chunk of the same episode, or stream.
+        row: [B] the row, counted in that.
+        is_across: It is counted in the stream.
+
+    Returns:
+        Index of the chunk [B], place of the row in the chunk [B], and the chunks' records [B].
+    """
+    base = table.base
+    name = "stream_row" if is_across else "first_row"
+    while True:
+        at = table.at(index)
+        place, rows = row - at[name], at["rows"]
+        # As an unsigned number a row before the chunk is one far behind it: one comparison.
+        if np.count_nonzero(place.view(np.uint64) < rows.view(np.uint64)) == len(place):
+            return index, place, at
+        is_after = place >= rows
+        is_last = (at["stream_next"] < 0) if is_across else (at["is_tail"] == 1)
+        row = np.where(is_after & is_last, row - place + rows - 1, row)
+        step = np.where(is_after, at["stream_next"], at["stream_previous"]) - base
+        index = np.where(is_after & ~is_last | (place < 0), step, index)
 
 
 def _resolve(runs: Runs, records: np.ndarray, base: int) -> Segments:

@@ -9,16 +9,12 @@ import numpy as np
 from numpy.random import Generator
 
 from stepwell.buffers import json_values
-from stepwell.buffers.episode import Episode
+from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
+from stepwell.buffers.sampling.batch import Batch, Memory, TransitionBatch
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds, NewestQueue, draw_items
-from stepwell.buffers.sampling.episode_reader import EpisodeReader
-from stepwell.buffers.sampling.filters import Filters
-from stepwell.buffers.sampling.lookup import checked_ids, items_at, rows_at
-from stepwell.buffers.sampling.memory import Memory
-from stepwell.buffers.sampling.priority_index import PriorityIndex
+from stepwell.buffers.sampling.priorities import PriorityIndex
 from stepwell.buffers.sampling.requests import (
     BatchRequest,
     BatchT,
@@ -27,22 +23,25 @@ from stepwell.buffers.sampling.requests import (
     Sequences,
     Transitions,
 )
-from stepwell.buffers.sampling.row_reader import RowReader
-from stepwell.buffers.sampling.sequences import SequenceSampler
+from stepwell.buffers.sampling.row_reader import RowReader, chunk_of
+from stepwell.buffers.sampling.sequences import EpisodeSampler, SequenceSampler
 from stepwell.buffers.sampling.transitions import TransitionSampler
-from stepwell.buffers.sampling.whole_episodes import EpisodeSampler
 from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.episode_filter import Where
+from stepwell.buffers.storage.episode_filter import EpisodeFilter, Where, check_where
 from stepwell.buffers.storage.field_locator import DamagedChunk
-from stepwell.buffers.storage.item_counts import ItemCounts
+from stepwell.buffers.storage.item_counts import ItemCounts, first_start
 from stepwell.buffers.storage.joined import JoinedStorage
+from stepwell.buffers.storage.memory import check_free_memory
 from stepwell.buffers.storage.protocol import Storage
+from stepwell.buffers.storage.row_copier import RowCopier
 
 __all__ = ["AnyBatch", "EpochSnapshot", "Sampler"]
 
 AnyBatch: TypeAlias = Batch | TransitionBatch
 ResultT = TypeVar("ResultT")
 _MAX_MAKERS = 16  # requests that are remembered
+_MAX_FILTERS = 8  # conditions whose verdicts are remembered
+_BEHIND_ALL = 1 << 60  # a row after the last one of any episode
 
 
 class EpochSnapshot(NamedTuple):
@@ -76,7 +75,7 @@ class _Maker(Protocol):
     def memory(self, count: int, out: AnyBatch | None) -> Memory: ...
 
     def plan(
-        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
+        self, reader: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
     ) -> _Plan: ...
 
     # Any: a plan goes back to the maker that it came from.
@@ -95,16 +94,18 @@ class Sampler:
 
     def __init__(self, storage: Storage, threads: int | None, alpha: float) -> None:
         self._storage = storage
-        self._gather = RowReader(storage, threads)
-        self._reader = EpisodeReader(storage)
-        self._filters = Filters(storage, self._reader.copier.metadata)
+        self._rows = RowReader(storage, threads)
+        self._episode_reader = _EpisodeReader(storage)
+        self._filters = _Filters(storage, self._episode_reader.copier.metadata)
         self._makers: dict[Request, _Maker] = {}
         self._newest = NewestQueue()
         self._priorities = PriorityIndex(alpha)
 
-    def sample(self, asked: BatchRequest[BatchT], out: BatchT | None, rng: Generator) -> BatchT:
+    def sample(
+        self, batch_request: BatchRequest[BatchT], out: BatchT | None, rng: Generator
+    ) -> BatchT:
         """Draw a batch; see `SequenceReplayBuffer.sample`."""
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         maker = self._maker(request)
         if not isinstance(out, Batch | TransitionBatch | None):
             raise TypeError(f"out: expected a batch of an equal request, got {type(out).__name__}")
@@ -114,22 +115,22 @@ class Sampler:
             table, kinds = self._storage.table, maker.kinds()
             newest = self._newest_items(table, request, kinds)
             chosen, weights = self._choose(request, kinds, newest, rng)
-            found = maker.plan(self._gather, table, chosen, memory)
+            found = maker.plan(self._rows, table, chosen, memory)
             if newest is not None and kinds.newest is not None:
                 self._newest.advance(table, kinds.newest, newest)
             return found, weights
 
         return cast("BatchT", self._made(maker, plan))
 
-    def count(self, asked: BatchRequest[BatchT]) -> int:
+    def count(self, batch_request: BatchRequest[BatchT]) -> int:
         """See `SequenceReplayBuffer.count`."""
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         kinds = self._maker(request).kinds()
-        family = kinds.wholes if isinstance(request, Episodes) else kinds.every
-        assert family is not None
+        kind = kinds.wholes if isinstance(request, Episodes) else kinds.every
+        assert kind is not None
         with self._storage.lock:
             chosen = self._filters.chosen(request.where)
-            return self._storage.table.items(family, chosen).total
+            return self._storage.table.items(kind, chosen).total
 
     def check(self, request: BatchRequest[BatchT]) -> None:
         """Refuse a request that makes no sense.
@@ -139,16 +140,16 @@ class Sampler:
         """
         self._maker(cast("Request", request))
 
-    def contents(self, asked: BatchRequest[BatchT], stride: int) -> EpochSnapshot:
+    def snapshot(self, batch_request: BatchRequest[BatchT], stride: int) -> EpochSnapshot:
         """What there is for an epoch, as it is now."""
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         kinds = self._maker(request).kinds(stride)
-        family = kinds.wholes if isinstance(request, Episodes) else kinds.every
-        assert family is not None
+        kind = kinds.wholes if isinstance(request, Episodes) else kinds.every
+        assert kind is not None
 
         def look() -> EpochSnapshot:
             storage, table = self._storage, self._storage.table
-            items = ItemCounts(family, self._filters.chosen(request.where))
+            items = ItemCounts(kind, self._filters.chosen(request.where))
             records = table.records.copy()
             items.update(records, table.base)
             return EpochSnapshot(records, table.base, items, storage.generation, table.losses)
@@ -156,46 +157,46 @@ class Sampler:
         return self._locked(look)
 
     def take(
-        self, asked: BatchRequest[BatchT], contents: EpochSnapshot, numbers: np.ndarray
+        self, batch_request: BatchRequest[BatchT], snapshot: EpochSnapshot, numbers: np.ndarray
     ) -> BatchT:
         """A batch of the items of an epoch with the given numbers.
 
         Raises:
             NotEnoughData: They were evicted or lost meanwhile, or their episodes have grown.
         """
-        request = cast("Request", asked)
+        request = cast("Request", batch_request)
         maker = self._maker(request)
         memory = maker.memory(len(numbers), None)
 
         def plan() -> tuple[_Plan, np.ndarray]:
-            chosen = self._still_there(request, contents, numbers)
-            found = maker.plan(self._gather, self._storage.table, chosen, memory)
+            chosen = self._still_there(request, snapshot, numbers)
+            found = maker.plan(self._rows, self._storage.table, chosen, memory)
             return found, np.ones(len(numbers), np.float32)
 
         return cast("BatchT", self._made(maker, plan))
 
-    def at(self, asked: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
+    def at(self, batch_request: BatchRequest[BatchT], ids: np.ndarray) -> BatchT:
         """See `SequenceReplayBuffer.take`."""
-        request = cast("Request", asked)
-        maker, rows = self._maker(request), checked_ids(ids)
+        request = cast("Request", batch_request)
+        maker, rows = self._maker(request), _checked_ids(ids)
         memory, are_whole = maker.memory(len(rows), None), isinstance(request, Episodes)
 
         def plan() -> tuple[_Plan, np.ndarray]:
             table = self._storage.table
-            chosen = items_at(table, maker.kinds(), rows, are_whole=are_whole)
-            found = maker.plan(self._gather, table, chosen, memory)
+            chosen = _items_at(table, maker.kinds(), rows, are_whole=are_whole)
+            found = maker.plan(self._rows, table, chosen, memory)
             return found, np.ones(len(rows), np.float32)
 
         return cast("BatchT", self._made(maker, plan))
 
     def field_rows(self, name: str, ids: np.ndarray) -> np.ndarray:
         """See `SequenceReplayBuffer.field_rows`."""
-        rows, names = checked_ids(ids), [field.name for field in self._storage.spec.fields]
+        rows, names = _checked_ids(ids), [field.name for field in self._storage.spec.fields]
         if name not in names:
             raise ValueError(f"name: expected one of {', '.join(names)}, got {name!r}")
 
         def find() -> np.ndarray:
-            return self._gather.pick(name, self._gather.spot(*rows_at(self._storage.table, rows)))
+            return self._rows.pick(name, self._rows.refs(*_rows_at(self._storage.table, rows)))
 
         return self._locked(find)
 
@@ -203,7 +204,7 @@ class Sampler:
         """The episodes stored now, in the order in which they began."""
         chosen = self._locked(lambda: self._filters.chosen(where))
         with self._storage.lock:
-            return self._reader.episodes(chosen)
+            return self._episode_reader.episodes(chosen)
 
     def update_priorities(self, ids: np.ndarray, values: np.ndarray) -> int:
         """See `SequenceReplayBuffer.update_priorities`."""
@@ -235,7 +236,7 @@ class Sampler:
 
     def close(self) -> None:
         """End the threads."""
-        self._gather.close()
+        self._rows.close()
 
     def _made(self, maker: _Maker, plan: Callable[[], tuple[_Plan, np.ndarray]]) -> object:
         """The batch of a plan, which is made anew where a chunk turns out to be damaged."""
@@ -243,9 +244,9 @@ class Sampler:
             found, weights = self._locked(plan)
             try:
                 # Without the lock: what is evicted meanwhile stays in memory until it is copied.
-                self._gather.copy(found.copies)
+                self._rows.copy(found.copies)
             except DamagedChunk as damaged:
-                self._reader.leave_out(damaged)
+                self._episode_reader.leave_out(damaged)
             else:
                 return maker.finish(found, weights)
 
@@ -254,10 +255,10 @@ class Sampler:
         while True:
             try:
                 with self._storage.lock:
-                    self._gather.follow()
+                    self._rows.follow()
                     return find()
             except DamagedChunk as damaged:
-                self._reader.leave_out(damaged)
+                self._episode_reader.leave_out(damaged)
 
     def _maker(self, request: Request) -> _Maker:
         """What makes batches for a request, which is checked the first time."""
@@ -303,12 +304,12 @@ class Sampler:
         verdicts = self._filters.chosen(request.where)
         return draw_items(table, kinds, draw, count, verdicts, rng), weights
 
-    def _still_there(self, request: Request, contents: EpochSnapshot, numbers: np.ndarray) -> Drawn:
+    def _still_there(self, request: Request, snapshot: EpochSnapshot, numbers: np.ndarray) -> Drawn:
         """Items of an epoch where they stand now."""
         storage, table = self._storage, self._storage.table
-        chunk, start = contents.items.locate(numbers)
-        chunk = chunk + (contents.base - table.base)
-        is_same = (storage.generation, table.losses) == (contents.generation, contents.losses)
+        chunk, start = snapshot.items.locate(numbers)
+        chunk = chunk + (snapshot.base - table.base)
+        is_same = (storage.generation, table.losses) == (snapshot.generation, snapshot.losses)
         if is_same and isinstance(request, Episodes):
             is_same = bool((table.records["is_tail"][chunk[chunk >= 0]] == 1).all())
         if not is_same or (chunk < 0).any():
@@ -342,3 +343,179 @@ def _new_maker(request: Request, storage: Storage) -> _Maker:
     raise TypeError(
         f"request: expected Sequences, Transitions or Episodes, got {type(request).__name__}"
     )
+
+
+class _Filters:
+    """BatchRequest about each episode once, for each of the last few conditions.
+
+    Args:
+        storage: Where the episodes are.
+        metadata: Gives the metadata of the chunk at a position.
+    """
+
+    def __init__(self, storage: Storage, metadata: Callable[[int], Mapping[str, object]]) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._filters: dict[object, EpisodeFilter] = {}
+        self._generation = storage.generation
+
+    def chosen(self, where: Where | None) -> EpisodeFilter | None:
+        """The verdicts on all episodes stored now.
+
+        Raises:
+            TypeError: It is no condition.
+            DamagedChunk: The metadata of an episode is not what was written.
+        """
+        if where is None:
+            return None
+        if self._generation != self._storage.generation:
+            self._filters, self._generation = {}, self._storage.generation
+        check_where(where)
+        key = repr(sorted(where.items())) if isinstance(where, Mapping) else where
+        if key not in self._filters:
+            if len(self._filters) >= _MAX_FILTERS:
+                self._filters.pop(next(iter(self._filters)))
+            self._filters[key] = EpisodeFilter(where)
+        return self._filters[key].update(self._storage.table, self._metadata)
+
+
+def _checked_ids(ids: np.ndarray) -> np.ndarray:
+    """Ids of rows as they must be.
+
+    Raises:
+        ValueError: They are not integers ``[B]``, or there are none.
+    """
+    rows = np.asarray(ids)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows):
+        raise ValueError(
+            f"ids: expected the ids of rows, integers [B] with B >= 1, got {rows.dtype} "
+            f"{rows.shape}; batch.ids gives them"
+        )
+    return rows.astype(np.int64)
+
+
+def _rows_at(table: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The chunks that hold given rows, and which of a chunk's rows each one is.
+
+    Args:
+        table: The index of what is stored.
+        ids: [B] ids of rows.
+
+    Returns:
+        Indices of the chunks [B], and places in them [B].
+
+    Raises:
+        NotEnoughData: A row is not stored any more.
+    """
+    records = table.records
+    first = records["row_id"]
+    index = np.searchsorted(first, ids, side="right") - 1
+    is_there = np.zeros(len(ids), np.bool_)
+    place = index
+    if len(records):
+        place = ids - first[index]  # where the index is -1, that of the last chunk: far below 0
+        is_there = (place >= 0) & (place < records["rows"][index])
+    _check(is_there, ids, "is not stored: it was evicted, or there never was one")
+    return index, place
+
+
+def _items_at(table: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole: bool) -> Drawn:
+    """The items that begin with given rows.
+
+    Args:
+        table: The index of what is stored.
+        kinds: The kinds of items.
+        ids: [B] ids of their first rows.
+        are_whole: An item reaches to the end of its episode.
+
+    Raises:
+        NotEnoughData: A row is not stored any more, or no such item begins with it.
+    """
+    kind = kinds.every
+    index, place = _rows_at(table, ids)
+    at = table.at(index)
+    start = at["stream_row" if kind.is_across else "first_row"] + place
+    last = start + (_BEHIND_ALL if are_whole else kind.length - 1)
+    chunk, place, at = chunk_of(table, index, last, kind.is_across)
+    stop = at["stream_row" if kind.is_across else "first_row"] + place
+    is_item = stop >= start + kind.length - 1
+    is_item &= start >= first_start(at, kind)
+    _check(is_item, ids, f"begins no item of {kind.length} rows: too few are stored around it")
+    return Drawn(chunk, start)
+
+
+def _check(is_right: np.ndarray, ids: np.ndarray, wrong: str) -> None:
+    if not is_right.all():
+        first = int(ids[~is_right][0])
+        raise NotEnoughData(
+            f"the row with the id {first} {wrong}; expected ids of rows that are, got "
+            f"{int((~is_right).sum())} of {len(ids)} that are not"
+        )
+
+
+class _EpisodeReader:
+    """Reads whole episodes out of a storage.
+
+    Args:
+        storage: Where the chunks are.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._spec = storage.spec
+        self.copier = RowCopier(storage)
+
+    def episodes(self, chosen: EpisodeFilter | None) -> Iterator[Episode]:
+        """The episodes stored now, in the order in which they began."""
+        table = self._storage.table
+        records = table.records
+        is_wanted = records["is_tail"] == 1
+        if chosen is not None:
+            is_wanted &= chosen.verdicts(table.base, len(records))
+        tails = np.flatnonzero(is_wanted)
+        in_order = tails[np.argsort(records["episode"][tails], kind="stable")]
+        positions = (in_order + table.base).tolist()
+        generation = self._storage.generation
+        return (episode for position in positions for episode in self._whole(position, generation))
+
+    def leave_out(self, damaged: DamagedChunk) -> None:
+        """Go on without a damaged chunk, where the user said so."""
+        if not self._storage.skips_corrupt:
+            raise damaged
+        with self._storage.lock:
+            if damaged.position >= self._storage.table.base:  # else it is evicted by now
+                self._storage.lose(damaged.position)
+
+    def _whole(self, position: int, generation: int) -> Iterator[Episode]:
+        """The episode whose last chunk stands at a position; its parts where a chunk is damaged."""
+        try:
+            with self._storage.lock:
+                found = self._episode(position, generation)
+            yield found
+        except DamagedChunk as damaged:
+            before = self._storage.table.record(damaged.position).previous
+            self.leave_out(damaged)
+            if before >= 0:
+                yield from self._whole(before, generation)
+            if damaged.position != position:
+                yield from self._whole(position, generation)
+
+    def _episode(self, position: int, generation: int) -> Episode:
+        """The episode whose last chunk stands at a position."""
+        self.copier.follow()
+        table = self._storage.table
+        if position < table.base or self._storage.generation != generation:
+            raise NotEnoughData(
+                "an episode was evicted while the episodes were read: expected a replay that "
+                "nobody writes into or refreshes meanwhile; iterate anew"
+            )
+        record = table.record(position)
+        begin, stop = record.head, record.first_row + record.rows
+        spec = self._spec
+        check_free_memory((stop - begin) * spec.row_bytes, f"episode {record.episode}")
+        fields = {f.name: np.empty((stop - begin, *f.shape), f.numpy_dtype) for f in spec.fields}
+        targets = list(enumerate(fields.values()))
+        first, _ = self.copier.copy(position, record, begin, stop, targets)
+        metadata = self.copier.metadata(first)
+        end = End(record.end) & ~End.PENDING
+        return Episode(spec, record.episode, record.stream, begin, end, fields, metadata)

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-from stepwell.buffers.sampling.batch_fields import (
+from stepwell.buffers.episode import End
+from stepwell.buffers.sampling.batch import (
+    Batch,
     BatchFields,
+    Memory,
+    Shapes,
+    TransitionBatch,
     batch_dtype,
     longest_stack,
+    memory_for,
+    pad_before,
     pick,
-    under,
+    stack_copies,
+    stack_views,
 )
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
-from stepwell.buffers.sampling.flags import FLAGS, fill_flags, fill_mask
-from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
-from stepwell.buffers.sampling.requests import Sequences, check_sequences
-from stepwell.buffers.sampling.row_reader import RowReader, Runs, Segments, spread
-from stepwell.buffers.sampling.stacks import pad_before, stack_copies, stack_views
-from stepwell.buffers.sampling.windows import Window, chunk_of
+from stepwell.buffers.sampling.requests import (
+    Borders,
+    Episodes,
+    Sequences,
+    check_episodes,
+    check_sequences,
+)
+from stepwell.buffers.sampling.row_reader import RowReader, Runs, Segments, chunk_of, spread
 from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
+from stepwell.buffers.storage.memory import check_free_memory
 
-__all__ = ["SequencePlan", "SequenceSampler"]
+__all__ = ["EpisodePlan", "EpisodeSampler", "SequencePlan", "SequenceSampler", "Window"]
+
+_FLAGS = ("is_first", "is_last", "terminated", "truncated", "cut", "mask")
 
 
 class SequencePlan(NamedTuple):
@@ -73,6 +86,11 @@ class SequenceSampler:
             )
         self._request = request
         self._fields = BatchFields.of(spec, request.fields, request.state)
+        fields = self._fields.chosen
+        self._received = [f.name for f in fields if not f.is_chosen]
+        self._results = [f.name for f in fields if f.kind in ("reward", "info")]
+        self._info = [(f.key, f.name) for f in fields if f.kind == "info"]
+        self._extras = [(f.key, f.name) for f in fields if f.kind == "extra"]
         self._frames = longest_stack(spec) - 1 if request.stack else 0
         is_shifted = request.align == "transition"
         self.window = Window(
@@ -86,7 +104,7 @@ class SequenceSampler:
         self._shapes = self._shapes_of(request.batch_size)
 
     def kinds(self, stride: int = 1) -> ItemKinds:
-        """The families of its items; see `Window.kinds`."""
+        """The kinds of its items; see `Window.kinds`."""
         return self._kinds if stride == 1 else self.window.kinds(stride)
 
     def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
@@ -99,29 +117,29 @@ class SequenceSampler:
         return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
-        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
+        self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> SequencePlan:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
             DamagedChunk: Stored bytes are not what was written.
         """
-        batch = len(chosen.start)
-        runs = self.window.runs(table, chosen, 0)
-        segments = gather.segments(runs)
-        flags = memory["flags"].reshape(len(FLAGS), -1)
-        fill_flags(flags, table.at(segments.chunk), segments)
-        is_full = fill_mask(flags[-1], runs.target, runs.rows)
-        copies = self._take(gather, segments, memory)
+        batch = len(drawn.start)
+        runs = self.window.runs(table, drawn, 0)
+        segments = reader.segments(runs)
+        flags = memory["flags"].reshape(len(_FLAGS), -1)
+        _fill_flags(flags, table.at(segments.chunk), segments)
+        is_full = _fill_mask(flags[-1], runs.target, runs.rows)
+        copies = self._take(reader, segments, memory)
         missing = rows = None
         if self._frames:
-            wider = self.window.runs(table, chosen, self._frames)
-            copies += self._take_frames(gather, wider, memory)
+            wider = self.window.runs(table, drawn, self._frames)
+            copies += self._take_frames(reader, wider, memory)
             missing = self._frames - (wider.rows - runs.rows)
             if not self._are_views:
                 rows = self._row_numbers(table, segments, flags[-1].reshape(batch, -1))
-        ids = self._ids(table, chosen, segments)
-        state = self._state(gather, segments)
+        ids = self._ids(table, drawn, segments)
+        state = self._state(reader, segments)
         return SequencePlan(memory, copies, missing, rows, is_full, ids, runs.rows, state)
 
     def finish(self, plan: SequencePlan, weights: np.ndarray) -> Batch:
@@ -129,18 +147,17 @@ class SequenceSampler:
         memory = plan.memory
         columns = self.window.rows
         leaves = {f.name: self._rows_of(f, plan) for f in self._fields.chosen}
-        flags: dict[str, np.ndarray] = dict(zip(FLAGS, memory["flags"], strict=True))
+        flags: dict[str, np.ndarray] = dict(zip(_FLAGS, memory["flags"], strict=True))
         lengths, following = plan.lengths, None
         if self._is_shifted:
             mask = flags["mask"][:, :-1] & flags["mask"][:, 1:] & ~flags["is_last"][:, :-1]
-            following = _cut({n: a for n, a in leaves.items() if _is_arriving(n)}, 1, columns)
+            following = _cut({name: leaves[name] for name in self._received}, 1, columns)
             flags = {
                 name: rows[:, :-1] if name == "is_first" else rows[:, 1:]
                 for name, rows in flags.items()
             } | {"mask": mask}
             leaves = _cut(leaves, 0, columns - 1)
-            arrived = ("reward", "info/")
-            leaves |= {n: a for n, a in following.items() if n.startswith(arrived)}
+            leaves |= {name: following[name] for name in self._results}
             lengths = mask.sum(1)
         if self._request.time_major:
             leaves = _turned(leaves)
@@ -149,7 +166,7 @@ class SequenceSampler:
         return Batch(
             observation=pick(self._fields.observation, leaves),
             action=pick(self._fields.action, leaves),
-            reward=leaves.get("reward"),
+            reward=cast("np.ndarray", leaves.get("reward")),
             is_first=flags["is_first"],
             is_last=flags["is_last"],
             terminated=flags["terminated"],
@@ -157,14 +174,14 @@ class SequenceSampler:
             cut=flags["cut"],
             mask=flags["mask"],
             lengths=lengths,
-            info=under("info/", leaves),
-            extras=under("extra/", leaves),
+            info={key: leaves[name] for key, name in self._info},
+            extras={key: leaves[name] for key, name in self._extras},
             ids=plan.ids,
             weights=weights,
             state=plan.state,
-            next_observation=None
-            if following is None
-            else pick(self._fields.observation, following),
+            next_observation=pick(
+                None if following is None else self._fields.observation, following or {}
+            ),
             burn_in=self._request.burn_in,
             memory=memory,
         )
@@ -180,7 +197,7 @@ class SequenceSampler:
             shapes[field.name] = ((*first, *field.shape), dtype)
             if more and not self._are_views:
                 shapes["stacks of " + field.name] = ((batch, rows, *field.source_shape), dtype)
-        shapes["flags"] = ((len(FLAGS), batch, rows), np.dtype(np.bool_))
+        shapes["flags"] = ((len(_FLAGS), batch, rows), np.dtype(np.bool_))
         return shapes
 
     def _is_stacked(self, field: Field) -> bool:
@@ -191,7 +208,7 @@ class SequenceSampler:
         return self._request.time_major and not self._is_stacked(field)
 
     def _take(
-        self, gather: RowReader, segments: Segments, memory: Memory
+        self, reader: RowReader, segments: Segments, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
         """Take the rows of small fields, and plan to copy those of large ones."""
         copies: list[tuple[Copies, np.ndarray]] = []
@@ -202,25 +219,25 @@ class SequenceSampler:
                 continue
             rows = memory[field.name]
             flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
-            if not gather.is_small(field.name):
-                copies.append((gather.plan(field.name, segments, flat, columns), flat))
+            if not reader.is_small(field.name):
+                copies.append((reader.plan(field.name, segments, flat, columns), flat))
                 continue
             if slots is None:
-                slots = gather.slots(segments, len(flat))
+                slots = reader.slots(segments, len(flat))
                 slots = slots.reshape(-1, columns).T.ravel() if columns else slots
-            gather.take(field.name, slots, flat)
+            reader.take(field.name, slots, flat)
         return copies
 
     def _take_frames(
-        self, gather: RowReader, wider: Runs, memory: Memory
+        self, reader: RowReader, wider: Runs, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
         """Plan to copy the frames that stacks are made of."""
-        segments = gather.segments(wider)
+        segments = reader.segments(wider)
         copies: list[tuple[Copies, np.ndarray]] = []
         for field in filter(self._is_stacked, self._fields.chosen):
             rows = memory[field.name]
             flat = rows.reshape(rows.shape[0] * rows.shape[1], *field.shape)
-            copies.append((gather.plan(field.name, segments, flat), flat))
+            copies.append((reader.plan(field.name, segments, flat), flat))
         return copies
 
     def _rows_of(self, field: Field, plan: SequencePlan) -> np.ndarray:
@@ -241,22 +258,19 @@ class SequenceSampler:
         pad_before(rows, plan.missing, field)
         return stack_views(rows, field.stack, skipped, self.window.rows)
 
-    def _state(self, gather: RowReader, segments: Segments) -> dict[str, np.ndarray]:
+    def _state(self, reader: RowReader, segments: Segments) -> dict[str, np.ndarray]:
         if not self._fields.state:
             return {}
-        first = gather.spot(segments.first_chunk, segments.first_start)
-        return {
-            field.name.removeprefix("extra/"): gather.pick(field.name, first)
-            for field in self._fields.state
-        }
+        first = reader.refs(segments.first_chunk, segments.first_start)
+        return {field.key: reader.pick(field.name, first) for field in self._fields.state}
 
-    def _ids(self, table: ChunkIndex, chosen: Drawn, segments: Segments) -> np.ndarray:
+    def _ids(self, table: ChunkIndex, drawn: Drawn, segments: Segments) -> np.ndarray:
         """The ids of the rows that the items begin with."""
         index, row = segments.first_chunk, segments.first_start
         records, borders = table.records, self.window.borders
         if self.window.burn_in or borders == "pad_before":
             is_across = borders == "cross"
-            index, row, _ = chunk_of(table, chosen.chunk, chosen.start, is_across)
+            index, row, _ = chunk_of(table, drawn.chunk, drawn.start, is_across)
         ids: np.ndarray = records["row_id"][index] + row
         return ids
 
@@ -267,11 +281,6 @@ class SequenceSampler:
         return rows.reshape(mask.shape)
 
 
-def _is_arriving(name: str) -> bool:
-    """Whether a field comes with the observation rather than with the action."""
-    return name.split("/")[0] not in ("action", "extra")
-
-
 def _cut(leaves: Mapping[str, np.ndarray], first: int, stop: int) -> dict[str, np.ndarray]:
     return {name: rows[:, first:stop] for name, rows in leaves.items()}
 
@@ -279,3 +288,221 @@ def _cut(leaves: Mapping[str, np.ndarray], first: int, stop: int) -> dict[str, n
 def _turned(leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Time first."""
     return {name: rows.swapaxes(0, 1) for name, rows in leaves.items()}
+
+
+class Window(NamedTuple):
+    """The shape of a sequence, in stored rows.
+
+    Args:
+        borders: What it does at the borders of episodes.
+        length: Rows that are learned from.
+        shift: 1 where each row also needs the one after it.
+        burn_in: Rows before.
+        frames: Frames of a stack before the first of these rows.
+    """
+
+    borders: Borders
+    length: int
+    shift: int
+    burn_in: int
+    frames: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a sequence, those of the burn-in included."""
+        return self.burn_in + self.length + self.shift
+
+    @property
+    def _item(self) -> int:
+        """Rows that must be there for a sequence to be drawn."""
+        is_padded = self.borders in ("pad_after", "pad_before")
+        return (1 if is_padded else self.length) + self.shift
+
+    def kinds(self, stride: int = 1) -> ItemKinds:
+        """The kinds of such sequences.
+
+        Args:
+            stride: Distance of the first rows.
+        """
+        item, reach = self._item, 1
+        context = self.burn_in + self.frames
+        if self.borders == "pad_before":
+            context += self.length - 1
+        if self.borders == "pad_after":
+            reach = self.length
+        if self.borders == "cross":
+            every = Windows(item, context, stride, is_across=True)
+            newest = Windows(item, context, self.length, is_across=True, is_settled=True)
+            return ItemKinds(item, every, None, None, newest)
+        ends = EpisodeTails(reach, item - 1, context)
+        newest = Windows(item, context, self.length, is_settled=True)
+        return ItemKinds(
+            item,
+            Windows(item, context, stride),
+            ends,
+            WholeEpisodes(item, context),
+            newest if self.borders == "inside" else None,
+        )
+
+    def runs(self, table: ChunkIndex, drawn: Drawn, frames: int) -> Runs:
+        """The rows of sequences that were drawn, each for its place in ``[B, frames + rows]``.
+
+        Args:
+            table: The index of what is stored.
+            drawn: The sequences.
+            frames: Rows before the first one that are wanted too, as far as they are there.
+        """
+        is_across = self.borders == "cross"
+        first = last = drawn.start
+        if self.borders == "pad_before":
+            last = first + self._item - 1
+            first = np.maximum(last - (self.length + self.shift) + 1, 0)
+        else:
+            last = first + self.length + self.shift - 1
+        index, place, records = chunk_of(table, drawn.chunk, last, is_across)
+        last = records["stream_row" if is_across else "first_row"] + place
+        begin = np.maximum(first - (self.burn_in + frames), 0)
+        if is_across:
+            begin = np.maximum(begin, records["stream_head"])
+        count = last - begin + 1
+        cells = np.arange(len(first)) * (frames + self.rows)
+        if self.borders == "pad_before":
+            target = cells + frames + self.rows - count
+        else:
+            target = cells + frames + self.burn_in - (first - begin)
+        return Runs(index, place + 1, count, target)
+
+
+def _fill_flags(flags: np.ndarray, records: np.ndarray, segments: Segments) -> None:
+    """Set the flags of gathered rows.
+
+    Args:
+        flags: [6, rows] bool, overwritten; in the order of `_FLAGS`.
+        records: [S] the records of the segments' chunks.
+        segments: Where the rows lie.
+    """
+    flags[:5] = False
+    first = segments.target[records["first_row"] + segments.start == 0]
+    flags[0, first] = True
+    stop = segments.start + segments.rows
+    is_last = (stop == records["rows"]) & (records["is_tail"] == 1)
+    last = np.flatnonzero(is_last)
+    if len(last):
+        row, end = (segments.target + segments.rows - 1)[last], records["end"][last]
+        terminated = end & int(End.TERMINATED) != 0
+        truncated = end & int(End.TRUNCATED) != 0
+        flags[1, row] = True
+        flags[2, row] = terminated
+        flags[3, row] = truncated
+        flags[4, row] = ~(terminated | truncated)
+
+
+def _fill_mask(mask: np.ndarray, target: np.ndarray, count: np.ndarray) -> bool:
+    """Mark the rows that runs go to, and say whether those are all.
+
+    Args:
+        mask: [rows] bool, overwritten.
+        target: [R] first row of each run.
+        count: [R] rows of it.
+    """
+    if int(count.sum()) == len(mask):
+        mask[:] = True
+        return True
+    edges = np.zeros(len(mask) + 1, np.int8)
+    edges[target] += 1
+    np.subtract.at(edges, target + count, 1)
+    np.greater(np.cumsum(edges[:-1]), 0, out=mask)
+    return False
+
+
+class EpisodePlan(NamedTuple):
+    """A batch of episodes that is still to be copied.
+
+    Args:
+        sampler: Makes sequences as long as the longest of them.
+        plan: Its plan.
+    """
+
+    sampler: SequenceSampler
+    plan: SequencePlan
+
+    @property
+    def copies(self) -> list[tuple[Copies, np.ndarray]]:
+        """What is to be copied where."""
+        return self.plan.copies
+
+
+class EpisodeSampler:
+    """Makes batches for one request.
+
+    Args:
+        request: What is asked for.
+        spec: The fields of every row.
+
+    Raises:
+        ValueError: The request makes no sense for this data.
+    """
+
+    def __init__(self, request: Episodes, spec: Spec) -> None:
+        check_episodes(request)
+        self._request = request
+        self._spec = spec
+        self._shift = int(request.align == "transition")
+        self._frames = longest_stack(spec) - 1 if request.stack else 0
+        self._of_length(1)
+
+    def kinds(self, stride: int = 1) -> ItemKinds:
+        """The kinds of its items: episodes with at least one row, or one transition."""
+        del stride
+        rows = 1 + self._shift
+        return ItemKinds(
+            rows, Windows(rows, self._frames), None, WholeEpisodes(rows, self._frames), None
+        )
+
+    def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
+        """Nothing yet: how much is needed depends on the episodes that are drawn.
+
+        Raises:
+            ValueError: ``out`` is given.
+        """
+        if out is not None:
+            raise ValueError(
+                "out: expected None for whole episodes, whose lengths differ, got a batch; leave "
+                "it out"
+            )
+        del count
+        return {}
+
+    def plan(
+        self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
+    ) -> EpisodePlan:
+        """Find the rows and take those of small fields; the storage's lock is held.
+
+        Raises:
+            DamagedChunk: Stored bytes are not what was written.
+            MemoryError: The batch would not fit in the memory that is free.
+        """
+        records = table.at(drawn.chunk)
+        rows = records["first_row"] + records["rows"] - drawn.start
+        most = int(rows.max()) * len(rows) * self._spec.row_bytes
+        check_free_memory(most, f"a batch of {len(rows)} episodes")
+        sampler = self._of_length(int(rows.max()) - self._shift)
+        memory = sampler.memory(len(drawn.start), None)
+        return EpisodePlan(sampler, sampler.plan(reader, table, drawn, memory))
+
+    def finish(self, plan: EpisodePlan, weights: np.ndarray) -> Batch:
+        """Make the batch of a plan of which all was copied."""
+        return plan.sampler.finish(plan.plan, weights)
+
+    def _of_length(self, length: int) -> SequenceSampler:
+        batch_size, align, stack, fields, time_major, _ = self._request
+        sequences = Sequences(
+            batch_size,
+            length,
+            borders="pad_after",
+            align=align,
+            stack=stack,
+            fields=fields,
+            time_major=time_major,
+        )
+        return SequenceSampler(sequences, self._spec)

@@ -39,7 +39,7 @@ class Prepared(NamedTuple):
 
 
 class ToTensors:
-    """StepLoop the arrays of a batch into tensors: the same type of batch, nested in the same way.
+    """Turns the arrays of a batch into tensors: the same type of batch, nested in the same way.
 
     On the CPU tensors share the arrays' memory. Views stay views: what several arrays show parts
     of, such as the frames of stacked observations, is moved once. Arrays that torch cannot share

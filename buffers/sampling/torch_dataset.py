@@ -5,22 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stepwell.buffers.sampling.requests import Episodes, Request
+from stepwell.buffers.sampling.epoch import Epoch
+from stepwell.buffers.sampling.requests import BatchRequest, BatchT, Episodes, Request
 from stepwell.buffers.sampling.tensors import ToTensors, load_torch
-from stepwell.buffers.storage.disk.options import OnCorrupt
-from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
-
-if TYPE_CHECKING:  # which imports this module
-    from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["torch_dataset"]
 
@@ -28,10 +23,34 @@ _MAX_WORKERS = 1024
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
+class _Replay(Protocol):
+    """The part of a `SequenceReplayBuffer` that workers use."""
+
+    @property
+    def storage(self) -> Storage: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def sample(self, request: BatchRequest[BatchT], *, rng: np.random.Generator) -> BatchT: ...
+
+    def epoch(
+        self, request: BatchRequest[BatchT], *, stride: int, seed: int, shard: tuple[int, int]
+    ) -> Epoch[BatchT]: ...
+
+    def refresh(self) -> bool: ...
+
+
+_Reopen = Callable[[], AbstractContextManager[_Replay]]
+
+
 def torch_dataset(
-    replay: SequenceReplayBuffer,
+    replay: _Replay,
     request: Request,
     *,
+    reopen: _Reopen | None,
     seed: int = 0,
     epoch: bool = False,
     shard: tuple[int, int] = (0, 1),
@@ -53,6 +72,8 @@ def torch_dataset(
     Args:
         replay: Where the batches come from.
         request: What to draw.
+        reopen: Opens the replay's folder read-only in another process; can be pickled. None for a
+            replay in RAM.
         seed: Seed of all draws and orders, >= 0.
         epoch: Give everything that is stored once, over all workers and shards together, and then
             end; the next pass comes in another order. By default draws never end.
@@ -72,7 +93,7 @@ def torch_dataset(
     dataset_class = _dataset_class()
     _check(request, seed, epoch, shard, stride)
     plan = _Plan(request, seed, epoch, shard, stride, replay.steps, len(replay))
-    return dataset_class(_Draws(replay, plan))
+    return dataset_class(_Draws(replay, reopen, plan))
 
 
 class _Plan(NamedTuple):
@@ -87,56 +108,26 @@ class _Plan(NamedTuple):
     stored_steps: int
 
 
-class _Stores(NamedTuple):
-    """What it takes to open the replay's folders in another process."""
-
-    folders: list[str]
-    weights: list[float] | None
-    on_corrupt: OnCorrupt
-
-    @classmethod
-    def of(cls, storage: Storage) -> _Stores | None:
-        """Those of a storage; None where some of it is in RAM."""
-        parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
-        folders = [os.path.abspath(part.path) for part in parts if isinstance(part, DiskStorage)]
-        if len(folders) < len(parts):
-            return None
-        shares = storage.table.shares
-        weights = None if shares is None else shares.weights.tolist()
-        return cls(folders, weights, "skip" if storage.skips_corrupt else "raise")
-
-    def open(self) -> SequenceReplayBuffer:
-        """Open them to read; one thread, as there are several workers."""
-        from stepwell.buffers.replay import SequenceReplayBuffer
-
-        if len(self.folders) == 1 and self.weights is None:
-            return SequenceReplayBuffer.open(
-                self.folders[0], read_only=True, on_corrupt=self.on_corrupt, threads=1
-            )
-        return SequenceReplayBuffer.open(
-            self.folders, weights=self.weights, on_corrupt=self.on_corrupt, threads=1
-        )
-
-
 class _Draws:
     """Makes the batches of a worker, in whatever process that is.
 
     Args:
         replay: Where they come from.
+        reopen: Opens its folder in another process; None where it has none.
         plan: What they are.
     """
 
-    def __init__(self, replay: SequenceReplayBuffer, plan: _Plan) -> None:
-        self._replay: SequenceReplayBuffer | None = replay
+    def __init__(self, replay: _Replay, reopen: _Reopen | None, plan: _Plan) -> None:
+        self._replay: _Replay | None = replay
         self._process = os.getpid()
-        self._stores = _Stores.of(replay.storage)
+        self._reopen = reopen
         self._plan = plan
         torch = load_torch("torch_dataset")
         # Workers come and go with each pass: what they count, they count in shared memory.
         self._passes = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._stores is None:
+        if self._reopen is None:
             # A TypeError would have DataLoader warn of something else first.
             raise ValueError(
                 "a replay in RAM cannot be sent to another process: expected one with a folder; "
@@ -180,12 +171,12 @@ class _Draws:
             for batch in epoch:
                 yield to_tensors(batch)
 
-    def _opened(self) -> AbstractContextManager[SequenceReplayBuffer]:
+    def _opened(self) -> AbstractContextManager[_Replay]:
         """The replay in this process: itself, or its stores opened anew, or what was forked."""
         if self._replay is not None and self._process == os.getpid():
             return nullcontext(self._replay)
-        if self._stores is not None:
-            return self._stores.open()
+        if self._reopen is not None:
+            return self._reopen()
         assert self._replay is not None
         lock = self._replay.storage.lock
         if not lock.acquire(blocking=False):  # by a thread that is not in this process
@@ -197,7 +188,7 @@ class _Draws:
         lock.release()
         return nullcontext(self._replay)
 
-    def _check_unchanged(self, replay: SequenceReplayBuffer) -> None:
+    def _check_unchanged(self, replay: _Replay) -> None:
         """All workers must divide the same items.
 
         Raises:

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from stepwell.buffers.episode import End
-from stepwell.buffers.sampling.batch import Batch, TransitionBatch
-from stepwell.buffers.sampling.batch_fields import BatchFields, longest_stack, pick
+from stepwell.buffers.sampling.batch import (
+    Batch,
+    BatchFields,
+    Memory,
+    Shapes,
+    TransitionBatch,
+    longest_stack,
+    memory_for,
+    pad_before,
+    pick,
+)
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds
-from stepwell.buffers.sampling.memory import Memory, Shapes, memory_for
 from stepwell.buffers.sampling.requests import Transitions, check_transitions
-from stepwell.buffers.sampling.row_reader import RowReader, RowRefs, Runs, Segments
-from stepwell.buffers.sampling.stacks import pad_before
-from stepwell.buffers.sampling.windows import chunk_of
+from stepwell.buffers.sampling.row_reader import RowReader, RowRefs, Runs, Segments, chunk_of
 from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
@@ -80,22 +86,20 @@ class TransitionSampler:
         check_transitions(request)
         self._request = request
         fields = self._fields = BatchFields.of(spec, request.fields)
-        self._observed = [f for f in fields.chosen if f.name.split("/")[0] == "observation"]
-        names = [field.name for field in fields.chosen]
-        self._is_rewarded = "reward" in names
-        self._of_action = [name for name in names if name.split("/")[0] in ("action", "extra")]
-        self._of_arrival = [name for name in names if name.startswith("info/")]
+        self._observed = [f for f in fields.chosen if f.kind == "observation"]
+        self._is_rewarded = any(f.kind == "reward" for f in fields.chosen)
+        self._of_action = [f.name for f in fields.chosen if f.is_chosen]
+        self._info = [(f.key, f.name) for f in fields.chosen if f.kind == "info"]
+        self._extras = [(f.key, f.name) for f in fields.chosen if f.kind == "extra"]
         self._frames = longest_stack(spec) - 1 if request.stack else 0
         powers = request.gamma ** np.arange(request.n_step + 1.0)
         self._powers = powers.astype(np.float32)
         self._weights = powers[:-1]
-        self._info = [name.removeprefix("info/") for name in self._of_arrival]
-        self._extras = [n.removeprefix("extra/") for n in names if n.startswith("extra/")]
         self._kinds = self._all_kinds()
         self._shapes = self._shapes_of(request.batch_size)
 
     def kinds(self, stride: int = 1) -> ItemKinds:
-        """The families of its items.
+        """The kinds of its items.
 
         Args:
             stride: Distance of the first rows.
@@ -124,24 +128,24 @@ class TransitionSampler:
         return memory_for(shapes, None if out is None else out.memory)
 
     def plan(
-        self, gather: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
+        self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> TransitionPlan:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
             DamagedChunk: Stored bytes are not what was written.
         """
-        path = self._path(gather, table, chosen)
+        path = self._path(reader, table, drawn)
         chunk, row, _ = path.first
         columns = {"ids": table.records["row_id"][chunk] + row, "steps": path.steps}
         self._mark_ends(columns, path)
         if self._is_rewarded:
-            columns["reward"] = self._returns(gather, path)
+            columns["reward"] = self._returns(reader, path)
         for name in self._of_action:
-            columns[name] = gather.pick(name, path.first)
-        for name in self._of_arrival:
-            columns[name] = gather.pick(name, path.last)
-        copies, missing = self._take(gather, path, memory)
+            columns[name] = reader.pick(name, path.first)
+        for _, name in self._info:
+            columns[name] = reader.pick(name, path.last)
+        copies, missing = self._take(reader, path, memory)
         return TransitionPlan(memory, copies, missing, columns)
 
     def finish(self, plan: TransitionPlan, weights: np.ndarray) -> TransitionBatch:
@@ -160,29 +164,29 @@ class TransitionSampler:
         return TransitionBatch(
             observation=pick(self._fields.observation, before),
             action=pick(self._fields.action, columns),
-            reward=columns.get("reward"),
+            reward=cast("np.ndarray", columns.get("reward")),
             next_observation=pick(self._fields.observation, after),
             discount=columns["discount"],
             terminated=columns["terminated"],
             truncated=columns["truncated"],
             cut=columns["cut"],
             steps=columns["steps"],
-            info={name: columns["info/" + name] for name in self._info},
-            extras={name: columns["extra/" + name] for name in self._extras},
+            info={key: columns[name] for key, name in self._info},
+            extras={key: columns[name] for key, name in self._extras},
             ids=columns["ids"],
             weights=weights,
             memory=plan.memory,
         )
 
-    def _path(self, gather: RowReader, table: ChunkIndex, chosen: Drawn) -> _Path:
+    def _path(self, reader: RowReader, table: ChunkIndex, drawn: Drawn) -> _Path:
         """Where each transition begins and ends."""
-        start, n = chosen.start, self._request.n_step
-        chunk, place, at_last = chunk_of(table, chosen.chunk, start + n, is_across=False)
+        start, n = drawn.start, self._request.n_step
+        chunk, place, at_last = chunk_of(table, drawn.chunk, start + n, is_across=False)
         steps = _ones(len(start)) if n == 1 else at_last["first_row"] + place - start
-        last, row = gather.spot(chunk, place), place - steps
+        last, row = reader.refs(chunk, place), place - steps
         if np.count_nonzero(row < 0):  # in an earlier chunk
-            chunk, row, _ = chunk_of(table, chosen.chunk, start, is_across=False)
-            first = gather.spot(chunk, row)
+            chunk, row, _ = chunk_of(table, drawn.chunk, start, is_across=False)
+            first = reader.refs(chunk, row)
         else:
             first = RowRefs(chunk, row, last.slots - steps)
         return _Path(first, last, at_last, start, steps)
@@ -207,20 +211,20 @@ class TransitionSampler:
             "discount": discount,
         }
 
-    def _returns(self, gather: RowReader, path: _Path) -> np.ndarray:
+    def _returns(self, reader: RowReader, path: _Path) -> np.ndarray:
         """Discounted sums of the rewards of rows t + 1 to t + k, [B] float32."""
         n, steps = self._request.n_step, path.steps
         if n == 1:
-            return gather.pick("reward", path.last).astype(np.float32)
+            return reader.pick("reward", path.last).astype(np.float32)
         target = np.arange(len(steps)) * n
-        segments = gather.segments(Runs(path.last.chunk, path.last.row + 1, steps, target))
-        rewards = gather.rows("reward", segments, n * len(steps)).reshape(-1, n)
+        segments = reader.segments(Runs(path.last.chunk, path.last.row + 1, steps, target))
+        rewards = reader.rows("reward", segments, n * len(steps)).reshape(-1, n)
         is_used = np.arange(n) < steps[:, None]
         returns: np.ndarray = (np.where(is_used, rewards, 0) @ self._weights).astype(np.float32)
         return returns
 
     def _take(
-        self, gather: RowReader, path: _Path, memory: Memory
+        self, reader: RowReader, path: _Path, memory: Memory
     ) -> tuple[list[tuple[Copies, np.ndarray]], dict[int, np.ndarray]]:
         """Take small observations, and plan to copy large ones, a run of rows for each."""
         copies: list[tuple[Copies, np.ndarray]] = []
@@ -228,17 +232,17 @@ class TransitionSampler:
         found: dict[int, Segments] = {}
         for field in self._observed:
             rows, k = memory[field.name], self._stack_of(field)
-            if k == 1 and gather.is_small(field.name):
-                gather.take(field.name, path.first.slots, rows[0])
-                gather.take(field.name, path.last.slots, rows[1])
+            if k == 1 and reader.is_small(field.name):
+                reader.take(field.name, path.first.slots, rows[0])
+                reader.take(field.name, path.last.slots, rows[1])
                 continue
             if k not in found:
                 runs, lacking = self._runs(path, k)
-                found[k] = gather.segments(runs)
+                found[k] = reader.segments(runs)
                 if k > 1:
                     missing[k] = lacking
             flat = rows.reshape(math.prod(rows.shape[: rows.ndim - len(field.shape)]), *field.shape)
-            copies.append((gather.plan(field.name, found[k], flat), flat))
+            copies.append((reader.plan(field.name, found[k], flat), flat))
         return copies, missing
 
     def _runs(self, path: _Path, k: int) -> tuple[Runs, np.ndarray]:

@@ -156,13 +156,13 @@ def rows_of(batch: sw.Batch, models: Models) -> Rows:
             'borders="cross" or "inside"'
         )
     device, utilities = models.world_model.rssm.first_hidden.device, models.utilities
-    batch = sw.bridges.to_torch(batch, device)
+    drawn = sw.bridges.to_torch(batch, device)
     return Rows(
-        utilities.observations(batch.observation, device),
-        utilities.actions.from_env(batch.action, 2).to(device),
-        batch.reward.float(),
-        torch.as_tensor(batch.is_first),
-        torch.as_tensor(batch.terminated),
+        utilities.observations(drawn.observation, device),
+        utilities.actions.from_env(drawn.action, 2).to(device),
+        drawn.reward.float(),
+        torch.as_tensor(drawn.is_first),
+        torch.as_tensor(drawn.terminated),
     )
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, EpisodeBuffer, Field, Spec, SpecMismatch
 from stepwell.buffers import episode_buffer as module
+from stepwell.buffers.episode_buffer import OBSERVED
 
 SPEC = Spec.from_spaces(
     spaces.Box(0, 1000, (2,), np.int64),
@@ -408,3 +409,260 @@ def test_a_reset_whose_first_action_came_to_nothing_is_no_episode() -> None:
         buffer.act(action)
     buffer.observe(row)
     assert [(len(p.fields["reward"]), p.episode) for p in buffer.take(everything=True)] == [(2, 1)]
+
+
+# Transitions of somebody's own loop
+
+MARKED = SPEC.with_more([OBSERVED])
+
+
+@dataclass(eq=False)
+class Played:
+    """One episode as `add` was given it: observations (None where unknown) and what led there."""
+
+    stream: int
+    observations: list[int | None]
+    actions: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    end: End = End.NONE
+
+
+class Loop:
+    """Adds numbered transitions and keeps them in lists."""
+
+    def __init__(self, num_envs: int, chunk_rows: int) -> None:
+        self.buffer = EpisodeBuffer(MARKED, num_envs, chunk_rows=chunk_rows)
+        self.number = 0
+        self.open: dict[int, Played] = {}
+        self.played: list[Played] = []
+        self.chunks: list[Chunk] = []
+
+    def add(self, envs: list[int], known: bool, ends: list[End], *, as_int: bool = False) -> None:
+        """One transition of each env; its observation is the one before, or a new one."""
+        before, after = [], []
+        for env, end in zip(envs, ends, strict=True):
+            run = self.open.get(env)
+            if run is None:
+                self.number += 1
+                run = self.open[env] = Played(env, [self.number])
+                self.played.append(run)
+            if run.observations[-1] is None:
+                self.number += 1
+                run.observations[-1] = self.number
+            before.append(run.observations[-1])
+            self.number += 1
+            after.append(self.number)
+            run.observations.append(self.number if known else None)
+            run.actions.append(self.number % 100)
+            run.rewards.append(self.number * 0.5)
+            run.end = end
+            if end:
+                del self.open[env]
+        if as_int:
+            for place, env in enumerate(envs):
+                self._add(before, after, known, ends, place, env)
+        else:
+            self._add(before, after, known, ends, slice(None), np.array(envs))
+
+    def _add(
+        self,
+        before: list[Any],
+        after: list[int],
+        known: bool,
+        ends: list[End],
+        some: Any,
+        env_ids: Any,
+    ) -> None:
+        old, new = np.array(before, np.int64)[some], np.array(after, np.int64)[some]
+        flags = np.array([int(end) for end in ends])[some]
+        self.buffer.add(
+            np.stack([old, old], -1),
+            new % 100,
+            new * 0.5,
+            np.stack([new, new], -1) if known else None,
+            flags & 1 > 0,
+            flags & 2 > 0,
+            env_ids=env_ids,
+            extras={"value": (new % 100).astype(np.float32)},
+            info={"lives": old + 1, "ignored": "x"},
+            next_info={"lives": new + 1} if known else None,
+        )
+
+    def take(self, *, everything: bool, newest: bool) -> None:
+        for chunk in self.buffer.take(everything=everything, newest=newest):
+            rows = {name: rows.copy() for name, rows in chunk.fields.items()}
+            place = chunk.episode, chunk.stream, chunk.first_row, chunk.end
+            self.chunks.append(Chunk(*place, rows, chunk.metadata))
+
+    def joined(self) -> list[Played]:
+        """The episodes that the chunks make up."""
+        found: dict[int, Played] = {}
+        for chunk in self.chunks:
+            run = found.setdefault(chunk.episode, Played(chunk.stream, []))
+            if run.end & End.PENDING:
+                for values in (run.observations, run.actions, run.rewards):
+                    del values[-1:]
+            assert (len(run.observations), run.stream) == (chunk.first_row, chunk.stream)
+            rows = {name: values.tolist() for name, values in chunk.fields.items()}
+            assert rows["extra/value"] == rows["action"]
+            given = zip(rows["observation"], rows["info/lives"], rows["info/observed"], strict=True)
+            for (first, second), lives, is_observed in given:
+                assert first == second == lives - 1
+                if not is_observed:
+                    assert first == run.observations[-1]  # the one before, again
+                run.observations.append(first if is_observed else None)
+            run.actions += rows["action"]
+            run.rewards += rows["reward"]
+            run.end = chunk.end
+        return [found[episode] for episode in sorted(found)]
+
+
+@given(st.data(), st.integers(1, 3), st.integers(1, 6))
+@settings(max_examples=80)
+def test_added_transitions_make_up_the_episodes_that_were_played(
+    data: st.DataObject, num_envs: int, chunk_rows: int
+) -> None:
+    """Results known or not, one env or several at once, any takes, ends and cuts."""
+    loop = Loop(num_envs, chunk_rows)
+    for _ in range(data.draw(st.integers(1, 30))):
+        envs = data.draw(
+            st.lists(st.integers(0, num_envs - 1), min_size=1, max_size=num_envs, unique=True)
+        )
+        ends = [data.draw(ENDS) for _ in envs]
+        loop.add(envs, data.draw(st.booleans()), ends, as_int=data.draw(st.booleans()))
+        if loop.buffer.is_due or data.draw(st.booleans()):
+            loop.take(everything=data.draw(st.booleans()), newest=data.draw(st.booleans()))
+            if loop.buffer.is_due:
+                loop.take(everything=True, newest=False)
+        if data.draw(st.sampled_from([False] * 9 + [True])):
+            loop.buffer.cut(newest=True)
+            loop.open.clear()
+    loop.take(everything=True, newest=True)
+    assert [
+        (run.stream, run.observations, run.actions[:-1], run.rewards[1:], run.end & ~End.PENDING)
+        for run in loop.joined()
+    ] == [(run.stream, run.observations, run.actions, run.rewards, run.end) for run in loop.played]
+
+
+def test_a_transition_whose_result_is_unknown_waits_for_it() -> None:
+    loop = Loop(1, 8)
+    loop.add([0], known=False, ends=[End.NONE])
+    loop.take(everything=True, newest=False)
+    assert [(chunk.rows, chunk.end) for chunk in loop.chunks] == [(1, End.NONE)]
+    loop.take(everything=True, newest=True)
+    assert [(c.first_row, c.rows, c.end) for c in loop.chunks[1:]] == [(1, 1, End.PENDING)]
+    loop.add([0], known=True, ends=[End.TERMINATED])
+    loop.take(everything=True, newest=False)
+    assert [(c.first_row, c.rows, c.end) for c in loop.chunks[2:]] == [(1, 2, End.TERMINATED)]
+
+
+def test_a_cut_leaves_out_the_transition_whose_result_is_unknown_unless_it_is_wanted() -> None:
+    for newest, rows in ((False, 2), (True, 3)):
+        loop = Loop(1, 8)
+        loop.add([0], known=False, ends=[End.NONE])
+        loop.add([0], known=False, ends=[End.NONE])
+        loop.buffer.cut(newest=newest)
+        loop.open.clear()
+        loop.add([0], known=True, ends=[End.TERMINATED])
+        loop.take(everything=True, newest=False)
+        assert [(chunk.episode, chunk.rows) for chunk in loop.chunks] == [(0, rows), (1, 2)]
+
+
+def transition(n: int, start: int) -> dict[str, Any]:
+    numbers = np.arange(start, start + n, dtype=np.int64)
+    return {
+        "observation": np.stack([numbers, numbers], 1),
+        "action": numbers,
+        "reward": numbers * 1.0,
+        "next_observation": np.stack([numbers, numbers], 1) + 10,
+        "terminated": np.zeros(n, np.bool_),
+        "truncated": np.zeros(n, np.bool_),
+        "extras": {"value": np.zeros(n, np.float32)},
+        "info": {"lives": numbers},
+        "next_info": {"lives": numbers},
+    }
+
+
+def test_an_observation_that_does_not_continue_begins_an_episode() -> None:
+    buffer = EpisodeBuffer(SPEC, 2)
+    buffer.add(**transition(2, 0))
+    buffer.add(**transition(2, 10))
+    other = transition(2, 20)
+    other["observation"][1] = 99
+    buffer.add(**other)
+    chunks = [(c.stream, c.episode, c.rows, c.end) for c in buffer.take(everything=True)]
+    assert chunks == [(0, 0, 4, End.PENDING), (1, 1, 3, End.PENDING), (1, 2, 2, End.PENDING)]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"observation": np.zeros((2, 2))}, SpecMismatch, r"'observation'.*int64.*float64"),
+        ({"next_observation": np.zeros((2, 3), int)}, SpecMismatch, r"\(2, 2\).*\(2, 3\)"),
+        ({"action": np.zeros(2)}, SpecMismatch, r"'action'.*int64.*float64"),
+        ({"reward": np.zeros(3)}, SpecMismatch, r"reward.*\(2,\).*\(3,\)"),
+        ({"terminated": np.zeros(2)}, ValueError, r"terminated.*bool.*float64"),
+        ({"extras": None}, SpecMismatch, r"extras.*'value'"),
+        ({"info": {}}, SpecMismatch, r"^info.*'lives'"),
+        ({"next_info": {"lives": np.zeros(2)}}, SpecMismatch, r"'info/lives'.*int64.*float64"),
+        ({"env_ids": 2}, ValueError, r"env_ids.*0 to 1.*2"),
+        (
+            {"next_observation": None, "truncated": np.array([False, True])},
+            ValueError,
+            r"next_observation.*env 1.*'info/observed'",
+        ),
+    ],
+)
+def test_transitions_that_do_not_fit_are_refused_and_change_nothing(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    buffer = EpisodeBuffer(SPEC, 2)
+    with pytest.raises(error, match=message):
+        buffer.add(**{**transition(2, 0), **change})
+    assert buffer.take(everything=True) == []
+    assert buffer.next_episode == 0
+
+
+def test_unknown_results_can_be_taken_only_where_a_field_marks_them() -> None:
+    with pytest.raises(ValueError, match=r"newest=True.*'info/observed'"):
+        EpisodeBuffer(SPEC, 1).take(newest=True)
+
+
+@pytest.mark.parametrize("as_int", [False, True])
+def test_stacks_that_are_added_are_checked_and_stored_as_frames(as_int: bool) -> None:
+    buffer = stacked("zero")
+
+    def add(before: list[int], after: list[int] | None, env: int = 0) -> None:
+        some: Any = 0 if as_int else slice(None)
+        buffer.add(
+            stacks_of([before])["observation"][some],
+            np.array([1])[some],
+            np.zeros(1)[some],
+            None if after is None else stacks_of([after])["observation"][some],
+            np.array([False])[some],
+            np.array([False])[some],
+            env_ids=env if as_int else np.array([env]),
+        )
+
+    add([0, 0, 5], [0, 5, 6])
+    with pytest.raises(SpecMismatch, match=r"'observation'.*3 frames"):
+        add([0, 5, 6], [5, 7, 8])
+    with pytest.raises(SpecMismatch, match="padded by zero at a reset"):
+        add([4, 5, 6], [5, 6, 7])  # it does not continue: it would have to be padded
+    add([0, 5, 6], None)
+    with pytest.raises(SpecMismatch, match=r"'observation'.*3 frames"):
+        add([5, 7, 8], None)
+    add([5, 6, 7], [6, 7, 8])
+    chunks = buffer.take(everything=True)
+    assert [chunk.fields["observation"][:, 0, 0].tolist() for chunk in chunks] == [[5, 6, 7, 8]]
+
+
+def test_newest_frames_of_stacks_may_be_added_alone() -> None:
+    buffer = stacked("zero")
+    for number in range(3):
+        frames = np.full((2, 2, 4), number, np.uint8)
+        nothing = np.zeros(2, np.bool_)
+        buffer.add(frames, np.array([1, 0]), np.zeros(2), frames + 1, nothing, nothing)
+    chunks = buffer.take(everything=True)
+    frames_of = [chunk.fields["observation"][:, 0, 0].tolist() for chunk in chunks]
+    assert frames_of == [[0, 1, 2, 3]] * 2

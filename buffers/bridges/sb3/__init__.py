@@ -1,1 +1,1 @@
-"""Stable-Baselines3: its replay and rollout buffers fed, its models as policies."""
+"""Stable-Baselines3: replay and rollout buffers for its models, and its models as policies."""

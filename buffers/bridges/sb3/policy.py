@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
-from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
-from stepwell.buffers.bridges.sb3.loading import check_not_normalised, is_on_policy, load_sb3
+from stepwell.buffers.bridges.sb3.models import (
+    ActionForm,
+    DeviceTensors,
+    ObservationForm,
+    check_not_normalised,
+    is_on_policy,
+    load_sb3,
+)
 
 __all__ = ["SB3Actor", "SB3Explorer", "sb3_policy"]
 
@@ -17,22 +22,22 @@ _NAME = "sb3_policy"
 
 
 def sb3_policy(model: Any, *, deterministic: bool = False) -> SB3Actor | SB3Explorer:
-    """A policy that chooses as a model does while it learns, or evaluates.
+    """Make a policy that acts as a model does while it learns, or in evaluation.
 
-    It looks at the model at every call, so it stays the same object while the model is trained.
+    It refers to the model, so it follows the model's training.
 
     Args:
-        model: A model of Stable-Baselines3: of PPO and A2C the extras ``"value"`` and
-            ``"log_prob"`` stand beside each row, and for Box actions ``"raw_action"``, the action
-            before it was clipped, which the log-probability belongs to: what `to_sb3_rollout`
-            needs. DQN, SAC, TD3 and DDPG explore as they do in ``learn``, and give no extras.
+        model: A model of Stable-Baselines3: PPO and A2C return the extras ``"value"`` and
+            ``"log_prob"`` that `to_sb3_rollout` needs, and for Box actions ``"raw_action"``, the
+            action before clipping, which the log-probability belongs to. DQN, SAC, TD3 and DDPG
+            explore as in ``learn``, and return no extras.
         deterministic: Choose the best action, without exploring.
 
     Raises:
         ImportError: Stable-Baselines3 is not installed, or too old.
-        TypeError: It is no such model, or has a recurrent state.
-        ValueError: Its action space is one that it cannot choose from, or VecNormalize stands
-            before the env of an on-policy model.
+        TypeError: It is not such a model, or has a recurrent state.
+        ValueError: Its action space is not supported, or an on-policy model has an env in
+            VecNormalize.
 
     Example:
         >>> import stepwell as sw
@@ -56,7 +61,7 @@ def sb3_policy(model: Any, *, deterministic: bool = False) -> SB3Actor | SB3Expl
 class SB3Actor:
     """An on-policy model (PPO, A2C) as a policy; made by `sb3_policy`.
 
-    What it draws comes from torch's generator, as in SB3: the model's ``seed`` settles it.
+    Actions are drawn with torch's generator, as in SB3: the model's ``seed`` determines them.
     """
 
     def __init__(self, model: Any, deterministic: bool) -> None:
@@ -75,11 +80,11 @@ class SB3Actor:
     def __call__(
         self, observation: Any, is_first: np.ndarray, /
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Actions ``[N, ...]`` for the envs, and the extras that SB3 keeps beside them.
+        """Actions ``[N, ...]`` for the envs, and the extras that SB3 keeps with them.
 
         Args:
             observation: Observations ``[N, ...]``.
-            is_first: [N] bool: not looked at.
+            is_first: [N] bool: ignored.
 
         Raises:
             ValueError: They are not the model's observations.
@@ -113,12 +118,12 @@ class SB3Actor:
         return found
 
     def _stop_training(self) -> None:
-        """As SB3 does before it collects; it goes through all modules, so not at every step."""
+        """Leave training mode, as SB3 does before it collects; only if needed, as it is slow."""
         if self._model.policy.training:
             self._model.policy.set_training_mode(False)
 
     def _bounded(self, raw: np.ndarray) -> np.ndarray:
-        """What the env is given for an action: within its bounds."""
+        """The action within the bounds of the space."""
         policy, space = self._model.policy, self._model.action_space
         found: np.ndarray = (
             policy.unscale_action(raw)
@@ -158,7 +163,7 @@ class SB3Explorer:
 
         Args:
             observation: Observations ``[N, ...]``.
-            is_first: [N] bool: action noise with a memory begins anew there.
+            is_first: [N] bool: action noise with a memory is reset there.
 
         Raises:
             ValueError: They are not the model's observations.
@@ -185,7 +190,7 @@ class SB3Explorer:
         return bool(self._model.use_sde and self._model.use_sde_at_warmup)
 
     def _chosen(self, seen: Any, *, deterministic: bool) -> np.ndarray:
-        """What the network says, within the bounds of the action space."""
+        """The network's action, within the bounds of the action space."""
         normalise = self._model.get_vec_normalize_env()
         if normalise is not None:
             seen = normalise.normalize_obs(seen)

@@ -1,4 +1,4 @@
-"""A Stepwell replay in the place of Stable-Baselines3's own."""
+"""A Stepwell replay as the replay buffer of a Stable-Baselines3 model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from stepwell.buffers.bridges.sb3.device_tensors import DeviceTensors
-from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
-from stepwell.buffers.bridges.sb3.loading import check_off_policy, load_sb3
-from stepwell.buffers.bridges.sb3.recording import TransitionRecorder
+from stepwell.buffers.bridges.sb3.models import (
+    ActionForm,
+    DeviceTensors,
+    ObservationForm,
+    check_off_policy,
+    load_sb3,
+)
+from stepwell.buffers.episode import Chunk
+from stepwell.buffers.episode_buffer import EpisodeBuffer
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Sequences, Transitions
@@ -33,32 +38,32 @@ def as_sb3_replay(
     frame_stack: int = 1,
     stack_padding: Literal["zero", "repeat"] = "zero",
 ) -> Any:
-    """An object that a model of DQN, SAC, TD3 or DDPG takes as its ``replay_buffer``.
+    """Make a ``replay_buffer`` for a model of DQN, SAC, TD3 or DDPG.
 
     Either a `Collector` writes into the replay, and ``model.train(gradient_steps, batch_size)``
-    learns from it; or ``model.learn()`` steps its own envs, and writes into it by `SB3Replay.add`.
+    learns from it; or ``model.learn()`` steps its own envs and writes through `SB3Replay.add`.
 
-    The next observation of a truncated episode is the true one, while each frame is kept once;
-    ``dones`` are terminations alone. Draws come from the replay's own generator.
+    The next observation of a truncated episode is the true one, and each frame is stored once;
+    ``dones`` are terminations only. Draws come from the replay's own generator.
 
     Args:
         replay: Filled by a Collector, or empty, or written by `SB3Replay.add` before. Its capacity
-            counts, and not the model's ``buffer_size``: make the model with ``buffer_size=1``, as
-            SB3 makes room for its own replay at once.
-        model: A model of Stable-Baselines3; its ``n_steps`` and ``gamma`` make n-step returns, and
-            its spaces say what observations and actions are handed to it.
-        frame_stack: Frames that the model's own envs stack on the first axis, of which `add` is to
-            keep one a row: 4 behind ``VecFrameStack(envs, 4)`` of gray images. What a Collector
-            writes says so itself.
-        stack_padding: What stands before an episode's first frame: ``"zero"`` with VecFrameStack.
+            is used instead of the model's ``buffer_size``: make the model with ``buffer_size=1``,
+            because SB3 allocates its own replay at once.
+        model: A model of Stable-Baselines3; its ``n_steps`` and ``gamma`` determine n-step
+            returns, its spaces the form of observations and actions.
+        frame_stack: Frames that the model's own envs stack on the first axis; `add` stores one per
+            row: 4 with ``VecFrameStack(envs, 4)`` of gray images. Rows of a Collector
+            have their own Spec.
+        stack_padding: Padding before an episode's first frame: ``"zero"`` with VecFrameStack.
 
     Returns:
         An `SB3Replay`, to be assigned: ``model.replay_buffer = as_sb3_replay(replay, model)``. It
-        is annotated as Any, as SB3 declares its own class there, of which this is none.
+        is annotated as Any because SB3 declares its own class there.
 
     Raises:
         ImportError: Stable-Baselines3 is not installed, or too old.
-        TypeError: The model learns from rollouts, or from goals that are relabelled (HER).
+        TypeError: The model learns from rollouts, or from relabelled goals (HER).
         ValueError: The replay holds observations or actions that are not the model's.
 
     Example:
@@ -79,13 +84,13 @@ def as_sb3_replay(
 
 
 class SB3Replay:
-    """Draws from a Stepwell replay what SB3's replays draw; made by `as_sb3_replay`.
+    """A Stepwell replay with the methods of SB3's replays; made by `as_sb3_replay`.
 
     Attributes:
-        device: Where torch puts what is drawn.
+        device: Device of the batches.
         n_envs: Number of the model's envs.
-        handle_timeout_termination: True: the clock's end is no termination.
-        optimize_memory_usage: False, as SB3 means by it a loss of last observations.
+        handle_timeout_termination: True: time limits are not terminations.
+        optimize_memory_usage: False; in SB3 it would lose last observations.
     """
 
     def __init__(
@@ -118,7 +123,8 @@ class SB3Replay:
         self._samples: Any = getattr(types, f"{kind}BufferSamples")
         self._to_tensors = DeviceTensors(self.device)
         self._last_request: Transitions | None = None
-        self._recorder: TransitionRecorder | None = None
+        self._buffer: EpisodeBuffer | None = None  # made by the first call of `add`
+        self._added = 0
         self._checked: Spec | None = None
         self._are_scaled = False
         if replay.is_bound:
@@ -126,7 +132,7 @@ class SB3Replay:
 
     @property
     def buffer_size(self) -> int:
-        """Steps of each env that are kept at most."""
+        """Capacity in steps of each env."""
         capacity = self.replay.capacity
         return sys.maxsize if capacity is None else max(1, capacity // self.n_envs)
 
@@ -137,14 +143,17 @@ class SB3Replay:
 
     @property
     def pos(self) -> int:
-        """Steps of each env since the buffer was full last, as SB3 counts them."""
-        waiting = 0 if self._recorder is None else self._recorder.waiting
-        return (self.replay.steps + waiting) // self.n_envs % self.buffer_size
+        """Position of the next row, as SB3 counts it."""
+        return (self.replay.steps + self._waiting) // self.n_envs % self.buffer_size
 
     def size(self) -> int:
-        """Steps of each env that are kept."""
-        waiting = 0 if self._recorder is None else self._recorder.waiting
-        return min(self.buffer_size, (len(self.replay) + waiting) // self.n_envs)
+        """Steps of each env in the buffer."""
+        return min(self.buffer_size, (len(self.replay) + self._waiting) // self.n_envs)
+
+    @property
+    def _waiting(self) -> int:
+        """Added steps that are not stored yet."""
+        return 0 if self._buffer is None else self._added - self.replay.steps
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draw transitions uniformly.
@@ -159,14 +168,16 @@ class SB3Replay:
             observations ``[B, ...]`` in the space's dtype, actions [B, A] (scaled to -1..1 where
             they are Box actions), dones [B, 1] float32: terminations, rewards [B, 1] float32;
             with ``n_steps`` > 1 the rewards are n-step returns, and discounts [B, 1] float32.
-            On the CPU the tensors share the drawn arrays, which are the caller's own.
+            On the CPU the tensors share the memory of arrays that the caller owns.
 
         Raises:
             NotEnoughData: There is no transition yet.
             ValueError: The replay holds observations or actions that are not the model's.
         """
-        if self._recorder is not None:
-            self._recorder.catch_up()
+        # Each flush makes a chunk for every env: flush for a thousandth of new rows for each env,
+        # and for a hundredth at most.
+        if self._waiting * 1000 >= len(self.replay) * min(10, self.n_envs):
+            self.flush()
         self._check_rows()
         batch = self.replay.sample(self._request(batch_size))
         seen = {
@@ -194,23 +205,23 @@ class SB3Replay:
         done: np.ndarray,
         infos: Sequence[Mapping[str, Any]],
     ) -> None:
-        """Take up what ``model.learn()`` collects; everything is copied.
+        """Add one step of all envs from ``model.learn()``; everything is copied.
 
-        Rows wait until a thousandth of what can be drawn is new, or `flush` is called. Where an env
-        does not go on from the observation before, it was reset: its episode is cut there.
+        Rows are stored when about a thousandth of the replay is new, or `flush` is called. Where an
+        observation is not the one that followed before, the env was reset: its episode is cut.
 
         Args:
             obs: Observations ``[N, ...]``, as the model sees them.
-            next_obs: What followed on them ``[N, ...]``: at the end of an episode its true last
-                observation, as SB3 hands it over.
-            action: ``[N, ...]``, as SB3 hands it over: Box actions scaled to -1..1.
+            next_obs: Next observations ``[N, ...]``; at the end of an episode its true last
+                observation, as SB3 passes it.
+            action: ``[N, ...]``, as SB3 passes it: Box actions scaled to -1..1.
             reward: [N].
             done: [N]: the episode ended.
-            infos: For each env; ``"TimeLimit.truncated"`` tells that the clock ended it.
+            infos: For each env; ``"TimeLimit.truncated"`` marks the end by a time limit.
 
         Raises:
-            ValueError: A Collector writes into the replay, or something is not as the model's
-                spaces say; nothing was taken up.
+            ValueError: A Collector writes into the replay, or an array does not match the
+                model's spaces; nothing was added.
             SpecMismatch: The replay holds other rows, or observations are no stacks of
                 ``frame_stack`` frames.
         """
@@ -228,26 +239,24 @@ class SB3Replay:
         by_clock = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
         if by_clock.shape != (n,):
             raise ValueError(f"infos: expected one for each of {n} envs, got {len(infos)}")
-        if self._recorder is None:
-            self._recorder = self._new_recorder()
-        self._recorder.add(
-            taken,
-            following,
-            chosen.astype(self._actions.dtype, copy=False),  # as SB3's own replays cast them
-            gains,
-            terminated=over & ~by_clock,
-            truncated=over & by_clock,
-        )
+        if self._buffer is None:
+            self._buffer = self._new_buffer()
+            self._added = self.replay.steps
+        chosen = chosen.astype(self._actions.dtype, copy=False)  # as SB3's own replays cast them
+        self._buffer.add(taken, chosen, gains, following, over & ~by_clock, over & by_clock)
+        self._added += n
+        if self._buffer.is_due:
+            self._store(self._buffer.take())
 
     def extend(self, *args: Any) -> None:
-        """Take up several steps: what `add` takes, with an axis before it."""
+        """Add several steps: the arguments of `add` with a leading axis."""
         for step in zip(*args, strict=True):
             self.add(*step)
 
     def flush(self) -> None:
-        """Store what `add` took up, so that it can be drawn; in a folder it is kept for good."""
-        if self._recorder is not None:
-            self._recorder.flush()
+        """Store all added rows, so that they can be drawn; in a folder they are then durable."""
+        if self._buffer is not None:
+            self._store(self._buffer.take(everything=True))
 
     def __reduce__(self) -> NoReturn:
         where = self.replay.path
@@ -334,7 +343,11 @@ class SB3Replay:
             for key, part in observation.items()
         }
 
-    def _new_recorder(self) -> TransitionRecorder:
+    def _store(self, chunks: Sequence[Chunk]) -> None:
+        if chunks:
+            self.replay.add(chunks)
+
+    def _new_buffer(self) -> EpisodeBuffer:
         if self.replay.is_bound and not all(map(_is_by_add, self.replay.sessions)):
             raise ValueError(
                 "add: expected an empty replay, or one that add has written, got one that a "
@@ -342,7 +355,13 @@ class SB3Replay:
                 "model.train(gradient_steps, batch_size), or give it a replay of its own"
             )
         facts = {"maker": _MAKER, "actions": "scaled" if self._actions.is_box else "given"}
-        return TransitionRecorder(self.replay, self._rows, self.n_envs, facts)
+        self.replay.bind(self._rows, {"recipe": facts, "num_envs": self.n_envs})
+        return EpisodeBuffer(
+            self.replay.spec,
+            self.n_envs,
+            capacity=self.replay.capacity,
+            next_episode=self.replay.storage.table.next_episode,
+        )
 
 
 def _is_by_add(session: Mapping[str, object]) -> bool:

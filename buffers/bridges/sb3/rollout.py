@@ -7,13 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepwell.buffers.bridges.sb3.forms import ActionForm, ObservationForm
-from stepwell.buffers.bridges.sb3.loading import check_on_policy, load_sb3
-from stepwell.buffers.bridges.sb3.progress import count_sb3_steps, note_episodes
-from stepwell.buffers.bridges.sb3.row_values import RowValues, asked_of_model, given_by_policy
-from stepwell.buffers.rollout.flags import Flags
-from stepwell.buffers.rollout.numbers import check_finite
+from stepwell.buffers.bridges.sb3.models import (
+    ActionForm,
+    DeviceTensors,
+    ObservationForm,
+    check_on_policy,
+    count_sb3_steps,
+    load_sb3,
+    note_episodes,
+)
+from stepwell.buffers.rollout.advantages import Flags, bootstrap_values, check_finite
 from stepwell.buffers.rollout.rollout import Rollout
+from stepwell.buffers.sampling.batch import map_tree
 
 __all__ = ["to_sb3_rollout"]
 
@@ -24,33 +29,33 @@ _RAW_ACTION = "raw_action"  # what the log-probability of a clipped action belon
 def to_sb3_rollout(
     rollout: Rollout, model: Any, *, ask_model: bool = False, total_steps: int | None = None
 ) -> Any:
-    """Put a rollout in place of a model's ``rollout_buffer``, so that ``model.train()`` can follow.
+    """Replace a model's ``rollout_buffer`` by a rollout, ready for ``model.train()``.
 
-    The buffer holds what the model's own ``collect_rollouts`` would have put there: advantages are
-    worked out by SB3 itself, and where an episode was truncated or cut ``gamma`` times the value of
+    The buffer holds the same as after the model's own ``collect_rollouts``: advantages are computed
+    by SB3 itself, and where an episode was truncated or cut ``gamma`` times the value of
     its true last observation is added to the reward. Rows from which no step was taken (those in
     which a NEXT_STEP env resets) are left out; the buffer then has one column with the other rows.
 
-    The model counts the steps, too, and what its ``dump_logs`` shows of ended episodes. It may be
-    made with any number of envs: they are not stepped.
+    The model's step counter and its statistics of ended episodes for ``dump_logs`` are updated. Its
+    number of envs does not matter: they are not stepped.
 
     Args:
         rollout: Gathered with `sb3_policy`, or with a policy whose extras are ``"value"`` and
             ``"log_prob"`` [T, N] float32, and ``"raw_action"`` where it clips its actions. The
             buffer shares the observations until it is trained on, where every row has a step.
         model: A PPO or A2C of Stable-Baselines3 with ``n_steps`` equal to the rollout's.
-        ask_model: Work values and log-probabilities out anew, by the model as it is now: right as
-            long as it was not trained since the rollout was gathered. By default those are taken
-            that the policy gave.
-        total_steps: Env steps of the whole training, by which schedules of the model go; None
-            leaves its progress as it is.
+        ask_model: Compute values and log-probabilities with the model as it is now; correct only if
+            it was not trained since the rollout was collected. By default the policy's extras are
+            used.
+        total_steps: Env steps of the whole training, for the model's schedules; None
+            leaves its progress unchanged.
 
     Returns:
         The new ``model.rollout_buffer``: SB3's ``RolloutBuffer`` or ``DictRolloutBuffer``, full.
 
     Raises:
         ImportError: Stable-Baselines3 is not installed, or too old.
-        TypeError: It is no rollout, or the model learns otherwise, or has a recurrent state.
+        TypeError: It is not a Rollout, or the model is off-policy or recurrent.
         ValueError: Observations, actions or ``n_steps`` are not the model's, values are missing, or
             no step was taken; nothing was changed.
 
@@ -136,8 +141,8 @@ def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
         action = form.fit(raw, 2, name=f"extra {_RAW_ACTION!r}")
     flags = Flags(rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, mask)
     flags.check_ends(rollout.bootstrap)
-    check_finite("reward", rollout.reward, mask, "mend the env, or the rollout's reward")
-    found = asked_of_model(rollout, model, action) if ask_model else given_by_policy(rollout)
+    check_finite("reward", rollout.reward, mask, "correct the env, or the rollout's reward")
+    found = _values_by_model(rollout, model, action) if ask_model else _values_by_policy(rollout)
     reward, last_value = _bootstrapped(rollout, flags, found, model.gamma)
     episode_start = rollout.is_first.astype(np.float32)
     episode_start[1:][flags.ends[:-1]] = 1
@@ -154,7 +159,7 @@ def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
 
 
 def _bootstrapped(
-    rollout: Rollout, flags: Flags, found: RowValues, gamma: float
+    rollout: Rollout, flags: Flags, found: _RowValues, gamma: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rewards [T, N] with the values of true last observations, and values behind the last row.
 
@@ -235,3 +240,86 @@ def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
     buffer.advantages, buffer.returns = kept(buffer.advantages), kept(buffer.returns)
     buffer.buffer_size, buffer.n_envs = len(step), 1
     buffer.pos = len(step)
+
+
+_NAME = "to_sb3_rollout"
+
+
+class _RowValues(NamedTuple):
+    """A model's values and log-probabilities of a rollout.
+
+    Args:
+        value: [T, N] float32: V of each row's observation.
+        log_prob: [T, N] float32: of each row's action.
+        behind: [K] float32: V of what followed on each open end.
+    """
+
+    value: np.ndarray
+    log_prob: np.ndarray
+    behind: np.ndarray
+
+
+def _values_by_policy(rollout: Rollout) -> _RowValues:
+    """Values and log-probabilities from the policy's extras.
+
+    Raises:
+        ValueError: Something is missing, not float32, or not finite.
+    """
+    found: list[np.ndarray] = []
+    for name in ("value", "log_prob"):
+        array = rollout.extras.get(name)
+        if array is None:
+            names = ", ".join(map(repr, rollout.extras)) or "none"
+            raise ValueError(
+                f"{_NAME}: expected the extra {name!r}, got extras {names}; "
+                f"collect with sb3_policy(model), or pass ask_model=True"
+            )
+        if array.shape != rollout.mask.shape or array.dtype != np.float32:
+            raise ValueError(
+                f"extra {name!r}: expected float32 {rollout.mask.shape}, as Stable-Baselines3 "
+                f"keeps it, got {array.dtype} {array.shape}; convert it in the policy"
+            )
+        check_finite(f"extra {name!r}", array, rollout.mask, "check the policy's computation")
+        found.append(array)
+    behind = bootstrap_values(rollout.bootstrap, None)
+    if len(behind) and behind.dtype != np.float32:
+        raise ValueError(
+            f"bootstrap.value: expected float32, as Stable-Baselines3 keeps values, got "
+            f"{behind.dtype}; convert it in the policy's value()"
+        )
+    return _RowValues(found[0], found[1], behind.astype(np.float32, copy=False))
+
+
+def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowValues:
+    """Values and log-probabilities of the model as it is now, one row of all envs at a time.
+
+    Args:
+        rollout: The rows.
+        model: An on-policy model.
+        action: [T, N, A] the actions of which the probabilities are wanted.
+    """
+    torch = load_sb3("common.buffers", _NAME).th
+    form, to_tensors = ObservationForm(model.observation_space), DeviceTensors(model.device)
+    observation = form.fit(rollout.observation, 2)
+    behind = form.fit(rollout.bootstrap.observation, 1)
+    policy = model.policy
+    policy.set_training_mode(False)
+    value = np.zeros(rollout.mask.shape, np.float32)
+    log_prob = np.zeros_like(value)
+    is_discrete = not model.action_space.shape
+    with torch.no_grad():
+        for t in range(rollout.num_steps):
+            row = to_tensors({"seen": _row(observation, t), "chosen": action[t]})
+            # As train() hands them over.
+            chosen = row["chosen"].long().flatten() if is_discrete else row["chosen"].float()
+            values, log_probs, _ = policy.evaluate_actions(row["seen"], chosen)
+            value[t], log_prob[t] = values.cpu().numpy().ravel(), log_probs.cpu().numpy()
+        follows = np.zeros(0, np.float32)
+        if len(rollout.bootstrap.step):
+            follows = policy.predict_values(to_tensors(behind)).cpu().numpy().ravel()
+    return _RowValues(value, log_prob, follows)
+
+
+def _row(tree: Any, t: int) -> Any:
+    """Row t of arrays [T, ...]."""
+    return map_tree(lambda array: array[t], tree)

@@ -1,1 +1,1 @@
-"""Tianshou: batches and buffers of its own, a replay its algorithms draw from, its data stored."""
+"""Tianshou: conversion to its batches and buffers and back, and a replay for its algorithms."""

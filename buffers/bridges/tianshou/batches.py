@@ -1,4 +1,4 @@
-"""Tianshou: transitions as its batches, and whole episodes in its buffers."""
+"""Transitions as Tianshou's batches, and whole episodes in its buffers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.buffers.bridges.known_steps import episode_steps, rollout_steps
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.bridges.torchrl.nested_keys import leaves_below, nested
+from stepwell.buffers.bridges.transitions import episode_steps, leaves_below, nested, rollout_steps
 from stepwell.buffers.curation.episode_writer import TransitionColumns
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
+from stepwell.buffers.spec import kind_of
 
 __all__ = [
     "as_batch",
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def to_tianshou_batch(batch: TransitionBatch) -> Any:
-    """Transitions as a ``tianshou.data.Batch``.
+    """Convert transitions to a ``tianshou.data.Batch``.
 
     Args:
         batch: Drawn with ``n_step=1``: Tianshou makes n-step returns itself, from its buffer.
@@ -36,7 +36,7 @@ def to_tianshou_batch(batch: TransitionBatch) -> Any:
         A Batch of ``obs``, ``act``, ``rew`` (float64), ``terminated``, ``truncated``, ``done``,
         ``obs_next``, ``info``, ``policy`` (the extras) and ``weight``. A cut counts as a
         truncation, as Tianshou knows no cuts, and is marked as ``info.cut`` too. Arrays are those
-        of the batch: they mean nothing after a draw with ``out=`` into it.
+        of the batch: a later draw with ``out=`` overwrites them.
 
     Raises:
         ImportError: Tianshou is not installed, or too old.
@@ -72,7 +72,7 @@ def to_tianshou_buffer(
     size: int | None = None,
     buffer: Any = None,
 ) -> Any:
-    """Whole episodes in a ``VectorReplayBuffer``, one part of it for each env.
+    """Put whole episodes into a ``VectorReplayBuffer``, one part of it for each env.
 
     ``obs_next`` of an episode's last step is its true last observation. A cut counts as a
     truncation, and is marked as ``info.cut`` too. Frame stacks are stored in full: the buffer takes
@@ -156,7 +156,7 @@ def drawn_as_batch(drawn: Batch | TransitionBatch) -> dict[str, Any]:
 
 
 def as_batch(columns: TransitionColumns) -> dict[str, Any]:
-    """Steps under the names that Tianshou has for them; nested values as dicts."""
+    """Steps by Tianshou's names; nested values as dicts."""
     stopped = columns.truncated | columns.cut
     info = {**_below("info", columns.fields), ("cut",): columns.cut}
     return {
@@ -233,7 +233,7 @@ def _below(kind: str, columns: Mapping[str, Any]) -> dict[tuple[str, ...], np.nd
     return {
         key: leaf
         for name, value in columns.items()
-        if name.split("/")[0] == kind
+        if kind_of(name) == kind
         for key, leaf in leaves_below(tuple(name.split("/"))[1:], value)
     }
 

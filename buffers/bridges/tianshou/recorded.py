@@ -1,4 +1,4 @@
-"""What Tianshou's collectors put into its buffers, as Stepwell's episodes."""
+"""Buffers of Tianshou's collectors, stored as episodes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.bridges.tianshou.batches import load_tianshou
-from stepwell.buffers.bridges.torchrl.nested_keys import leaves_below
+from stepwell.buffers.bridges.transitions import leaves_below
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
 from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.spec import kind_of
 
 __all__ = ["from_tianshou"]
 
@@ -25,28 +26,28 @@ def from_tianshou(
     fields: Sequence[str] | None = None,
     stream: int = 0,
 ) -> int:
-    """Store what is in a buffer of Tianshou's as episodes: the other way of `to_tianshou_buffer`.
+    """Store a Tianshou buffer as episodes, the inverse of `to_tianshou_buffer`.
 
     Args:
         buffer: A ``ReplayBuffer`` or ``VectorReplayBuffer`` that kept next observations; each part
             of it becomes a stream. Where its newest step ends nothing the episode is cut. Of a part
             that is full, older steps may be gone: its oldest episode is stored as one that lacks
             its first row.
-        replay: Where it goes; it takes up these rows only if it holds such.
-        fields: What to store of Tianshou's ``info`` and ``policy``: ``["info/lives",
-            "extra/log_prob"]``. None stores what the replay already has of such fields, and nothing
-            in a new one; ``info.cut`` is always heeded.
+        replay: The target; it must be empty or hold such rows.
+        fields: Fields to store of Tianshou's ``info`` and ``policy``: ``["info/lives",
+            "extra/log_prob"]``. None stores such fields as the replay already has, and
+            none in a new one; ``info.cut`` is always used.
         stream: Stream of the buffer's first part.
 
     Returns:
-        How many env steps were stored.
+        Number of env steps stored.
 
     Raises:
         ImportError: Tianshou is not installed, or too old.
         SpecMismatch: The replay holds other rows.
         ValueError: Next observations were not kept, or rows do not follow each other; nothing was
             stored.
-        TypeError: It is no buffer.
+        TypeError: It is not a buffer.
 
     Example:
         >>> import stepwell as sw
@@ -97,7 +98,7 @@ def from_tianshou(
 
 
 def _parts(buffer: Any) -> list[tuple[np.ndarray, bool]]:
-    """For each part where its steps are, the oldest first, and whether it is full."""
+    """For each part the indices of its steps, the oldest first, and whether it is full."""
     edges = np.asarray(buffer.subbuffer_edges)
     parts = getattr(buffer, "buffers", [buffer])
     found: list[tuple[np.ndarray, bool]] = []
@@ -131,9 +132,9 @@ def _wanted(fields: Sequence[str] | None, replay: SequenceReplayBuffer) -> list[
     """Names of the info fields and extras to store."""
     if fields is None:
         names = replay.spec.names if replay.is_bound else []
-        return [name for name in names if name.split("/")[0] in _KINDS]
+        return [name for name in names if kind_of(name) in _KINDS]
     for name in fields:
-        if name.split("/")[0] not in _KINDS:
+        if kind_of(name) not in _KINDS:
             raise ValueError(
                 f"fields: expected names that begin with info/ or extra/, got {name!r}; the others "
                 f"are always stored"

@@ -1,4 +1,4 @@
-"""A replay that Tianshou's off-policy algorithms draw from, as from a buffer of their own."""
+"""A replay with the methods that Tianshou's off-policy algorithms use of a buffer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from stepwell.buffers.bridges.tianshou.batches import drawn_as_batch, load_tianshou
 from stepwell.buffers.replay import SequenceReplayBuffer
-from stepwell.buffers.rollout.trees import map_tree
+from stepwell.buffers.sampling.batch import map_tree
 from stepwell.buffers.sampling.requests import Draw, Sequences
 
 __all__ = ["PrioritizedTianshouReplay", "TianshouReplay", "as_tianshou_replay"]
@@ -22,27 +22,26 @@ def as_tianshou_replay(
     beta: float = 0.4,
     stack: bool = True,
 ) -> Any:
-    """What an off-policy algorithm of Tianshou's is updated from, without a copy of the replay.
+    """Give a replay the methods of a buffer for Tianshou's off-policy algorithms, without a copy.
 
-    ``algorithm.update(buffer, sample_size=64)`` draws steps, and behind each the steps that the
-    algorithm looks ahead. Indices count what was drawn last, and mean that until the next draw.
+    ``algorithm.update(buffer, sample_size=64)`` draws steps, each with the steps that the
+    algorithm looks ahead. Indices refer to the last draw, until the next one.
 
     Args:
-        replay: What is drawn from; others may go on writing into it.
+        replay: The replay; others may continue to write into it.
         n_step: Steps that the algorithm looks ahead: its ``n_step_return_horizon``.
-        draw: How steps are chosen; see `SequenceReplayBuffer.sample_sequences`. With
+        draw: The way steps are drawn; see `SequenceReplayBuffer.sample_sequences`. With
             ``"priorities"`` the batch has their ``weight``, and the algorithm's TD errors become
             the new ones.
         beta: With ``draw="priorities"`` how far ``weight`` makes up for them.
         stack: Give frame-stacked observations as the env gave them.
 
     Returns:
-        A `TianshouReplay`; not said to type checkers, as to them an algorithm takes nothing but a
-        ``ReplayBuffer``.
+        A `TianshouReplay`; annotated as Any because algorithms are annotated with ``ReplayBuffer``.
 
     Raises:
         ImportError: Tianshou is not installed, or too old.
-        ValueError: ``n_step`` is no whole number >= 1.
+        ValueError: ``n_step`` is not a whole number >= 1.
 
     Example:
         >>> import stepwell as sw
@@ -66,7 +65,7 @@ def as_tianshou_replay(
 
 
 class _Drawn(NamedTuple):
-    """What was drawn last: the steps of all sequences, one after the other.
+    """The last draw: the steps of all sequences, one after the other.
 
     Args:
         rows: Arrays ``[B * n, ...]`` by Tianshou's names.
@@ -84,11 +83,11 @@ class _Drawn(NamedTuple):
 
 
 class TianshouReplay:
-    """What `as_tianshou_replay` gives.
+    """A replay with the methods of a Tianshou buffer; made by `as_tianshou_replay`.
 
     Args:
-        replay: What is drawn from.
-        request: What is drawn.
+        replay: The replay.
+        request: The form of the batches.
     """
 
     def __init__(self, replay: SequenceReplayBuffer, request: Sequences) -> None:
@@ -102,17 +101,17 @@ class TianshouReplay:
 
     @property
     def rew(self) -> np.ndarray:
-        """Rewards of what was drawn last, [B * n] float64."""
+        """Rewards of the last draw, [B * n] float64."""
         return self._array("rew")
 
     @property
     def terminated(self) -> np.ndarray:
-        """Whether the MDP ended with the steps drawn last, [B * n] bool."""
+        """The MDP ended with these steps of the last draw, [B * n] bool."""
         return self._array("terminated")
 
     @property
     def truncated(self) -> np.ndarray:
-        """Whether the episode ended otherwise with the steps drawn last, [B * n] bool."""
+        """The episode ended otherwise with these steps of the last draw, [B * n] bool."""
         return self._array("truncated")
 
     @property
@@ -137,7 +136,7 @@ class TianshouReplay:
         return self[indices], indices
 
     def sample_indices(self, batch_size: int | None) -> np.ndarray:
-        """Draw steps; they are what indices count from now on.
+        """Draw steps, which indices refer to from now on.
 
         Args:
             batch_size: How many, B >= 1.
@@ -160,7 +159,7 @@ class TianshouReplay:
         return indices
 
     def __getitem__(self, index: Any) -> Any:
-        """Steps of what was drawn last, as a ``tianshou.data.Batch``."""
+        """Steps of the last draw, as a ``tianshou.data.Batch``."""
         newest, places = self._places(index)
         picked: dict[str, Any] = map_tree(lambda array: np.asarray(array[places]), newest.rows)
         return load_tianshou("as_tianshou_replay").Batch(picked)
@@ -188,7 +187,7 @@ class TianshouReplay:
         return np.where(places % newest.length > 0, places - 1, places)
 
     def unfinished_index(self) -> np.ndarray:
-        """None: behind every step that was drawn stands what followed on it."""
+        """Empty: every drawn step has its next observation."""
         return np.zeros(0, np.int64)
 
     def _array(self, name: str) -> np.ndarray:
@@ -203,7 +202,7 @@ class TianshouReplay:
         return self._newest
 
     def _places(self, index: Any) -> tuple[_Drawn, np.ndarray]:
-        """Indices, once they are found to be those of steps."""
+        """Checked indices, and the last draw."""
         newest, places = self._last(), np.asarray(index)
         is_right = places.dtype.kind in "iu" and places.ndim > 0
         if not is_right or ((places < 0) | (places >= len(newest.mask))).any():
@@ -219,7 +218,7 @@ class TianshouReplay:
 
 
 class PrioritizedTianshouReplay(TianshouReplay):
-    """What `as_tianshou_replay` gives with ``draw="priorities"``."""
+    """The replay that `as_tianshou_replay` returns with ``draw="priorities"``."""
 
     def sample(self, batch_size: int | None) -> tuple[Any, np.ndarray]:
         """`TianshouReplay.sample`, with importance weights [B] as ``weight``."""
@@ -228,7 +227,7 @@ class PrioritizedTianshouReplay(TianshouReplay):
         return batch, indices
 
     def update_weight(self, index: np.ndarray, new_weight: Any) -> None:
-        """Set how often steps are drawn from now on.
+        """Set the priorities of steps.
 
         Args:
             index: [B] indices, as `sample` gave them.

@@ -1,8 +1,8 @@
-"""Batches and rollouts as TensorDicts, with the keys, shapes and dtypes that TorchRL takes."""
+"""Batches and rollouts as TensorDicts, with the keys, shapes and dtypes of TorchRL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal
@@ -10,22 +10,24 @@ from typing import Any, Literal
 import numpy as np
 
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.bridges.torchrl.nested_keys import (
-    FLAGS,
-    Key,
-    Keyed,
-    extra_key,
-    keyed,
-    leaves_below,
-    nested,
-)
-from stepwell.buffers.bridges.torchrl.rollout_keys import rollout_columns
+from stepwell.buffers.bridges.transitions import following_rows, leaves_below, nested
+from stepwell.buffers.rollout.advantages import Flags
 from stepwell.buffers.rollout.minibatches import Minibatch
 from stepwell.buffers.rollout.rollout import Rollout
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.tensors import ToTensors, load_torch
 
-__all__ = ["as_tensordict", "load_tensordict", "sequence_columns", "to_tensordict"]
+__all__ = [
+    "FLAGS",
+    "Key",
+    "Keyed",
+    "as_tensordict",
+    "extra_name",
+    "key_text",
+    "load_tensordict",
+    "sequence_columns",
+    "to_tensordict",
+]
 
 # Numbers of a row that TorchRL wants as [..., 1]; it wants log-probabilities as [...].
 _WIDE = frozenset(
@@ -42,7 +44,7 @@ def to_tensordict(
     time_major: bool = False,
     device: object = None,
 ) -> Any:
-    """What was drawn or collected, as a TensorDict that TorchRL's losses take.
+    """Convert a batch or rollout to a TensorDict for TorchRL's losses.
 
     =====================  ==========================  =============================================
     of                     batch size                  beside observation, action and ``"next"``
@@ -61,8 +63,7 @@ def to_tensordict(
     ``"next"``; nested observations below ``"observation"``. A cut counts as a truncation, as
     TorchRL knows no cuts, and is marked as ``("next", "cut")`` too.
 
-    Tensors share the arrays' memory where they can: those of a batch drawn with ``out=`` mean
-    nothing after the next draw.
+    Tensors share the arrays' memory where possible: a later draw with ``out=`` overwrites them.
 
     Args:
         data: Sequences and episodes drawn with ``align="transition"``.
@@ -70,8 +71,8 @@ def to_tensordict(
             ``action_space="one_hot"`` wants them; else they are ``[...]`` int64.
         rows: Of a rollout: ``"steps"`` gives the M rows with a step, env after env; ``"grid"`` all
             rows ``[N, T]``, for recurrent policies: leave out of the loss those that
-            ``("collector", "mask")`` is False for. Either way ``("next", "done")`` is set where
-            GAE must not look further, and behind every row stands what really followed on it.
+            have ``("collector", "mask")`` False. Either way ``("next", "done")`` is set where
+            GAE must stop, and every row has its true next observation.
         time_major: The batch was drawn with ``time_major=True``.
         device: Where torch puts the tensors; None leaves them on the CPU.
 
@@ -81,8 +82,8 @@ def to_tensordict(
 
     Raises:
         ImportError: TensorDict is not installed, or too old.
-        ValueError: Something is missing, or cannot be told apart under its key.
-        TypeError: It is nothing of the kind.
+        ValueError: A field is missing, or two have the same key.
+        TypeError: ``data`` has another type.
 
     Example:
         >>> import stepwell as sw
@@ -101,7 +102,7 @@ def to_tensordict(
         columns = sequence_columns(data, time_major)
         shape = columns["collector", "mask"].shape
     elif isinstance(data, Rollout):
-        columns, shape = rollout_columns(data, rows)
+        columns, shape = _rollout_columns(data, rows)
     elif isinstance(data, Minibatch):
         columns, shape = _minibatch_columns(data), data.mask.shape
     else:
@@ -223,31 +224,31 @@ def _minibatch_columns(rows: Minibatch) -> Keyed:
         )
     ends = _ends(rows.terminated, rows.truncated, np.zeros_like(rows.truncated))
     worked_out = {("advantage",): rows.advantage, ("value_target",): rows.returns}
-    return keyed(
+    return _keyed(
         leaves_below(("observation",), rows.observation),
         leaves_below(("action",), rows.action),
         [(("is_init",), rows.is_first), (("next", "reward"), rows.reward)],
         ((("next", name), ends[name]) for name in FLAGS),
-        ((extra_key(name), array) for name, array in rows.extras.items()),
+        ((_extra_key(name), array) for name, array in rows.extras.items()),
         ((("next", *name.split("/")), array) for name, array in rows.info.items()),
         ((key, array) for key, array in worked_out.items() if array is not None),
     )
 
 
 def _steps(batch: Batch | TransitionBatch, ends: Mapping[str, np.ndarray], more: Keyed) -> Keyed:
-    """What every step has, whichever way it was drawn."""
+    """The keys that transitions and sequences share."""
     for name in ("observation", "next_observation", "action", "reward"):
         if getattr(batch, name) is None:
             raise ValueError(
                 f"{name}: expected it in the batch, got None; name it in fields=, and draw "
                 f'sequences with align="transition"'
             )
-    return keyed(
+    return _keyed(
         leaves_below(("observation",), batch.observation),
         leaves_below(("action",), batch.action),
         (((name,), np.zeros_like(ends["done"])) for name in FLAGS),
         more.items(),
-        ((extra_key(name), array) for name, array in batch.extras.items()),
+        ((_extra_key(name), array) for name, array in batch.extras.items()),
         leaves_below(("next", "observation"), batch.next_observation),
         [(("next", "reward"), batch.reward)],
         ((("next", name), array) for name, array in ends.items()),
@@ -263,3 +264,138 @@ def _ends(terminated: np.ndarray, truncated: np.ndarray, cut: np.ndarray) -> dic
         "truncated": stopped,
         "cut": cut,
     }
+
+
+Key = tuple[str, ...]
+Keyed = dict[Key, np.ndarray]
+"""Arrays by the path of keys that leads to them."""
+
+FLAGS = ("done", "terminated", "truncated")
+
+# Extras that TorchRL's losses look for, by the names that Stepwell's own learners use.
+_EXTRAS: dict[str, Key] = {"log_prob": ("action_log_prob",), "value": ("state_value",)}
+_NAMES = {key: name for name, key in _EXTRAS.items()}
+
+
+def _extra_key(name: str) -> Key:
+    """Where an extra stands: ``log_prob`` is ``action_log_prob``, ``value`` is ``state_value``.
+
+    Example:
+        >>> _extra_key("log_prob"), _extra_key("state/age")
+        (('action_log_prob',), ('state', 'age'))
+    """
+    return _EXTRAS.get(name, tuple(name.split("/")))
+
+
+def extra_name(key: Key) -> str:
+    """The extra that stands there.
+
+    Example:
+        >>> extra_name(("action_log_prob",)), extra_name(("state", "age"))
+        ('log_prob', 'state/age')
+    """
+    return _NAMES.get(key, "/".join(key))
+
+
+def key_text(key: Key) -> str:
+    """A key as Python has it.
+
+    Example:
+        >>> key_text(("next", "reward")), key_text(("action",))
+        ("('next', 'reward')", "'action'")
+    """
+    first, *others = key
+    return repr(key) if others else repr(first)
+
+
+def _keyed(*groups: Iterable[tuple[Key, np.ndarray]]) -> Keyed:
+    """Arrays by their keys.
+
+    Raises:
+        ValueError: Two of them have the same key, or one the key of what others lie below.
+    """
+    found: Keyed = {}
+    for key, array in (pair for group in groups for pair in group):
+        if key in found:
+            raise ValueError(_taken(key))
+        found[key] = array
+    for key in found:
+        if any(key[:place] in found for place in range(1, len(key))):
+            raise ValueError(_taken(key))
+    return found
+
+
+def _taken(key: Key) -> str:
+    return (
+        f"key {key_text(key)}: expected one field of that name, got two; leave an extra or info "
+        f"field out with fields=, or name it otherwise"
+    )
+
+
+def _rollout_columns(rollout: Rollout, rows: str) -> tuple[Keyed, tuple[int, ...]]:
+    """The rows by key, and their batch size: ``[M]`` rows with a step, or all ``[N, T]``.
+
+    Raises:
+        ValueError: ``rows`` is neither, or an end is marked wrongly.
+    """
+    if rows not in ("steps", "grid"):
+        raise ValueError(f"rows: expected 'steps' or 'grid', got {rows!r}; take one of them")
+    flags = rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, rollout.mask
+    Flags(*flags).check_ends(rollout.bootstrap)
+    columns = _grid(rollout)
+    columns = {key: array.swapaxes(0, 1) for key, array in columns.items()}
+    mask = rollout.mask.swapaxes(0, 1)
+    if rows == "grid":
+        columns["collector", "mask"] = mask
+        return columns, mask.shape
+    columns = {key: array[mask] for key, array in columns.items()}
+    return columns, (rollout.steps,)
+
+
+def _grid(rollout: Rollout) -> Keyed:
+    """All rows, ``[T, N, ...]``; rows without a step are episodes of one step with reward 0."""
+    mask = rollout.mask
+    stopped = rollout.truncated | rollout.cut
+    terminated = rollout.terminated | ~mask
+    done = terminated | stopped
+    # GAE must stop at the rollout's end, even where the episode continues.
+    cut = rollout.cut.copy()
+    cut[-1] |= ~done[-1]
+    truncated, done = stopped | cut, done | cut
+    behind = dict(leaves_below(("observation",), rollout.bootstrap.observation))
+    ends = {"done": done, "terminated": terminated, "truncated": truncated, "cut": cut}
+    worked_out = {("advantage",): rollout.advantage, ("value_target",): rollout.returns}
+    observation = dict(leaves_below(("observation",), rollout.observation))
+    return _keyed(
+        observation.items(),
+        leaves_below(("action",), rollout.action),
+        [(("is_init",), rollout.is_first)],
+        (((name,), np.zeros_like(done)) for name in FLAGS),
+        ((_extra_key(name), _blank(rows, mask)) for name, rows in rollout.extras.items()),
+        ((key, rows) for key, rows in worked_out.items() if rows is not None),
+        (
+            (("next", *key), following_rows(rollout, rows, behind[key]))
+            for key, rows in observation.items()
+        ),
+        [(("next", "reward"), _blank(rollout.reward, mask))],
+        ((("next", name), rows) for name, rows in ends.items()),
+        ((("next", *name.split("/")), rows) for name, rows in rollout.info.items()),
+        _next_values(rollout),
+    )
+
+
+def _blank(rows: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Rows [T, N, ...] with zeros where no step was taken: they may hold nan."""
+    shown = mask.reshape(*mask.shape, *(1 for _ in rows.shape[2:]))
+    return np.where(shown, rows, np.zeros((), rows.dtype))
+
+
+def _next_values(rollout: Rollout) -> list[tuple[Key, np.ndarray]]:
+    """The values of next observations, where the policy returned them; GAE uses them."""
+    bootstrap, value = rollout.bootstrap, rollout.extras.get("value")
+    is_known = bootstrap.value is not None or not len(bootstrap.step)
+    if value is None or value.ndim != 2 or not is_known:
+        return []
+    following = following_rows(rollout, value, bootstrap.value)
+    found = np.where(rollout.terminated | ~rollout.mask, 0, following)
+    return [(("next", "state_value"), found.astype(value.dtype))]

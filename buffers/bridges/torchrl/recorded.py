@@ -1,4 +1,4 @@
-"""What TorchRL's environments and collectors recorded, as Stepwell's episodes."""
+"""Recordings of TorchRL's environments and collectors, stored as episodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.bridges.torchrl.nested_keys import FLAGS, Key, Keyed, extra_name, key_text
+from stepwell.buffers.bridges.torchrl.batches import FLAGS, Key, Keyed, extra_name, key_text
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns
 from stepwell.buffers.replay import SequenceReplayBuffer
 
@@ -26,7 +26,7 @@ def from_tensordict(
     stream: int = 0,
     one_hot_action: bool = False,
 ) -> int:
-    """Store a rollout of TorchRL's as episodes: the other way of `to_tensordict`.
+    """Store a rollout of TorchRL as episodes, the inverse of `to_tensordict`.
 
     A key that stands at the root and below ``"next"`` is an observation, one at the root alone the
     action or an extra, one below ``"next"`` alone the reward, a flag or an info field. Keys that
@@ -210,7 +210,7 @@ def _flags(table: Keyed) -> dict[str, np.ndarray]:
         env, row = np.argwhere(done != (terminated | truncated))[0]
         raise ValueError(
             f"{_SOURCE}: expected done where terminated or truncated is set, got done="
-            f"{bool(done[env, row])} in row {row} of env {env}; mend the flags"
+            f"{bool(done[env, row])} in row {row} of env {env}; correct the flags"
         )
     flags = {"terminated": terminated, "truncated": truncated & ~cut, "cut": cut}
     is_first = table.get(("is_init",))

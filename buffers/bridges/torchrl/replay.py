@@ -1,4 +1,4 @@
-"""A replay as the training loops of TorchRL's users take one."""
+"""A replay with the methods of TorchRL's replay buffers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from stepwell.buffers.bridges.torchrl.batches import (
+    Keyed,
     as_tensordict,
     load_tensordict,
     sequence_columns,
     to_tensordict,
 )
-from stepwell.buffers.bridges.torchrl.nested_keys import Keyed
 from stepwell.buffers.bridges.torchrl.recorded import streams_of
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.replay import SequenceReplayBuffer
@@ -36,19 +36,19 @@ def as_torchrl_replay(
     device: object = None,
     priority_key: str = "td_error",
 ) -> TorchRLReplay:
-    """A replay with the methods of a ``torchrl.data.ReplayBuffer``.
+    """Give a replay the methods of a ``torchrl.data.ReplayBuffer``.
 
     Args:
-        replay: What is drawn from, and written into.
-        batch_size: Rows that `sample` gives unless it is told a number.
+        replay: The replay to draw from and write into.
+        batch_size: Rows of a batch, where `sample` gets no number.
         n_step: Env steps of a transition, with ``steps_to_next_obs``; give the loss the same gamma.
         gamma: Discount of a step within n-step rewards.
         slice_len: Give runs of so many rows of one episode, one after the other as a
             ``SliceSampler`` gives them: flat, with ``("next", "truncated")`` and ``("next",
             "done")`` set at the end of each, and ``is_init`` at the beginning. Transitions when
             None.
-        draw: How they are chosen; see `SequenceReplayBuffer.sample_sequences`.
-        beta: With ``draw="priorities"`` how far ``priority_weight`` makes up for them.
+        draw: The way they are drawn; see `SequenceReplayBuffer.sample_sequences`.
+        beta: With ``draw="priorities"`` exponent of ``priority_weight``.
         stack: Give frame-stacked observations as the env gave them.
         one_hot: Number of actions, for one-hot ones; see `to_tensordict`.
         device: Where torch puts the tensors; None leaves them on the CPU.
@@ -56,7 +56,7 @@ def as_torchrl_replay(
 
     Raises:
         ImportError: TorchRL is not installed, or too old.
-        ValueError: An argument makes no sense.
+        ValueError: An argument is invalid.
 
     Example:
         >>> import stepwell as sw
@@ -85,12 +85,12 @@ def as_torchrl_replay(
 
 
 class TorchRLReplay:
-    """What `as_torchrl_replay` gives: it draws TensorDicts, and writes them.
+    """A replay that draws and stores TensorDicts; made by `as_torchrl_replay`.
 
     Args:
-        replay: What is drawn from, and written into.
-        request: What is drawn.
-        batch_size: Rows that `sample` gives unless it is told a number.
+        replay: The replay to draw from and write into.
+        request: The form of the batches.
+        batch_size: Rows of a batch, where `sample` gets no number.
         one_hot: Number of actions, for one-hot ones.
         device: Where torch puts the tensors.
         priority_key: Where the loss puts TD errors.
@@ -134,10 +134,10 @@ class TorchRLReplay:
                 ``priority_weight``.
 
         Raises:
-            NotEnoughData: Nothing stored is what is asked for.
+            NotEnoughData: Nothing is stored that fits.
             ValueError: No number of rows was given, or it does not divide into slices.
         """
-        request = self._asked(self._count(batch_size))
+        request = self._request_of(self._count(batch_size))
         if isinstance(request, Sequences):
             rows = _flat(sequence_columns(self.replay.sample(request), False))
             shape = rows["is_init",].shape
@@ -150,7 +150,7 @@ class TorchRLReplay:
         return drawn, {name: drawn[name] for name in ("index", "priority_weight")}
 
     def update_priority(self, index: Any, priority: Any) -> int:
-        """Set how often rows are drawn from now on; see `SequenceReplayBuffer.update_priorities`.
+        """Set the priorities of rows; see `SequenceReplayBuffer.update_priorities`.
 
         Args:
             index: [B] integers, the batch's ``index``: of slices one of each row.
@@ -184,10 +184,10 @@ class TorchRLReplay:
         return self.update_priority(data.get("index"), values)
 
     def extend(self, data: Any) -> int:
-        """Store what a collector or ``env.rollout`` gave, as episodes; see `from_tensordict`.
+        """Store a batch of a collector or ``env.rollout`` as episodes; see `from_tensordict`.
 
-        The next call goes on with the episodes that this one leaves open, if it begins with the
-        very observations that followed here.
+        The next call continues the episodes that this one leaves open, if it begins with their last
+        observations.
 
         Args:
             data: A TensorDict ``[T]`` of one env, or ``[N, T]`` of N, time last.
@@ -207,7 +207,7 @@ class TorchRLReplay:
         """`extend` by one step of one env, a TensorDict without batch size."""
         return self.extend(data.unsqueeze(0))
 
-    def _asked(self, count: int) -> Transitions | Sequences:
+    def _request_of(self, count: int) -> Transitions | Sequences:
         """A request for so many items; only now it is known whether frames are stacked."""
         if isinstance(self._request, Transitions):
             return self._request._replace(batch_size=count)

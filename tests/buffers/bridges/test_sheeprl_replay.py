@@ -151,10 +151,10 @@ def test_nonsense_gets_a_sentence() -> None:
     buffer = as_sheeprl_replay(tagged_store(IMAGE), num_actions=4)
     with pytest.raises(TypeError, match="expected a Collector to write into the replay"):
         buffer.add({})
-    with pytest.raises(ValueError, match="n_samples: expected a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"n_samples.*got 0"):
         buffer.sample(4, n_samples=0)
     replay, _ = play(envs=1, steps=20, shape=(8, 6, 3), is_dict=True)
-    with pytest.raises(ValueError, match="a Dict whose keys are taken, got 'rgb'; leave it out"):
+    with pytest.raises(ValueError, match="a Dict whose keys are taken, got 'rgb'"):
         as_sheeprl_replay(replay, observation="rgb")
     odd = picture(7, 6, 5)
     with pytest.raises(ValueError, match=r"an axis of 1, 3 or 4 channels, got \(7, 6, 5\)"):

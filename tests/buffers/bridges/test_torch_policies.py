@@ -184,7 +184,7 @@ def test_wrong_modules_are_refused_with_what_to_do() -> None:
         torch_policy(net, mode="beta")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="value: expected a module, 'last' or None, got 3"):
         torch_policy(net, value=3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="seed: expected a whole number >= 0, got -1"):
+    with pytest.raises(ValueError, match=r"seed.*got -1"):
         torch_policy(net, seed=-1)
     with pytest.raises(ValueError, match="device: expected one that torch knows"):
         torch_policy(net, device="tpu-7")

@@ -17,7 +17,6 @@ from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
 from stepwell.buffers.dropin.frame_history import ReplayBuffer as FrameBuffer
 from stepwell.buffers.dropin.iris import IRISOnPolicyBuffer, IRISReplayBuffer
 from stepwell.buffers.dropin.memmap import ReplayBuffer as MemmapBuffer
-from stepwell.buffers.dropin.planet import Episode, Memory
 
 ENVS = 3
 LENGTHS = ((1, 9, 2, 30, 5), (12, 1, 1, 25, 3), (4, 40, 7, 2, 8))
@@ -207,28 +206,6 @@ def test_iris_episodes_are_flushed_as_they_were_played() -> None:
     drawn = replay.sample_sequence()
     for b in range(60):
         assert_in_one_episode(*(part[b] for part in drawn))
-
-
-def test_planet_traces_are_those_of_the_episodes() -> None:
-    torch = pytest.importorskip("torch", reason="needs PyTorch")
-    memory = Memory(50, seed=0)
-    for env in range(ENVS):
-        episode = Episode()
-        for step in stream(env):
-            action = torch.from_numpy(step.action)
-            episode.append(torch.from_numpy(step.observation), action, step.reward, step.is_last)
-            if step.is_last:
-                episode.terminate(torch.from_numpy(step.following.observation))
-                memory.append(episode)
-                episode = Episode()
-    assert (len(memory), memory.size) == (15, sum(map(sum, LENGTHS)))
-    for time_first in (False, True):
-        parts, lengths = memory.sample(30, 5, time_first=time_first)
-        for b in range(30):
-            window = [part[:, b] if time_first else part[b] for part in parts]
-            assert_in_one_episode(*window)
-            step = at(window[0][0])
-            assert lengths[b] == LENGTHS[step.env][step.episode]
 
 
 def test_frame_stacks_are_those_of_the_episodes() -> None:

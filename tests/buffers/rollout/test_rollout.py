@@ -46,7 +46,9 @@ def test_steps_are_the_rows_from_which_one_was_taken(columns: Sequence[Column]) 
 
 def test_it_is_shown_in_one_line() -> None:
     rollout = replace(small(), episode_returns=(1.0, 4.0), episode_lengths=(1, 1))
-    assert repr(rollout) == "Rollout(num_steps=3, num_envs=2, steps=5, episodes=2)"
+    assert repr(rollout).startswith("Rollout(steps=5; episodes=2; open_ends=2; observation/place")
+    assert "reward: float32 (3, 2)" in repr(rollout)
+    assert "\n" not in repr(rollout)
 
 
 def test_one_made_around_the_arrays_of_another_has_no_advantages_yet() -> None:

@@ -87,9 +87,7 @@ def test_of_a_policy_without_a_state_any_divisor_will_do() -> None:
 
 def test_shorter_sequences_need_the_state_of_each_row() -> None:
     rollout = replace(counting(), state=None)
-    with pytest.raises(
-        ValueError, match=r"length: expected 6, all rows, .* got 3; give the rollout"
-    ):
+    with pytest.raises(ValueError, match=r"length: expected 6, all rows, .* got 3"):
         rollout.sequences(2, length=3)
     assert len(list(rollout.sequences(3, length=6))) == 1
 
@@ -102,12 +100,12 @@ def test_a_length_divides_the_rows(length: int) -> None:
 
 @pytest.mark.parametrize("length", [0, -3, 1.5])
 def test_a_length_is_a_whole_number_from_1_on(length: Any) -> None:
-    with pytest.raises(ValueError, match=f"length: expected a whole number >= 1, got {length}"):
+    with pytest.raises(ValueError, match=f"length.*got {length}"):
         counting().sequences(2, length=length)
 
 
 def test_a_batch_size_that_drop_last_leaves_nothing_of_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected at most the 3 sequences .* got 4; take fewer"):
+    with pytest.raises(ValueError, match=r"expected at most the 3 sequences .* got 4"):
         counting().sequences(4, drop_last=True)
     assert len(list(counting().sequences(6, length=3, drop_last=True))) == 1
 

@@ -267,4 +267,15 @@ def test_small_fields_are_the_same_where_there_is_no_room_to_keep_them_decoded(
     assert_same(copies(drawn(played, request_, 5)), kept)
     sampler = played.replay._sampler
     assert sampler is not None
-    assert sampler._gather._columns.nbytes == 0
+    assert sampler._rows._columns.nbytes == 0
+
+
+def test_a_batch_is_shown_in_one_line(played: Played) -> None:
+    shown = repr(played.replay.sample(Sequences(12, 5)))
+    assert shown.startswith("Batch(burn_in=0; observation/")
+    assert "lengths, ids: int64 (12,)" in shown
+    assert "\n" not in shown
+    assert "mask: bool (12, 5)" in shown
+    transitions = repr(played.replay.sample(Transitions(12)))
+    assert "next_observation/" in transitions
+    assert "discount" in transitions

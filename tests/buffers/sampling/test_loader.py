@@ -462,7 +462,7 @@ def test_memory_of_an_iterable_cannot_be_used_again() -> None:
 
 
 def test_a_source_is_a_function_or_an_iterable() -> None:
-    with pytest.raises(ValueError, match="source: expected a function or an iterable, got 7"):
+    with pytest.raises(ValueError, match=r"source.*got 7"):
         Loader(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 

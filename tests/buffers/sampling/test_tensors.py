@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -37,8 +37,8 @@ def a_batch(number: int = 0, batch_size: int = 2, length: int = 3, k: int = 4) -
     place = np.full((batch_size, length), number, np.int64)
     memory = {"frames": frames, "flags": flags}
     return Batch(
-        observation={"image": stacks, "both": (place, Pair(place + 1, place + 2))},
-        action=None,
+        observation=cast("Any", {"image": stacks, "both": (place, Pair(place + 1, place + 2))}),
+        action=cast("Any", None),
         reward=np.full((batch_size, length), number / 8, np.float32),
         **dict(zip(("is_first", "is_last", "terminated", "truncated"), flags, strict=False)),
         cut=flags[4],

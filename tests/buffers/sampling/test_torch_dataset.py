@@ -23,7 +23,6 @@ from stepwell.buffers import Batch, Chunk, End, SequenceReplayBuffer, Spec
 from stepwell.buffers.sampling import torch_dataset as module
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
-from stepwell.buffers.sampling.torch_dataset import torch_dataset
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 DataLoader: Any = importlib.import_module("torch.utils.data").DataLoader
@@ -79,7 +78,7 @@ EVERY_TRANSITION = Counter(
 def test_batches_are_those_of_the_replay_as_tensors(
     on_disk: SequenceReplayBuffer, request_: Request
 ) -> None:
-    dataset = torch_dataset(on_disk, request_, seed=7)
+    dataset = on_disk.torch_dataset(request_, seed=7)
     assert isinstance(dataset, torch.utils.data.IterableDataset)
     rng = np.random.default_rng([7, 0, 0, 0])
     for batch in itertools.islice(DataLoader(dataset, batch_size=None), 5):
@@ -95,7 +94,7 @@ def test_each_worker_of_each_shard_draws_by_a_generator_of_its_own(
     on_disk: SequenceReplayBuffer,
 ) -> None:
     for rank in (0, 1):
-        dataset = torch_dataset(on_disk, Sequences(4, 3), seed=7, shard=(rank, 2))
+        dataset = on_disk.torch_dataset(Sequences(4, 3), seed=7, shard=(rank, 2))
         loader = DataLoader(dataset, batch_size=None, num_workers=2)
         drawn = [batch.ids.tolist() for batch in itertools.islice(loader, 6)]
         for worker in (0, 1):
@@ -109,7 +108,7 @@ def test_another_pass_draws_other_batches_and_another_run_the_same(
     on_disk: SequenceReplayBuffer, persistent: bool
 ) -> None:
     def three_passes() -> list[list[int]]:
-        dataset = torch_dataset(on_disk, Transitions(8), seed=1, epoch=True)
+        dataset = on_disk.torch_dataset(Transitions(8), seed=1, epoch=True)
         loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
         return [ids_of(loader) for _ in range(3)]
 
@@ -120,7 +119,7 @@ def test_another_pass_draws_other_batches_and_another_run_the_same(
 
 
 def test_a_broken_off_pass_of_draws_is_not_repeated(on_disk: SequenceReplayBuffer) -> None:
-    dataset = torch_dataset(on_disk, Transitions(8))
+    dataset = on_disk.torch_dataset(Transitions(8))
     first, second = (next(iter(dataset)).ids.tolist() for _ in range(2))
     assert first != second
 
@@ -129,7 +128,7 @@ def test_a_broken_off_pass_of_draws_is_not_repeated(on_disk: SequenceReplayBuffe
 def test_an_epoch_gives_each_item_once_over_all_workers(
     on_disk: SequenceReplayBuffer, workers: int
 ) -> None:
-    dataset = torch_dataset(on_disk, Transitions(4), epoch=True)
+    dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
     loader = DataLoader(dataset, batch_size=None, num_workers=workers)
     for _ in range(2):
         assert places_of(loader) == EVERY_TRANSITION
@@ -140,7 +139,7 @@ def test_an_epoch_gives_each_item_once_over_shards_with_different_workers(
 ) -> None:
     found: Counter[tuple[int, ...]] = Counter()
     for rank, workers in enumerate((2, 0, 1)):
-        dataset = torch_dataset(on_disk, Transitions(4), epoch=True, shard=(rank, 3))
+        dataset = on_disk.torch_dataset(Transitions(4), epoch=True, shard=(rank, 3))
         found += places_of(DataLoader(dataset, batch_size=None, num_workers=workers))
     assert found == EVERY_TRANSITION
 
@@ -148,14 +147,14 @@ def test_an_epoch_gives_each_item_once_over_shards_with_different_workers(
 def test_workers_that_have_begun_other_passes_share_the_items_all_the_same(
     on_disk: SequenceReplayBuffer,
 ) -> None:
-    dataset = torch_dataset(on_disk, Transitions(4), epoch=True)
+    dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
     next(iter(dataset))  # a look that counts as a pass of the first worker alone
     assert places_of(DataLoader(dataset, batch_size=None, num_workers=2)) == EVERY_TRANSITION
 
 
 def test_a_spawned_worker_opens_the_folder_itself(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as replay:  # open for writing meanwhile
-        dataset = torch_dataset(replay, Sequences(4, 3), epoch=True, stride=2)
+        dataset = replay.torch_dataset(Sequences(4, 3), epoch=True, stride=2)
         loader = DataLoader(
             dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn"
         )
@@ -166,7 +165,7 @@ def test_a_spawned_worker_opens_the_folder_itself(tmp_path: Path) -> None:
 
 
 def test_a_dataset_that_was_pickled_gives_the_same_batches(on_disk: SequenceReplayBuffer) -> None:
-    dataset = torch_dataset(on_disk, Sequences(4, 3), seed=3)
+    dataset = on_disk.torch_dataset(Sequences(4, 3), seed=3)
     text = pickle.dumps(dataset)
     assert len(text) < 20_000  # the folder, not the data
     copied = pickle.loads(text)
@@ -175,7 +174,7 @@ def test_a_dataset_that_was_pickled_gives_the_same_batches(on_disk: SequenceRepl
 
 
 def test_a_replay_in_ram_cannot_be_pickled() -> None:
-    dataset = torch_dataset(filled(None), Sequences(4, 3))
+    dataset = filled(None).torch_dataset(Sequences(4, 3))
     with pytest.raises(
         ValueError, match="a replay in RAM cannot be sent to another process: expec"
     ):
@@ -189,7 +188,7 @@ def test_a_replay_in_ram_cannot_be_pickled() -> None:
 
 
 def test_a_replay_in_ram_can_be_forked() -> None:
-    dataset = torch_dataset(filled(None), Transitions(4), epoch=True)
+    dataset = filled(None).torch_dataset(Transitions(4), epoch=True)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
     assert places_of(loader) == EVERY_TRANSITION
 
@@ -208,7 +207,7 @@ def test_a_fork_while_another_thread_uses_a_replay_in_ram_is_refused() -> None:
     try:
         assert held.wait(20)
         loader = DataLoader(
-            torch_dataset(replay, Transitions(4)),
+            replay.torch_dataset(Transitions(4)),
             batch_size=None,
             num_workers=1,
             multiprocessing_context="fork",
@@ -221,7 +220,7 @@ def test_a_fork_while_another_thread_uses_a_replay_in_ram_is_refused() -> None:
 
 
 def test_an_epoch_over_workers_refuses_what_changed_since(on_disk: SequenceReplayBuffer) -> None:
-    dataset = torch_dataset(on_disk, Transitions(4), epoch=True)
+    dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
     add_episodes(on_disk, len(LENGTHS), (7,))
     with pytest.raises(
         ValueError, match="expected 44 of 44 steps stored, got 50 of 50; make a new"
@@ -234,7 +233,7 @@ def test_draws_of_workers_take_up_what_is_stored_meanwhile(
     on_disk: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SECONDS_BETWEEN_LOOKS", 0.0)
-    loader = DataLoader(torch_dataset(on_disk, Transitions(64)), batch_size=None, num_workers=1)
+    loader = DataLoader(on_disk.torch_dataset(Transitions(64)), batch_size=None, num_workers=1)
     batches = iter(loader)
     assert next(batches).observation[:, 0].max() < len(LENGTHS)
     add_episodes(on_disk, len(LENGTHS), (100,))
@@ -249,9 +248,9 @@ def test_several_stores_are_opened_with_their_weights(tmp_path: Path) -> None:
         filled(tmp_path / name).close()
     folders = [tmp_path / "a", tmp_path / "b"]
     with SequenceReplayBuffer.open(folders, weights=[1, 0]) as replay:
-        dataset = pickle.loads(pickle.dumps(torch_dataset(replay, Transitions(50))))
+        dataset = pickle.loads(pickle.dumps(replay.torch_dataset(Transitions(50))))
         assert next(iter(dataset)).ids.max() < 1 << 48
-        every = pickle.loads(pickle.dumps(torch_dataset(replay, Transitions(50), epoch=True)))
+        every = pickle.loads(pickle.dumps(replay.torch_dataset(Transitions(50), epoch=True)))
         assert places_of(every) == EVERY_TRANSITION + EVERY_TRANSITION
 
 
@@ -281,11 +280,11 @@ def test_arguments_that_make_no_sense_are_refused(
     on_disk: SequenceReplayBuffer, request_: Request, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        torch_dataset(on_disk, request_, **options)
+        on_disk.torch_dataset(request_, **options)
 
 
 def test_the_way_of_drawing_means_nothing_to_an_epoch(on_disk: SequenceReplayBuffer) -> None:
-    dataset = torch_dataset(on_disk, Transitions(4, draw="newest"), epoch=True)
+    dataset = on_disk.torch_dataset(Transitions(4, draw="newest"), epoch=True)
     assert places_of(dataset) == EVERY_TRANSITION
 
 
@@ -309,4 +308,4 @@ def test_without_torch_one_sentence_says_what_to_install(
     module._dataset_class.cache_clear()
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ImportError, match=r"torch_dataset needs PyTorch, .* pip install 'stepwell"):
-        torch_dataset(on_disk, Transitions(4))
+        on_disk.torch_dataset(Transitions(4))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End
 from stepwell.buffers.sampling.draws import draw_items
-from stepwell.buffers.sampling.windows import Window
+from stepwell.buffers.sampling.sequences import Window
 from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
 from stepwell.buffers.storage.chunk_info import CHUNK
 from stepwell.buffers.storage.item_counts import Windows

@@ -95,7 +95,7 @@ def check_large_arrays_have_memory_of_their_own() -> None:
 
 def check_64_bits_are_kept_or_refused() -> None:
     batch = Play().replay().sample_transitions(4)
-    found = to_jax(batch)
+    found: Any = to_jax(batch)
     assert (found.action.dtype, found.observation.dtype) == (np.int32, np.float32)
     assert found.ids.dtype == np.int64
     large = replace(batch, action=np.array([1, 2, 3, 2**31]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -243,7 +243,7 @@ def chosen(name: str, wanted: Sequence[str]) -> bool:
 def fields_of(batch: Batch | TransitionBatch) -> Iterator[tuple[str, np.ndarray, bool]]:
     """Names and arrays of what a batch holds of the rows' own fields."""
     if batch.observation is not None:
-        for key, array in batch.observation.items():
+        for key, array in cast("Any", batch.observation).items():
             yield f"observation/{key}", array, False
     if batch.action is not None:
         yield "action", batch.action, False
@@ -257,7 +257,7 @@ def fields_of(batch: Batch | TransitionBatch) -> Iterator[tuple[str, np.ndarray,
 def next_fields_of(batch: Batch | TransitionBatch) -> Iterator[tuple[str, np.ndarray, bool]]:
     """The observations that followed."""
     if batch.next_observation is not None:
-        for key, array in batch.next_observation.items():
+        for key, array in cast("Any", batch.next_observation).items():
             yield f"observation/{key}", array, True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from hypothesis import strategies as st
@@ -157,7 +157,7 @@ def rollout_of(
     step, env_of = (np.array([e[i] for e in open_ends], np.int64) for i in (0, 1))
     behind = np.array([e[2] for e in open_ends], dtype)
     return Rollout(
-        observation={"place": number, "frame": frames(number)},
+        observation=cast("Any", {"place": number, "frame": frames(number)}),
         action=number * 2,
         reward=reward,
         is_first=flags["is_first"],
@@ -167,7 +167,7 @@ def rollout_of(
         mask=mask,
         info={"place": number},
         extras={"value": value, "log_prob": np.where(mask, number, POISON)},
-        bootstrap=Bootstrap(step, env_of, {"worth": behind}, None, behind),
+        bootstrap=Bootstrap(step, env_of, cast("Any", {"worth": behind}), None, behind),
         state=(number * 3, frames(number)),
         initial_state=(number[0] * 3, frames(number[0])),
         rng=np.random.default_rng(seed),

@@ -47,8 +47,8 @@ from stable_baselines3.common.noise import (
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
+from stepwell.buffers.bridges.sb3.models import count_sb3_steps
 from stepwell.buffers.bridges.sb3.policy import sb3_policy
-from stepwell.buffers.bridges.sb3.progress import count_sb3_steps
 from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
 
 ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -524,7 +524,7 @@ def test_observations_that_are_no_stacks_are_refused() -> None:
     row = np.stack([observation_of("image first", Tag(n, 0, 0)) for n in range(N)])
     with pytest.raises(SpecMismatch, match="each stack of 3 frames"):
         buffer.add(row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), [{}] * N)
-    # Also where only what followed is none: the episode ends with the row before, cut.
+    # Also where only the next observation is none: the transition is not added.
     stack = np.zeros_like(row)
     stack[:, 2] = 7
     after = np.roll(stack, -1, axis=1)
@@ -536,7 +536,7 @@ def test_observations_that_are_no_stacks_are_refused() -> None:
     buffer.add(stack, after, np.full(N, 3), *rest)
     buffer.flush()
     episodes = list(buffer.replay.iter_episodes())
-    assert [np.asarray(e.action).tolist() for e in episodes] == [[1, 2]] * N + [[3, 0]] * N
+    assert [np.asarray(e.action).tolist() for e in episodes] == [[1, 0]] * N + [[3, 0]] * N
 
 
 def test_normalised_observations_are_those_of_vec_normalize() -> None:

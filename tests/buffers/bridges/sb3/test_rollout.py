@@ -325,7 +325,8 @@ def given_rollout(columns: list[Column], **options: Any) -> Rollout:
     """A rollout of `rollout_rows`, in dtypes that SB3 takes."""
     rollout = rollout_of(columns, dtype=np.float32, **options)
     number = labels(rollout.num_steps, rollout.num_envs)
-    behind = {
+    seen: Any = rollout.observation
+    behind: Any = {
         "place": rollout.bootstrap.step[:, None],
         "frame": np.zeros((len(rollout.bootstrap.step), 2, 3), np.uint8),
     }
@@ -333,7 +334,7 @@ def given_rollout(columns: list[Column], **options: Any) -> Rollout:
     bootstrap = rollout.bootstrap._replace(observation=behind)
     return dataclasses.replace(
         rollout,
-        observation={**rollout.observation, "place": number[..., None]},
+        observation=cast("Any", {**seen, "place": number[..., None]}),
         action=number % 5,
         extras=extras,
         bootstrap=bootstrap,
@@ -548,7 +549,7 @@ def test_another_observation_space_is_refused(rollout: Rollout) -> None:
     refused(rollout, model_of("dict"), ValueError, "expected a dict with the keys.*got a ndarray")
     wide = dataclasses.replace(rollout, observation=rollout.observation.astype(np.float64))
     refused(wide, model_of(), ValueError, r"expected float32 \(4,\).*got float64 \(4,\)")
-    part = {"vector": rollout.observation}
+    part: Any = {"vector": rollout.observation}
     refused(
         dataclasses.replace(rollout, observation=part), model_of(), ValueError, "expected an array"
     )

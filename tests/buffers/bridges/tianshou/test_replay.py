@@ -132,7 +132,7 @@ def test_the_algorithms_errors_become_priorities() -> None:
 def test_wrong_use_is_refused_with_what_to_do() -> None:
     replay = Play().replay()
     buffer = as_tianshou_replay(replay, n_step=2)
-    with pytest.raises(ValueError, match="n_step: expected a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"n_step.*got 0"):
         as_tianshou_replay(replay, n_step=0)
     with pytest.raises(ValueError, match="expected a draw before, got none; call sample first"):
         buffer.next(np.arange(3))

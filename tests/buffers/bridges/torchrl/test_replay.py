@@ -91,9 +91,9 @@ def test_of_a_slice_its_largest_error_counts() -> None:
 
 def test_wrong_arguments_are_refused_with_what_to_do() -> None:
     replay = Play().replay()
-    with pytest.raises(ValueError, match="batch_size: expected a number, got None"):
+    with pytest.raises(ValueError, match=r"batch_size.*got None"):
         as_torchrl_replay(replay).sample()
-    with pytest.raises(ValueError, match="batch_size: expected a number, got None"):
+    with pytest.raises(ValueError, match=r"batch_size.*got None"):
         next(iter(as_torchrl_replay(replay)))
     with pytest.raises(ValueError, match="batch_size: expected a multiple of slice_len=4, got 6"):
         as_torchrl_replay(replay, 6, slice_len=4)

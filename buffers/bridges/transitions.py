@@ -1,7 +1,8 @@
-"""Steps of episodes and rollouts, each with what really followed on it."""
+"""Transitions of episodes and rollouts with their true next observations; nested dicts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ from stepwell.buffers.curation.episode_writer import TransitionColumns
 from stepwell.buffers.curation.step_columns import stacks_of
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.rollout.rollout import Rollout
-from stepwell.buffers.rollout.trees import map_tree, named_leaves
+from stepwell.buffers.sampling.batch import map_tree, named_leaves
 
-__all__ = ["episode_steps", "following_rows", "rollout_steps"]
+__all__ = ["episode_steps", "following_rows", "leaves_below", "nested", "rollout_steps"]
 
 
 def episode_steps(episode: Episode) -> TransitionColumns:
-    """The steps of an episode, stacks in full; of one that lost its first rows those with stacks.
+    """The transitions of an episode, with whole stacks of frames.
+
+    Where an episode lost its first rows, steps without a whole stack are left out.
 
     Example:
         >>> import stepwell as sw
@@ -46,9 +49,9 @@ def episode_steps(episode: Episode) -> TransitionColumns:
 
 
 def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
-    """The steps of each env of a rollout; the last one of each that ends nothing is marked cut.
+    """The transitions of each env of a rollout; an episode still open at its end is marked as cut.
 
-    Where the MDP terminated and the last observation was not kept, the next one is zeros.
+    Where the MDP terminated and the last observation is not known, it is zeros.
     """
     behind = dict(named_leaves("observation", rollout.bootstrap.observation))
     fields: dict[str, Any] = dict(named_leaves("observation", rollout.observation))
@@ -72,15 +75,15 @@ def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
 
 
 def following_rows(rollout: Rollout, rows: np.ndarray, behind: Any) -> np.ndarray:
-    """What followed on each row, ``[T, N, ...]``: the next row, or what lies behind an open end.
+    """The row after each row, ``[T, N, ...]``: the next one, or that after an open end.
 
     Args:
-        rollout: What the rows are of.
+        rollout: The rollout.
         rows: [T, N, ...] observations, or their values.
-        behind: [K, ...] likewise, of what follows on the open ends; None where nobody knows.
+        behind: [K, ...] the same after the open ends; None if unknown.
 
     Returns:
-        New memory; zeros where the MDP terminated and what it ended with was not kept.
+        New memory; zeros where the MDP terminated and the last observation is not known.
     """
     found = np.zeros_like(rows)
     found[:-1] = rows[1:]
@@ -92,3 +95,31 @@ def following_rows(rollout: Rollout, rows: np.ndarray, behind: Any) -> np.ndarra
     if behind is not None:
         found[rollout.bootstrap.step, rollout.bootstrap.env] = behind
     return found
+
+
+def leaves_below(key: tuple[str, ...], value: object) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The arrays of a nested value, each with the path of keys to it; None has none."""
+    if isinstance(value, Mapping):
+        for part, below in value.items():
+            yield from leaves_below((*key, str(part)), below)
+    elif isinstance(value, tuple | list):
+        for place, below in enumerate(value):
+            yield from leaves_below((*key, str(place)), below)
+    elif value is not None:
+        yield key, value
+
+
+def nested(columns: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Nested dicts from arrays by path.
+
+    Example:
+        >>> nested({("a",): 1, ("next", "a"): 2})
+        {'a': 1, 'next': {'a': 2}}
+    """
+    tree: dict[str, Any] = {}
+    for key, array in columns.items():
+        below = tree
+        for part in key[:-1]:
+            below = below.setdefault(part, {})
+        below[key[-1]] = array
+    return tree

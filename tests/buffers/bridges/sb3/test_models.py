@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from stepwell.buffers.bridges.sb3.models import count_sb3_steps
 from stepwell.buffers.bridges.sb3.policy import sb3_policy
-from stepwell.buffers.bridges.sb3.progress import count_sb3_steps
 from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
 from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
 
 ROOM = "stepwell.buffers.bridges"
 CALLS = {
     "sb3_policy": f"from {ROOM}.sb3.policy import sb3_policy as f; f(None)",
-    "count_sb3_steps": f"from {ROOM}.sb3.progress import count_sb3_steps as f; f(None, 1)",
+    "count_sb3_steps": f"from {ROOM}.sb3.models import count_sb3_steps as f; f(None, 1)",
     "as_sb3_replay": f"from {ROOM}.sb3.replay import as_sb3_replay as f; f(None, None)",
     "to_sb3_rollout": f"from {ROOM}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
     "to_cleanrl": f"from {ROOM}.cleanrl import to_cleanrl as f; f(None, None)",

@@ -1,0 +1,359 @@
+"""Models of Stable-Baselines3: loading, checks, spaces, tensors, and progress."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from stepwell.buffers.bridges.optional_libraries import load_library
+from stepwell.buffers.sampling.tensors import ToTensors
+
+__all__ = [
+    "ActionForm",
+    "DeviceTensors",
+    "ObservationForm",
+    "check_off_policy",
+    "check_on_policy",
+    "count_sb3_steps",
+    "is_on_policy",
+    "load_sb3",
+    "note_episodes",
+    "start_logging",
+]
+
+_NEEDS_STATE = ("lstm_actor", "lstm_critic")
+
+
+def load_sb3(part: str, wanted_for: str) -> ModuleType:
+    """A module of Stable-Baselines3.
+
+    Args:
+        part: Its dotted name behind ``stable_baselines3``.
+        wanted_for: What needs it.
+
+    Raises:
+        ImportError: It is not installed, or older than 2.9.
+    """
+    return load_library(
+        f"stable_baselines3.{part}",
+        wanted_for,
+        install="'stepwell[sb3]'",
+        package="stable-baselines3",
+        at_least="2.9",
+    )
+
+
+def is_on_policy(model: Any, wanted_for: str) -> bool:
+    """Whether a model learns from rollouts (PPO, A2C) rather than from a replay.
+
+    Raises:
+        TypeError: It is no model of Stable-Baselines3, or one with a recurrent state.
+    """
+    on_policy = load_sb3("common.on_policy_algorithm", wanted_for).OnPolicyAlgorithm
+    off_policy = load_sb3("common.off_policy_algorithm", wanted_for).OffPolicyAlgorithm
+    if not isinstance(model, (on_policy, off_policy)):
+        raise TypeError(
+            f"{wanted_for}: expected a model of Stable-Baselines3 such as PPO or DQN, got a "
+            f"{type(model).__name__}; give the model itself, not its policy or class"
+        )
+    if any(hasattr(model.policy, name) for name in _NEEDS_STATE):
+        raise TypeError(
+            f"{wanted_for}: expected a model without a recurrent state, got "
+            f"{type(model).__name__}; train one with a recurrent policy by its own learn()"
+        )
+    return isinstance(model, on_policy)
+
+
+def check_on_policy(model: Any, wanted_for: str) -> None:
+    """Raise TypeError unless the model learns from rollouts that can be handed to it."""
+    if not is_on_policy(model, wanted_for):
+        raise TypeError(
+            f"{wanted_for}: expected a model that learns from rollouts, such as PPO or A2C, got "
+            f"{type(model).__name__}; feed it with as_sb3_replay"
+        )
+    check_not_normalised(model, wanted_for)
+
+
+def check_not_normalised(model: Any, wanted_for: str) -> None:
+    """Raise ValueError where SB3 would normalise what it collects with statistics of its own."""
+    if model.get_vec_normalize_env() is not None:
+        raise ValueError(
+            f"{wanted_for}: expected a model without VecNormalize, whose statistics only its own "
+            f"steps bring up to date, got one with it; give the Collector envs in gymnasium's "
+            f"NormalizeObservation and NormalizeReward instead"
+        )
+
+
+def check_off_policy(model: Any, wanted_for: str) -> None:
+    """Refuse a model unless it learns from a replay that can be stood in for.
+
+    Raises:
+        TypeError: It learns from rollouts, or with hindsight.
+        ValueError: It was made with ``optimize_memory_usage``.
+    """
+    if is_on_policy(model, wanted_for):
+        raise TypeError(
+            f"{wanted_for}: expected a model that learns from a replay, such as DQN or SAC, got "
+            f"{type(model).__name__}; feed it with to_sb3_rollout"
+        )
+    if model.optimize_memory_usage:
+        raise ValueError(
+            f"{wanted_for}: expected a model without optimize_memory_usage, got one with it; make "
+            f"it without: a Stepwell replay keeps each frame once anyway"
+        )
+    hindsight = load_sb3("her.her_replay_buffer", wanted_for).HerReplayBuffer
+    if isinstance(model.replay_buffer_class, type) and issubclass(
+        model.replay_buffer_class, hindsight
+    ):
+        raise TypeError(
+            f"{wanted_for}: expected a model without HerReplayBuffer, as goals are not relabelled "
+            f"here, got one with it; make the model without replay_buffer_class"
+        )
+
+
+class DeviceTensors:
+    """Turns arrays, and dicts of them, into tensors; on the CPU they share the arrays' memory.
+
+    That is what `ToTensors` does for batches of any form, in a tenth of the time.
+
+    Args:
+        device: The model's device.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._from_numpy: Any = load_sb3("common.buffers", "a bridge").th.from_numpy
+        # Elsewhere frames that two stacks share must be moved once, which it sees to.
+        self._moved = None if device.type == "cpu" else ToTensors(device)
+
+    def __call__(self, tree: Any) -> Any:
+        """An array as a tensor, or a dict of them as a dict of tensors."""
+        return self._shared(tree) if self._moved is None else self._moved(tree)
+
+    def _shared(self, tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return {key: self._shared(part) for key, part in tree.items()}
+        array: np.ndarray = tree
+        # Of one that it must not write to torch would warn.
+        return self._from_numpy(array if array.flags.writeable else array.copy())
+
+
+class ObservationForm:
+    """The observations of a model: an array, or a dict of arrays.
+
+    Images ``[H, W, C]`` are handed over as ``[C, H, W]``, where the model was made with an env that
+    `VecTransposeImage` stands before, as a view.
+
+    Args:
+        space: The model's observation space.
+
+    Raises:
+        ImportError: Stable-Baselines3 is not installed, or too old.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._space = space
+        preprocessing = load_sb3("common.preprocessing", "a bridge to Stable-Baselines3")
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        self._parts = {
+            key: _Part(
+                np.dtype(part.dtype),
+                tuple(part.shape or ()),
+                is_image=bool(preprocessing.is_image_space(part)),
+                is_discrete=isinstance(part, spaces.Discrete),
+            )
+            for key, part in parts.items()
+        }
+
+    def fit(self, observation: object, lead: int, *, for_buffer: bool = False) -> Any:
+        """The observations as the model takes them, views where they can be.
+
+        Args:
+            observation: Arrays ``[..., *]``, nested like the env's space.
+            lead: Number of axes before those of the space.
+            for_buffer: As SB3's buffers keep them: numbers of a Discrete space have an axis more.
+
+        Raises:
+            ValueError: They are other observations than the model's.
+        """
+        if not isinstance(self._space, spaces.Dict):
+            if isinstance(observation, Mapping | tuple):
+                raise ValueError(
+                    f"observation: expected an array, as the model's observation space is "
+                    f"{self._space}, got {_kind(observation)}; make the model with an env that "
+                    f"gives the same observations"
+                )
+            return self._fit("", observation, lead, for_buffer)
+        if not isinstance(observation, Mapping) or observation.keys() != self._space.spaces.keys():
+            raise ValueError(
+                f"observation: expected a dict with the keys {sorted(self._space.spaces)} of the "
+                f"model's observation space, got {_kind(observation)}; make the model with an env "
+                f"that gives the same observations"
+            )
+        return {key: self._fit(key, observation[key], lead, for_buffer) for key in self._parts}
+
+    def _fit(self, key: str, given: object, lead: int, for_buffer: bool) -> np.ndarray:
+        array, part = np.asarray(given), self._parts[key]
+        found = array.shape[lead:]
+        if part.is_image and len(found) == 3 and found != part.shape:
+            if (found[2], *found[:2]) == part.shape:
+                array, found = np.moveaxis(array, -1, lead), part.shape
+        if array.dtype != part.dtype or found != part.shape:
+            name = f"observation/{key}" if key else "observation"
+            raise ValueError(
+                f"{name}: expected {part.dtype} {part.shape} as in the model's observation space, "
+                f"got {array.dtype} {found}; make the model with an env that gives the same "
+                f"observations, or convert them with a wrapper before they are collected"
+            )
+        return array[..., None] if for_buffer and part.is_discrete else array
+
+
+class _Part(NamedTuple):
+    """What one array of an observation must be; looked up once."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_image: bool
+    is_discrete: bool
+
+
+class ActionForm:
+    """The actions of a model.
+
+    Args:
+        space: The model's action space.
+
+    Raises:
+        ValueError: It is a Discrete or MultiDiscrete space that does not begin with 0, whose
+            actions no model of Stable-Baselines3 chooses.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
+            raise ValueError(
+                f"action: expected a space that begins with 0, as Stable-Baselines3 chooses from 0 "
+                f"on, got {space}; wrap the env so that it does"
+            )
+        self._space = space
+        self.shape = tuple(space.shape or ())
+        self.dtype = np.dtype(space.dtype)
+        self.is_box = isinstance(space, spaces.Box)  # vectors of real numbers
+        self._size = math.prod(self.shape)
+        self._count: Any = None
+        if isinstance(space, spaces.Discrete):
+            self._count = int(space.n)
+        elif isinstance(space, spaces.MultiDiscrete):
+            self._count = space.nvec
+
+    def fit(self, action: object, lead: int, *, name: str = "action") -> np.ndarray:
+        """The actions as SB3's buffers keep them, ``[..., A]``: one axis behind the first ones.
+
+        Args:
+            action: An array ``[..., *]``.
+            lead: Number of axes before those of the space.
+            name: What an error calls it.
+
+        Raises:
+            ValueError: They are actions of another space.
+        """
+        if isinstance(action, Mapping | tuple):
+            raise ValueError(self._refusal(name, _kind(action)))
+        array = np.asarray(action)
+        if array.dtype != self.dtype or array.shape[lead:] != self.shape:
+            raise ValueError(self._refusal(name, f"{array.dtype} {array.shape[lead:]}"))
+        count = self._count
+        if count is not None:
+            is_wrong = (array < 0) | (array >= count)
+            if np.count_nonzero(is_wrong):
+                raise ValueError(self._refusal(name, f"the number {array[is_wrong].flat[0]}"))
+        return array.reshape(*array.shape[:lead], self._size)
+
+    def for_envs(self, action: np.ndarray) -> np.ndarray:
+        """What a policy computed, ``[N, ...]``, in the dtype and shape that envs take."""
+        found: np.ndarray = action.reshape(len(action), *self.shape).astype(self.dtype, copy=False)
+        return found
+
+    def _refusal(self, name: str, got: str) -> str:
+        return (
+            f"{name}: expected actions of the model's space {self._space}, got {got}; make the "
+            f"model with an env that takes the same actions"
+        )
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {sorted(map(str, value))}"
+    return f"a {type(value).__name__}"
+
+
+def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -> None:
+    """Count env steps for a model, as its own ``learn`` would.
+
+    ``num_timesteps`` grows, and with it the progress that schedules of the learning rate, the
+    clip range and the exploration rate follow. DQN's exploration rate and target network are
+    updated as often as if SB3 had taken the steps; `to_sb3_rollout` calls this itself.
+
+    Args:
+        model: A model of Stable-Baselines3.
+        steps: Env steps that were taken since the last call, over all envs: ``report.steps``.
+        total_steps: Env steps of the whole training, which progress is measured by. None leaves
+            the progress as it is, so that nothing that follows it changes.
+
+    Raises:
+        TypeError: It is no model of Stable-Baselines3.
+        ValueError: A number is out of range, or DQN is not told the ``total_steps`` by which its
+            exploration rate falls.
+
+    Example:
+        >>> from stable_baselines3 import DQN
+        >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=1, exploration_fraction=0.5)
+        >>> count_sb3_steps(model, 250, total_steps=1_000)
+        >>> model.num_timesteps, round(model.exploration_rate, 3)
+        (250, 0.525)
+    """
+    is_on_policy(model, "count_sb3_steps")
+    if steps < 0 or steps % 1:
+        raise ValueError(f"steps: expected a whole number >= 0, got {steps}; give report.steps")
+    if total_steps is not None and total_steps < 1:
+        raise ValueError(f"total_steps: expected a whole number >= 1, got {total_steps}")
+    if total_steps is None and hasattr(model, "exploration_schedule"):
+        raise ValueError(
+            "total_steps: expected the number of env steps by which the exploration rate falls, "
+            "got None; give that of the whole training"
+        )
+    start_logging(model)
+    before = model.num_timesteps
+    model.num_timesteps = before + int(steps)
+    if total_steps is not None:
+        model._total_timesteps = int(total_steps)
+        model._update_current_progress_remaining(model.num_timesteps, total_steps)
+    on_step = getattr(model, "_on_step", None)  # of off-policy models
+    if on_step is not None:
+        # SB3 calls it once for a step of all of the model's envs.
+        for _ in range(model.num_timesteps // model.n_envs - before // model.n_envs):
+            on_step()
+
+
+def start_logging(model: Any) -> None:
+    """Set up the logger and episode statistics of a model, unless ``learn`` has done so."""
+    if not hasattr(model, "_logger"):
+        utils = load_sb3("common.utils", "a bridge to Stable-Baselines3")
+        # Not set_logger: that counts as the user's own, which learn() would not replace.
+        model._logger = utils.configure_logger(model.verbose, model.tensorboard_log, "run", True)
+    if model.ep_info_buffer is None:
+        model.ep_info_buffer = deque(maxlen=model._stats_window_size)
+        model.ep_success_buffer = deque(maxlen=model._stats_window_size)
+    if not model.start_time:
+        model.start_time = time.time_ns()
+
+
+def note_episodes(model: Any, returns: Sequence[float], lengths: Sequence[int]) -> None:
+    """Add ended episodes to the statistics for ``dump_logs``."""
+    for total, length in zip(returns, lengths, strict=True):
+        model.ep_info_buffer.append({"r": total, "l": length, "t": 0.0})
