@@ -14,13 +14,13 @@ from typing import Final
 
 from stepwell.buffers.bridges.formats.format import Reader
 from stepwell.buffers.bridges.formats.options import filled
-from stepwell.buffers.bridges.formats.record import check_spec
 from stepwell.buffers.bridges.formats.registry import format_of
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import StepwellError
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.spec import Spec
 
 __all__ = ["ImportReport", "import_episodes"]
 
@@ -110,7 +110,7 @@ def import_episodes(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-            >>> import numpy as np
+        >>> import numpy as np
         >>> import stepwell as sw
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     np.savez(
@@ -134,7 +134,7 @@ def import_episodes(
     files = GivenFiles(place, max_bytes)
     with _refusing(from_, place):
         opened = format_.reader(files, chosen_options)
-        check_spec(opened.spec, place)
+        _check_spec(opened.spec, place)
         rows = [field.row_bytes * field.stack for field in opened.spec.fields]
         files.room(place).take(2 * sum(rows))
     with contextlib.closing(opened) as reader:
@@ -273,3 +273,23 @@ def _is_meant(error: Exception) -> bool:
     """Whether the innermost line is a ``raise`` of Stepwell's own."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
+
+
+def _check_spec(spec: Spec, where: Path) -> None:
+    """Refuse a Spec that no store could have.
+
+    Args:
+        spec: As a file describes it.
+        where: The data set, for error messages.
+
+    Raises:
+        ValueError: A name cannot be printed, or there is no reward.
+    """
+    for field in spec.fields:
+        if not (field.name.isprintable() and field.name):
+            raise ValueError(
+                f"{where}: expected fields with names that can be printed, got "
+                f"{field.name[:60]!r}; put it back from a copy"
+            )
+    if "reward" not in spec.names or spec["reward"].shape:
+        raise ValueError(f"{where}: expected a field 'reward', got {spec.names}; put it back")
