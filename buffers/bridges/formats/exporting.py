@@ -56,7 +56,7 @@ class ExportReport:
 
 def export_episodes(
     replay: SequenceReplayBuffer,
-    to: str,
+    to: str | Format,
     out: str | os.PathLike[str],
     *,
     options: Mapping[str, object] | None = None,
@@ -72,7 +72,8 @@ def export_episodes(
 
     Args:
         replay: Where the episodes are; nobody may write into it meanwhile.
-        to: Name of the format, such as ``"minari"``; `format_names` lists them.
+        to: Name of the format, such as ``"minari"``; `format_names` lists them. Or a `Format` of
+            your own.
         out: Folder, file or, for Minari, id of the new data set.
         options: Options of the format by name; ``stepwell formats`` lists them.
         keep: Write only episodes for which this is true, for example an `EpisodeSelection`.
@@ -106,14 +107,14 @@ def export_episodes(
         (3, 1)
     """
     began = time.perf_counter()
-    format_ = format_of(to)
-    chosen_options = filled(format_.export_options, options or {}, f"format {to}")
+    format_ = format_of(to) if isinstance(to, str) else to
+    chosen_options = filled(format_.export_options, options or {}, f"format {format_.name}")
     place = format_.place(os.fspath(out), chosen_options)
     check_unused(place, format_.kind)
     chosen, source = _chosen(replay, keep)
     writer = format_.writer(source, chosen_options)
     report = ExportReport(
-        format=to,
+        format=format_.name,
         path=place,
         chosen_episodes=source.episodes,
         chosen_steps=source.steps,

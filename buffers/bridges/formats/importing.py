@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from stepwell.buffers.bridges.formats.format import Reader
+from stepwell.buffers.bridges.formats.format import Format, Reader
 from stepwell.buffers.bridges.formats.options import filled
 from stepwell.buffers.bridges.formats.registry import format_of
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
@@ -67,7 +67,7 @@ class ImportReport:
 
 
 def import_episodes(
-    from_: str,
+    from_: str | Format,
     source: str | os.PathLike[str],
     replay: SequenceReplayBuffer,
     *,
@@ -83,7 +83,8 @@ def import_episodes(
     there.
 
     Args:
-        from_: Name of the format, such as ``"minari"``; `format_names` lists them.
+        from_: Name of the format, such as ``"minari"``; `format_names` lists them. Or a `Format`
+            of your own.
         source: Folder, file or, for Minari, id of the data set; it is only read.
         replay: A new replay that holds nothing yet: ``SequenceReplayBuffer(path)``.
         options: Options of the format by name; ``stepwell formats`` lists them.
@@ -127,19 +128,19 @@ def import_episodes(
         (1, 3, (2, 2))
     """
     began = time.perf_counter()
-    format_ = format_of(from_)
-    chosen_options = filled(format_.import_options, options or {}, f"format {from_}")
+    format_ = format_of(from_) if isinstance(from_, str) else from_
+    chosen_options = filled(format_.import_options, options or {}, f"format {format_.name}")
     check_new(replay)
     place = format_.place(os.fspath(source), chosen_options)
     files = GivenFiles(place, max_bytes)
-    with _refusing(from_, place):
+    with _refusing(format_.name, place):
         opened = format_.reader(files, chosen_options)
         _check_spec(opened.spec, place)
         rows = [field.row_bytes * field.stack for field in opened.spec.fields]
         files.room(place).take(2 * sum(rows))
     with contextlib.closing(opened) as reader:
         report = ImportReport(
-            format=from_,
+            format=format_.name,
             source=place,
             source_episodes=reader.episodes,
             source_steps=reader.steps,

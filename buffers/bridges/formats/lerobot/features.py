@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepwell.buffers.bridges.formats.parquet.columns import Column
-from stepwell.buffers.bridges.formats.parquet.png import picture_axes
+from stepwell.buffers.bridges.formats.png import picture_axes
 from stepwell.buffers.curation.step_columns import split
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.spec import Field, Spec

@@ -18,7 +18,7 @@ from stepwell.buffers.bridges.formats.hdf5_columns import (
 )
 from stepwell.buffers.bridges.formats.minari.files import HDF5_NAME, INSTALL
 from stepwell.buffers.bridges.formats.parquet.files import batches_of, open_file
-from stepwell.buffers.bridges.formats.parquet.png import picture_bytes
+from stepwell.buffers.bridges.formats.png import picture_bytes
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.parquet.png import (
+from stepwell.buffers.bridges.formats.png import (
     Axes,
     decoded_rows,
     encoded_rows,

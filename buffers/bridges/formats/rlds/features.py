@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.parquet.png import decoded_rows, encoded_rows, picture_axes
+from stepwell.buffers.bridges.formats.png import decoded_rows, encoded_rows, picture_axes
 from stepwell.buffers.bridges.formats.rlds.example import Value
 from stepwell.buffers.given_files import Room
 from stepwell.buffers.spec import Field

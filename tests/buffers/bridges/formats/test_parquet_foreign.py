@@ -11,7 +11,7 @@ import pytest
 from stepwell.buffers import End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, import_episodes
 from stepwell.buffers.bridges.formats.parquet import foreign
-from stepwell.buffers.bridges.formats.parquet.png import encoded_rows
+from stepwell.buffers.bridges.formats.png import encoded_rows
 from support.exchanged_stores import episodes_of
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
