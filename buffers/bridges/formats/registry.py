@@ -13,9 +13,9 @@ __all__ = ["format_names", "format_of"]
 _FORMATS: Final = {
     "minari": "minari.format:MinariFormat",
     "d3rlpy": "d3rlpy:D3rlpyFormat",
-    "iris": "world_models.iris:IrisFormat",
-    "diamond": "world_models.diamond:DiamondFormat",
-    "dreamerv3": "world_models.dreamer_v3:DreamerV3Format",
+    "iris": "iris:IrisFormat",
+    "diamond": "diamond:DiamondFormat",
+    "dreamerv3": "dreamer_v3:DreamerV3Format",
     "npz": "npz:NpzFormat",
     "parquet": "parquet.format:ParquetFormat",
     "lerobot": "lerobot.format:LeRobotFormat",

@@ -11,14 +11,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source
-from stepwell.buffers.bridges.formats.record import Beside
-from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
+from stepwell.buffers.bridges.formats.pixels import (
     Channels,
     ForeignPixels,
     PixelImport,
     PixelSteps,
-)
-from stepwell.buffers.bridges.formats.world_models.pixel_files import (
+    PixelWriter,
     arrays_of,
     check_gapless,
     ended_by,
@@ -27,7 +25,6 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     save_tensors,
     torch_for,
 )
-from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.storage.disk.publish import Kind
@@ -87,12 +84,7 @@ class DiamondFormat(Format):
         """Open a folder that has ``info.pt`` in it."""
         if not files.path.is_dir():
             raise FileNotFoundError(f"{files.path}: expected a folder of DIAMOND's, got no folder")
-        episodes = _Files(files)
-        beside = Beside.found(files)
-        if beside is not None:
-            count = len(episodes.numbers)
-            return ExportedPixels(files, beside, "DIAMOND", count, lambda n: episodes.load(n)[0])
-        return _Foreign(episodes, options)
+        return _Foreign(_Files(files), options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among DIAMOND's sources."""
@@ -131,8 +123,8 @@ class _Sink:
         if not self._cuts:
             return []
         return [
-            f"{self._cuts:,} episodes were cut: `end` and `trunc` are all 0, and what they ended "
-            f"with is kept beside, where DIAMOND does not see it"
+            f"{self._cuts:,} episodes were cut: `end` and `trunc` are all 0, and the final "
+            f"observation is left out"
         ]
 
     def begin(self, path: Path) -> None:

@@ -11,14 +11,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source
-from stepwell.buffers.bridges.formats.record import Beside
-from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
+from stepwell.buffers.bridges.formats.pixels import (
     Channels,
     ForeignPixels,
     PixelImport,
     PixelSteps,
-)
-from stepwell.buffers.bridges.formats.world_models.pixel_files import (
+    PixelWriter,
     arrays_of,
     check_gapless,
     ended_by,
@@ -27,7 +25,6 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     save_tensors,
     torch_for,
 )
-from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.storage.disk.publish import Kind
@@ -87,13 +84,6 @@ class IrisFormat(Format):
         path = files.path
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of IRIS's, got no folder")
-        beside = Beside.found(files)
-        if beside is not None:
-            episodes = _Files(files, path / _FOLDER)
-            check_gapless(episodes.numbers, episodes.folder, first=0)
-            return ExportedPixels(
-                files, beside, "IRIS", len(episodes.numbers), lambda n: episodes.load(n)[0]
-            )
         folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
         return _Foreign(_Files(files, folder), options)
 
@@ -118,7 +108,7 @@ class _Sink:
 
     @property
     def notes(self) -> Sequence[str]:
-        found = ["IRIS keeps T observations of T steps: what an episode ended with is kept beside"]
+        found = ["IRIS keeps T observations of T steps: the final one is left out"]
         if self._unended:
             why = "cut" if self._truncated_ends else "truncated or cut"
             found.append(f"{self._unended:,} episodes were {why}: their `ends` are all 0")
