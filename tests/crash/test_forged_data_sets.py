@@ -74,7 +74,7 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monkey
 
     forged = ForgedImports(tmp_path, ["npz"])
     for import_, fault in ((leave, "store"), (touch, "data.npz was changed")):
-        monkeypatch.setattr("forged_data_sets.import_data", import_)
+        monkeypatch.setattr("support.forged.data_sets.import_data", import_)
         with pytest.raises(Fault, match=fault):
             forged(0)
     monkeypatch.undo()

@@ -17,9 +17,9 @@ _FORMATS: Final = {
     "diamond": "diamond:DiamondFormat",
     "dreamerv3": "dreamer_v3:DreamerV3Format",
     "npz": "npz:NpzFormat",
-    "parquet": "parquet.format:ParquetFormat",
-    "lerobot": "lerobot.format:LeRobotFormat",
-    "rlds": "rlds.format:RldsFormat",
+    "parquet": "parquet:ParquetFormat",
+    "lerobot": "lerobot:LeRobotFormat",
+    "rlds": "rlds:RldsFormat",
 }
 
 

@@ -49,9 +49,6 @@ _IMPORTED_LATE = (
     ),
     *(f"stepwell.buffers.bridges.formats.{name}" for name in ("rlds", "iris", "diamond")),
     "stepwell.buffers.bridges.formats.dreamer_v3",
-        f"stepwell.buffers.bridges.formats.{name}"
-        for name in ("rlds", "iris", "diamond", "dreamer_v3")
-    ),
     "stepwell.buffers.dropin.memmap.conversion",
     "gymnasium.envs.classic_control",
     "h5py",

@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.minari.names import (
+    MinariExport,
+    MinariImport,
     dataset_id,
     default_root,
     place_of,
     source_of,
 )
-from stepwell.buffers.bridges.formats.minari.options import MinariExport, MinariImport
 from stepwell.buffers.bridges.formats.minari.reader import MinariReader
 from stepwell.buffers.bridges.formats.minari.writer import MinariWriter
 from stepwell.buffers.given_files import GivenFiles
@@ -22,7 +23,7 @@ __all__ = ["MinariFormat"]
 
 
 class MinariFormat(Format):
-    """A folder ``data`` of Minari's files, and beside it ``stepwell/`` for the way back.
+    """A folder ``data`` of Minari's files.
 
     An episode of T steps has T + 1 observations and infos, and T of all else. Policy extras stand
     under infos as ``extra/name``. An episode that was cut is marked as truncated in its last

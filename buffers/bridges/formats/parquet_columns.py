@@ -162,36 +162,6 @@ class Column:
             values = arrow.ListArray.from_arrays(arrow.array(offsets), values)
         return values
 
-    def rows(self, array: Any, room: Room) -> np.ndarray:
-        """The rows of what `array` made.
-
-        Args:
-            array: One without chunks.
-            room: The memory that is left for bytes and texts.
-
-        Raises:
-            ValueError: It made something else.
-        """
-        shape = (len(array), *self.shape)
-        if self.kind == "text":
-            return np.array(listed(array, room), np.str_)
-        if self.kind == "raw":
-            flat = np.frombuffer(b"".join(listed(array, room)), self.dtype)
-            found = flat.reshape(shape) if flat.size == math.prod(shape) else flat
-        elif self.kind == "png" and self.axes is not None:
-            files = listed(array.field("bytes"), room)
-            return decoded_rows(files, self.shape, self.axes, room)
-        else:
-            found, _ = array_rows(array, self.name, room)
-            if not found.size and not math.prod(shape):
-                found = found.reshape(shape)
-        if found.dtype != np.dtype(self.dtype) or found.shape != shape:
-            raise ValueError(
-                f"column {self.name!r}: expected {self.dtype} {shape}, got {found.dtype} "
-                f"{found.shape}: the data set was changed since it was exported"
-            )
-        return found
-
 
 def text_column(name: str) -> Column:
     """A column of texts."""
