@@ -19,6 +19,7 @@ from stepwell.buffers.bridges.formats.tfrecord import (
     Value,
     decoded,
     encoded,
+    load_crc32c,
     read_records,
     write_record,
 )
@@ -80,17 +81,19 @@ class RldsFormat(Format):
 
     name: ClassVar[str] = "rlds"
     about: ClassVar[str] = "RLDS episodes of steps as TFDS reads them; needs no TensorFlow"
-    install: ClassVar[str | None] = None
+    install: ClassVar[str | None] = "'stepwell[rlds]'"
     kind: ClassVar[Kind] = "folder"
     export_options: ClassVar[type[Any]] = RldsExport
     import_options: ClassVar[type[Any]] = RldsImport
 
     def writer(self, source: Source, options: RldsExport) -> Writer:
         """Get ready to write."""
+        load_crc32c()
         return _Writer(source, options)
 
     def reader(self, files: GivenFiles, options: RldsImport) -> Reader:
         """Open a folder."""
+        load_crc32c()  # refuses now, rather than with the first record
         return _Reader(files, dataset_info(files), options)
 
     def loading(self, path: Path, out: str) -> str:

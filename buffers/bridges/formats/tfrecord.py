@@ -2,60 +2,51 @@
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.given_files import Room
 
-__all__ = ["Value", "crc32c", "decoded", "encoded", "masked_crc32c", "read_records", "write_record"]
+__all__ = [
+    "Value",
+    "decoded",
+    "encoded",
+    "load_crc32c",
+    "masked_crc32c",
+    "read_records",
+    "write_record",
+]
 
-_POLYNOMIAL: Final = 0x82F63B78  # Castagnoli's, bits reversed
-_LANE: Final = 1024
-"""Bytes that are summed one after the other, in many places of a record at the same time."""
-_AT_ONCE: Final = 1 << 23
 _MASK: Final = 0xA282EAD8
 _HEAD: Final = struct.Struct("<QI")
 _FOOT: Final = struct.Struct("<I")
 
 
-def crc32c(data: bytes) -> int:
-    """The CRC-32C of some bytes.
+def load_crc32c() -> Any:
+    """The function that gives the CRC-32C of some bytes.
 
-    Long ones are cut into lanes that are summed side by side and joined then, for which a CRC, as a
-    linear map over GF(2), allows: the register after ``a + b`` is that after ``a``, moved on by
-    ``len(b)`` zeros, xor that after ``b`` alone.
-
-    Example:
-        >>> hex(crc32c(b"123456789"))
-        '0xe3069283'
+    Raises:
+        ImportError: ``google-crc32c`` is not installed.
     """
-    register = 0xFFFFFFFF
-    whole = len(data) // _LANE * _LANE
-    for start in range(0, whole, _AT_ONCE):
-        part = np.frombuffer(data, np.uint8, min(_AT_ONCE, whole - start), start)
-        for lane in _lanes(part):
-            a, b, c, d = _moved()
-            register = (
-                a[register & 255]
-                ^ b[register >> 8 & 255]
-                ^ c[register >> 16 & 255]
-                ^ d[register >> 24]
-                ^ lane
-            )
-    _, table = _tables()
-    for byte in data[whole:]:
-        register = table[(register ^ byte) & 255] ^ register >> 8
-    return register ^ 0xFFFFFFFF
+    library = load_library(
+        "google_crc32c", "format rlds", install="'stepwell[rlds]'", package="google-crc32c"
+    )
+    return library.value
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The check sum as TFRecord files have it."""
-    crc = crc32c(data)
+    """The checksum of TFRecord files.
+
+    Example:
+        >>> hex(masked_crc32c(b"123456789"))
+        '0xc78ab0e5'
+    """
+    crc: int = load_crc32c()(data)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
@@ -91,41 +82,9 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 def _damaged(path: Path) -> ValueError:
     return ValueError(
-        f"{path}: expected a TFRecord file, got another or a damaged one: a check sum is wrong; "
+        f"{path}: expected a TFRecord file, got another or a damaged one: a checksum is wrong; "
         f"fetch it again"
     )
-
-
-def _lanes(part: np.ndarray) -> list[int]:
-    """The registers after each lane alone, begun at 0."""
-    table, _ = _tables()
-    lanes = np.ascontiguousarray(part.reshape(-1, _LANE).T)
-    register = np.zeros(lanes.shape[1], np.uint32)
-    for column in lanes:
-        register = table[(register ^ column) & 255] ^ register >> 8
-    found: list[int] = register.tolist()
-    return found
-
-
-@functools.cache
-def _tables() -> tuple[np.ndarray, list[int]]:
-    """What eight shifts make of each byte, for numpy and for Python."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)
-    return table, table.tolist()
-
-
-@functools.cache
-def _moved() -> tuple[list[int], ...]:
-    """What a lane of zeros makes of each of a register's four bytes."""
-    table, _ = _tables()
-    registers = (
-        np.arange(256, dtype=np.uint32)[None] << np.arange(0, 32, 8, dtype=np.uint32)[:, None]
-    )
-    for _ in range(_LANE):
-        registers = table[registers & 255] ^ registers >> 8
-    return tuple(row.tolist() for row in registers)
 
 
 Value: TypeAlias = "list[bytes] | np.ndarray"

@@ -42,6 +42,7 @@ NEEDS = {
     "diamond": "torch",
     "parquet": "pyarrow",
     "lerobot": "pyarrow",
+    "rlds": "google_crc32c",
 }
 NAMES = (
     *("npz", "d3rlpy", "minari", "minari-arrow", "iris", "diamond", "dreamerv3", "parquet"),
