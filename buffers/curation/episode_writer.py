@@ -212,7 +212,7 @@ class EpisodeWriter:
         end = (End.TERMINATED if terminated else End.NONE) | (
             End.TRUNCATED if truncated else End.NONE
         )
-        rows = joined(spec, arrays, {})
+        rows = joined(spec, arrays)
         self.add_episode(Episode(spec, 0, stream, 0, end, rows, dict(metadata or {})))
 
     def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:

@@ -13,7 +13,7 @@ import rich.text
 
 if TYPE_CHECKING:
     from stepwell.buffers.bridges.formats.format import Format
-    from stepwell.buffers.bridges.formats.options import Words
+    from stepwell.buffers.bridges.formats.options import OptionHelp
 
 __all__ = ["show_formats"]
 
@@ -29,7 +29,7 @@ def show_formats(name: str | None, *, as_json: bool) -> None:
         ValueError: There is none of that name.
     """
     # Few commands need them.
-    from stepwell.buffers.bridges.formats.registry import format_names, format_of
+    from stepwell.buffers.bridges.formats.format import format_names, format_of
 
     found = {one: format_of(one) for one in (format_names() if name is None else [name])}
     if as_json:
@@ -88,7 +88,7 @@ def _show(name: str, format_: Format, console: rich.console.Console) -> None:
             console.print("has no options")
 
 
-def _options(options: Mapping[str, Words]) -> rich.table.Table:
+def _options(options: Mapping[str, OptionHelp]) -> rich.table.Table:
     table = _table("--option", "values", "default", "")
     for name, words in options.items():
         # As text: what looks like markup in it is none.

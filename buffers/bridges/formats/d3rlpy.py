@@ -65,11 +65,11 @@ class D3rlpyFormat(Format):
 
     def writer(self, source: Source, options: D3rlpyExport) -> Writer:
         """Get ready to write."""
-        return _Writer(source, options)
+        return _D3rlpyWriter(source, options)
 
     def reader(self, files: GivenFiles, options: NoOptions) -> Reader:
         """Open a file."""
-        return _Reader(files)
+        return _D3rlpyReader(files)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it where d3rlpy is."""
@@ -258,7 +258,7 @@ class ForeignEpisodes:
         is_terminated = bool(columns["terminated"])
         self._terminated += is_terminated
         self._open += not is_terminated
-        rows = joined(self.spec, named, {})
+        rows = joined(self.spec, named)
         end = End.TERMINATED if is_terminated else End.TRUNCATED
         return Episode(self.spec, number, 0, 0, end, rows, {})
 
@@ -309,7 +309,7 @@ class ForeignEpisodes:
         return {**found, "action": action, "reward": reward.reshape(-1)}
 
 
-class _Writer:
+class _D3rlpyWriter:
     def __init__(self, source: Source, options: D3rlpyExport) -> None:
         self._h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
         self._source = source
@@ -379,7 +379,7 @@ class _Writer:
                 self._largest = max(self._largest, float(largest))
 
 
-class _Reader:
+class _D3rlpyReader:
     """Reads one file; see `Reader`.
 
     Args:

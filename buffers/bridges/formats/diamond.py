@@ -77,14 +77,14 @@ class DiamondFormat(Format):
     def writer(self, source: Source, options: DiamondExport) -> PixelWriter:
         """Get ready to write."""
         return PixelWriter(
-            source, "DIAMOND", options.observation, options.channels, _USUAL, _Sink(options)
+            source, "DIAMOND", options.observation, options.channels, _USUAL, _DiamondSink(options)
         )
 
     def reader(self, files: GivenFiles, options: PixelImport) -> Reader:
         """Open a folder that has ``info.pt`` in it."""
         if not files.path.is_dir():
             raise FileNotFoundError(f"{files.path}: expected a folder of DIAMOND's, got no folder")
-        return _Foreign(_Files(files), options)
+        return _DiamondReader(_DiamondFiles(files), options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among DIAMOND's sources."""
@@ -106,7 +106,7 @@ def episode_file(folder: Path, number: int) -> Path:
     return folder / f"{hundreds * 100:03d}" / f"{tens * 10:02d}" / str(ones) / f"{number}.pt"
 
 
-class _Sink:
+class _DiamondSink:
     """Writes a file for each episode, and the counts in the end."""
 
     def __init__(self, options: DiamondExport) -> None:
@@ -164,7 +164,7 @@ class _Sink:
         save_tensors(self._torch, counts, self._path / _INFO)
 
 
-class _Files:
+class _DiamondFiles:
     """The files of a data set, by their numbers."""
 
     def __init__(self, given: GivenFiles) -> None:
@@ -243,10 +243,10 @@ class _Files:
         return picture
 
 
-class _Foreign:
+class _DiamondReader:
     """Reads what DIAMOND wrote."""
 
-    def __init__(self, files: _Files, options: PixelImport) -> None:
+    def __init__(self, files: _DiamondFiles, options: PixelImport) -> None:
         if not files.numbers:
             raise ValueError(
                 f"{files.folder}: expected files such as 000/00/0/0.pt, got none; give the folder "

@@ -88,9 +88,9 @@ class DreamerV3Format(Format):
     export_options: ClassVar[type[Any]] = DreamerV3Export
     import_options: ClassVar[type[Any]] = DreamerV3Import
 
-    def writer(self, source: Source, options: DreamerV3Export) -> _Writer:
+    def writer(self, source: Source, options: DreamerV3Export) -> _DreamerV3Writer:
         """Get ready to write."""
-        return _Writer(source, options)
+        return _DreamerV3Writer(source, options)
 
     def reader(self, files: GivenFiles, options: DreamerV3Import) -> Reader:
         """Open a folder of chunks."""
@@ -98,7 +98,7 @@ class DreamerV3Format(Format):
             raise FileNotFoundError(
                 f"{files.path}: expected a folder of DreamerV3's, got no folder"
             )
-        return _Reader(files, options.actions)
+        return _DreamerV3Reader(files, options.actions)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among DreamerV3's sources."""
@@ -109,7 +109,7 @@ class DreamerV3Format(Format):
         )
 
 
-class _Writer:
+class _DreamerV3Writer:
     def __init__(self, source: Source, options: DreamerV3Export) -> None:
         if options.chunk < 1:
             raise ValueError(
@@ -508,7 +508,7 @@ def _step_ids(uuid: bytes, rows: int) -> np.ndarray:
     return ids
 
 
-class _Reader:
+class _DreamerV3Reader:
     """Reads what DreamerV3 wrote.
 
     Args:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from stepwell.buffers.bridges.formats.format import Format, Source, Writer
-from stepwell.buffers.bridges.formats.options import filled
-from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.buffers.bridges.formats.format import Format, Source, Writer, format_of
+from stepwell.buffers.bridges.formats.options import parse_options
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import NotEnoughData
@@ -108,7 +107,7 @@ def export_episodes(
     """
     began = time.perf_counter()
     format_ = format_of(to) if isinstance(to, str) else to
-    chosen_options = filled(format_.export_options, options or {}, f"format {format_.name}")
+    chosen_options = parse_options(format_.export_options, options or {}, f"format {format_.name}")
     place = format_.place(os.fspath(out), chosen_options)
     check_unused(place, format_.kind)
     chosen, source = _chosen(replay, keep)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.disk.publish import Kind
 
-__all__ = ["Format", "Reader", "Source", "Writer"]
+__all__ = ["Format", "Reader", "Source", "Writer", "format_names", "format_of"]
+
+_FORMATS: Final = {
+    "minari": "minari.format:MinariFormat",
+    "d3rlpy": "d3rlpy:D3rlpyFormat",
+    "iris": "iris:IrisFormat",
+    "diamond": "diamond:DiamondFormat",
+    "dreamerv3": "dreamer_v3:DreamerV3Format",
+    "npz": "npz:NpzFormat",
+    "parquet": "parquet:ParquetFormat",
+    "lerobot": "lerobot:LeRobotFormat",
+    "rlds": "rlds:RldsFormat",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,3 +170,33 @@ class Format(Protocol):
     def loading(self, path: Path, out: str) -> str:
         """The lines of Python that load the data set where it is used."""
         ...
+
+
+def format_names() -> list[str]:
+    """Names of all formats.
+
+    Example:
+        >>> "minari" in format_names()
+        True
+    """
+    return list(_FORMATS)
+
+
+def format_of(name: str) -> Format:
+    """The format of that name; nothing that it needs is loaded yet.
+
+    Raises:
+        ValueError: There is none.
+
+    Example:
+        >>> format_of("npz").kind
+        'folder'
+    """
+    if name not in _FORMATS:
+        near = difflib.get_close_matches(name.lower(), _FORMATS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "see `stepwell formats`"
+        raise ValueError(f"format: expected one of {', '.join(_FORMATS)}, got {name!r}; {hint}")
+    module, _, made = _FORMATS[name].partition(":")
+    found = importlib.import_module(f"stepwell.buffers.bridges.formats.{module}")
+    format_: Format = getattr(found, made)()
+    return format_

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from stepwell.buffers.bridges.formats.format import Format, Reader
-from stepwell.buffers.bridges.formats.options import filled
-from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.buffers.bridges.formats.format import Format, Reader, format_of
+from stepwell.buffers.bridges.formats.options import parse_options
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import StepwellError
@@ -129,7 +128,7 @@ def import_episodes(
     """
     began = time.perf_counter()
     format_ = format_of(from_) if isinstance(from_, str) else from_
-    chosen_options = filled(format_.import_options, options or {}, f"format {format_.name}")
+    chosen_options = parse_options(format_.import_options, options or {}, f"format {format_.name}")
     check_new(replay)
     place = format_.place(os.fspath(source), chosen_options)
     files = GivenFiles(place, max_bytes)

@@ -76,7 +76,7 @@ class IrisFormat(Format):
     def writer(self, source: Source, options: IrisExport) -> PixelWriter:
         """Get ready to write."""
         return PixelWriter(
-            source, "IRIS", options.observation, options.channels, _USUAL, _Sink(options)
+            source, "IRIS", options.observation, options.channels, _USUAL, _IrisSink(options)
         )
 
     def reader(self, files: GivenFiles, options: PixelImport) -> Reader:
@@ -85,7 +85,7 @@ class IrisFormat(Format):
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of IRIS's, got no folder")
         folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
-        return _Foreign(_Files(files, folder), options)
+        return _IrisReader(_IrisFiles(files, folder), options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among IRIS's sources."""
@@ -97,7 +97,7 @@ class IrisFormat(Format):
         )
 
 
-class _Sink:
+class _IrisSink:
     """Writes a file for each episode."""
 
     def __init__(self, options: IrisExport) -> None:
@@ -139,7 +139,7 @@ class _Sink:
         pass
 
 
-class _Files:
+class _IrisFiles:
     """The files of a folder, by their numbers."""
 
     def __init__(self, given: GivenFiles, folder: Path) -> None:
@@ -167,10 +167,10 @@ class _Files:
         return steps, arrays["ends"], file
 
 
-class _Foreign:
+class _IrisReader:
     """Reads what IRIS wrote."""
 
-    def __init__(self, files: _Files, options: PixelImport) -> None:
+    def __init__(self, files: _IrisFiles, options: PixelImport) -> None:
         if not files.numbers:
             raise ValueError(
                 f"{files.folder}: expected files named 0.pt, 1.pt, ..., got none; give the folder "

@@ -87,13 +87,13 @@ class LeRobotFormat(Format):
 
     def writer(self, source: Source, options: LeRobotExport) -> Writer:
         """Get ready to write."""
-        return _Writer(source, options)
+        return _LeRobotWriter(source, options)
 
     def reader(self, files: GivenFiles, options: LeRobotImport) -> Reader:
         """Open a folder."""
         modules = load_arrow("reading a LeRobot data set", _INSTALL)
         info = checked_info(files)
-        return _Reader(modules, files, info, options)
+        return _LeRobotReader(modules, files, info, options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it."""
@@ -103,7 +103,7 @@ class LeRobotFormat(Format):
         )
 
 
-class _Writer:
+class _LeRobotWriter:
     def __init__(self, source: Source, options: LeRobotExport) -> None:
         if options.fps < 1 or options.file_mb < 1 or not options.task:
             raise ValueError(
@@ -644,7 +644,7 @@ def checked_info(given: GivenFiles) -> dict[str, Any]:
     return info
 
 
-class _Reader:
+class _LeRobotReader:
     """Reads a data set that LeRobot recorded.
 
     Args:

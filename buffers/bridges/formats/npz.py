@@ -72,20 +72,20 @@ class NpzFormat(Format):
     export_options: ClassVar[type[Any]] = NpzExport
     import_options: ClassVar[type[Any]] = NoOptions
 
-    def writer(self, source: Source, options: NpzExport) -> _Writer:
+    def writer(self, source: Source, options: NpzExport) -> _NpzWriter:
         """Get ready to write."""
-        return _Writer(source, options)
+        return _NpzWriter(source, options)
 
-    def reader(self, files: GivenFiles, options: NoOptions) -> _Reader:
+    def reader(self, files: GivenFiles, options: NoOptions) -> _NpzReader:
         """Open a folder."""
-        return _Reader(files)
+        return _NpzReader(files)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load the first episode."""
         return f'import numpy as np\nepisode = np.load("{path / "000000.npz"}")'
 
 
-class _Writer:
+class _NpzWriter:
     def __init__(self, source: Source, options: NpzExport) -> None:
         self._source = source
         self._options = options
@@ -129,7 +129,7 @@ class _Writer:
         }
 
 
-class _Reader:
+class _NpzReader:
     def __init__(self, given: GivenFiles) -> None:
         path = given.path
         if not path.is_dir():

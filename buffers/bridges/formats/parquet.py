@@ -101,7 +101,7 @@ class ParquetFormat(Format):
 
     def writer(self, source: Source, options: ParquetExport) -> Writer:
         """Get ready to write."""
-        return _Writer(source, options)
+        return _ParquetWriter(source, options)
 
     def reader(self, files: GivenFiles, options: ParquetImport) -> Reader:
         """Open a file, or a folder of files."""
@@ -118,7 +118,7 @@ class ParquetFormat(Format):
         )
 
 
-class _Writer:
+class _ParquetWriter:
     def __init__(self, source: Source, options: ParquetExport) -> None:
         if options.file_mb < 1 or not 1 <= options.level <= 22:
             raise ValueError(

@@ -261,7 +261,7 @@ class ForeignPixels:
             "reward": steps.rewards.astype(np.float64),
             OBSERVED.name: observed,
         }
-        return Episode(self.spec, number, 0, 0, end, joined(self.spec, columns, {}), {})
+        return Episode(self.spec, number, 0, 0, end, joined(self.spec, columns), {})
 
 
 def _picture(spec: Spec, whose: str, observation: str | None) -> Field:

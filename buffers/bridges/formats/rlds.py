@@ -89,12 +89,12 @@ class RldsFormat(Format):
     def writer(self, source: Source, options: RldsExport) -> Writer:
         """Get ready to write."""
         load_crc32c()
-        return _Writer(source, options)
+        return _RldsWriter(source, options)
 
     def reader(self, files: GivenFiles, options: RldsImport) -> Reader:
         """Open a folder."""
         load_crc32c()  # refuses now, rather than with the first record
-        return _Reader(files, dataset_info(files), options)
+        return _RldsReader(files, dataset_info(files), options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it."""
@@ -104,7 +104,7 @@ class RldsFormat(Format):
         )
 
 
-class _Writer:
+class _RldsWriter:
     def __init__(self, source: Source, options: RldsExport) -> None:
         if not options.name.isidentifier() or not options.name.isascii() or options.file_mb < 1:
             raise ValueError(
@@ -520,7 +520,7 @@ def dataset_info(given: GivenFiles) -> dict[str, Any]:
     return info
 
 
-class _Reader:
+class _RldsReader:
     """Reads a data set that somebody else wrote.
 
     Args:
@@ -619,7 +619,7 @@ class _Reader:
         }
         columns["reward"] = columns["reward"].astype(np.float64)
         spec = inferred_spec(columns, f"{self._path}: episode {number}")
-        return Episode(spec, number, 0, 0, end, joined(spec, columns, {}), {})
+        return Episode(spec, number, 0, 0, end, joined(spec, columns), {})
 
 
 def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list[Path], int]:

@@ -197,7 +197,7 @@ class _Rows:
                     f"rewards, got {rows.dtype} {rows.shape}; mend it, or leave that episode out"
                 )
         end = _end_of(columns, steps, where)
-        rows_ = joined(self.spec, named, {})
+        rows_ = joined(self.spec, named)
         return Episode(self.spec, number, 0, 0, end, rows_, _metadata(told))
 
 

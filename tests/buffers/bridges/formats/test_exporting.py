@@ -17,8 +17,8 @@ from stepwell.buffers.bridges import (
     import_episodes,
 )
 from stepwell.buffers.bridges.formats import npz
+from stepwell.buffers.bridges.formats.format import format_of
 from stepwell.buffers.bridges.formats.options import option_help
-from stepwell.buffers.bridges.formats.registry import format_of
 from support.exchanged_stores import assert_same, episodes_of, tagged_store
 
 
