@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from stepwell.buffers.curation.step_columns import inferred_spec, joined, split,
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room
 from stepwell.buffers.spec import Field, Layout, Spec
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["D3rlpyColumns", "D3rlpyExport", "D3rlpyFormat", "D3rlpyRows", "ForeignEpisodes"]
 
@@ -56,19 +55,18 @@ class D3rlpyFormat(Format):
     metadata; rewards are float32.
     """
 
-    name: ClassVar[str] = "d3rlpy"
-    about: ClassVar[str] = "a file that d3rlpy's ReplayBuffer.load reads, for offline learning"
-    install: ClassVar[str | None] = _INSTALL
-    kind: ClassVar[Kind] = "file"
-    export_options: ClassVar[type[Any]] = D3rlpyExport
-    import_options: ClassVar[type[Any]] = NoOptions
+    name = "d3rlpy"
+    about = "a file that d3rlpy's ReplayBuffer.load reads, for offline learning"
+    install = _INSTALL
+    kind = "file"
+    export_options = D3rlpyExport
 
     def writer(self, source: Source, options: D3rlpyExport) -> Writer:
         """Get ready to write."""
         return _D3rlpyWriter(source, options)
 
     def reader(self, files: GivenFiles, options: NoOptions) -> Reader:
-        """Open a file."""
+        """Open a data set."""
         return _D3rlpyReader(files)
 
     def loading(self, path: Path, out: str) -> str:

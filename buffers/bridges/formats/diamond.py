@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from stepwell.buffers.bridges.formats.pixels import (
 )
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["DiamondExport", "DiamondFormat"]
 
@@ -67,12 +66,11 @@ class DiamondFormat(Format):
     is a folder that has one called ``train`` and one called ``test`` in it.
     """
 
-    name: ClassVar[str] = "diamond"
-    about: ClassVar[str] = "what DIAMOND, the diffusion world model, loads as its data set"
-    install: ClassVar[str | None] = "'stepwell[torch]'"
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = DiamondExport
-    import_options: ClassVar[type[Any]] = PixelImport
+    name = "diamond"
+    about = "what DIAMOND, the diffusion world model, loads as its data set"
+    install = "'stepwell[torch]'"
+    export_options = DiamondExport
+    import_options = PixelImport
 
     def writer(self, source: Source, options: DiamondExport) -> PixelWriter:
         """Get ready to write."""

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from stepwell.buffers.curation.step_columns import inferred_spec
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec, kind_of
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
 
@@ -81,19 +80,17 @@ class DreamerV3Format(Format):
     the last observation of an episode has a row, too. Each stream is a chain of files.
     """
 
-    name: ClassVar[str] = "dreamerv3"
-    about: ClassVar[str] = "what DreamerV3 loads as its replay; needs nothing but numpy"
-    install: ClassVar[str | None] = None
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = DreamerV3Export
-    import_options: ClassVar[type[Any]] = DreamerV3Import
+    name = "dreamerv3"
+    about = "what DreamerV3 loads as its replay; needs nothing but numpy"
+    export_options = DreamerV3Export
+    import_options = DreamerV3Import
 
     def writer(self, source: Source, options: DreamerV3Export) -> _DreamerV3Writer:
         """Get ready to write."""
         return _DreamerV3Writer(source, options)
 
     def reader(self, files: GivenFiles, options: DreamerV3Import) -> Reader:
-        """Open a folder of chunks."""
+        """Open a data set."""
         if not files.path.is_dir():
             raise FileNotFoundError(
                 f"{files.path}: expected a folder of DreamerV3's, got no folder"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
+from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec
@@ -126,15 +127,15 @@ class Format(Protocol):
     """What it is called in `export_episodes` and after ``--to``."""
     about: ClassVar[str]
     """One line: whose format it is, and what it is for."""
-    install: ClassVar[str | None]
+    install: ClassVar[str | None] = None
     """What ``pip install`` is to be given where more than Stepwell is needed, such as
     ``'stepwell[minari]'`` with its quotes."""
-    kind: ClassVar[Kind]
+    kind: ClassVar[Kind] = "folder"
     """What a data set is: a folder or a file."""
     export_options: ClassVar[type[Any]]
     """A frozen dataclass of options for writing, all with defaults; the class's docstring, with
     Google's ``Args:``, is what users read about them."""
-    import_options: ClassVar[type[Any]]
+    import_options: ClassVar[type[Any]] = NoOptions
     """The same for reading."""
 
     def place(self, out: str, options: Any) -> Path:

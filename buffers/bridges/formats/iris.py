@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from stepwell.buffers.bridges.formats.pixels import (
 )
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["IrisExport", "IrisFormat"]
 
@@ -66,12 +65,11 @@ class IrisFormat(Format):
     same folder in it, so that its folder is what to import.
     """
 
-    name: ClassVar[str] = "iris"
-    about: ClassVar[str] = "what IRIS, the world model of transformers, loads as its data set"
-    install: ClassVar[str | None] = "'stepwell[torch]'"
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = IrisExport
-    import_options: ClassVar[type[Any]] = PixelImport
+    name = "iris"
+    about = "what IRIS, the world model of transformers, loads as its data set"
+    install = "'stepwell[torch]'"
+    export_options = IrisExport
+    import_options = PixelImport
 
     def writer(self, source: Source, options: IrisExport) -> PixelWriter:
         """Get ready to write."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from stepwell.buffers.curation.step_columns import split
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = [
     "EpisodeIndex",
@@ -78,25 +77,24 @@ class LeRobotFormat(Format):
     for an episode's final observation.
     """
 
-    name: ClassVar[str] = "lerobot"
-    about: ClassVar[str] = "LeRobot's data sets v3.0, with pictures as PNG; needs no LeRobot"
-    install: ClassVar[str | None] = _INSTALL
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = LeRobotExport
-    import_options: ClassVar[type[Any]] = LeRobotImport
+    name = "lerobot"
+    about = "LeRobot's data sets v3.0, with pictures as PNG; needs no LeRobot"
+    install = _INSTALL
+    export_options = LeRobotExport
+    import_options = LeRobotImport
 
     def writer(self, source: Source, options: LeRobotExport) -> Writer:
         """Get ready to write."""
         return _LeRobotWriter(source, options)
 
     def reader(self, files: GivenFiles, options: LeRobotImport) -> Reader:
-        """Open a folder."""
+        """Open a data set."""
         modules = load_arrow("reading a LeRobot data set", _INSTALL)
         info = checked_info(files)
         return _LeRobotReader(modules, files, info, options)
 
     def loading(self, path: Path, out: str) -> str:
-        """The lines that load it."""
+        """Give the lines of Python that load it."""
         return (
             "from lerobot.datasets.lerobot_dataset import LeRobotDataset\n"
             f'frames = LeRobotDataset("stepwell/{path.name}", root="{path}")'

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from stepwell.buffers.curation.step_columns import (
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room, parse_object
 from stepwell.buffers.spec import FieldKind, Spec, kind_of
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["NpzExport", "NpzFormat"]
 
@@ -65,19 +64,16 @@ class NpzFormat(Format):
     same store again, bit for bit. Without it the files are read on their own.
     """
 
-    name: ClassVar[str] = "npz"
-    about: ClassVar[str] = "a file of numpy arrays for each episode; needs nothing but numpy"
-    install: ClassVar[str | None] = None
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = NpzExport
-    import_options: ClassVar[type[Any]] = NoOptions
+    name = "npz"
+    about = "a file of numpy arrays for each episode; needs nothing but numpy"
+    export_options = NpzExport
 
     def writer(self, source: Source, options: NpzExport) -> _NpzWriter:
         """Get ready to write."""
         return _NpzWriter(source, options)
 
     def reader(self, files: GivenFiles, options: NoOptions) -> _NpzReader:
-        """Open a folder."""
+        """Open a data set."""
         return _NpzReader(files)
 
     def loading(self, path: Path, out: str) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from stepwell.buffers.curation.step_columns import inferred_spec, split, stacks_
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Field, Spec, kind_of
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["ForeignTables", "ParquetExport", "ParquetFormat", "ParquetImport"]
 
@@ -92,19 +91,18 @@ class ParquetFormat(Format):
     ``final/observation``, beside ``steps``, ``return``, how the episode ended, and its metadata.
     """
 
-    name: ClassVar[str] = "parquet"
-    about: ClassVar[str] = "tables of steps and episodes for HuggingFace datasets, pandas, DuckDB"
-    install: ClassVar[str | None] = _INSTALL
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = ParquetExport
-    import_options: ClassVar[type[Any]] = ParquetImport
+    name = "parquet"
+    about = "tables of steps and episodes for HuggingFace datasets, pandas, DuckDB"
+    install = _INSTALL
+    export_options = ParquetExport
+    import_options = ParquetImport
 
     def writer(self, source: Source, options: ParquetExport) -> Writer:
         """Get ready to write."""
         return _ParquetWriter(source, options)
 
     def reader(self, files: GivenFiles, options: ParquetImport) -> Reader:
-        """Open a file, or a folder of files."""
+        """Open a data set."""
         modules = load_arrow("reading Parquet files", _INSTALL)
         if not files.path.exists():
             raise FileNotFoundError(f"{files.path}: expected Parquet files there, got nothing")

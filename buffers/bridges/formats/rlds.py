@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from stepwell.buffers.curation.step_columns import inferred_spec, joined
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles, Room
 from stepwell.buffers.spec import Field, Spec, kind_of
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = [
     "Feature",
@@ -79,12 +78,11 @@ class RldsFormat(Format):
     ``episode_metadata`` tells the stream, how the episode ended, and its metadata as JSON.
     """
 
-    name: ClassVar[str] = "rlds"
-    about: ClassVar[str] = "RLDS episodes of steps as TFDS reads them; needs no TensorFlow"
-    install: ClassVar[str | None] = "'stepwell[rlds]'"
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = RldsExport
-    import_options: ClassVar[type[Any]] = RldsImport
+    name = "rlds"
+    about = "RLDS episodes of steps as TFDS reads them; needs no TensorFlow"
+    install = "'stepwell[rlds]'"
+    export_options = RldsExport
+    import_options = RldsImport
 
     def writer(self, source: Source, options: RldsExport) -> Writer:
         """Get ready to write."""
@@ -92,12 +90,12 @@ class RldsFormat(Format):
         return _RldsWriter(source, options)
 
     def reader(self, files: GivenFiles, options: RldsImport) -> Reader:
-        """Open a folder."""
+        """Open a data set."""
         load_crc32c()  # refuses now, rather than with the first record
         return _RldsReader(files, dataset_info(files), options)
 
     def loading(self, path: Path, out: str) -> str:
-        """The lines that load it."""
+        """Give the lines of Python that load it."""
         return (
             "import tensorflow_datasets as tfds\n"
             f'episodes = tfds.builder_from_directory("{path}").as_dataset(split="{_SPLIT}")'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
 
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.minari.names import (
@@ -17,7 +16,6 @@ from stepwell.buffers.bridges.formats.minari.names import (
 from stepwell.buffers.bridges.formats.minari.reader import MinariReader
 from stepwell.buffers.bridges.formats.minari.writer import MinariWriter
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["MinariFormat"]
 
@@ -30,12 +28,11 @@ class MinariFormat(Format):
     step, as Minari's own DataCollector does it.
     """
 
-    name: ClassVar[str] = "minari"
-    about: ClassVar[str] = "a data set that minari.load_dataset finds by its id; frames exact"
-    install: ClassVar[str | None] = "'stepwell[minari]'"
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = MinariExport
-    import_options: ClassVar[type[Any]] = MinariImport
+    name = "minari"
+    about = "a data set that minari.load_dataset finds by its id; frames exact"
+    install = "'stepwell[minari]'"
+    export_options = MinariExport
+    import_options = MinariImport
 
     def place(self, out: str, options: MinariExport | MinariImport) -> Path:
         """The data set's folder: below the root, or a path as it is."""
