@@ -263,5 +263,5 @@ def _shape_text(columns: _Columns, name: str) -> str:
 
 
 def _has_bits(row: np.ndarray) -> bool:
-    """Whether any bit is set: -0.0 is kept, too."""
+    """True if any bit is set: -0.0 is kept, too."""
     return any(np.ascontiguousarray(row).tobytes())

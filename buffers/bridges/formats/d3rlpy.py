@@ -158,7 +158,7 @@ class D3rlpyRows:
         )
 
     def notes(self) -> list[str]:
-        """What the user should know of the observations."""
+        """Notes about the observations, a clause each."""
         found: list[str] = []
         for field in self.parts:
             if field.stack > 1 and not self._stack:
@@ -179,7 +179,7 @@ class D3rlpyRows:
         return found
 
     def _is_image(self, field: Field) -> bool:
-        """Whether its channels stand last, and are moved."""
+        """True if its channels are last, and are moved."""
         shape = field.shape
         is_image = len(shape) == 3 and shape[2] in _CHANNELS and shape[0] not in _CHANNELS
         return self._channels_first and is_image and field.dtype == "uint8"
@@ -226,7 +226,7 @@ class ForeignEpisodes:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the rows do not tell."""
+        """Facts that the rows do not hold, a clause each."""
         found = ["streams and metadata are not told: all episodes are of stream 0"]
         if self._terminated:
             found.append(
@@ -294,7 +294,7 @@ class ForeignEpisodes:
             raise ValueError(
                 f"{self._where}: expected observations, actions [N, A] and rewards [N, 1] of "
                 f"episode {number}, got {[part.shape for part in parts]}, {action.shape} and "
-                f"{reward.shape}; mend it"
+                f"{reward.shape}; fix it"
             )
         if action.dtype.kind in "iu" and action.shape[1] == 1:
             action = action[:, 0]
@@ -412,7 +412,7 @@ class _D3rlpyReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What d3rlpy's columns do not tell."""
+        """Facts that d3rlpy's columns do not hold, a clause each."""
         return self._rows.notes
 
     def close(self) -> None:

@@ -94,7 +94,7 @@ class DiamondFormat(Format):
 
 
 def episode_file(folder: Path, number: int) -> Path:
-    """Where DIAMOND keeps an episode.
+    """The path at which DIAMOND keeps an episode.
 
     Example:
         >>> episode_file(Path("train"), 1234).as_posix()
@@ -180,7 +180,7 @@ class _DiamondFiles:
                 )
 
     def counted(self) -> int | None:
-        """How many episodes ``info.pt`` tells of; None where it cannot be read without unpickling.
+        """The number of episodes in ``info.pt``; None where it cannot be read without unpickling.
 
         Raises:
             ValueError: It is none.
@@ -235,7 +235,7 @@ class _DiamondFiles:
         ):
             raise ValueError(
                 f"{file}: expected {_FINAL!r} of bytes that were scaled to -1 to 1, got others; "
-                f"mend or remove it"
+                f"fix or remove it"
             )
         picture: np.ndarray = whole.to(self._torch.uint8).numpy()[None]
         return picture

@@ -285,7 +285,7 @@ def _observed(field: Field, wanted: str | None, channels: Channels | None) -> _K
 
 
 def base62(uuid: bytes) -> str:
-    """How a name tells the 16 bytes of a chunk.
+    """The form that the 16 bytes of a chunk's id have in its name.
 
     Example:
         >>> base62(_NO_CHUNK), base62(bytes(15) + bytes([63]))
@@ -302,7 +302,7 @@ def base62(uuid: bytes) -> str:
 
 
 def from_base62(text: str) -> bytes:
-    """The 16 bytes that a name tells.
+    """The 16 bytes of an id in a name.
 
     Raises:
         ValueError: They are no 16 bytes.
@@ -334,7 +334,7 @@ class _Chunk:
 
     @classmethod
     def named(cls, file: Path) -> _Chunk:
-        """What a file's name tells.
+        """The chunk that a file's name describes.
 
         Raises:
             ValueError: It is no chunk's name.
@@ -533,7 +533,7 @@ class _DreamerV3Reader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be told."""
+        """Facts that the chunks do not hold, a clause each."""
         found = ["metadata are not told; each chain of chunks is a stream of its own"]
         if self._terminal:
             found.append(
@@ -612,7 +612,7 @@ class _DreamerV3Reader:
         return Episode(self.spec, number, stream, 0, end, ordered, {})
 
     def _field_names(self, keys: Sequence[str]) -> dict[str, str]:
-        """What the arrays are called here."""
+        """Field names by array name."""
         names = {"reward": "reward"}
         for key in self._actions:
             names[key] = "action" if len(self._actions) == 1 else f"action/{key}"

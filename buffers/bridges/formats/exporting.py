@@ -22,7 +22,7 @@ __all__ = ["ExportReport", "export_episodes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """What an export did, has done so far, or would do.
+    """The result of an export, so far or planned.
 
     Args:
         format: Name of the format.
@@ -187,7 +187,7 @@ def _naming(target: Path) -> Generator[None]:
 def _chosen(
     replay: SequenceReplayBuffer, keep: Callable[[StoredEpisode], bool] | None
 ) -> tuple[frozenset[tuple[int, int]], Source]:
-    """Which episodes, by id and first row, and what a writer is told of them.
+    """The chosen episodes, by id and first row, and the writer's source.
 
     Raises:
         ValueError: There is none.

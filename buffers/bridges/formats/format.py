@@ -1,4 +1,4 @@
-"""What a data set format is: a writer of episodes, a reader of them, and words about both."""
+"""The protocol of a data set format, a writer and a reader of episodes, and all formats by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORMATS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What an export is told before it sees an episode.
+    """The store that is exported, as a writer sees it before the first episode.
 
     Args:
         spec: The fields of every row.
@@ -52,7 +52,7 @@ class Writer(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the new data set's user should know, a clause each; there may be more at the end."""
+        """Notes for the user of the data set, a clause each; there may be more at the end."""
         ...
 
     def begin(self, path: Path) -> None:
@@ -89,22 +89,22 @@ class Reader(Protocol):
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
-        """Facts about the runs that gathered it, where Stepwell wrote it; else empty."""
+        """Facts about the runs that recorded it; empty if they are unknown."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be told, or is not exact, a clause each; there may be more at the end."""
+        """Facts that the data set does not hold, or not exactly; there may be more at the end."""
         ...
 
     @property
     def episodes(self) -> int | None:
-        """How many there are, where that can be told before they are read."""
+        """The number of episodes, if it is known before they are read."""
         ...
 
     @property
     def steps(self) -> int | None:
-        """Their env steps, where that can be told before they are read."""
+        """Their env steps, if they are known before they are read."""
         ...
 
     def __iter__(self) -> Iterator[Episode]:
@@ -124,14 +124,14 @@ class Format(Protocol):
     """A data set format. Making one imports nothing."""
 
     name: ClassVar[str]
-    """What it is called in `export_episodes` and after ``--to``."""
+    """Its name in `export_episodes` and after ``--to``."""
     about: ClassVar[str]
     """One line: whose format it is, and what it is for."""
     install: ClassVar[str | None] = None
-    """What ``pip install`` is to be given where more than Stepwell is needed, such as
+    """The argument of ``pip install``, if more than Stepwell is needed, such as
     ``'stepwell[minari]'`` with its quotes."""
     kind: ClassVar[Kind] = "folder"
-    """What a data set is: a folder or a file."""
+    """A data set is a folder, or a file."""
     export_options: ClassVar[type[Any]]
     """A frozen dataclass of options for writing, all with defaults; the class's docstring, with
     Google's ``Args:``, is what users read about them."""
@@ -139,7 +139,7 @@ class Format(Protocol):
     """The same for reading."""
 
     def place(self, out: str, options: Any) -> Path:
-        """The path at which a data set of that name lies: that itself, unless told otherwise.
+        """The path at which a data set of that name lies: the name itself, by default.
 
         Raises:
             ValueError: It is no name for one.
@@ -158,8 +158,8 @@ class Format(Protocol):
     def reader(self, files: GivenFiles, options: Any) -> Reader:
         """Open what is at the files' path, as `place` gives it.
 
-        Whoever made it may have made it to do harm: only what the files let through is opened, and
-        memory is taken after its size was told.
+        The data set may be hostile: only what ``files`` allows is opened, and memory is allocated
+        after its size was checked.
 
         Raises:
             FileNotFoundError: Nothing is there.

@@ -28,7 +28,7 @@ _OWN: Final = Path(__file__).parents[2]  # the folder "buffers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What an import did, has done so far, or would do.
+    """The result of an import, so far or planned.
 
     Args:
         format: Name of the format.
@@ -270,7 +270,7 @@ def _refusing(format_: str, place: Path) -> Generator[None]:
 
 
 def _is_meant(error: Exception) -> bool:
-    """Whether the innermost line is a ``raise`` of Stepwell's own."""
+    """True if the innermost line is a ``raise`` of Stepwell's own."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
 

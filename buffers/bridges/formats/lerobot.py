@@ -129,7 +129,7 @@ class _LeRobotWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What LeRobot's user should know."""
+        """Notes for the user of the data set, a clause each."""
         stacked = [field for field in self._source.spec.fields if field.stack > 1]
         rounded = ["next.reward is float32; float64 rewards are rounded"]
         return (
@@ -205,7 +205,7 @@ _COUNTS: Final = ("frame_index", "episode_index", "index", "task_index")
 
 
 class Place:
-    """Where an episode begins in a data set.
+    """The place at which an episode begins in a data set.
 
     Args:
         episode: Its number.
@@ -253,7 +253,7 @@ class FrameTable:
         return {column.name for column in self.columns if column.kind == "png"}
 
     def features(self) -> dict[str, dict[str, Any]]:
-        """What ``meta/info.json`` says of them."""
+        """Their descriptions for ``meta/info.json``."""
         return {column.name: _feature(column) for column in self.columns}
 
     def rows(self, episode: Episode, place: Place) -> dict[str, np.ndarray]:
@@ -468,7 +468,7 @@ def write_tasks(modules: tuple[Any, Any], folder: Path, tasks: list[str]) -> Non
 def info_text(
     features: dict[str, dict[str, Any]], *, fps: int, file_mb: int, episodes: int, frames: int
 ) -> str:
-    """What ``meta/info.json`` says."""
+    """The text of ``meta/info.json``."""
     info = {
         "codebase_version": VERSION,
         "robot_type": None,
@@ -605,7 +605,7 @@ _OPTIONAL: Final = ("next_observation", "reward", "terminated", "truncated")
 
 
 def checked_info(given: GivenFiles) -> dict[str, Any]:
-    """What ``meta/info.json`` says.
+    """Read and check ``meta/info.json``.
 
     The files lie where LeRobot puts them: paths that it tells are not followed.
 
@@ -697,7 +697,7 @@ class _LeRobotReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be told, a clause each."""
+        """Facts that the data set does not hold, a clause each."""
         return (*self._told, *self._tables.notes)
 
     def __iter__(self) -> Iterator[Episode]:

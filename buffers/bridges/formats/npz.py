@@ -380,5 +380,5 @@ def _exact_episode(
 
 
 def _is_count(value: object) -> bool:
-    """Whether it is a whole number of 0 or more that 64 bits can hold."""
+    """True if it is a whole number of 0 or more that 64 bits can hold."""
     return type(value) is int and 0 <= value < _LARGEST

@@ -53,7 +53,7 @@ def parse_options(options: type[Any], given: Mapping[str, object], whose: str) -
 
 
 class OptionHelp(NamedTuple):
-    """What a user reads about an option.
+    """The help for an option.
 
     Args:
         values: What it may be.
@@ -118,7 +118,7 @@ def _converted(value: object, hint: Any, what: str) -> object:
 
 
 def _read(value: object) -> Any:
-    """What text says, as JSON; other values as they are."""
+    """The JSON value of a text; other values as they are."""
     if not isinstance(value, str):
         return value
     try:

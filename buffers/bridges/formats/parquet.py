@@ -386,7 +386,7 @@ class ForeignTables:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be told, a clause each."""
+        """Facts that the data set does not hold, a clause each."""
         lossy = ["pictures are JPEG, which is not what the env gave"] if self._is_lossy else []
         return (*self._told, *lossy, *self._steps.notes.texts())
 
@@ -568,7 +568,7 @@ class _Finals:
 
 
 def _labels(values: list[object], column: str, where: str) -> np.ndarray:
-    """What tells episodes apart, [T].
+    """The labels of episodes, [T].
 
     Raises:
         ValueError: It is neither numbers nor short texts.
@@ -638,7 +638,7 @@ _EXACT: Final = 2**53
 
 @dataclass(slots=True)
 class StepNotes:
-    """What was met on the way.
+    """Counts of what episodes lacked.
 
     Args:
         repeated: Terminated episodes whose last observation stands for the final one.

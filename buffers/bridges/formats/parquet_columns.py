@@ -25,7 +25,7 @@ from stepwell.buffers.spec import Field
 __all__ = ["Column", "Images", "array_rows", "listed", "load_arrow", "schema_of", "text_column"]
 
 Images = Literal["png", "array", "raw"]
-"""How pictures are held: PNG files in the struct that HuggingFace calls Image, nested lists of
+"""The form of pictures: PNG files in the struct that HuggingFace calls Image, nested lists of
 numbers, or the bytes of the array."""
 
 _MAX_DIMS: Final = 5  # of HuggingFace's arrays
@@ -117,7 +117,7 @@ class Column:
         return found
 
     def feature(self) -> dict[str, Any]:
-        """What HuggingFace's `datasets` is told, so that it gives rows of the right shape."""
+        """The description for HuggingFace's `datasets`, which gives rows of that shape."""
         if self.kind == "png":
             return {"_type": "Image"}
         dtype = {"raw": "binary", "text": "string"}.get(self.kind, self.dtype)

@@ -207,12 +207,12 @@ def _check_groups(metadata: Any, room: Room) -> None:
 
 
 def _chunks(group: Any) -> list[Any]:
-    """What is told of the columns of a group of rows."""
+    """The metadata of the columns of a row group."""
     return [group.column(place) for place in range(group.num_columns)]
 
 
 def _is_coded(chunk: Any) -> bool:
-    """Whether a value may take fewer bytes in the file than it has."""
+    """True if a value may take fewer bytes in the file than it has."""
     return not set(chunk.encodings) <= {"PLAIN", "RLE", "BIT_PACKED"}
 
 

@@ -68,8 +68,8 @@ class PixelSteps(NamedTuple):
         observations: uint8 [T, C, H, W].
         actions: int64 [T].
         rewards: float32 [T].
-        final: uint8 [1, C, H, W]: what came with the last step; none, [0, C, H, W], where nobody
-            knows.
+        final: uint8 [1, C, H, W]: what came with the last step; none, [0, C, H, W], if it is
+            unknown.
     """
 
     observations: np.ndarray
@@ -89,7 +89,7 @@ def frame_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def channels_of(shape: tuple[int, ...], wanted: Channels | None = None) -> Channels | None:
-    """Where a picture's channels are; None where it is none, or has no axis for them.
+    """The place of a picture's channels; None if it is no picture, or has no axis for them.
 
     Args:
         shape: Shape of a frame.
@@ -127,7 +127,7 @@ def to_channels_first(frames: np.ndarray, channels: Channels | None) -> np.ndarr
 def from_channels_first(
     frames: np.ndarray, channels: Channels | None, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """What `to_channels_first` was given.
+    """The frames that `to_channels_first` was given.
 
     Args:
         frames: [T, C, H, W].
@@ -291,7 +291,7 @@ def _picture(spec: Spec, whose: str, observation: str | None) -> Field:
 
 
 def _checked_channels(field: Field, whose: str, wanted: Channels | None) -> Channels | None:
-    """Where the channels are.
+    """The place of the channels.
 
     Raises:
         ValueError: Nobody can tell.
@@ -324,11 +324,11 @@ def _button(spec: Spec, whose: str) -> Field:
 
 
 class PixelSink(Protocol):
-    """Where the steps of episodes are written to."""
+    """Writes the steps of episodes to files."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the new data set's user should know, a clause each."""
+        """Notes for the user of the data set, a clause each."""
         ...
 
     def begin(self, path: Path) -> None:
@@ -381,7 +381,7 @@ class PixelWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the new data set's user should know, a clause each."""
+        """Notes for the user of the data set, a clause each."""
         found = [*self._sink.notes, *self._columns.notes(self._usual)]
         if self._stepless:
             found.append(f"{self._stepless:,} episodes without a step are left out")
@@ -473,7 +473,7 @@ def load_tensors(torch: Any, given: GivenFiles, file: Path) -> dict[Any, Any]:
     except Exception as error:  # pickle's, zipfile's, torch's: they have no closer class in common
         raise ValueError(
             f"{file}: expected a dict of tensors as torch.save writes it, got another file, one "
-            f"with objects in it, or a damaged one ({type(error).__name__}); mend or remove it"
+            f"with objects in it, or a damaged one ({type(error).__name__}); fix or remove it"
         ) from error
     if not isinstance(found, dict):
         raise ValueError(f"{file}: expected a dict of tensors, got a {type(found).__name__}")
@@ -508,14 +508,14 @@ def _check_archive(given: GivenFiles, file: Path) -> None:
     except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error) as error:
         raise ValueError(
             f"{file}: expected a dict of tensors as torch.save writes it, got another file, or a "
-            f"damaged one ({error}); mend or remove it"
+            f"damaged one ({error}); fix or remove it"
         ) from error
     given.room(file).take(sum(record.file_size for record in records))
     pickles = [r for r in records if r.filename.endswith("data.pkl")]
     if any(record.file_size > _PICKLE_BYTES for record in pickles):
         raise ValueError(
             f"{file}: expected tensors, got {pickles[0].file_size >> 20:,} MiB of plain values; "
-            f"mend or remove it"
+            f"fix or remove it"
         )
 
 
@@ -540,14 +540,14 @@ def arrays_of(
         tensor: Any = found.get(name)
         if tensor is None or not isinstance(tensor, torch.Tensor):
             got = "none" if tensor is None else f"a {type(tensor).__name__}"
-            raise ValueError(f"{file}: expected a tensor {name!r}, got {got}; mend or remove it")
+            raise ValueError(f"{file}: expected a tensor {name!r}, got {got}; fix or remove it")
         shape, kind = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         is_good = len(shape) == 4 if not arrays else shape == (steps,)
         is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
         if not is_plain or tensor.nbytes > tensor.untyped_storage().nbytes():  # one for many
             raise ValueError(
                 f"{file}: expected {name!r} with all its numbers, got a tensor that has fewer; "
-                f"mend or remove it"
+                f"fix or remove it"
             )
         if not is_good or kind != dtype:
             expected = "[T, C, H, W]" if not arrays else f"({steps},)"
@@ -563,7 +563,7 @@ def arrays_of(
 
 
 def ended_by(flags: np.ndarray, name: str, file: Path) -> bool:
-    """Whether the last step has a flag.
+    """True if the last step has a flag.
 
     Raises:
         ValueError: Another one has it.
@@ -577,7 +577,7 @@ def ended_by(flags: np.ndarray, name: str, file: Path) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Whether a file is called by the number of an episode, as these formats write it.
+    """True if a file's name is the number of an episode, as these formats write it.
 
     Example:
         >>> is_number("17"), is_number("017"), is_number("\u0663")
@@ -601,5 +601,5 @@ def check_gapless(numbers: Sequence[int], where: Path, *, first: int) -> None:
         if expected != number:
             raise ValueError(
                 f"{where}: expected episodes {first} to {numbers[-1]}, got none with the number "
-                f"{expected}; put its file back, or number those behind it anew"
+                f"{expected}; put its file back, or renumber the later ones"
             )

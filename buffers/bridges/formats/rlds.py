@@ -119,7 +119,7 @@ class _RldsWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What an RLDS user should know."""
+        """Notes for the user of the data set, a clause each."""
         stacked = [f for f in self._source.spec.fields if f.stack > 1 and not self._options.stack]
         return (
             "the last step of an episode holds the final observation; its action, reward and "
@@ -188,7 +188,7 @@ class _RldsWriter:
 
 
 Encoding = Literal["none", "bytes", "zlib", "png", "text"]
-"""How a tensor stands in an Example: as numbers, its bytes, compressed bytes, or a picture."""
+"""The encoding of a tensor in an Example: as numbers, its bytes, compressed bytes, or a picture."""
 
 _PACKAGE: Final = "tensorflow_datasets.core.features"
 _DICT: Final = f"{_PACKAGE}.features_dict.FeaturesDict"
@@ -203,7 +203,7 @@ _DTYPES: Final = (
     *("float16", "float32", "float64"),
 )
 _RAW_KINDS: Final = ("uint32", "uint64")
-"""What TensorFlow does not decode from bytes."""
+"""Dtypes that TensorFlow does not decode from bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class Feature:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """What ``features.json`` says of it."""
+        """Its description in ``features.json``."""
         if self.encoding == "text":
             return {"pythonClassName": _TEXT, "text": {}}
         sizes = [str(-1 if size is None else size) for size in self.shape]
@@ -339,7 +339,7 @@ class Feature:
 
 
 def features_json(features: Iterable[Feature]) -> dict[str, Any]:
-    """What ``features.json`` says, of features whose paths begin with ``steps`` or do not.
+    """The content of ``features.json``, for features whose paths begin with ``steps`` or do not.
 
     Raises:
         ValueError: One lies within another.
@@ -487,7 +487,7 @@ class _EpisodeFeatures:
 
 
 def dataset_info(given: GivenFiles) -> dict[str, Any]:
-    """What ``dataset_info.json`` says, and ``features.json`` under "features".
+    """Read ``dataset_info.json``, and ``features.json`` under "features".
 
     Raises:
         FileNotFoundError: There is no folder.
@@ -563,7 +563,7 @@ class _RldsReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be told, a clause each."""
+        """Facts that the data set does not hold, a clause each."""
         lossy = [name for name, feature in self._features.items() if feature.is_lossy]
         told = [f"{', '.join(lossy)}: JPEG, which is not what the env gave"] if lossy else []
         unread = [f"not read: {', '.join(self._unread)}"] if self._unread else []

@@ -116,7 +116,7 @@ def source_of(source: str, root: str | None) -> Path:
 
 
 def dataset_id(place: Path, root: str | None) -> str:
-    """What Minari calls the data set in a folder: its path from the root.
+    """Minari's id of the data set in a folder: its path from the root.
 
     Example:
         >>> dataset_id(Path("/data/atari/random-v0"), "/data")

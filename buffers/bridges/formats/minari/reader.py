@@ -110,13 +110,13 @@ def _storage_of(data: Path) -> Any:
 
 _LOSSY: Final = (
     "LOSSY: the images of this data set were stored as JPEG, so that they are not those which the "
-    "env showed; record anew with jpeg_encoding=False if that matters"
+    "env showed; record again with jpeg_encoding=False if that matters"
 )
 _NOT_METADATA: Final = ("id", "total_steps")
 
 
 class _Column(NamedTuple):
-    """How all episodes have an info: dtype, shape of a row, and a row for the reset or none."""
+    """The form of an info: dtype, shape of a row, and if there is a row for the reset."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -194,7 +194,7 @@ class _Rows:
             if rows.shape != expected or rows.dtype != field.numpy_dtype:
                 raise ValueError(
                     f"{where}: expected {field.name} as {field.dtype} {expected} beside {steps:,} "
-                    f"rewards, got {rows.dtype} {rows.shape}; mend it, or leave that episode out"
+                    f"rewards, got {rows.dtype} {rows.shape}; fix it, or leave that episode out"
                 )
         end = _end_of(columns, steps, where)
         rows_ = joined(self.spec, named)
@@ -215,7 +215,7 @@ def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str,
         try:
             named |= {name: np.asarray(rows) for name, rows in flatten(layout, columns[tree])}
         except ValueError as error:
-            raise ValueError(f"{where}: {tree}: {error}; mend it") from error
+            raise ValueError(f"{where}: {tree}: {error}; fix it") from error
     return named
 
 
@@ -239,7 +239,7 @@ def _as_they_are(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]
 
 
 def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
-    """How an episode ends.
+    """The end of an episode.
 
     Raises:
         ValueError: It ends in its middle.
@@ -296,7 +296,7 @@ def _info_columns(first: Mapping[str, Any]) -> dict[str, _Column]:
 
 
 def _kept_everywhere(found: dict[str, _Column], storage: Any, data: Path) -> dict[str, _Column]:
-    """Those that all episodes have alike, by what the files say without reading their rows."""
+    """The infos that all episodes have in one form, by the files' metadata alone."""
     first: dict[str, object] | None = None
     for now in _kinds(storage, data) if found else ():
         first = now if first is None else first
@@ -330,7 +330,7 @@ def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
 
 
 def _schema(arrow: Any, storage: Any, data: Path, number: int) -> Any:
-    """What an episode's files say about their columns."""
+    """The schema of an episode's files."""
     passed_over = ["_", ".", "metadata.json"]
     found = arrow.dataset(
         str(data / str(number)), format=storage.FORMAT, ignore_prefixes=passed_over
@@ -353,7 +353,7 @@ def _left_out(first: Mapping[str, Any], kept: Mapping[str, _Column]) -> list[str
 
 
 def _image_places(storage: Any) -> list[tuple[str, ...]]:
-    """Where Minari would store JPEG: the path of keys of each leaf that it takes for an image."""
+    """The leaves that Minari would store as JPEG, each as its path of keys."""
     found = load_library("minari.dataset.minari_storage", "format minari", install=INSTALL)
     trees = {"observations": storage.observation_space, "actions": storage.action_space}
 
@@ -371,7 +371,7 @@ def _image_places(storage: Any) -> list[tuple[str, ...]]:
 
 
 def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
-    """Whether an image leaf of the first episode is bytes of JPEG, rather than an array.
+    """True if an image leaf of the first episode is bytes of JPEG, rather than an array.
 
     Minari 0.5.2 and older wrote arrays, and its metadata does not tell.
     """
@@ -440,7 +440,7 @@ class _GivenData:
                     pass
 
     def metadata(self, number: int) -> dict[str, Any]:
-        """What ``metadata.json`` of an episode says, of the formats that have one."""
+        """``metadata.json`` of an episode, in the formats that have one."""
         return self._given.read_json(self._data / str(number) / "metadata.json")
 
     def check(self, number: int) -> None:

@@ -67,7 +67,7 @@ class MinariWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the data set's user should know."""
+        """Notes for the user of the data set, a clause each."""
         found = [self._space_note(), *self._stack_notes()]
         if self._cuts:
             found.append(
@@ -139,7 +139,7 @@ class MinariWriter:
         )
 
     def _metadata(self, id_: str, megabytes: float) -> dict[str, object]:
-        """What stands in ``metadata.json``; Minari knows the keys."""
+        """The values of ``metadata.json``, under Minari's keys."""
         options, known = self._options, self._known
         observation = self._spaces.observation(None if known is None else known.observation)
         action = self._spaces.action(None if known is None else known.action)
@@ -211,7 +211,7 @@ def _check_fields(spec: Spec, is_hdf5: bool) -> None:
 
 
 def _why_not(field: Field) -> str:
-    """What keeps a field out; empty where nothing does."""
+    """The reason why a field cannot be written; empty if it can."""
     if field.numpy_dtype.kind not in "biuf":
         return f"expected whole numbers, floats or bool, got {field.dtype}; leave it out"
     if field.name.startswith("info/extra/"):
@@ -226,7 +226,7 @@ def _why_not_arrow(field: Field, spec: Spec) -> str:
 def _why_not_hdf5(field: Field, spec: Spec) -> str:
     if field.kind in ("info", "extra"):
         if any(other.name.startswith(f"{field.name}/") for other in spec.fields):
-            return "HDF5 cannot hold it beside fields below it: choose data_format=arrow"
+            return "HDF5 cannot hold it together with fields below it: choose data_format=arrow"
         return ""
     keys = [*_keys(spec.observation), *_keys(spec.action)]
     strange = [key for key in keys if "/" in key or key in ("", ".")]
@@ -443,7 +443,7 @@ def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
 
 
 def _is_too_much(value: object) -> bool:
-    """Whether it is a text that HDF5 cannot hold as an attribute."""
+    """True if it is a text that HDF5 cannot hold as an attribute."""
     return isinstance(value, str) and (len(value) > _ATTRIBUTE_TEXT or "\0" in value)
 
 
@@ -454,7 +454,7 @@ _WIDEST: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class _KnownEnv:
-    """What is known of the env whose rows are stored.
+    """The known facts about the env whose rows are stored.
 
     Args:
         observation: Its observation space, stacks in full.
@@ -599,14 +599,14 @@ class _RowSpaces:
 
 
 def _is_counted(field: Field) -> bool:
-    """Whether its space may be one of counts, Discrete or MultiDiscrete."""
+    """True if its space may be one of counts, Discrete or MultiDiscrete."""
     if not field.shape:
         return field.dtype == "int64" and field.stack == 1  # that of every Discrete space
     return field.kind == "action"
 
 
 def _fits(spec: Spec, observation: Space, action: Space) -> bool:
-    """Whether such an env makes rows like these."""
+    """True if such an env makes rows like these."""
     stacked = [field for field in spec.fields if field.stack > 1]
     k = stacked[0].stack if stacked else 1
     try:

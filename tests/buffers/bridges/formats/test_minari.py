@@ -400,7 +400,7 @@ def test_rows_that_minari_cannot_hold_are_refused_at_once(data_format: str) -> N
         (
             (IMAGE, Field("info/a", "int64", (), "raw"), Field("info/a/b", "int64", (), "raw")),
             "observation",
-            "HDF5 cannot hold it beside fields below it",
+            "HDF5 cannot hold it together with fields below it",
             None,
         ),
         (
