@@ -24,7 +24,7 @@ NEEDS = {
     "docs/feeding/minari": ["minari", "h5py", "pyarrow"],
     "docs/feeding/sb3": ["stable_baselines3"],
     "docs/feeding/sheeprl": ["torch"],
-    "docs/feeding/tables": ["pyarrow"],
+    "docs/feeding/tables": ["pyarrow", "google_crc32c"],
     "docs/feeding/tianshou": ["tianshou"],
     "docs/feeding/torch-and-jax": ["torch", "jax"],
     "docs/feeding/torchrl": ["torchrl"],

@@ -11,8 +11,8 @@ if TYPE_CHECKING:  # loaded when it is first asked for
     from stepwell.buffers.bridges.cleanrl import CleanRLStorage, to_cleanrl
     from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
     from stepwell.buffers.bridges.formats.exporting import ExportReport, export_episodes
+    from stepwell.buffers.bridges.formats.format import format_names
     from stepwell.buffers.bridges.formats.importing import ImportReport, import_episodes
-    from stepwell.buffers.bridges.formats.registry import format_names
     from stepwell.buffers.bridges.jax_arrays import to_jax
     from stepwell.buffers.bridges.rlds_steps import rlds_episodes
     from stepwell.buffers.bridges.sb3.models import count_sb3_steps
@@ -64,7 +64,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "d3rlpy_episodes": ["from_d3rlpy", "to_d3rlpy"],
             "formats.exporting": ["ExportReport", "export_episodes"],
             "formats.importing": ["ImportReport", "import_episodes"],
-            "formats.registry": ["format_names"],
+            "formats.format": ["format_names"],
             "jax_arrays": ["to_jax"],
             "rlds_steps": ["rlds_episodes"],
             "sb3.models": ["count_sb3_steps"],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepwell.buffers.bridges.formats.d3rlpy.columns import D3rlpyRows
-from stepwell.buffers.bridges.formats.d3rlpy.foreign import ForeignEpisodes
+from stepwell.buffers.bridges.formats.d3rlpy import D3rlpyRows, ForeignEpisodes
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.episode_writer import EpisodeWriter
 from stepwell.buffers.episode import Episode

@@ -212,7 +212,7 @@ class EpisodeWriter:
         end = (End.TERMINATED if terminated else End.NONE) | (
             End.TRUNCATED if truncated else End.NONE
         )
-        rows = joined(spec, arrays, {})
+        rows = joined(spec, arrays)
         self.add_episode(Episode(spec, 0, stream, 0, end, rows, dict(metadata or {})))
 
     def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:
@@ -444,13 +444,13 @@ def _chunk_of(episode: Episode) -> Chunk:
 
 
 def _same_rows(stored: Spec, spec: Spec) -> bool:
-    """Whether two Specs differ in nothing but the way fields are compressed."""
+    """True if two Specs differ in nothing but the way fields are compressed."""
     codecs = {field.name: field.codec for field in stored.fields if field.name in spec.names}
     return stored.difference(spec.with_codecs(codecs)) is None
 
 
 def _continues(before: _OpenEpisode, columns: TransitionColumns, is_first: bool | None) -> bool:
-    """Whether the first row is the newest row of an open episode.
+    """True if the first row is the newest row of an open episode.
 
     After a cut it must be known that the row is not a reset's, which may look the same.
     """

@@ -91,19 +91,19 @@ def split(episode: Episode) -> StepColumns:
     )
 
 
-def joined(spec: Spec, columns: _Columns, edges: _Columns) -> dict[str, np.ndarray]:
+def joined(spec: Spec, columns: _Columns, edges: _Columns | None = None) -> dict[str, np.ndarray]:
     """All rows of an episode, [T + 1, ...] by field name.
 
     Args:
         spec: The fields of every row.
         columns: By field name, [T + 1, ...] of what arrives with observations and [T, ...] of what
             is chosen, and of ``reward``.
-        edges: As `StepColumns.edges`.
+        edges: As `StepColumns.edges`; None for zeros.
     """
     rows: dict[str, np.ndarray] = {}
     for field in spec.fields:
         column = columns[field.name]
-        edge = edges.get(field.name)
+        edge = edges.get(field.name) if edges else None
         if edge is None:
             edge = np.zeros((1, *field.shape), field.numpy_dtype)
         if field.name == "reward":
@@ -263,5 +263,5 @@ def _shape_text(columns: _Columns, name: str) -> str:
 
 
 def _has_bits(row: np.ndarray) -> bool:
-    """Whether any bit is set: -0.0 is kept, too."""
+    """True if any bit is set: -0.0 is kept, too."""
     return any(np.ascontiguousarray(row).tobytes())

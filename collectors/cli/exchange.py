@@ -229,7 +229,7 @@ def formats(
     stepwell formats minari
     """
     with exit_on_error(debug):
-        from stepwell.buffers.bridges.formats.registry import format_names, format_of
+        from stepwell.buffers.bridges.formats.format import format_names, format_of
 
         found = {each: format_of(each) for each in (format_names() if name is None else [name])}
         if as_json:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from stepwell.buffers.bridges.formats.format import Format, Source, Writer
-from stepwell.buffers.bridges.formats.options import filled
-from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.buffers.bridges.formats.format import Format, Source, Writer, format_of
+from stepwell.buffers.bridges.formats.options import parse_options
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import NotEnoughData
@@ -23,7 +22,7 @@ __all__ = ["ExportReport", "export_episodes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """What an export did, has done so far, or would do.
+    """The result of an export, so far or planned.
 
     Args:
         format: Name of the format.
@@ -56,7 +55,7 @@ class ExportReport:
 
 def export_episodes(
     replay: SequenceReplayBuffer,
-    to: str,
+    to: str | Format,
     out: str | os.PathLike[str],
     *,
     options: Mapping[str, object] | None = None,
@@ -72,7 +71,8 @@ def export_episodes(
 
     Args:
         replay: Where the episodes are; nobody may write into it meanwhile.
-        to: Name of the format, such as ``"minari"``; `format_names` lists them.
+        to: Name of the format, such as ``"minari"``; `format_names` lists them. Or a `Format` of
+            your own.
         out: Folder, file or, for Minari, id of the new data set.
         options: Options of the format by name; ``stepwell formats`` lists them.
         keep: Write only episodes for which this is true, for example an `EpisodeSelection`.
@@ -106,19 +106,19 @@ def export_episodes(
         (3, 1)
     """
     began = time.perf_counter()
-    format_ = format_of(to)
+    format_ = format_of(to) if isinstance(to, str) else to
     if format_.export_options is None:
         raise ValueError(
-            f"format: expected one that is written, got {to!r}, which is only read; choose "
-            f"another (see `stepwell formats`)"
+            f"format: expected one that is written, got {format_.name!r}, which is only read; "
+            f"choose another (see `stepwell formats`)"
         )
-    chosen_options = filled(format_.export_options, options or {}, f"format {to}")
+    chosen_options = parse_options(format_.export_options, options or {}, f"format {format_.name}")
     place = format_.place(os.fspath(out), chosen_options)
     check_unused(place, format_.kind)
     chosen, source = _chosen(replay, keep)
     writer = format_.writer(source, chosen_options)
     report = ExportReport(
-        format=to,
+        format=format_.name,
         path=place,
         chosen_episodes=source.episodes,
         chosen_steps=source.steps,
@@ -192,7 +192,7 @@ def _naming(target: Path) -> Generator[None]:
 def _chosen(
     replay: SequenceReplayBuffer, keep: Callable[[StoredEpisode], bool] | None
 ) -> tuple[frozenset[tuple[int, int]], Source]:
-    """Which episodes, by id and first row, and what a writer is told of them.
+    """The chosen episodes, by id and first row, and the writer's source.
 
     Raises:
         ValueError: There is none.

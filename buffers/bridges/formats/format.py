@@ -1,23 +1,39 @@
-"""What a data set format is: a writer of episodes, a reader of them, and words about both."""
+"""The protocol of a data set format, a writer and a reader of episodes, and all formats by name."""
 
 from __future__ import annotations
 
+import difflib
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
+from stepwell.buffers.bridges.formats.options import NoOptions
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.disk.publish import Kind
 
-__all__ = ["Format", "Reader", "Source", "Writer"]
+__all__ = ["Format", "Reader", "Source", "Writer", "format_names", "format_of"]
+
+_FORMATS: Final = {
+    "minari": "minari.format:MinariFormat",
+    "d3rlpy": "d3rlpy:D3rlpyFormat",
+    "iris": "iris:IrisFormat",
+    "diamond": "diamond:DiamondFormat",
+    "dreamerv3": "dreamer_v3:DreamerV3Format",
+    "npz": "npz:NpzFormat",
+    "parquet": "parquet:ParquetFormat",
+    "lerobot": "lerobot:LeRobotFormat",
+    "rlds": "rlds:RldsFormat",
+    "memmap-replay-buffer": "memmap:MemmapFormat",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What an export is told before it sees an episode.
+    """The store that is exported, as a writer sees it before the first episode.
 
     Args:
         spec: The fields of every row.
@@ -37,7 +53,7 @@ class Writer(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the new data set's user should know, a clause each; there may be more at the end."""
+        """Notes for the user of the data set, a clause each; there may be more at the end."""
         ...
 
     def begin(self, path: Path) -> None:
@@ -74,22 +90,22 @@ class Reader(Protocol):
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
-        """Facts about the runs that gathered it, where Stepwell wrote it; else empty."""
+        """Facts about the runs that recorded it; empty if they are unknown."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be told, or is not exact, a clause each; there may be more at the end."""
+        """Facts that the data set does not hold, or not exactly; there may be more at the end."""
         ...
 
     @property
     def episodes(self) -> int | None:
-        """How many there are, where that can be told before they are read."""
+        """The number of episodes, if it is known before they are read."""
         ...
 
     @property
     def steps(self) -> int | None:
-        """Their env steps, where that can be told before they are read."""
+        """Their env steps, if they are known before they are read."""
         ...
 
     def __iter__(self) -> Iterator[Episode]:
@@ -109,22 +125,22 @@ class Format(Protocol):
     """A data set format. Making one imports nothing."""
 
     name: ClassVar[str]
-    """What it is called in `export_episodes` and after ``--to``."""
+    """Its name in `export_episodes` and after ``--to``."""
     about: ClassVar[str]
     """One line: whose format it is, and what it is for."""
-    install: ClassVar[str | None]
-    """What ``pip install`` is to be given where more than Stepwell is needed, such as
+    install: ClassVar[str | None] = None
+    """The argument of ``pip install``, if more than Stepwell is needed, such as
     ``'stepwell[minari]'`` with its quotes."""
-    kind: ClassVar[Kind]
-    """What a data set is: a folder or a file."""
+    kind: ClassVar[Kind] = "folder"
+    """A data set is a folder, or a file."""
     export_options: ClassVar[type[Any] | None]
     """A frozen dataclass of options for writing, all with defaults; the class's docstring, with
     Google's ``Args:``, is what users read about them. None for a format that is only read."""
-    import_options: ClassVar[type[Any]]
+    import_options: ClassVar[type[Any]] = NoOptions
     """The same for reading."""
 
     def place(self, out: str, options: Any) -> Path:
-        """The path at which a data set of that name lies: that itself, unless told otherwise.
+        """The path at which a data set of that name lies: the name itself, by default.
 
         Raises:
             ValueError: It is no name for one.
@@ -143,8 +159,8 @@ class Format(Protocol):
     def reader(self, files: GivenFiles, options: Any) -> Reader:
         """Open what is at the files' path, as `place` gives it.
 
-        Whoever made it may have made it to do harm: only what the files let through is opened, and
-        memory is taken after its size was told.
+        The data set may be hostile: only what ``files`` allows is opened, and memory is allocated
+        after its size was checked.
 
         Raises:
             FileNotFoundError: Nothing is there.
@@ -156,3 +172,33 @@ class Format(Protocol):
     def loading(self, path: Path, out: str) -> str:
         """The lines of Python that load the data set where it is used."""
         ...
+
+
+def format_names() -> list[str]:
+    """Names of all formats.
+
+    Example:
+        >>> "minari" in format_names()
+        True
+    """
+    return list(_FORMATS)
+
+
+def format_of(name: str) -> Format:
+    """The format of that name; nothing that it needs is loaded yet.
+
+    Raises:
+        ValueError: There is none.
+
+    Example:
+        >>> format_of("npz").kind
+        'folder'
+    """
+    if name not in _FORMATS:
+        near = difflib.get_close_matches(name.lower(), _FORMATS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "see `stepwell formats`"
+        raise ValueError(f"format: expected one of {', '.join(_FORMATS)}, got {name!r}; {hint}")
+    module, _, made = _FORMATS[name].partition(":")
+    found = importlib.import_module(f"stepwell.buffers.bridges.formats.{module}")
+    format_: Format = getattr(found, made)()
+    return format_

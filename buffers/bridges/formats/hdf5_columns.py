@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.parquet.png import picture_bytes
+from stepwell.buffers.bridges.formats.png import picture_bytes
 from stepwell.buffers.given_files import GivenFiles, Room
 
 __all__ = [

@@ -12,15 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from stepwell.buffers.bridges.formats.format import Reader
-from stepwell.buffers.bridges.formats.options import filled
-from stepwell.buffers.bridges.formats.record import check_spec
-from stepwell.buffers.bridges.formats.registry import format_of
+from stepwell.buffers.bridges.formats.format import Format, Reader, format_of
+from stepwell.buffers.bridges.formats.options import parse_options
 from stepwell.buffers.curation.episode_writer import EpisodeWriter, check_new
 from stepwell.buffers.episode import Episode
 from stepwell.buffers.errors import StepwellError
 from stepwell.buffers.given_files import GivenFiles
 from stepwell.buffers.replay import SequenceReplayBuffer
+from stepwell.buffers.spec import Spec
 
 __all__ = ["ImportReport", "import_episodes"]
 
@@ -29,7 +28,7 @@ _OWN: Final = Path(__file__).parents[2]  # the folder "buffers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What an import did, has done so far, or would do.
+    """The result of an import, so far or planned.
 
     Args:
         format: Name of the format.
@@ -67,7 +66,7 @@ class ImportReport:
 
 
 def import_episodes(
-    from_: str,
+    from_: str | Format,
     source: str | os.PathLike[str],
     replay: SequenceReplayBuffer,
     *,
@@ -83,7 +82,8 @@ def import_episodes(
     there.
 
     Args:
-        from_: Name of the format, such as ``"minari"``; `format_names` lists them.
+        from_: Name of the format, such as ``"minari"``; `format_names` lists them. Or a `Format`
+            of your own.
         source: Folder, file or, for Minari, id of the data set; it is only read.
         replay: A new replay that holds nothing yet: ``SequenceReplayBuffer(path)``.
         options: Options of the format by name; ``stepwell formats`` lists them.
@@ -110,7 +110,7 @@ def import_episodes(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-            >>> import numpy as np
+        >>> import numpy as np
         >>> import stepwell as sw
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     np.savez(
@@ -127,19 +127,19 @@ def import_episodes(
         (1, 3, (2, 2))
     """
     began = time.perf_counter()
-    format_ = format_of(from_)
-    chosen_options = filled(format_.import_options, options or {}, f"format {from_}")
+    format_ = format_of(from_) if isinstance(from_, str) else from_
+    chosen_options = parse_options(format_.import_options, options or {}, f"format {format_.name}")
     check_new(replay)
     place = format_.place(os.fspath(source), chosen_options)
     files = GivenFiles(place, max_bytes)
-    with _refusing(from_, place):
+    with _refusing(format_.name, place):
         opened = format_.reader(files, chosen_options)
-        check_spec(opened.spec, place)
+        _check_spec(opened.spec, place)
         rows = [field.row_bytes * field.stack for field in opened.spec.fields]
         files.room(place).take(2 * sum(rows))
     with contextlib.closing(opened) as reader:
         report = ImportReport(
-            format=from_,
+            format=format_.name,
             source=place,
             source_episodes=reader.episodes,
             source_steps=reader.steps,
@@ -270,6 +270,26 @@ def _refusing(format_: str, place: Path) -> Generator[None]:
 
 
 def _is_meant(error: Exception) -> bool:
-    """Whether the innermost line is a ``raise`` of Stepwell's own."""
+    """True if the innermost line is a ``raise`` of Stepwell's own."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
+
+
+def _check_spec(spec: Spec, where: Path) -> None:
+    """Refuse a Spec that no store could have.
+
+    Args:
+        spec: As a file describes it.
+        where: The data set, for error messages.
+
+    Raises:
+        ValueError: A name cannot be printed, or there is no reward.
+    """
+    for field in spec.fields:
+        if not (field.name.isprintable() and field.name):
+            raise ValueError(
+                f"{where}: expected fields with names that can be printed, got "
+                f"{field.name[:60]!r}; put it back from a copy"
+            )
+    if "reward" not in spec.names or spec["reward"].shape:
+        raise ValueError(f"{where}: expected a field 'reward', got {spec.names}; put it back")

@@ -1,17 +1,17 @@
-"""A folder of numpy's own files, one for each episode: to look at with nothing but numpy."""
+"""A folder of numpy's own files, one for each episode, readable with nothing but numpy."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Source
 from stepwell.buffers.bridges.formats.options import NoOptions
-from stepwell.buffers.bridges.formats.record import Beside, Record, rebuilt
 from stepwell.buffers.curation.step_columns import (
     StepColumns,
     frames_of,
@@ -21,21 +21,25 @@ from stepwell.buffers.curation.step_columns import (
     stacks_of,
 )
 from stepwell.buffers.episode import End, Episode
-from stepwell.buffers.given_files import GivenFiles, Room
-from stepwell.buffers.spec import Spec
-from stepwell.buffers.storage.disk.publish import Kind
+from stepwell.buffers.given_files import GivenFiles, Room, parse_object
+from stepwell.buffers.spec import FieldKind, Spec, kind_of
 
 __all__ = ["NpzExport", "NpzFormat"]
 
-_PLURALS: Final = {
+_PLURALS: Final[Mapping[FieldKind, str]] = {
     "observation": "observations",
     "action": "actions",
     "reward": "rewards",
     "info": "infos",
     "extra": "extras",
 }
-_SINGULARS: Final = {plural: name for name, plural in _PLURALS.items()}
+_KINDS: Final[Mapping[str, FieldKind]] = {plural: kind for kind, plural in _PLURALS.items()}
 _NEEDED: Final = ("rewards", "terminations", "truncations")
+_SIDECAR: Final = "stepwell"
+_VERSION: Final = 1
+_MADE_BY: Final = "stepwell export"
+_LARGEST: Final = 2**62
+_ENDS: Final = End.TERMINATED | End.TRUNCATED | End.PENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +60,40 @@ class NpzFormat(Format):
 
     ``observations`` (or ``observations/key``), ``actions``, ``rewards`` [T] float64,
     ``terminations`` and ``truncations`` [T] bool, ``infos/name`` [T + 1], ``extras/name`` [T].
+    The folder ``stepwell/`` next to the files holds what they lack, so that an import gives the
+    same store again, bit for bit. Without it the files are read on their own.
     """
 
-    name: ClassVar[str] = "npz"
-    about: ClassVar[str] = "a file of numpy arrays for each episode; needs nothing but numpy"
-    install: ClassVar[str | None] = None
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = NpzExport
-    import_options: ClassVar[type[Any]] = NoOptions
+    name = "npz"
+    about = "a file of numpy arrays for each episode; needs nothing but numpy"
+    export_options = NpzExport
 
-    def writer(self, source: Source, options: NpzExport) -> _Writer:
+    def writer(self, source: Source, options: NpzExport) -> _NpzWriter:
         """Get ready to write."""
-        return _Writer(source, options)
+        return _NpzWriter(source, options)
 
-    def reader(self, files: GivenFiles, options: NoOptions) -> _Reader:
-        """Open a folder."""
-        return _Reader(files)
+    def reader(self, files: GivenFiles, options: NoOptions) -> _NpzReader:
+        """Open a data set."""
+        return _NpzReader(files)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load the first episode."""
         return f'import numpy as np\nepisode = np.load("{path / "000000.npz"}")'
 
 
-class _Writer:
+class _NpzWriter:
     def __init__(self, source: Source, options: NpzExport) -> None:
         self._source = source
         self._options = options
         self._number = 0
         self._folder = Path()
+        self._sidecar = _Sidecar(Path())
         self.notes: Sequence[str] = ()
 
     def begin(self, path: Path) -> None:
         self._folder = path
-        Beside(path / Beside.NAME).begin(self._source)
+        self._sidecar = _Sidecar(path)
+        self._sidecar.create(self._source)
 
     def write(self, episode: Episode) -> None:
         columns = split(episode)
@@ -96,7 +101,7 @@ class _Writer:
         arrays: dict[str, Any] = self._arrays(episode, columns)
         save = np.savez_compressed if self._options.compress else np.savez
         save(self._folder / f"{self._number:06d}.npz", **arrays)
-        Beside(self._folder / Beside.NAME).put(self._number, episode, columns.edges)
+        self._sidecar.write(self._number, episode, columns.edges)
         self._number += 1
 
     def finish(self) -> None:
@@ -113,14 +118,14 @@ class _Writer:
                 observation[name] = stacks_of(rows, field, episode.first_row)
         named = {**observation, **columns.action, **columns.info, **columns.extra}
         return {
-            **{_renamed(name, _PLURALS): rows for name, rows in named.items()},
+            **{_array_name(name): rows for name, rows in named.items()},
             "rewards": columns.reward,
             "terminations": columns.terminated,
             "truncations": columns.truncated,
         }
 
 
-class _Reader:
+class _NpzReader:
     def __init__(self, given: GivenFiles) -> None:
         path = given.path
         if not path.is_dir():
@@ -129,31 +134,33 @@ class _Reader:
         self._files = sorted(path.glob("*.npz"))
         if not self._files:
             raise ValueError(f"{path}: expected files named *.npz, got none")
-        self._beside = Beside.found(given)
-        record = self._beside.record() if self._beside else None
+        self.episodes: int | None = len(self._files)
+        self.steps: int | None = None
         self.notes: Sequence[str] = ()
-        if record is None:
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self._sidecar: _Sidecar | None = None
+        if (path / _SIDECAR / "store.json").exists():
+            self._sidecar = _Sidecar(path, given)
+            store = self._sidecar.store()
+            self.spec, self.sessions, self.steps = store.spec, store.sessions, store.steps
+            if store.episodes not in (None, len(self._files)):
+                raise ValueError(
+                    f"{path}: expected {store.episodes:,} files named *.npz, got "
+                    f"{len(self._files):,}; {self._sidecar.changed}"
+                )
+        else:
             first = self._files[0]
             self.notes = ("streams and metadata are not told: all episodes are of stream 0",)
-            record = Record(_spec_of(_columns_of(given, first, given.room(first)), first), ())
-        if record.episodes not in (None, len(self._files)):
-            raise ValueError(
-                f"{path}: expected {record.episodes:,} files named *.npz, got "
-                f"{len(self._files):,}: the data set was changed since it was exported; remove "
-                f"{path / Beside.NAME} to read what is there"
-            )
-        self.spec = record.spec
-        self.sessions = record.sessions
-        self.episodes: int | None = len(self._files)
-        self.steps: int | None = record.steps
+            self.spec = _spec_of(_columns_of(given, first, given.room(first)), first)
 
     def __iter__(self) -> Iterator[Episode]:
         for number, file in enumerate(self._files):
             room = self._given.room(file)
             columns = _columns_of(self._given, file, room)
-            if self._beside is not None:
-                facts, edges = self._beside.take(number, room)
-                yield rebuilt(self.spec, number, self._rows(columns, edges, file), facts)
+            if self._sidecar is not None:
+                facts, edges = self._sidecar.read(number, room)
+                rows = self._rows(columns, edges, file)
+                yield _exact_episode(self.spec, number, rows, facts)
             else:
                 yield self._foreign(number, columns, file)
 
@@ -183,12 +190,12 @@ class _Reader:
         self, columns: dict[str, np.ndarray], edges: Mapping[str, np.ndarray], file: Path
     ) -> dict[str, np.ndarray]:
         """All rows, [T + 1, ...] by field name."""
-        named = {_renamed(name, _SINGULARS): rows for name, rows in columns.items()}
+        named = {_field_name(name): rows for name, rows in columns.items()}
         for field in self.spec.fields:
             if field.name not in named:
                 raise ValueError(
-                    f"{file}: expected {_renamed(field.name, _PLURALS)!r}, got none; the folder "
-                    f"holds files of two kinds, or was changed: mend or remove that file"
+                    f"{file}: expected {_array_name(field.name)!r}, got none; the folder "
+                    f"holds files of two kinds, or was changed: fix or remove that file"
                 )
             if field.stack > 1 and named[field.name].ndim == len(field.shape) + 2:
                 named[field.name] = frames_of(named[field.name], field)
@@ -214,14 +221,164 @@ def _columns_of(given: GivenFiles, file: Path, room: Room) -> dict[str, np.ndarr
 def _spec_of(columns: Mapping[str, np.ndarray], file: Path) -> Spec:
     """The fields that a foreign file's arrays are."""
     named = {
-        _renamed(name, _SINGULARS): rows
+        _field_name(name): rows
         for name, rows in columns.items()
         if name not in ("terminations", "truncations")
     }
     return inferred_spec(named, str(file))
 
 
-def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """A field's name with its first part as the other side calls it."""
-    first, slash, rest = name.partition("/")
-    return names.get(first, first) + slash + rest
+def _array_name(field_name: str) -> str:
+    """``infos/lives`` of ``info/lives``."""
+    _, slash, key = field_name.partition("/")
+    return _PLURALS[kind_of(field_name)] + slash + key
+
+
+def _field_name(array_name: str) -> str:
+    """``info/lives`` of ``infos/lives``; other names as they are."""
+    first, slash, key = array_name.partition("/")
+    return _KINDS.get(first, first) + slash + key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Store:
+    """The facts about a store that ``store.json`` holds; see `Source`."""
+
+    spec: Spec
+    sessions: Sequence[Mapping[str, object]]
+    episodes: int | None
+    steps: int | None
+
+
+class _Sidecar:
+    """A folder ``stepwell/`` next to the files, for what they lack.
+
+    ``store.json`` describes the store; ``000017.npz`` holds arrays and facts of episode 17.
+
+    Args:
+        path: Folder of the data set.
+        files: Access to it, for reading.
+    """
+
+    def __init__(self, path: Path, files: GivenFiles | None = None) -> None:
+        self._folder = path / _SIDECAR
+        self._files = files or GivenFiles(path)
+        self.changed = (
+            f"the data set was changed since it was exported; remove {self._folder} to import the "
+            f"files without it"
+        )
+
+    def create(self, source: Source) -> None:
+        """Create the folder, with ``store.json``."""
+        self._folder.mkdir()
+        store = {
+            "made_by": _MADE_BY,
+            "version": _VERSION,
+            "spec": source.spec.to_json(),
+            "sessions": list(source.sessions),
+            "episodes": source.episodes,
+            "steps": source.steps,
+        }
+        (self._folder / "store.json").write_text(json.dumps(store), encoding="utf-8")
+
+    def store(self) -> _Store:
+        """Read ``store.json``.
+
+        Raises:
+            ValueError: It is something else, or of a newer Stepwell.
+        """
+        file = self._folder / "store.json"
+        data = self._files.read_json(file)
+        version = data.get("version") if data.get("made_by") == _MADE_BY else None
+        if type(version) is not int:
+            raise ValueError(f"{file}: expected a file of `{_MADE_BY}`, got something else")
+        if version > _VERSION:
+            raise ValueError(
+                f"{file}: expected version {_VERSION} at most, got {version}, which a newer "
+                f"Stepwell wrote; update this one"
+            )
+        try:
+            spec, sessions = Spec.from_json(data["spec"]), data["sessions"]
+            counts = data["episodes"], data["steps"]
+            is_list = isinstance(sessions, list) and all(isinstance(s, dict) for s in sessions)
+            if not is_list or any(count is not None and not _is_count(count) for count in counts):
+                raise ValueError("sessions, episodes or steps have another type")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise ValueError(
+                f"{file}: expected a file of `{_MADE_BY}`, got a damaged one "
+                f"({' '.join(str(error).split())[:200]}); restore it from a copy"
+            ) from error
+        return _Store(spec=spec, sessions=tuple(sessions), episodes=counts[0], steps=counts[1])
+
+    def write(self, number: int, episode: Episode, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write an episode's facts, and arrays that its file lacks, compressed."""
+        facts = {
+            "stream": episode.stream,
+            "first_row": episode.first_row,
+            "rows": episode.rows,
+            "end": int(episode.end),
+            "metadata": dict(episode.metadata),
+        }
+        # Any: numpy's own keywords have types that arrays do not have.
+        named: dict[str, Any] = {
+            "/facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
+            **arrays,
+        }
+        np.savez_compressed(self._folder / f"{number:06d}.npz", **named)
+
+    def read(self, number: int, room: Room) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The facts and the arrays of an episode.
+
+        Args:
+            number: Its place in the data set.
+            room: Memory that the episode may still take.
+
+        Raises:
+            ValueError: They are missing or damaged.
+        """
+        file = self._folder / f"{number:06d}.npz"
+        if not file.exists():
+            raise ValueError(
+                f"{file}: expected facts about episode {number}, got none; {self.changed}"
+            )
+        try:
+            arrays = self._files.read_arrays(file, room)
+        except ValueError as error:
+            raise ValueError(f"{error}; {self.changed}") from error
+        if "/facts" not in arrays:
+            raise ValueError(f"{file}: expected an array '/facts', got others; {self.changed}")
+        facts = parse_object(arrays.pop("/facts").tobytes(), file)
+        counts = [facts.get(name) for name in ("stream", "first_row", "rows", "end")]
+        is_right = all(map(_is_count, counts)) and isinstance(facts.get("metadata"), Mapping)
+        if not is_right or not facts["rows"] or facts["end"] & ~int(_ENDS):
+            raise ValueError(
+                f"{file}: expected stream, first_row, rows, end and metadata of an episode, got "
+                f"{str(facts)[:200]}; {self.changed}"
+            )
+        return facts, arrays
+
+
+def _exact_episode(
+    spec: Spec, number: int, rows: Mapping[str, np.ndarray], facts: Mapping[str, Any]
+) -> Episode:
+    """The episode that was exported.
+
+    Raises:
+        ValueError: Fields have other shapes or dtypes than the Spec and the facts say.
+    """
+    for field in spec.fields:
+        found, shape = rows[field.name], (facts["rows"], *field.shape)
+        if found.shape != shape or found.dtype != field.numpy_dtype:
+            raise ValueError(
+                f"episode {number}: expected {field.name!r} as {field.dtype} {shape}, got "
+                f"{found.dtype} {found.shape}: the data set was changed since it was exported; "
+                f"remove the folder {_SIDECAR}/ to import the files without it"
+            )
+    end = End(int(facts["end"]))
+    stream, first_row = int(facts["stream"]), int(facts["first_row"])
+    return Episode(spec, number, stream, first_row, end, rows, facts["metadata"])
+
+
+def _is_count(value: object) -> bool:
+    """True if it is a whole number of 0 or more that 64 bits can hold."""
+    return type(value) is int and 0 <= value < _LARGEST

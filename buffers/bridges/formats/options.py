@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["NoOptions", "Words", "filled", "option_help"]
+__all__ = ["NoOptions", "OptionHelp", "option_help", "parse_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class NoOptions:
     """There are none."""
 
 
-def filled(options: type[Any], given: Mapping[str, object], whose: str) -> Any:
+def parse_options(options: type[Any], given: Mapping[str, object], whose: str) -> Any:
     """The options, with what was given in place of defaults.
 
     Args:
@@ -34,7 +34,7 @@ def filled(options: type[Any], given: Mapping[str, object], whose: str) -> Any:
         ... class Options:
         ...     chunk: int = 1024
         ...     key: str | None = None
-        >>> filled(Options, {"chunk": "512"}, "format x")
+        >>> parse_options(Options, {"chunk": "512"}, "format x")
         Options(chunk=512, key=None)
     """
     hints = get_type_hints(options)
@@ -52,8 +52,8 @@ def filled(options: type[Any], given: Mapping[str, object], whose: str) -> Any:
     return options(**values)
 
 
-class Words(NamedTuple):
-    """What a user reads about an option.
+class OptionHelp(NamedTuple):
+    """The help for an option.
 
     Args:
         values: What it may be.
@@ -66,7 +66,7 @@ class Words(NamedTuple):
     about: str
 
 
-def option_help(options: type[Any]) -> dict[str, Words]:
+def option_help(options: type[Any]) -> dict[str, OptionHelp]:
     """For each option what a user reads about it.
 
     Example:
@@ -80,12 +80,12 @@ def option_help(options: type[Any]) -> dict[str, Words]:
         ...     '''
         ...     chunk: int = 1024
         >>> option_help(Options)
-        {'chunk': Words(values='int', default='1024', about='Rows of a file, at most.')}
+        {'chunk': OptionHelp(values='int', default='1024', about='Rows of a file, at most.')}
     """
     hints = get_type_hints(options)
     about = _arguments(options.__doc__ or "")
     return {
-        field.name: Words(
+        field.name: OptionHelp(
             _type_name(hints[field.name]), _written(field.default), about.get(field.name, "")
         )
         for field in fields(options)
@@ -118,7 +118,7 @@ def _converted(value: object, hint: Any, what: str) -> object:
 
 
 def _read(value: object) -> Any:
-    """What text says, as JSON; other values as they are."""
+    """The JSON value of a text; other values as they are."""
     if not isinstance(value, str):
         return value
     try:

@@ -47,7 +47,8 @@ _IMPORTED_LATE = (
         f"stepwell.buffers.bridges.formats.{name}"
         for name in ("exporting", "importing", "d3rlpy", "lerobot", "minari", "npz", "parquet")
     ),
-    *(f"stepwell.buffers.bridges.formats.{name}" for name in ("rlds", "world_models")),
+    *(f"stepwell.buffers.bridges.formats.{name}" for name in ("rlds", "iris", "diamond")),
+    "stepwell.buffers.bridges.formats.dreamer_v3",
     "stepwell.buffers.dropin.memmap.conversion",
     "gymnasium.envs.classic_control",
     "h5py",

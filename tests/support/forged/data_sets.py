@@ -21,8 +21,7 @@ import numpy as np
 
 from stepwell.buffers import Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
-from stepwell.buffers.bridges.formats.rlds.example import decoded, encoded
-from stepwell.buffers.bridges.formats.rlds.records import read_records, write_record
+from stepwell.buffers.bridges.formats.tfrecord import decoded, encoded, read_records, write_record
 from stepwell.buffers.dropin.memmap.conversion import convert
 from stepwell.buffers.dropin.memmap.original import OriginalFolder
 from stepwell.buffers.storage.disk.verify import verify
@@ -43,6 +42,7 @@ NEEDS = {
     "diamond": "torch",
     "parquet": "pyarrow",
     "lerobot": "pyarrow",
+    "rlds": "google_crc32c",
 }
 NAMES = (
     *("npz", "d3rlpy", "minari", "minari-arrow", "iris", "diamond", "dreamerv3", "parquet"),

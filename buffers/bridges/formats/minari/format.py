@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
 
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
 from stepwell.buffers.bridges.formats.minari.names import (
+    MinariExport,
+    MinariImport,
     dataset_id,
     default_root,
     place_of,
     source_of,
 )
-from stepwell.buffers.bridges.formats.minari.options import MinariExport, MinariImport
 from stepwell.buffers.bridges.formats.minari.reader import MinariReader
 from stepwell.buffers.bridges.formats.minari.writer import MinariWriter
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["MinariFormat"]
 
 
 class MinariFormat(Format):
-    """A folder ``data`` of Minari's files, and beside it ``stepwell/`` for the way back.
+    """A folder ``data`` of Minari's files.
 
     An episode of T steps has T + 1 observations and infos, and T of all else. Policy extras stand
     under infos as ``extra/name``. An episode that was cut is marked as truncated in its last
     step, as Minari's own DataCollector does it.
     """
 
-    name: ClassVar[str] = "minari"
-    about: ClassVar[str] = "a data set that minari.load_dataset finds by its id; frames exact"
-    install: ClassVar[str | None] = "'stepwell[minari]'"
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = MinariExport
-    import_options: ClassVar[type[Any]] = MinariImport
+    name = "minari"
+    about = "a data set that minari.load_dataset finds by its id; frames exact"
+    install = "'stepwell[minari]'"
+    export_options = MinariExport
+    import_options = MinariImport
 
     def place(self, out: str, options: MinariExport | MinariImport) -> Path:
         """The data set's folder: below the root, or a path as it is."""

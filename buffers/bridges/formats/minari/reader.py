@@ -1,24 +1,33 @@
-"""Reads Minari data sets: those that Stepwell wrote bit for bit, others by Minari's rules."""
+"""Reads Minari data sets, after a look at what is in them."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
-from stepwell.buffers.bridges.formats.minari.files import HDF5_NAME, INSTALL, RECORD_NAME
-from stepwell.buffers.bridges.formats.minari.foreign import ForeignRows
-from stepwell.buffers.bridges.formats.minari.given_data import GivenData
-from stepwell.buffers.bridges.formats.minari.options import MinariImport
-from stepwell.buffers.bridges.formats.record import Beside, Record, rebuilt
+from stepwell.buffers.bridges.formats.hdf5_columns import (
+    check_group,
+    datasets_of,
+    open_given,
+    take_column,
+)
+from stepwell.buffers.bridges.formats.minari.names import MinariImport
+from stepwell.buffers.bridges.formats.minari.writer import HDF5_NAME, INSTALL
+from stepwell.buffers.bridges.formats.parquet_files import batches_of, open_file
+from stepwell.buffers.bridges.formats.png import picture_bytes
 from stepwell.buffers.bridges.optional_libraries import load_library
-from stepwell.buffers.curation.step_columns import frames_of, joined
-from stepwell.buffers.episode import Episode
-from stepwell.buffers.given_files import GivenFiles, parse_object
-from stepwell.buffers.spec import Spec, flatten
+from stepwell.buffers.curation.step_columns import joined
+from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles, Room, parse_object
+from stepwell.buffers.spec import Field, Spec, default_codec, flatten
 
 __all__ = ["MinariReader"]
 
@@ -47,107 +56,32 @@ class MinariReader:
                 f"fetched by `minari download ID`"
             )
         given = files if data != path else files.at(data.absolute().parent)
-        self._given = given
-        self._data = data
-        self._checked = GivenData(given, data)
+        self._checked = _GivenData(given, data)
         storage = _storage_of(data)
-        self._total = self._checked.episodes
-        self.notes: Sequence[str] = ()
-        self._beside = Beside.found(given) if options.record else None
-        self._foreign: ForeignRows | None = None
-        if self._beside is not None:
-            record = self._beside.record()
-            stems = [file.stem for file in self._beside.folder.glob("*.npz")]
-            self._unseen = {int(stem) for stem in stems if stem.isascii() and stem.isdecimal()}
-        else:
-            self._foreign = ForeignRows(storage, data, self._checked, options.infos)
-            record = Record(self._foreign.spec, ())
-            self._unseen = set[int]()
-            self.notes = self._foreign.notes
-            storage = self._foreign.storage
-        self._storage = storage
-        self.spec: Spec = record.spec
-        self.sessions: Sequence[Mapping[str, object]] = record.sessions
-        self.episodes: int | None = self._total + len(self._unseen)
+        self._rows = _Rows(storage, data, self._checked, options.infos)
+        self._storage = self._rows.storage
+        self.notes: Sequence[str] = self._rows.notes
+        self.spec: Spec = self._rows.spec
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.episodes: int | None = self._checked.episodes
         self.steps: int | None = self._checked.steps
 
     def __iter__(self) -> Iterator[Episode]:
         """All episodes."""
-        seen = self._seen()
-        for number in range(self._total + len(self._unseen)):
-            if number in self._unseen and self._beside is not None:
-                facts, fields = self._beside.take(number)
-                yield rebuilt(self.spec, number, fields, facts)
-            else:
-                yield next(seen)
-
-    def close(self) -> None:
-        """Minari opens files for each read."""
-
-    def _seen(self) -> Iterator[Episode]:
-        """Those that Minari sees."""
-        # Asked for several of its files, Arrow refuses them unless all have the same columns.
+        # If Arrow reads several files at once, it refuses them unless all have the same columns.
         group = _GROUP if self._storage.FORMAT == "hdf5" else 1
-        for start in range(0, self._total, group):
-            numbers = range(start, min(start + group, self._total))
+        total = self._checked.episodes
+        for start in range(0, total, group):
+            numbers = range(start, min(start + group, total))
             for number in numbers:
                 self._checked.check(number)
             facts = self._storage.get_episode_metadata(numbers)
             columns = self._storage.get_episodes(numbers)
-            if self._foreign is not None:
-                for number, one, told in zip(numbers, columns, facts, strict=True):
-                    yield self._foreign.episode(number, one, told)
-                continue
-            for number, one, record in zip(numbers, columns, self._records(numbers), strict=True):
-                yield self._own(number, one, record)
+            for number, one, fact in zip(numbers, columns, facts, strict=True):
+                yield self._rows.episode(number, one, fact)
 
-    def _own(self, number: int, columns: Mapping[str, Any], record: Mapping[str, Any]) -> Episode:
-        """An episode as it was when Stepwell wrote it."""
-        named: dict[str, np.ndarray] = {"reward": columns["rewards"]}
-        for layout, tree in (
-            (self.spec.observation, columns["observations"]),
-            (self.spec.action, columns["actions"]),
-        ):
-            named |= {name: np.asarray(rows) for name, rows in flatten(layout, tree)}
-        for field in self.spec.fields:
-            first, _, rest = field.name.partition("/")
-            if first in ("info", "extra"):
-                rows = _info(columns["infos"], rest if first == "info" else field.name)
-                named[field.name] = rows if first == "info" else rows[:-1]
-            elif field.stack > 1 and named[field.name].ndim == len(field.shape) + 2:
-                named[field.name] = frames_of(named[field.name], field)
-        edges = {
-            name: np.frombuffer(bytes.fromhex(text), self.spec[name].numpy_dtype).reshape(
-                1, *self.spec[name].shape
-            )
-            for name, text in record["edges"].items()
-        }
-        return rebuilt(self.spec, number, joined(self.spec, named, edges), record["facts"])
-
-    def _records(self, numbers: range) -> Iterator[Mapping[str, Any]]:
-        """What Stepwell noted about episodes.
-
-        Raises:
-            ValueError: There is nothing about one.
-        """
-        with contextlib.ExitStack() as stack:
-            file: Any = None
-            if self._storage.FORMAT == "hdf5":
-                h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
-                file = stack.enter_context(h5py.File(self._data / HDF5_NAME, "r"))
-            for number in numbers:
-                path = self._data / str(number) / RECORD_NAME
-                group = file[f"episode_{number}"] if file is not None else {}
-                if "stepwell" in group:
-                    yield _record(np.asarray(group["stepwell"][()]).tobytes(), self._data, number)
-                elif path.exists():
-                    yield _record(self._given.read_bytes(path), self._data, number)
-                else:
-                    raise ValueError(
-                        f"{self._data}: expected what Stepwell noted about episode {number}, got "
-                        f"nothing: the data set was changed since it was exported; read what is "
-                        f"there by the option record=false"
-                    )
+    def close(self) -> None:
+        """Minari opens files for each read."""
 
 
 def _storage_of(data: Path) -> Any:
@@ -174,25 +108,436 @@ def _storage_of(data: Path) -> Any:
         ) from error
 
 
-def _record(text: bytes, data: Path, number: int) -> dict[str, Any]:
-    """What Stepwell noted about an episode.
+_LOSSY: Final = (
+    "LOSSY: the images of this data set were stored as JPEG, so that they are not those which the "
+    "env showed; record again with jpeg_encoding=False if that matters"
+)
+_NOT_METADATA: Final = ("id", "total_steps")
+
+
+class _Column(NamedTuple):
+    """The form of an info: dtype, shape of a row, and if there is a row for the reset."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    has_reset: bool
+
+
+class _Rows:
+    """Episodes of a storage of Minari's, as Stepwell's.
+
+    Args:
+        storage: A `MinariStorage`.
+        data: Its folder.
+        checked: What looked at it.
+        infos: Keep infos.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: A space has no place in a row.
     """
-    found = parse_object(text, f"{data}: episode {number}")
-    facts, edges = found.get("facts"), found.get("edges")
-    if not isinstance(facts, dict) or not isinstance(edges, dict):
-        raise ValueError(
-            f"{data}: expected facts and edges of episode {number}, got {str(found)[:200]}; read "
-            f"what is there by the option record=false"
+
+    def __init__(self, storage: Any, data: Path, checked: _GivenData, infos: bool) -> None:
+        self._data = data
+        notes = ["streams are not told: all episodes are of stream 0"]
+        images = _image_places(storage)
+        is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
+        if is_jpeg:
+            notes.insert(0, _LOSSY)
+        if storage.jpeg_encoding and not is_jpeg:  # of a time before Minari knew JPEG
+            storage = type(storage)(
+                data, storage.observation_space, storage.action_space, jpeg_encoding=False
+            )
+        self.storage = storage
+        try:
+            spec = Spec.from_spaces(storage.observation_space, storage.action_space)
+        except TypeError as error:
+            raise ValueError(f"{data}: Stepwell has no field for such values: {error}") from error
+        total = checked.episodes
+        if total:
+            checked.check(0)
+        first = next(iter(storage.get_episodes([0]))) if total else None
+        self._infos: dict[str, _Column] = {}
+        if first is not None:
+            spec, told = _as_they_are(spec, first)
+            notes += told
+            if infos:
+                found = _info_columns(first)
+                self._infos = _kept_everywhere(found, storage, data)
+                notes += _left_out(first, self._infos)
+        self.spec = spec.with_more(
+            [
+                Field(f"info/{name}", c.dtype, c.shape, default_codec(np.dtype(c.dtype), c.shape))
+                for name, c in self._infos.items()
+            ]
         )
+        self.notes: Sequence[str] = tuple(notes)
+
+    def episode(self, number: int, columns: Mapping[str, Any], told: Mapping[str, Any]) -> Episode:
+        """An episode of T steps as one of T + 1 rows.
+
+        Raises:
+            ValueError: Its columns do not fit each other, or the first episode's.
+        """
+        where = f"{self._data}: episode {number}"
+        named = _columns_of(self.spec, columns, where)
+        steps = len(named["reward"])
+        infos = dict(_leaves(columns["infos"] or {}))
+        for name, column in self._infos.items():
+            rows = np.asarray(infos[name])
+            if not column.has_reset:  # what came with step t came with observation t + 1
+                rows = np.concatenate([np.zeros((1, *column.shape), rows.dtype), rows])
+            named[f"info/{name}"] = rows
+        for field in self.spec.fields:
+            rows = named[field.name]
+            is_arriving = field.kind in ("observation", "info")
+            expected = (steps + is_arriving, *field.shape)
+            if rows.shape != expected or rows.dtype != field.numpy_dtype:
+                raise ValueError(
+                    f"{where}: expected {field.name} as {field.dtype} {expected} beside {steps:,} "
+                    f"rewards, got {rows.dtype} {rows.shape}; fix it, or leave that episode out"
+                )
+        end = _end_of(columns, steps, where)
+        rows_ = joined(self.spec, named)
+        return Episode(self.spec, number, 0, 0, end, rows_, _metadata(told))
+
+
+def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
+    """Observations, actions and rewards by field name.
+
+    Raises:
+        ValueError: They are nested in another way than the spaces.
+    """
+    reward = np.asarray(columns["rewards"])
+    named = {
+        "reward": reward.astype(np.float64).reshape(-1) if reward.size == len(reward) else reward
+    }
+    for layout, tree in ((spec.observation, "observations"), (spec.action, "actions")):
+        try:
+            named |= {name: np.asarray(rows) for name, rows in flatten(layout, columns[tree])}
+        except ValueError as error:
+            raise ValueError(f"{where}: {tree}: {error}; fix it") from error
+    return named
+
+
+def _as_they_are(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
+    """The fields with the dtypes and shapes that are stored, and where the spaces say others."""
+    named = _columns_of(spec, first, "episode 0")
+    fields: list[Field] = []
+    notes: list[str] = []
+    for field in spec.fields:
+        rows = named[field.name]
+        dtype, shape = rows.dtype, rows.shape[1:]
+        if (dtype.name, shape) != (field.dtype, field.shape):
+            notes.append(
+                f"{field.name} is stored as {dtype} {shape}, and kept so: its space says "
+                f"{field.dtype} {field.shape}"
+            )
+            codec = default_codec(dtype, shape)
+            field = replace(field, dtype=dtype.name, shape=shape, codec=codec)
+        fields.append(field)
+    return replace(spec, fields=tuple(fields)), notes
+
+
+def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
+    """The end of an episode.
+
+    Raises:
+        ValueError: It ends in its middle.
+    """
+    end = End.NONE
+    for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
+        marks = np.asarray(columns[name]).reshape(-1).astype(bool)
+        if len(marks) != steps or marks[:-1].any():
+            got = f"{len(marks):,} marks" if len(marks) != steps else f"step {marks.argmax()} too"
+            raise ValueError(
+                f"{where}: expected {name} to mark its last step alone, of {steps:,} steps, got "
+                f"{got}; write each episode by itself"
+            )
+        end |= flag if marks[-1:].any() else End.NONE
+    return end
+
+
+def _metadata(told: Mapping[str, Any]) -> dict[str, object]:
+    """Minari's facts about an episode as plain values."""
+    return {key: _plain(value) for key, value in told.items() if key not in _NOT_METADATA}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)  # JSON has no such numbers
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _leaves(infos: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in infos.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{parent}{key}/")
+        else:
+            yield f"{parent}{key}", value
+
+
+def _info_columns(first: Mapping[str, Any]) -> dict[str, _Column]:
+    """The infos of the first episode that are numbers of one shape, a row for each step."""
+    steps = len(first["rewards"])
+    found: dict[str, _Column] = {}
+    for name, value in _leaves(first["infos"] or {}):
+        rows = np.asarray(value)
+        if rows.dtype.kind in "biuf" and rows.ndim and len(rows) in (steps, steps + 1):
+            found[name] = _Column(rows.dtype.name, rows.shape[1:], len(rows) == steps + 1)
     return found
 
 
-def _info(infos: Mapping[str, Any], name: str) -> Any:
-    """A column of infos: by its whole name, as arrow has it, or part by part as hdf5 has it."""
-    if name in infos:
-        return infos[name]
-    first, _, rest = name.partition("/")
-    return _info(infos[first], rest)
+def _kept_everywhere(found: dict[str, _Column], storage: Any, data: Path) -> dict[str, _Column]:
+    """The infos that all episodes have in one form, by the files' metadata alone."""
+    first: dict[str, object] | None = None
+    for now in _kinds(storage, data) if found else ():
+        first = now if first is None else first
+        found = {name: c for name, c in found.items() if name in now and now[name] == first[name]}
+    return found
+
+
+def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
+    """For each episode what kind of column each info is."""
+    if storage.FORMAT == "hdf5":
+        h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        with h5py.File(data / HDF5_NAME, "r") as file:
+            for number in range(storage.total_episodes):
+                group = file[f"episode_{number}"]
+                found: dict[str, object] = {}
+                names: list[str] = []
+                if "infos" in group:
+                    group["infos"].visit(names.append)
+                for name in names:
+                    column = group["infos"][name]
+                    if hasattr(column, "shape"):
+                        rows = len(column) - len(group["rewards"]) if column.ndim else None
+                        found[name] = (column.dtype.str, column.shape[1:], rows)
+                yield found
+        return
+    arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
+    for number in range(storage.total_episodes):
+        schema = _schema(arrow, storage, data, number)
+        infos = schema.field("infos").type if "infos" in schema.names else ()
+        yield {field.name: (str(field.type), field.metadata) for field in infos}
+
+
+def _schema(arrow: Any, storage: Any, data: Path, number: int) -> Any:
+    """The schema of an episode's files."""
+    passed_over = ["_", ".", "metadata.json"]
+    found = arrow.dataset(
+        str(data / str(number)), format=storage.FORMAT, ignore_prefixes=passed_over
+    )
+    return found.schema
+
+
+def _left_out(first: Mapping[str, Any], kept: Mapping[str, _Column]) -> list[str]:
+    names = [name for name, _ in _leaves(first["infos"] or {}) if name not in kept]
+    notes: list[str] = []
+    if names:
+        notes.append(
+            f"infos left out, as they are no numbers or not alike in all episodes: "
+            f"{', '.join(names)}"
+        )
+    late = [name for name, column in kept.items() if not column.has_reset]
+    if late:
+        notes.append(f"infos without a row for the reset, where zeros stand now: {', '.join(late)}")
+    return notes
+
+
+def _image_places(storage: Any) -> list[tuple[str, ...]]:
+    """The leaves that Minari would store as JPEG, each as its path of keys."""
+    found = load_library("minari.dataset.minari_storage", "format minari", install=INSTALL)
+    trees = {"observations": storage.observation_space, "actions": storage.action_space}
+
+    def images(space: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if isinstance(space, spaces.Dict):
+            for key, part in space.spaces.items():
+                yield from images(part, (*path, key))
+        elif isinstance(space, spaces.Tuple):
+            for place, part in enumerate(space.spaces):
+                yield from images(part, (*path, str(place)))
+        elif found.is_image_space(space):
+            yield path
+
+    return [place for name, space in trees.items() for place in images(space, (name,))]
+
+
+def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
+    """True if an image leaf of the first episode is bytes of JPEG, rather than an array.
+
+    Minari 0.5.2 and older wrote arrays, and its metadata does not tell.
+    """
+    if not storage.total_episodes:
+        return False
+    if storage.FORMAT == "hdf5":
+        h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        with h5py.File(data / HDF5_NAME, "r") as file:
+            node = file["episode_0"]
+            for key in place:
+                node = node[key] if key in node else node[f"_index_{key}"]
+            return bool(node.ndim < 3)  # of an array of images each row has two axes or three
+    arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
+    kind = _schema(arrow, storage, data, 0).field(place[0]).type
+    for key in place[1:]:
+        kind = kind.field(key).type
+    return str(kind) in ("binary", "large_binary")
+
+
+_FORMATS: Final = ("hdf5", "arrow", "parquet")
+_MOST: Final = 2**31
+_BATCH_ROWS: Final = 1024
+_SPACES: Final = ("observation_space", "action_space")
+_PASSED_OVER: Final = ("_", ".", "metadata.json")
+
+
+class _GivenData:
+    """A folder ``data`` that anybody may have made.
+
+    Minari makes the env that a data set names, which may be any function of any module, where the
+    data set lacks its spaces; it follows HDF5's links into other files; and it unpacks whatever is
+    there. So all of it is looked at first.
+
+    Args:
+        given: The data set.
+        data: Its folder.
+
+    Raises:
+        ValueError: Its metadata lack something.
+    """
+
+    def __init__(self, given: GivenFiles, data: Path) -> None:
+        self._given = given
+        self._data = data
+        file = data / "metadata.json"
+        metadata = given.read_json(file)
+        given_spaces = [name for name in _SPACES if name in metadata]
+        for name in given_spaces:
+            parse_object(str(metadata[name]), f"{file}: {name}")
+        if given_spaces != list(_SPACES):
+            _check_env(parse_object(str(metadata.get("env_spec")), f"{file}: env_spec"), file)
+        counts = metadata.get("total_episodes"), metadata.get("total_steps")
+        self.format = metadata.get("data_format")
+        is_counted = all(type(n) is int and 0 <= n < _MOST for n in counts)
+        if self.format not in _FORMATS or not is_counted:
+            raise ValueError(
+                f"{file}: expected data_format {', '.join(_FORMATS)}, total_episodes and "
+                f"total_steps, got {self.format!r} and {counts}; fetch the data set again"
+            )
+        self.episodes, self.steps = int(counts[0] or 0), int(counts[1] or 0)
+        if self.format == "hdf5":
+            self._check_file()
+        else:
+            for number in range(self.episodes):
+                for _ in self._files(number):
+                    pass
+
+    def metadata(self, number: int) -> dict[str, Any]:
+        """``metadata.json`` of an episode, in the formats that have one."""
+        return self._given.read_json(self._data / str(number) / "metadata.json")
+
+    def check(self, number: int) -> None:
+        """See that an episode can be read, and that there is memory for it.
+
+        Raises:
+            ValueError: Something is wrong with it.
+        """
+        if self.format == "hdf5":  # its one file was looked at already
+            return
+        self.metadata(number)
+        room = self._given.room(f"{self._data}: episode {number}")
+        arrow = load_library("pyarrow", "Minari's format arrow", install=INSTALL)
+        for file in self._files(number):
+            try:
+                for batch in self._batches(file):
+                    # Where a list begins and ends stands in the file: it may point anywhere.
+                    batch.validate(full=True)
+                    room.take(batch.nbytes)
+                    for column in batch.columns:
+                        _take_pictures(column, room)
+            except (arrow.ArrowException, OSError) as error:
+                raise ValueError(
+                    f"{file}: expected a whole file of columns, got another or a damaged one "
+                    f"({str(error)[:200]}); fetch the data set again"
+                ) from error
+
+    def _check_file(self) -> None:
+        """Look at all of ``main_data.hdf5``."""
+        h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        path = self._data / HDF5_NAME
+        with contextlib.closing(open_given(h5py, self._given, path)) as file:
+            check_group(h5py, file, str(path), texts=True)
+            for name in file:
+                room = self._given.room(f"{path}: {name}")
+                if not isinstance(file[name], h5py.Group):
+                    raise ValueError(f"{path}: expected a group {name!r}, got a dataset; remove it")
+                for column in datasets_of(h5py, file[name]):
+                    take_column(column, room)
+
+    def _files(self, number: int) -> Iterator[Path]:
+        """The files of an episode that Minari reads."""
+        folder = self._data / str(number)
+        if not folder.is_dir():
+            raise ValueError(
+                f"{folder}: expected a folder of files for each episode, got none; fetch the data "
+                f"set again"
+            )
+        for file in sorted(folder.iterdir()):
+            self._given.file(file)
+            if not file.name.startswith(_PASSED_OVER):
+                yield file
+
+    def _batches(self, file: Path) -> Iterator[Any]:
+        if self.format == "parquet":
+            arrow = load_library("pyarrow", "Minari's format parquet", install=INSTALL)
+            parquet = load_library("pyarrow.parquet", "Minari's format parquet", install=INSTALL)
+            with open_file((arrow, parquet), self._given, file) as opened:
+                yield from batches_of(opened, self._given, _BATCH_ROWS)
+            return
+        ipc = load_library("pyarrow.ipc", "Minari's format arrow", install=INSTALL)
+        with file.open("rb") as raw, ipc.open_file(raw) as opened:
+            for place in range(opened.num_record_batches):
+                yield opened.get_batch(place)
+
+
+def _check_env(told: dict[str, Any], file: Path) -> None:
+    """Refuse an env that gymnasium does not know just as it is told.
+
+    Minari makes it to learn its spaces, which calls what it names as its entry point.
+
+    Raises:
+        ValueError: It is another one.
+    """
+    id_ = str(told.get("id"))
+    if id_.startswith("ALE/"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("ale_py")  # registers its envs
+    known = gym.registry.get(id_)
+    same = known is not None and (told.get("entry_point"), told.get("kwargs") or {}) == (
+        known.entry_point,
+        known.kwargs,
+    )
+    if not same or told.get("additional_wrappers"):
+        raise ValueError(
+            f"{file}: expected observation_space and action_space, or an env_spec that gymnasium "
+            f"has registered just so, got {id_[:80]!r}: to make that env could run anything; add "
+            f"the spaces, as minari.serialization writes them"
+        )
+
+
+def _take_pictures(array: Any, room: Room) -> None:
+    """Count what Minari makes of JPEG files."""
+    kind = str(array.type)
+    if kind.startswith("struct<"):
+        for place in range(array.type.num_fields):
+            _take_pictures(array.field(place), room)
+    elif "binary" in kind:
+        for value in array:
+            room.take(picture_bytes(value.as_py() or b""))

@@ -1,30 +1,28 @@
-"""Writes a Minari data set."""
+"""Writes Minari data sets."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, TypeAlias, cast
 
+import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from stepwell.buffers.bridges.formats.format import Source
-from stepwell.buffers.bridges.formats.minari.files import (
-    INSTALL,
-    ArrowFiles,
-    EpisodeColumns,
-    Hdf5File,
-    MinariFiles,
-)
-from stepwell.buffers.bridges.formats.minari.names import dataset_id, namespaces_of
-from stepwell.buffers.bridges.formats.minari.options import MinariExport
-from stepwell.buffers.bridges.formats.minari.spaces import KnownEnv, RowSpaces, known_env
-from stepwell.buffers.bridges.formats.record import Beside, episode_facts
+from stepwell.buffers.bridges.formats.hdf5_columns import NewHdf5, put_column
+from stepwell.buffers.bridges.formats.minari.names import MinariExport, dataset_id, namespaces_of
 from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.curation.step_columns import StepColumns, split, stacks_of
 from stepwell.buffers.episode import Episode
-from stepwell.buffers.spec import Field, Layout, Spec, unflatten
+from stepwell.buffers.space_json import space_from_json
+from stepwell.buffers.spec import Field, Layout, Spec, Tree, unflatten
 
 __all__ = ["MinariWriter"]
 
@@ -57,20 +55,19 @@ class MinariWriter:
         self._source = source
         self._options = options
         is_hdf5 = options.data_format == "hdf5"
-        self._files: MinariFiles = (Hdf5File if is_hdf5 else ArrowFiles)(options.compress)
+        self._files: _MinariFiles = (_Hdf5File if is_hdf5 else _ArrowFiles)(options.compress)
         _check_fields(source.spec, is_hdf5)
-        self._known: KnownEnv | None = None
+        self._known: _KnownEnv | None = None
         if options.env is not None:
-            self._known = known_env(source.spec, source.sessions, options.env)
-        self._spaces = RowSpaces(source.spec, options.stack)
+            self._known = _known_env(source.spec, source.sessions, options.env)
+        self._spaces = _RowSpaces(source.spec, options.stack)
         self._path = Path()
-        self._place = 0  # among all episodes
         self._episodes = self._steps = 0  # that Minari sees
         self._cuts = self._stepless = 0
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the data set's user should know."""
+        """Notes for the user of the data set, a clause each."""
         found = [self._space_note(), *self._stack_notes()]
         if self._cuts:
             found.append(
@@ -79,15 +76,13 @@ class MinariWriter:
             )
         if self._stepless:
             found.append(
-                f"{_counted(self._stepless)} without a step: kept beside the data set, where "
-                f"Minari does not see it"
+                f"{_counted(self._stepless)} without a step: left out, as Minari cannot read it"
             )
         return [note for note in found if note]
 
     def begin(self, path: Path) -> None:
         """Make the folders."""
         self._path = path
-        Beside(path / Beside.NAME).begin(self._source)
         # Minari takes a folder with "data" in it for a data set, and trips over its odd name.
         (path / _UNFINISHED).mkdir()
         self._files.begin(path / _UNFINISHED)
@@ -95,7 +90,6 @@ class MinariWriter:
     def write(self, episode: Episode) -> None:
         """Write an episode."""
         if episode.steps == 0:  # Minari could not read it back
-            Beside(self._path / Beside.NAME).put(self._place, episode, episode.fields)
             self._stepless += 1
         else:
             columns = split(episode)
@@ -104,7 +98,6 @@ class MinariWriter:
             self._episodes += 1
             self._steps += episode.steps
             self._cuts += not episode.end.is_final
-        self._place += 1
 
     def finish(self) -> None:
         """Write what is known in the end, and let Minari see it."""
@@ -123,7 +116,7 @@ class MinariWriter:
         """Let the file go."""
         self._files.close()
 
-    def _columns(self, episode: Episode, columns: StepColumns) -> EpisodeColumns:
+    def _columns(self, episode: Episode, columns: StepColumns) -> _EpisodeColumns:
         spec = self._source.spec
         observations = dict(columns.observation)
         for name, rows in observations.items():
@@ -135,7 +128,7 @@ class MinariWriter:
             truncated[-1] = True
         infos = {name.removeprefix("info/"): rows for name, rows in columns.info.items()}
         extras = {name: episode.fields[name] for name in columns.extra}
-        return EpisodeColumns(
+        return _EpisodeColumns(
             observations=unflatten(spec.observation, observations),
             actions=unflatten(spec.action, columns.action),
             rewards=columns.reward,
@@ -143,11 +136,10 @@ class MinariWriter:
             truncations=truncated,
             infos={**infos, **extras},
             facts=episode.metadata,
-            record={"facts": episode_facts(episode), "edges": _edges_as_json(columns.edges)},
         )
 
     def _metadata(self, id_: str, megabytes: float) -> dict[str, object]:
-        """What stands in ``metadata.json``; Minari knows the keys."""
+        """The values of ``metadata.json``, under Minari's keys."""
         options, known = self._options, self._known
         observation = self._spaces.observation(None if known is None else known.observation)
         action = self._spaces.action(None if known is None else known.action)
@@ -198,11 +190,6 @@ class MinariWriter:
         ]
 
 
-def _edges_as_json(edges: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Single rows as JSON can hold them, bit for bit: the reader knows dtypes and shapes."""
-    return {name: np.ascontiguousarray(row).tobytes().hex() for name, row in edges.items()}
-
-
 def _counted(episodes: int) -> str:
     return f"{episodes:,} episode{'s' * (episodes > 1)}"
 
@@ -224,7 +211,7 @@ def _check_fields(spec: Spec, is_hdf5: bool) -> None:
 
 
 def _why_not(field: Field) -> str:
-    """What keeps a field out; empty where nothing does."""
+    """The reason why a field cannot be written; empty if it can."""
     if field.numpy_dtype.kind not in "biuf":
         return f"expected whole numbers, floats or bool, got {field.dtype}; leave it out"
     if field.name.startswith("info/extra/"):
@@ -237,9 +224,9 @@ def _why_not_arrow(field: Field, spec: Spec) -> str:
 
 
 def _why_not_hdf5(field: Field, spec: Spec) -> str:
-    if field.name.startswith(("info/", "extra/")):
+    if field.kind in ("info", "extra"):
         if any(other.name.startswith(f"{field.name}/") for other in spec.fields):
-            return "HDF5 cannot hold it beside fields below it: choose data_format=arrow"
+            return "HDF5 cannot hold it together with fields below it: choose data_format=arrow"
         return ""
     keys = [*_keys(spec.observation), *_keys(spec.action)]
     strange = [key for key in keys if "/" in key or key in ("", ".")]
@@ -257,3 +244,380 @@ def _keys(layout: Layout) -> Iterator[str]:
     elif not isinstance(layout, str):
         for part in layout:
             yield from _keys(part)
+
+
+INSTALL: Final = "'stepwell[minari]'"
+HDF5_NAME: Final = "main_data.hdf5"
+_ATTRIBUTE_TEXT: Final = 8 << 10  # characters of an attribute, which may have 64 KiB at most
+_ARROW_ROWS: Final = 131_072
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EpisodeColumns:
+    """An episode of T steps as Minari has it.
+
+    Args:
+        observations: [T + 1, ...], nested as the space is; stacks may be views.
+        actions: [T, ...], nested as the space is.
+        rewards: [T] float64.
+        terminations: [T] bool.
+        truncations: [T] bool.
+        infos: [T + 1, ...] by name, with ``/`` between the parts of nested ones.
+        facts: JSON-able: what Minari shows as the episode's metadata.
+    """
+
+    observations: Tree
+    actions: Tree
+    rewards: np.ndarray
+    terminations: np.ndarray
+    truncations: np.ndarray
+    infos: Mapping[str, np.ndarray]
+    facts: Mapping[str, Any]
+
+
+class _MinariFiles(Protocol):
+    """Writes episodes into a data set's folder ``data``."""
+
+    def begin(self, folder: Path) -> None:
+        """Make what holds the episodes."""
+        ...
+
+    def put(self, number: int, episode: _EpisodeColumns) -> None:
+        """Write an episode of one step or more.
+
+        Raises:
+            ValueError: Minari could not read it.
+        """
+        ...
+
+    def close(self) -> None:
+        """All is written; twice does no harm."""
+        ...
+
+
+class _Hdf5File:
+    """``main_data.hdf5``: a group for each episode.
+
+    Args:
+        compress: Deflate columns, which HDF5 undoes by itself when they are read.
+    """
+
+    def __init__(self, compress: bool) -> None:
+        self._h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
+        self._compress = compress
+        self._new: NewHdf5 | None = None
+        self._file: Any = None
+
+    def begin(self, folder: Path) -> None:
+        """Make the file."""
+        self._new = NewHdf5(self._h5py, folder / HDF5_NAME, track_order=True)
+        self._file = self._new.file
+
+    def put(self, number: int, episode: _EpisodeColumns) -> None:
+        """Write a group."""
+        group = self._file.create_group(f"episode_{number}")
+        facts = {"id": number, "total_steps": len(episode.rewards)}
+        group.attrs.update({**_attributes(episode.facts), **facts})
+        self._tree(group, "observations", episode.observations)
+        self._tree(group, "actions", episode.actions)
+        for name in ("rewards", "terminations", "truncations"):
+            put_column(group, name, getattr(episode, name), self._compress)
+        infos = group.create_group("infos")
+        for name, rows in episode.infos.items():
+            put_column(infos, name, rows, self._compress)
+        if self._new is not None:
+            self._new.check()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._new is not None:
+            self._new.close()
+
+    def _tree(self, group: Any, name: str, tree: Tree) -> None:
+        if isinstance(tree, np.ndarray):
+            put_column(group, name, tree, self._compress)
+            return
+        inner = group.create_group(name)
+        named = (
+            tree.items()
+            if isinstance(tree, Mapping)
+            else ((f"_index_{place}", part) for place, part in enumerate(tree))
+        )
+        for key, part in named:
+            self._tree(inner, key, part)
+
+
+class _ArrowFiles:
+    """A folder for each episode, with one file of one batch of T + 1 rows, and ``metadata.json``.
+
+    Args:
+        compress: Compress the batches by zstd, which Arrow undoes by itself when they are read.
+    """
+
+    def __init__(self, compress: bool) -> None:
+        self._pa = load_library("pyarrow", "Minari's format arrow", install=INSTALL)
+        self._ipc = load_library("pyarrow.ipc", "Minari's format arrow", install=INSTALL)
+        self._options = self._ipc.IpcWriteOptions(compression="zstd" if compress else None)
+        self._folder = Path()
+
+    def begin(self, folder: Path) -> None:
+        """Remember the folder."""
+        self._folder = folder
+
+    def put(self, number: int, episode: _EpisodeColumns) -> None:
+        """Write a folder."""
+        steps = len(episode.rewards)
+        if steps >= _ARROW_ROWS:
+            raise ValueError(
+                f"an episode has {steps:,} steps, expected {_ARROW_ROWS - 1:,} at most, since "
+                f"Minari reads longer ones of its format arrow in parts: choose data_format=hdf5"
+            )
+        # A batch is as long as its observations; Minari leaves the last row of all else out.
+        columns = {
+            "observations": self._tree(episode.observations, 0),
+            "actions": self._tree(episode.actions, 1),
+            "rewards": self._tree(episode.rewards, 1),
+            "terminations": self._tree(episode.terminations, 1),
+            "truncations": self._tree(episode.truncations, 1),
+        }
+        if episode.infos:
+            columns["infos"] = self._infos(episode.infos)
+        batch = self._pa.RecordBatch.from_pydict(columns)
+        folder = self._folder / str(number)
+        folder.mkdir()
+        with self._ipc.new_file(
+            str(folder / "part-0.arrow"), batch.schema, options=self._options
+        ) as file:
+            file.write_batch(batch)
+        facts = {**episode.facts, "id": number, "total_steps": steps}
+        (folder / "metadata.json").write_text(json.dumps(facts), encoding="utf-8")
+
+    def close(self) -> None:
+        """Each file is closed already."""
+
+    def _tree(self, tree: Tree, pad: int) -> Any:
+        if isinstance(tree, np.ndarray):
+            return self._column(tree, pad)
+        named = (
+            dict(tree)
+            if isinstance(tree, Mapping)
+            else {str(place): part for place, part in enumerate(tree)}
+        )
+        arrays = [self._tree(part, pad) for part in named.values()]
+        return self._pa.StructArray.from_arrays(arrays, names=list(named))
+
+    def _column(self, rows: np.ndarray, pad: int) -> Any:
+        if pad:
+            rows = np.concatenate([rows, np.zeros((pad, *rows.shape[1:]), rows.dtype)])
+        flat = self._pa.array(np.ascontiguousarray(rows).reshape(-1))
+        if rows.ndim == 1:
+            return flat
+        return self._pa.FixedSizeListArray.from_arrays(flat, rows[0].size)
+
+    def _infos(self, infos: Mapping[str, np.ndarray]) -> Any:
+        arrays = [self._column(rows, 0) for rows in infos.values()]
+        fields = [
+            self._pa.field(
+                name,
+                array.type,
+                metadata={"shape": ",".join(map(str, rows.shape[1:]))} if rows.ndim > 1 else None,
+            )
+            for (name, rows), array in zip(infos.items(), arrays, strict=True)
+        ]
+        return self._pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
+    """Facts as attributes of HDF5: nested ones by path, lists as JSON, nothing for None."""
+    found: dict[str, Any] = {}
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            found |= _attributes(value, f"{parent}{key}/")
+        elif isinstance(value, list):
+            found[f"{parent}{key}"] = json.dumps(value)
+        elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+            found[f"{parent}{key}"] = str(value)
+        elif value is not None:
+            found[f"{parent}{key}"] = value
+    return {key: value for key, value in found.items() if not _is_too_much(value)}
+
+
+def _is_too_much(value: object) -> bool:
+    """True if it is a text that HDF5 cannot hold as an attribute."""
+    return isinstance(value, str) and (len(value) > _ATTRIBUTE_TEXT or "\0" in value)
+
+
+Space: TypeAlias = "spaces.Space[Any]"
+
+_WIDEST: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownEnv:
+    """The known facts about the env whose rows are stored.
+
+    Args:
+        observation: Its observation space, stacks in full.
+        action: Its action space.
+        env_spec: Gymnasium's `EnvSpec` as JSON, from which Minari makes the env again; or None.
+        note: What is not certain about it; empty where nothing is.
+    """
+
+    observation: Space
+    action: Space
+    env_spec: str | None
+    note: str = ""
+
+
+def _known_env(
+    spec: Spec, sessions: Sequence[Mapping[str, object]], wanted: str
+) -> _KnownEnv | None:
+    """The env that made the rows, as far as the store knows it; None where it does not.
+
+    Args:
+        spec: The fields of every row. An env that would make other rows is none.
+        sessions: Facts about the runs.
+        wanted: ``"recorded"``, or the id of an env that the user knows it to be.
+
+    Raises:
+        ValueError: The user's env cannot be made, or makes other rows.
+    """
+    if wanted != "recorded":
+        return _chosen(spec, wanted)
+    told = dict(sessions[-1]) if sessions else {}
+    said = cast("Mapping[str, Mapping[str, Any]]", told.get("spaces", {}))
+    if not said:
+        return None
+    observation, action = (space_from_json(said[part]) for part in ("observation", "action"))
+    if not _fits(spec, observation, action):  # written by other means than a Collector
+        return None
+    env_spec = told.get("env_spec")
+    if isinstance(env_spec, str):
+        return _KnownEnv(observation, action, env_spec)
+    recipe = cast("Mapping[str, Any]", told.get("recipe", {}))
+    if recipe.get("maker") == "given" and recipe.get("env") in gym.registry:
+        note = f"recover_environment() gives {recipe['env']} bare: what wrapped it is not known"
+        return _KnownEnv(observation, action, gym.spec(recipe["env"]).to_json(), note)
+    note = "the store does not tell how its env is made, so recover_environment() cannot"
+    return _KnownEnv(observation, action, None, note)
+
+
+def _chosen(spec: Spec, id_: str) -> _KnownEnv:
+    """The user's env, made for a moment to ask it for its spaces.
+
+    Raises:
+        ValueError: It cannot be made, or makes other rows.
+    """
+    try:
+        if id_.startswith("ALE/"):
+            importlib.import_module("ale_py")  # registers its envs
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            env = gym.make(id_)
+        with contextlib.closing(env):
+            observation, action = env.observation_space, env.action_space
+            env_spec = None if env.spec is None else env.spec.to_json()
+    except Exception as error:  # whatever the env's code raises
+        raise ValueError(
+            f"option env: expected the id of a Gymnasium env that can be made, got {id_!r} "
+            f"({error}); give another, or none"
+        ) from error
+    if not _fits(spec, observation, action):
+        raise ValueError(
+            f"option env: expected an env whose rows are like the stored ones, got {id_!r} with "
+            f"{observation} and {action}; give another, or none"
+        )
+    return _KnownEnv(observation, action, env_spec)
+
+
+class _RowSpaces:
+    """Spaces of which nothing is known but the rows: dtypes, shapes and the integers seen.
+
+    Args:
+        spec: The fields of every row.
+        stack: Frame-stacked observations are written in full.
+    """
+
+    def __init__(self, spec: Spec, stack: bool) -> None:
+        self._spec = spec
+        self._stack = stack
+        self._low: dict[str, Any] = {}
+        self._high: dict[str, Any] = {}
+
+    def look(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Take notice of an episode's observations or actions, by field name."""
+        for name, rows in columns.items():
+            if rows.dtype.kind not in "iu" or not _is_counted(self._spec[name]) or not len(rows):
+                continue
+            low, high = rows.min(axis=0), rows.max(axis=0)
+            self._low[name] = np.minimum(self._low.get(name, low), low)
+            self._high[name] = np.maximum(self._high.get(name, high), high)
+
+    def observation(self, known: Space | None) -> Space:
+        """The observation space; of single frames where stacks are not written in full."""
+        layout = self._spec.observation
+        if known is None:
+            return self._space(layout)
+        if isinstance(layout, str) and self._spec[layout].stack > 1 and not self._stack:
+            stacked = cast("spaces.Box", known)
+            dtype = cast("Any", stacked.dtype)
+            return spaces.Box(stacked.low[-1], stacked.high[-1], dtype=dtype)
+        return known
+
+    def action(self, known: Space | None) -> Space:
+        """The action space; not a known one that lacks actions which were seen."""
+        layout = self._spec.action
+        if isinstance(known, spaces.Discrete) and isinstance(layout, str) and layout in self._low:
+            last = int(known.start) + int(known.n) - 1
+            if self._low[layout] < known.start or self._high[layout] > last:
+                known = None
+        return self._space(layout) if known is None else known
+
+    def _space(self, layout: Layout) -> Space:
+        if isinstance(layout, str):
+            return self._leaf(self._spec[layout])
+        if isinstance(layout, Mapping):
+            return spaces.Dict({key: self._space(part) for key, part in layout.items()})
+        return spaces.Tuple([self._space(part) for part in layout])
+
+    def _leaf(self, field: Field) -> Space:
+        dtype: Any = field.numpy_dtype
+        shape = field.source_shape if self._stack else field.shape
+        if field.name in self._low:
+            low, high = self._low[field.name], self._high[field.name]
+            if not shape and int(high) - min(0, int(low)) < _WIDEST:
+                start = min(0, int(low))
+                return spaces.Discrete(int(high) - start + 1, start=start)
+            if shape and low.min() >= 0 and high.max() < np.iinfo(dtype).max:
+                return spaces.MultiDiscrete(high + 1, dtype=dtype)
+        if field.dtype == "bool":
+            return spaces.Box(0, 1, shape, dtype)
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            return spaces.Box(limits.min, limits.max, shape, dtype)
+        return spaces.Box(-np.inf, np.inf, shape, dtype)
+
+
+def _is_counted(field: Field) -> bool:
+    """True if its space may be one of counts, Discrete or MultiDiscrete."""
+    if not field.shape:
+        return field.dtype == "int64" and field.stack == 1  # that of every Discrete space
+    return field.kind == "action"
+
+
+def _fits(spec: Spec, observation: Space, action: Space) -> bool:
+    """True if such an env makes rows like these."""
+    stacked = [field for field in spec.fields if field.stack > 1]
+    k = stacked[0].stack if stacked else 1
+    try:
+        other = Spec.from_spaces(observation, action, frame_stack=k)
+    except (TypeError, ValueError):
+        return False
+    if other.observation != spec.observation or other.action != spec.action:
+        return False
+    names = [f.name for f in other.fields if f.name != "reward"]
+    return all(
+        (spec[name].dtype, spec[name].shape, spec[name].stack)
+        == (other[name].dtype, other[name].shape, other[name].stack)
+        for name in names
+    )

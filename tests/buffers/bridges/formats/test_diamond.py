@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
-from stepwell.buffers.bridges.formats.world_models.diamond import episode_file
-from support.exchanged_stores import DISCRETE, Wanted, episodes_of, round_trip, stores, tagged_store
+from stepwell.buffers.bridges.formats.diamond import episode_file
+from stepwell.buffers.testing import check_format
+from support.exchanged_stores import DISCRETE, Wanted, episodes_of, stores, tagged_store
 from support.libraries.real_loaders import run_real
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
 
@@ -56,16 +57,17 @@ def by_tag(played: list[PlayedEpisode]) -> dict[tuple[int, int], PlayedEpisode]:
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(replay=stores(HELD), static=st.booleans())
-def test_what_was_exported_comes_back_bit_for_bit(
+def test_the_same_steps_come_back(
     replay: SequenceReplayBuffer, static: bool, tmp_path: Path
 ) -> None:
+    assume(any(episode.steps for episode in episodes_of(replay)))
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    round_trip(replay, "diamond", tmp_path / "out", {"static": static})
+    check_format("diamond", tmp_path / "out", replay, export_options={"static": static})
 
 
 def test_each_file_is_an_episode_as_the_env_told_it(tmp_path: Path) -> None:
     replay, played = play()
-    report, _, _ = round_trip(replay, "diamond", tmp_path / "out")
+    report, _, _ = check_format("diamond", tmp_path / "out", replay)
     expected = by_tag(played)
     files = files_in(tmp_path / "out")
     assert len(files) == len(expected)
@@ -232,22 +234,6 @@ def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
     file.rename(tmp_path / "000" / "00" / "2" / "1.pt")
     with pytest.raises(ValueError, match=r"expected it at .*000/00/1/1\.pt"):
         import_episodes("diamond", tmp_path, SequenceReplayBuffer())
-
-
-@pytest.mark.parametrize("change", ["more", "fewer", "other"])
-def test_an_export_that_was_changed_is_not_taken_for_what_it_was(
-    change: str, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    export_episodes(tagged_store(), "diamond", out)
-    if change == "more":
-        put(out, 6)
-    elif change == "fewer":
-        file_of(out, 5).unlink()
-    else:
-        shutil.copy(file_of(out, 3), file_of(out, 2))
-    with pytest.raises(ValueError, match=r"as exported|as they were exported"):
-        import_episodes("diamond", out, SequenceReplayBuffer())
 
 
 def test_diamond_itself_reads_what_was_exported(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from stepwell.buffers.bridges import (
     format_names,
     import_episodes,
 )
+from stepwell.buffers.bridges.formats import npz
+from stepwell.buffers.bridges.formats.format import format_of
 from stepwell.buffers.bridges.formats.options import option_help
-from stepwell.buffers.bridges.formats.record import Beside
-from stepwell.buffers.bridges.formats.registry import format_of
 from support.exchanged_stores import assert_same, episodes_of, tagged_store
 
 
@@ -107,7 +107,7 @@ def test_an_export_that_fails_leaves_nothing(
     def full(*names: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Beside, "put", full)
+    monkeypatch.setattr(npz._Sidecar, "write", full)
     with pytest.raises(OSError, match="No space left"):
         export_episodes(tagged_store(), "npz", tmp_path / "out")
     assert entries(tmp_path) == []

@@ -82,7 +82,7 @@ def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
     ("name", "file"),
     [
         ("npz", "stepwell/store.json"),
-        ("dreamerv3", "stepwell/keys.json"),
+        ("dreamerv3", "*.npz"),
         ("rlds", "features.json"),
         ("lerobot", "meta/info.json"),
         ("parquet", "episodes.parquet"),
@@ -98,8 +98,9 @@ def test_no_file_of_any_format_is_a_pipe(tmp_path: Path, name: str, file: str) -
     if name in ("parquet", "lerobot"):
         pytest.importorskip("pyarrow")
     out = exported(tmp_path, name)
-    (out / file).unlink()
-    os.mkfifo(out / file)
+    path = next(out.glob(file))
+    path.unlink()
+    os.mkfifo(path)
     refused(name, out, "expected a regular file|expected no|got something else|regular file")
 
 
@@ -191,7 +192,7 @@ def test_a_picture_is_as_large_as_its_head_says_before_it_is_decoded(tmp_path: P
 
 
 def test_a_compressed_value_of_rlds_is_no_longer_than_its_feature(tmp_path: Path) -> None:
-    from stepwell.buffers.bridges.formats.rlds.features import Feature
+    from stepwell.buffers.bridges.formats.rlds import Feature
     from support.forged.data_sets import MAX_BYTES, _bomb
 
     feature = Feature("x", "uint8", (100,), "zlib")

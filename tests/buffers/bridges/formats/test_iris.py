@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
-from support.exchanged_stores import DISCRETE, Wanted, episodes_of, round_trip, stores, tagged_store
+from stepwell.buffers.testing import check_format
+from support.exchanged_stores import DISCRETE, Wanted, episodes_of, stores, tagged_store
 from support.libraries.real_loaders import run_real
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
 
@@ -49,18 +49,26 @@ def by_tag(played: list[PlayedEpisode]) -> dict[tuple[int, int], PlayedEpisode]:
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(replay=stores(HELD), truncated_ends=st.booleans())
-def test_what_was_exported_comes_back_bit_for_bit(
-    replay: SequenceReplayBuffer, truncated_ends: bool, tmp_path: Path
-) -> None:
+@given(replay=stores(HELD))
+def test_the_same_steps_come_back(replay: SequenceReplayBuffer, tmp_path: Path) -> None:
+    assume(any(episode.steps for episode in episodes_of(replay)))
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    round_trip(replay, "iris", tmp_path / "out", {"truncated_ends": truncated_ends})
+    is_first = replay.spec.fields[0].shape == FIRST.shape
+    options = {"channels": "first" if is_first else "last"}
+    observation = "image" if isinstance(replay.spec.observation, dict) else None
+    check_format(
+        "iris",
+        tmp_path / "out",
+        replay,
+        export_options={"observation": observation},
+        import_options=options,
+    )
 
 
 @pytest.mark.parametrize("truncated_ends", [False, True])
 def test_each_file_is_an_episode_as_the_env_told_it(tmp_path: Path, truncated_ends: bool) -> None:
     replay, played = play()
-    round_trip(replay, "iris", tmp_path / "out", {"truncated_ends": truncated_ends})
+    export_episodes(replay, "iris", tmp_path / "out", options={"truncated_ends": truncated_ends})
     expected = by_tag(played)
     files = files_in(tmp_path / "out")
     assert len(files) == len(expected)
@@ -89,19 +97,17 @@ def test_the_notes_say_what_iris_does_not_see(tmp_path: Path) -> None:
     notes = export_episodes(replay, "iris", tmp_path / "out").notes
     rounded, *rest = sorted(notes, key=lambda note: not note.startswith("reward"))
     assert rest == [
-        "IRIS keeps T observations of T steps: what an episode ended with is kept beside",
+        "IRIS keeps T observations of T steps: the final one is left out",
         f"{unended} episodes were truncated or cut: their `ends` are all 0",
-        "1 episodes without a step are kept beside",
+        "1 episodes without a step are left out",
     ]
     off = max(abs(float(np.float32(r)) - r) for one in played for r in one.rewards)
-    assert rounded == (
-        f"reward is rounded to float32, by {off:.2g} at most; the exact values stand beside"
-    )
+    assert rounded == (f"reward is rounded to float32, by {off:.2g} at most")
 
 
 def test_single_frames_of_a_stack_become_pictures_with_one_channel(tmp_path: Path) -> None:
     replay, played = play(shape=(20, 24), stack=3)
-    report, _, _ = round_trip(replay, "iris", tmp_path / "out")
+    report, _, _ = check_format("iris", tmp_path / "out", replay)
     assert any("single frames, not as stacks of 3" in note for note in report.notes)
     assert any("(1, 20, 24) (C, H, W)" in note for note in report.notes)
     expected = by_tag(played)
@@ -111,14 +117,14 @@ def test_single_frames_of_a_stack_become_pictures_with_one_channel(tmp_path: Pat
         assert np.array_equal(pictures[:, 0], one.observations[:-1])
 
 
-def test_a_part_of_a_dict_is_the_picture_and_the_rest_stands_beside(tmp_path: Path) -> None:
+def test_a_part_of_a_dict_is_the_picture_and_the_rest_is_left_out(tmp_path: Path) -> None:
     replay, played = play(is_dict=True, shape=(20, 24, 3))
     with pytest.raises(ValueError, match="expected the name of one of observation/clock, obs"):
         export_episodes(replay, "iris", tmp_path / "out")
     with pytest.raises(ValueError, match=r"'observation/clock' as uint8 .* got float64 \(2,\)"):
         export_episodes(replay, "iris", tmp_path / "out", options={"observation": "clock"})
-    report, _, _ = round_trip(replay, "iris", tmp_path / "out", {"observation": "screen"})
-    assert any("no place for observation/clock: kept beside" in note for note in report.notes)
+    report = export_episodes(replay, "iris", tmp_path / "out", options={"observation": "screen"})
+    assert any("no place for observation/clock: left out" in note for note in report.notes)
     expected = by_tag(played)
     for found in files_in(tmp_path / "out"):
         pictures = found["observations"].numpy().transpose(0, 2, 3, 1)
@@ -143,7 +149,7 @@ def test_channels_go_first_wherever_they_are(
     shape: tuple[int, ...], channels: str | None, written: tuple[int, ...], tmp_path: Path
 ) -> None:
     replay = tagged_store(Field("observation", "uint8", shape, "zstd"))
-    round_trip(replay, "iris", tmp_path / "out", {"channels": channels})
+    export_episodes(replay, "iris", tmp_path / "out", options={"channels": channels})
     is_moved = channels != "first" and written != shape[-3:]
     for found, episode in zip(files_in(tmp_path / "out"), episodes_of(replay), strict=True):
         pictures = found["observations"].numpy()
@@ -273,40 +279,6 @@ def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
     torch.save(columns(observations=torch.zeros(3, 1, 4, 5, dtype=torch.uint8)), tmp_path / "4.pt")
     with pytest.raises(ValueError, match=r"pictures of shape \(3, 4, 5\), as in the first file"):
         import_episodes("iris", tmp_path, SequenceReplayBuffer())
-
-
-@pytest.mark.parametrize("change", ["more", "fewer", "gap", "other", "smaller", "unnoted"])
-def test_an_export_that_was_changed_is_not_taken_for_what_it_was(
-    change: str, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    export_episodes(tagged_store(), "iris", out)
-    files = out / "dataset"
-    if change == "more":
-        shutil.copy(files / "0.pt", files / "6.pt")
-    elif change == "fewer":
-        (files / "5.pt").unlink()
-    elif change == "gap":
-        (files / "2.pt").unlink()
-    elif change == "other":
-        shutil.copy(files / "3.pt", files / "2.pt")
-    elif change == "smaller":
-        torch.save(columns(), files / "2.pt")
-    else:
-        (out / "stepwell" / "000002.npz").unlink()
-    sentences = {
-        "more": "expected 6 episodes in files, as exported, got 7",
-        "fewer": "expected more than 5 episodes in files, as exported, got 5",
-        "gap": "episodes 0 to 5, got none with the number 2",
-        "other": r"pictures of shape \(3, 3, 6, 5\), as they were exported, got \(4, 3, 6, 5\)",
-        "smaller": r"pictures of shape \(3, 3, 6, 5\), as they were exported, got \(3, 3, 4, 5\)",
-        "unnoted": "expected what Stepwell noted about episode 2, got",
-    }
-    with pytest.raises(ValueError, match=sentences[change]):
-        import_episodes("iris", out, SequenceReplayBuffer())
-    shutil.rmtree(out / "stepwell")
-    if change not in ("gap", "smaller"):
-        assert import_episodes("iris", out, SequenceReplayBuffer()).episodes >= 5
 
 
 def test_iris_itself_reads_what_was_exported(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from stepwell.buffers.bridges.formats.options import NoOptions, filled, option_help
+from stepwell.buffers.bridges.formats.options import NoOptions, option_help, parse_options
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Options:
     ],
 )
 def test_values_and_words_are_read(given: dict[str, object], expected: Options) -> None:
-    found = filled(Options, given, "format x")
+    found = parse_options(Options, given, "format x")
     assert found == expected
     assert type(found.rate) is float
 
@@ -71,13 +71,13 @@ def test_values_and_words_are_read(given: dict[str, object], expected: Options) 
 )
 def test_other_values_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        filled(Options, given, "format x")
+        parse_options(Options, given, "format x")
 
 
 def test_where_there_are_none_it_is_said() -> None:
-    assert filled(NoOptions, {}, "format x") == NoOptions()
+    assert parse_options(NoOptions, {}, "format x") == NoOptions()
     with pytest.raises(ValueError, match="format x has no option 'a', expected none at all"):
-        filled(NoOptions, {"a": "1"}, "format x")
+        parse_options(NoOptions, {"a": "1"}, "format x")
 
 
 def test_the_words_about_options_are_those_of_the_docstring() -> None:

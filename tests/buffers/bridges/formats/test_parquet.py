@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -16,13 +17,12 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
+from stepwell.buffers.testing import assert_same_steps, check_format
 from support.exchanged_stores import (
     IMAGE,
     VECTOR,
     Wanted,
-    assert_same,
     episodes_of,
-    round_trip,
     stores,
     tagged_store,
 )
@@ -51,23 +51,42 @@ WANTED = Wanted(
 )
 
 
+def has_steps(replay: SequenceReplayBuffer) -> bool:
+    return any(episode.steps for episode in replay.iter_episodes())
+
+
 def has_all_rows(replay: SequenceReplayBuffer) -> bool:
     return all(episode.first_row == 0 for episode in replay.iter_episodes())
 
 
 @REUSED_FOLDER
 @given(
-    replay=stores(WANTED),
-    images=st.sampled_from(["png", "array", "raw"]),
+    replay=stores(WANTED).filter(has_steps),
+    images=st.sampled_from(["png", "array"]),
     stack=st.booleans(),
     following=st.booleans(),
 )
-def test_what_was_exported_comes_back_bit_for_bit(
+def test_the_same_steps_come_back(
     replay: SequenceReplayBuffer, images: str, stack: bool, following: bool, tmp_path: Path
 ) -> None:
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    options = {"images": images, "stack": stack and has_all_rows(replay)}
-    round_trip(replay, "parquet", tmp_path / "out", {**options, "next_observation": following})
+    is_stack = stack and has_all_rows(replay)
+    is_whole_stack = is_stack and replay.spec.fields[0].stack > 1
+    following = following or is_stack  # the other table has single frames
+    check_format(
+        "parquet",
+        tmp_path / "out",
+        replay,
+        export_options={"images": images, "stack": is_stack, "next_observation": following},
+        shown=channels_last if images == "png" and not is_whole_stack else None,
+        has_final_observation=True,
+    )
+
+
+def channels_last(rows: np.ndarray) -> np.ndarray:
+    """Pictures as PNG gives them back; other rows as they are."""
+    is_first = rows.dtype == np.uint8 and rows.shape[1:] == (3, 16, 18)
+    return np.moveaxis(rows, 1, -1) if is_first else rows
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
@@ -129,7 +148,7 @@ def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_actio
         "extra/t": np.array([20, 21, 22, 23]),
     }
     replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
-    round_trip(replay, "parquet", tmp_path / "out")
+    check_format("parquet", tmp_path / "out", replay)
     steps = steps_of(tmp_path / "out")
     assert [(step["action"], step["info/t"], step["extra/t"]) for step in steps] == [
         (10, 0, 20),
@@ -144,7 +163,7 @@ def test_an_episode_that_lost_its_beginning_tells_where_its_steps_were(tmp_path:
     replay = tagged_store(VECTOR, episodes=3)
     fields = dict(episodes_of(replay)[2].fields)
     replay.add([Chunk(9, 1, 7, End.TERMINATED, fields, {}, True)])
-    round_trip(replay, "parquet", tmp_path / "out")
+    check_format("parquet", tmp_path / "out", replay)
     steps = [row for row in steps_of(tmp_path / "out") if row["episode"] >= 2]
     assert [(row["step"], row["is_first"]) for row in steps] == [
         *((0, True), (1, False), (2, False)),
@@ -172,7 +191,12 @@ def test_pictures_are_png_that_others_decode_to_the_same_pixels(
 def test_stacks_are_written_in_full_where_asked(tmp_path: Path) -> None:
     stacked = Field("observation", "uint8", (2, 3), "zstd", stack=3, stack_padding="repeat")
     replay = tagged_store(stacked)
-    round_trip(replay, "parquet", tmp_path / "out", {"stack": True, "next_observation": True})
+    check_format(
+        "parquet",
+        tmp_path / "out",
+        replay,
+        export_options={"stack": True, "next_observation": True},
+    )
     steps = iter(steps_of(tmp_path / "out"))
     for episode in episodes_of(replay):
         frames = episode.observation
@@ -204,7 +228,13 @@ def test_no_bit_of_a_float_is_lost_to_encodings(tmp_path: Path) -> None:
         "reward": strange.copy(),
     }
     replay.add([Chunk(0, 0, 0, End.TERMINATED, rows, {})])
-    round_trip(replay, "parquet", tmp_path / "out")
+    export_episodes(replay, "parquet", tmp_path / "out")
+    back = SequenceReplayBuffer()
+    import_episodes("parquet", tmp_path / "out", back)
+    for name in ("observation", "action", "reward"):
+        found, expected = episodes_of(back)[0].fields[name], rows[name]
+        known = slice(1, None) if name == "reward" else slice(-1)
+        assert found[known].tobytes() == expected[known].tobytes()
 
 
 def noisy_store(episodes: int, rows: int = 30) -> SequenceReplayBuffer:
@@ -224,7 +254,7 @@ def noisy_store(episodes: int, rows: int = 30) -> SequenceReplayBuffer:
 @pytest.mark.parametrize("images", ["png", "array", "raw"])
 def test_files_are_begun_anew_when_they_are_full(images: str, tmp_path: Path) -> None:
     replay = noisy_store(30)
-    round_trip(replay, "parquet", tmp_path / "out", {"file_mb": 1, "images": images})
+    export_episodes(replay, "parquet", tmp_path / "out", options={"file_mb": 1, "images": images})
     files = sorted((tmp_path / "out" / "data").iterdir())
     assert [file.name for file in files] == [f"train-{n:05d}.parquet" for n in range(len(files))]
     assert len(files) >= 2
@@ -244,23 +274,17 @@ def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
     assert others == [[], []]
 
 
-def test_a_folder_that_was_changed_since_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_or_changed_folder_is_refused(tmp_path: Path) -> None:
     export_episodes(noisy_store(30), "parquet", tmp_path / "out", options={"file_mb": 1})
-    first, second, *_ = sorted((tmp_path / "out" / "data").iterdir())
+    _, second, *_ = sorted((tmp_path / "out" / "data").iterdir())
     kept = second.read_bytes()
-    second.unlink()
-    with pytest.raises(ValueError, match="files are missing, or were changed"):
-        import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
-    second.write_bytes(first.read_bytes())
-    with pytest.raises(ValueError, match="got some of another: files are missing"):
-        import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
     second.write_bytes(kept[:-20])
-    with pytest.raises(ValueError, match="expected a Parquet file, got another or a damaged one"):
+    with pytest.raises(ValueError, match=re.escape(second.name)):
         import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
     second.write_bytes(kept)
     table = pq.ParquetFile(second).read()
     pq.write_table(table.drop_columns(["action"]), second)
-    with pytest.raises(ValueError, match="expected a column 'action', got episode, stream, step"):
+    with pytest.raises(ValueError, match=r"'action'.*episode, stream, step"):
         import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
     second.write_bytes(b"".join([kept[:5000], bytes(20_000), kept[25_000:]]))
     with pytest.raises(ValueError, match=r"damaged one|expected a PNG"):
@@ -317,7 +341,7 @@ def test_stacks_of_episodes_that_lost_their_beginning_are_refused(tmp_path: Path
     with pytest.raises(ValueError, match="expected episodes from their first row on"):
         export_episodes(replay, "parquet", tmp_path / "out", options={"stack": True})
     assert list(tmp_path.iterdir()) == []
-    round_trip(replay, "parquet", tmp_path / "out")
+    check_format("parquet", tmp_path / "out", replay)
 
 
 def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) -> None:
@@ -344,7 +368,7 @@ def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) 
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
     replay.add([Chunk(0, 0, 0, End.TERMINATED, rows, {"seed": 3})])
-    round_trip(replay, "parquet", tmp_path / "out")
+    check_format("parquet", tmp_path / "out", replay)
     steps = datasets.load_dataset(
         "parquet",
         data_files=str(tmp_path / "out" / "data" / "*.parquet"),
@@ -372,10 +396,13 @@ def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) 
     assert len(default) == 8
 
 
-def test_without_stepwells_record_the_steps_are_read_as_anybodys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("following", [False, True])
+def test_final_observations_come_from_either_table(following: bool, tmp_path: Path) -> None:
     replay = tagged_store(IMAGE)
-    export_episodes(replay, "parquet", tmp_path / "out", options={"next_observation": True})
-    (tmp_path / "out" / "episodes.parquet").unlink()
+    options = {"next_observation": following}
+    export_episodes(replay, "parquet", tmp_path / "out", options=options)
+    if following:
+        (tmp_path / "out" / "episodes.parquet").unlink()
     back = SequenceReplayBuffer()
     report = import_episodes("parquet", tmp_path / "out", back)
     assert report.notes == (
@@ -389,8 +416,11 @@ def test_without_stepwells_record_the_steps_are_read_as_anybodys(tmp_path: Path)
             assert found.fields[name].dtype == episode.fields[name].dtype
 
 
-def test_rows_of_a_store_stay_the_same_through_two_round_trips(tmp_path: Path) -> None:
-    replay = tagged_store(PICTURES[1])
-    *_, back = round_trip(replay, "parquet", tmp_path / "a")
-    *_, again = round_trip(back, "parquet", tmp_path / "b", {"images": "raw"})
-    assert_same(again, replay)
+def test_without_final_observations_episodes_end_with_the_last_one(tmp_path: Path) -> None:
+    replay = tagged_store(IMAGE)
+    export_episodes(replay, "parquet", tmp_path / "out")
+    (tmp_path / "out" / "episodes.parquet").unlink()
+    back = SequenceReplayBuffer()
+    report = import_episodes("parquet", tmp_path / "out", back)
+    assert any("no final observation" in note for note in report.notes)
+    assert_same_steps(back, replay)

@@ -10,8 +10,8 @@ import pytest
 
 from stepwell.buffers import End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, import_episodes
-from stepwell.buffers.bridges.formats.parquet import foreign
-from stepwell.buffers.bridges.formats.parquet.png import encoded_rows
+from stepwell.buffers.bridges.formats import parquet
+from stepwell.buffers.bridges.formats.png import encoded_rows
 from support.exchanged_stores import episodes_of
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
@@ -80,7 +80,7 @@ def test_next_observations_give_the_final_ones(tmp_path: Path) -> None:
 def test_without_a_column_of_episodes_they_begin_behind_their_ends(
     at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign, "_BATCH_ROWS", at_once)
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", at_once)
     episodes, report = read(tmp_path, columns(episode=None))
     assert [episode.action.tolist() for episode in episodes] == [[10, 11, 12, 0], [20, 21], [30]]
     assert "no column 'episode': episodes begin behind terminated and truncated" in report.notes

@@ -16,14 +16,12 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import SequenceReplayBuffer
-from stepwell.buffers.bridges.formats.rlds.example import decoded
-from stepwell.buffers.bridges.formats.rlds.features import read_features
-from stepwell.buffers.bridges.formats.rlds.reader import dataset_info
-from stepwell.buffers.bridges.formats.rlds.records import read_records
+from stepwell.buffers.bridges import export_episodes
+from stepwell.buffers.bridges.formats.rlds import dataset_info, read_features
+from stepwell.buffers.bridges.formats.tfrecord import decoded, read_records
 from stepwell.buffers.bridges.rlds_steps import rlds_episodes
 from stepwell.buffers.given_files import GivenFiles
 from support.envs.recorded_envs import Listed, frames, recorded, traces
-from support.exchanged_stores import round_trip
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
@@ -92,7 +90,7 @@ def test_parquet_tells_what_the_envs_did(
 ) -> None:
     replay, listed, stack, newest = case
     options = {"stack": stack, "next_observation": True}
-    round_trip(replay, "parquet", tmp_path / "out", options)
+    export_episodes(replay, "parquet", tmp_path / "out", options=options)
     steps = dict(grouped(rows_of((tmp_path / "out" / "data").glob("*")), "episode"))
     ends = rows_of(tmp_path.glob("out/episodes.parquet"))
     names = ("observation", "action", "reward", "terminated", "truncated")
@@ -113,7 +111,7 @@ def test_lerobot_tells_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
 ) -> None:
     replay, listed, stack, newest = case
-    round_trip(replay, "lerobot", tmp_path / "out")
+    export_episodes(replay, "lerobot", tmp_path / "out")
     newest = newest or stack
     frame_rows = rows_of((tmp_path / "out" / "data").glob("*/*"))
     episodes = dict(grouped(frame_rows, "episode_index"))
@@ -159,7 +157,7 @@ def test_rlds_files_tell_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
 ) -> None:
     replay, listed, stack, newest = case
-    round_trip(replay, "rlds", tmp_path / "out", {"stack": stack})
+    export_episodes(replay, "rlds", tmp_path / "out", options={"stack": stack})
     features, unknown = read_features(dataset_info(GivenFiles(tmp_path / "out"))["features"])
     assert unknown == ["episode_metadata/metadata"]
     (file,) = (tmp_path / "out").glob("*.tfrecord*")

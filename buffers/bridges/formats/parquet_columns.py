@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.parquet.png import (
+from stepwell.buffers.bridges.formats.png import (
     Axes,
     decoded_rows,
     encoded_rows,
@@ -25,7 +25,7 @@ from stepwell.buffers.spec import Field
 __all__ = ["Column", "Images", "array_rows", "listed", "load_arrow", "schema_of", "text_column"]
 
 Images = Literal["png", "array", "raw"]
-"""How pictures are held: PNG files in the struct that HuggingFace calls Image, nested lists of
+"""The form of pictures: PNG files in the struct that HuggingFace calls Image, nested lists of
 numbers, or the bytes of the array."""
 
 _MAX_DIMS: Final = 5  # of HuggingFace's arrays
@@ -117,7 +117,7 @@ class Column:
         return found
 
     def feature(self) -> dict[str, Any]:
-        """What HuggingFace's `datasets` is told, so that it gives rows of the right shape."""
+        """The description for HuggingFace's `datasets`, which gives rows of that shape."""
         if self.kind == "png":
             return {"_type": "Image"}
         dtype = {"raw": "binary", "text": "string"}.get(self.kind, self.dtype)
@@ -161,36 +161,6 @@ class Column:
             offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
             values = arrow.ListArray.from_arrays(arrow.array(offsets), values)
         return values
-
-    def rows(self, array: Any, room: Room) -> np.ndarray:
-        """The rows of what `array` made.
-
-        Args:
-            array: One without chunks.
-            room: The memory that is left for bytes and texts.
-
-        Raises:
-            ValueError: It made something else.
-        """
-        shape = (len(array), *self.shape)
-        if self.kind == "text":
-            return np.array(listed(array, room), np.str_)
-        if self.kind == "raw":
-            flat = np.frombuffer(b"".join(listed(array, room)), self.dtype)
-            found = flat.reshape(shape) if flat.size == math.prod(shape) else flat
-        elif self.kind == "png" and self.axes is not None:
-            files = listed(array.field("bytes"), room)
-            return decoded_rows(files, self.shape, self.axes, room)
-        else:
-            found, _ = array_rows(array, self.name, room)
-            if not found.size and not math.prod(shape):
-                found = found.reshape(shape)
-        if found.dtype != np.dtype(self.dtype) or found.shape != shape:
-            raise ValueError(
-                f"column {self.name!r}: expected {self.dtype} {shape}, got {found.dtype} "
-                f"{found.shape}: the data set was changed since it was exported"
-            )
-        return found
 
 
 def text_column(name: str) -> Column:

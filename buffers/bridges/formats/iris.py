@@ -6,19 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source
-from stepwell.buffers.bridges.formats.record import Beside
-from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
+from stepwell.buffers.bridges.formats.pixels import (
     Channels,
     ForeignPixels,
     PixelImport,
     PixelSteps,
-)
-from stepwell.buffers.bridges.formats.world_models.pixel_files import (
+    PixelWriter,
     arrays_of,
     check_gapless,
     ended_by,
@@ -27,10 +25,8 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     save_tensors,
     torch_for,
 )
-from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["IrisExport", "IrisFormat"]
 
@@ -69,17 +65,16 @@ class IrisFormat(Format):
     same folder in it, so that its folder is what to import.
     """
 
-    name: ClassVar[str] = "iris"
-    about: ClassVar[str] = "what IRIS, the world model of transformers, loads as its data set"
-    install: ClassVar[str | None] = "'stepwell[torch]'"
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = IrisExport
-    import_options: ClassVar[type[Any]] = PixelImport
+    name = "iris"
+    about = "what IRIS, the world model of transformers, loads as its data set"
+    install = "'stepwell[torch]'"
+    export_options = IrisExport
+    import_options = PixelImport
 
     def writer(self, source: Source, options: IrisExport) -> PixelWriter:
         """Get ready to write."""
         return PixelWriter(
-            source, "IRIS", options.observation, options.channels, _USUAL, _Sink(options)
+            source, "IRIS", options.observation, options.channels, _USUAL, _IrisSink(options)
         )
 
     def reader(self, files: GivenFiles, options: PixelImport) -> Reader:
@@ -87,15 +82,8 @@ class IrisFormat(Format):
         path = files.path
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: expected a folder of IRIS's, got no folder")
-        beside = Beside.found(files)
-        if beside is not None:
-            episodes = _Files(files, path / _FOLDER)
-            check_gapless(episodes.numbers, episodes.folder, first=0)
-            return ExportedPixels(
-                files, beside, "IRIS", len(episodes.numbers), lambda n: episodes.load(n)[0]
-            )
         folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
-        return _Foreign(_Files(files, folder), options)
+        return _IrisReader(_IrisFiles(files, folder), options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among IRIS's sources."""
@@ -107,7 +95,7 @@ class IrisFormat(Format):
         )
 
 
-class _Sink:
+class _IrisSink:
     """Writes a file for each episode."""
 
     def __init__(self, options: IrisExport) -> None:
@@ -118,7 +106,7 @@ class _Sink:
 
     @property
     def notes(self) -> Sequence[str]:
-        found = ["IRIS keeps T observations of T steps: what an episode ended with is kept beside"]
+        found = ["IRIS keeps T observations of T steps: the final one is left out"]
         if self._unended:
             why = "cut" if self._truncated_ends else "truncated or cut"
             found.append(f"{self._unended:,} episodes were {why}: their `ends` are all 0")
@@ -149,7 +137,7 @@ class _Sink:
         pass
 
 
-class _Files:
+class _IrisFiles:
     """The files of a folder, by their numbers."""
 
     def __init__(self, given: GivenFiles, folder: Path) -> None:
@@ -177,10 +165,10 @@ class _Files:
         return steps, arrays["ends"], file
 
 
-class _Foreign:
+class _IrisReader:
     """Reads what IRIS wrote."""
 
-    def __init__(self, files: _Files, options: PixelImport) -> None:
+    def __init__(self, files: _IrisFiles, options: PixelImport) -> None:
         if not files.numbers:
             raise ValueError(
                 f"{files.folder}: expected files named 0.pt, 1.pt, ..., got none; give the folder "

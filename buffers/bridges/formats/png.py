@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 Axes = Literal["hw", "hwc", "chw"]
-"""How a row is a picture: H W in gray, H W C, or C H W."""
+"""The axes of a picture: H W in gray, H W C, or C H W."""
 
 _LEAST_SIDE: Final = 16
 """Smaller arrays of bytes are boards and codes, such as those of MiniGrid, more often than
@@ -39,7 +39,7 @@ _LEVEL: Final = 3  # of 9; four times faster than 9 on frames of games, and a te
 
 
 def picture_axes(field: Field) -> Axes | None:
-    """How the rows of a field are pictures that PNG can hold, bit for bit; None if they are none.
+    """The axes of a field whose rows are pictures that PNG can hold exactly; None for other fields.
 
     Example:
         >>> picture_axes(Field("observation", "uint8", (84, 84), "zstd"))
@@ -135,12 +135,12 @@ def decoded_rows(
 
 
 def is_lossy(file: bytes) -> bool:
-    """Whether a picture is JPEG, which is not what the env gave."""
+    """True if a picture is JPEG, which is lossy."""
     return file[:3] == _JPEG
 
 
 def is_picture(file: bytes) -> bool:
-    """Whether it begins as PNG or JPEG do; other decoders of OpenCV's are not given a chance."""
+    """True if it begins as PNG or JPEG do; no other decoder of OpenCV's is used."""
     return file[:8] == _PNG or is_lossy(file)
 
 

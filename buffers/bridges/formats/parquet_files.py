@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from stepwell.buffers.bridges.formats.parquet.columns import Column, schema_of
+from stepwell.buffers.bridges.formats.parquet_columns import Column, schema_of
 from stepwell.buffers.given_files import GivenFiles, Room
 
-__all__ = ["ColumnReader", "ColumnWriter", "as_table", "batches_of", "open_file"]
+__all__ = ["ColumnWriter", "as_table", "batches_of", "open_file"]
 
 _FIXED_BYTES: Final = 16
 """Bytes of the longest number that Parquet holds as bytes."""
@@ -134,59 +134,6 @@ class ColumnWriter:
                 file.close()
 
 
-class ColumnReader:
-    """Reads the rows of many files, in order, as many at a time as are asked for.
-
-    Args:
-        modules: ``pyarrow`` and ``pyarrow.parquet``.
-        given: The data set that they are of.
-        files: In their order.
-        columns: What each row holds.
-    """
-
-    def __init__(
-        self,
-        modules: tuple[Any, Any],
-        given: GivenFiles,
-        files: Iterable[Path],
-        columns: Sequence[Column],
-    ) -> None:
-        self._arrow = modules[0]
-        self._columns = columns
-        self._batches = _batches(modules, given, files, columns)
-        self._row_bytes = sum(column.row_bytes for column in columns)
-        self._left: list[Any] = []
-
-    def take(self, count: int, room: Room) -> dict[str, np.ndarray]:
-        """The next rows, [count, ...] by column name.
-
-        Args:
-            count: How many.
-            room: The memory that is left for them.
-
-        Raises:
-            ValueError: There are fewer, they are something else, or too large.
-        """
-        room.take(count * self._row_bytes)
-        found = self._left
-        have = sum(batch.num_rows for batch in found)
-        while have < count:
-            batch = next(self._batches, None)
-            if batch is None:
-                raise ValueError(
-                    f"expected {count:,} more rows, got {have:,}: files are missing, or were "
-                    f"changed since they were written"
-                )
-            found.append(batch)
-            have += batch.num_rows
-        table = self._arrow.Table.from_batches(found, found[0].schema) if found else None
-        self._left = table.slice(count).to_batches() if table is not None else []
-        if table is None or not count:
-            return {c.name: np.zeros((0, *c.shape), c.dtype) for c in self._columns}
-        chosen = table.slice(0, count)
-        return {column.name: _rows(chosen, column, room) for column in self._columns}
-
-
 def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Any:
     """A `pyarrow.parquet.ParquetFile`, whose rows `batches_of` gives.
 
@@ -260,12 +207,12 @@ def _check_groups(metadata: Any, room: Room) -> None:
 
 
 def _chunks(group: Any) -> list[Any]:
-    """What is told of the columns of a group of rows."""
+    """The metadata of the columns of a row group."""
     return [group.column(place) for place in range(group.num_columns)]
 
 
 def _is_coded(chunk: Any) -> bool:
-    """Whether a value may take fewer bytes in the file than it has."""
+    """True if a value may take fewer bytes in the file than it has."""
     return not set(chunk.encodings) <= {"PLAIN", "RLE", "BIT_PACKED"}
 
 
@@ -276,40 +223,6 @@ def _most_bytes(chunk: Any, leaf: Any) -> int:
         is_list = leaf.max_repetition_level > 0 and _is_coded(chunk)
         return nbytes * int(chunk.num_values) if is_list else nbytes
     return max(nbytes, 8 * int(chunk.num_values))  # runs of equal numbers take no bytes in the file
-
-
-def _batches(
-    modules: tuple[Any, Any],
-    given: GivenFiles,
-    files: Iterable[Path],
-    columns: Sequence[Column],
-) -> Iterator[Any]:
-    """Batches of the columns' rows."""
-    names = [column.name for column in columns]
-    for file in files:
-        opened = open_file(modules, given, file)
-        try:
-            missing = [name for name in names if name not in opened.schema_arrow.names]
-            if missing:
-                raise ValueError(
-                    f"{file}: expected a column {missing[0]!r}, got "
-                    f"{', '.join(opened.schema_arrow.names)}; the data set was changed since it "
-                    f"was written"
-                )
-            # Its own names: a dot in one would be taken for a part of another.
-            for batch in batches_of(opened, given, _slice_rows(columns)):
-                yield batch.select(names)
-        except (modules[0].ArrowException, OSError) as error:
-            raise ValueError(f"{file}: expected a whole Parquet file, got a damaged one") from error
-        finally:
-            opened.close()
-
-
-def _rows(table: Any, column: Column, room: Room) -> np.ndarray:
-    """The rows of a column, whatever chunks they are in."""
-    chunks = table.column(column.name).chunks
-    parts = [column.rows(chunk, room) for chunk in chunks]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _slice_rows(columns: Sequence[Column]) -> int:

@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from stepwell.buffers.bridges.formats.format import Format, Reader, Source
-from stepwell.buffers.bridges.formats.record import Beside
-from stepwell.buffers.bridges.formats.world_models.pixel_episodes import (
+from stepwell.buffers.bridges.formats.pixels import (
     Channels,
     ForeignPixels,
     PixelImport,
     PixelSteps,
-)
-from stepwell.buffers.bridges.formats.world_models.pixel_files import (
+    PixelWriter,
     arrays_of,
     check_gapless,
     ended_by,
@@ -27,10 +25,8 @@ from stepwell.buffers.bridges.formats.world_models.pixel_files import (
     save_tensors,
     torch_for,
 )
-from stepwell.buffers.bridges.formats.world_models.pixel_writing import ExportedPixels, PixelWriter
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.given_files import GivenFiles
-from stepwell.buffers.storage.disk.publish import Kind
 
 __all__ = ["DiamondExport", "DiamondFormat"]
 
@@ -70,29 +66,23 @@ class DiamondFormat(Format):
     is a folder that has one called ``train`` and one called ``test`` in it.
     """
 
-    name: ClassVar[str] = "diamond"
-    about: ClassVar[str] = "what DIAMOND, the diffusion world model, loads as its data set"
-    install: ClassVar[str | None] = "'stepwell[torch]'"
-    kind: ClassVar[Kind] = "folder"
-    export_options: ClassVar[type[Any]] = DiamondExport
-    import_options: ClassVar[type[Any]] = PixelImport
+    name = "diamond"
+    about = "what DIAMOND, the diffusion world model, loads as its data set"
+    install = "'stepwell[torch]'"
+    export_options = DiamondExport
+    import_options = PixelImport
 
     def writer(self, source: Source, options: DiamondExport) -> PixelWriter:
         """Get ready to write."""
         return PixelWriter(
-            source, "DIAMOND", options.observation, options.channels, _USUAL, _Sink(options)
+            source, "DIAMOND", options.observation, options.channels, _USUAL, _DiamondSink(options)
         )
 
     def reader(self, files: GivenFiles, options: PixelImport) -> Reader:
         """Open a folder that has ``info.pt`` in it."""
         if not files.path.is_dir():
             raise FileNotFoundError(f"{files.path}: expected a folder of DIAMOND's, got no folder")
-        episodes = _Files(files)
-        beside = Beside.found(files)
-        if beside is not None:
-            count = len(episodes.numbers)
-            return ExportedPixels(files, beside, "DIAMOND", count, lambda n: episodes.load(n)[0])
-        return _Foreign(episodes, options)
+        return _DiamondReader(_DiamondFiles(files), options)
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it among DIAMOND's sources."""
@@ -104,7 +94,7 @@ class DiamondFormat(Format):
 
 
 def episode_file(folder: Path, number: int) -> Path:
-    """Where DIAMOND keeps an episode.
+    """The path at which DIAMOND keeps an episode.
 
     Example:
         >>> episode_file(Path("train"), 1234).as_posix()
@@ -114,7 +104,7 @@ def episode_file(folder: Path, number: int) -> Path:
     return folder / f"{hundreds * 100:03d}" / f"{tens * 10:02d}" / str(ones) / f"{number}.pt"
 
 
-class _Sink:
+class _DiamondSink:
     """Writes a file for each episode, and the counts in the end."""
 
     def __init__(self, options: DiamondExport) -> None:
@@ -131,8 +121,8 @@ class _Sink:
         if not self._cuts:
             return []
         return [
-            f"{self._cuts:,} episodes were cut: `end` and `trunc` are all 0, and what they ended "
-            f"with is kept beside, where DIAMOND does not see it"
+            f"{self._cuts:,} episodes were cut: `end` and `trunc` are all 0, and the final "
+            f"observation is left out"
         ]
 
     def begin(self, path: Path) -> None:
@@ -172,7 +162,7 @@ class _Sink:
         save_tensors(self._torch, counts, self._path / _INFO)
 
 
-class _Files:
+class _DiamondFiles:
     """The files of a data set, by their numbers."""
 
     def __init__(self, given: GivenFiles) -> None:
@@ -190,7 +180,7 @@ class _Files:
                 )
 
     def counted(self) -> int | None:
-        """How many episodes ``info.pt`` tells of; None where it cannot be read without unpickling.
+        """The number of episodes in ``info.pt``; None where it cannot be read without unpickling.
 
         Raises:
             ValueError: It is none.
@@ -245,16 +235,16 @@ class _Files:
         ):
             raise ValueError(
                 f"{file}: expected {_FINAL!r} of bytes that were scaled to -1 to 1, got others; "
-                f"mend or remove it"
+                f"fix or remove it"
             )
         picture: np.ndarray = whole.to(self._torch.uint8).numpy()[None]
         return picture
 
 
-class _Foreign:
+class _DiamondReader:
     """Reads what DIAMOND wrote."""
 
-    def __init__(self, files: _Files, options: PixelImport) -> None:
+    def __init__(self, files: _DiamondFiles, options: PixelImport) -> None:
         if not files.numbers:
             raise ValueError(
                 f"{files.folder}: expected files such as 000/00/0/0.pt, got none; give the folder "

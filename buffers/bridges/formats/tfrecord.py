@@ -1,15 +1,91 @@
-"""``tf.train.Example``: named lists of bytes, floats or integers in Protocol Buffers' encoding."""
+"""TFRecord files, and the ``tf.train.Example`` messages in them, without TensorFlow."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
-from typing import Final, TypeAlias
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 
+from stepwell.buffers.bridges.optional_libraries import load_library
 from stepwell.buffers.given_files import Room
 
-__all__ = ["Value", "decoded", "encoded"]
+__all__ = [
+    "Value",
+    "decoded",
+    "encoded",
+    "load_crc32c",
+    "masked_crc32c",
+    "read_records",
+    "write_record",
+]
+
+_MASK: Final = 0xA282EAD8
+_HEAD: Final = struct.Struct("<QI")
+_FOOT: Final = struct.Struct("<I")
+
+
+def load_crc32c() -> Any:
+    """The function that gives the CRC-32C of some bytes.
+
+    Raises:
+        ImportError: ``google-crc32c`` is not installed.
+    """
+    library = load_library(
+        "google_crc32c", "format rlds", install="'stepwell[rlds]'", package="google-crc32c"
+    )
+    return library.value
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of TFRecord files.
+
+    Example:
+        >>> hex(masked_crc32c(b"123456789"))
+        '0xc78ab0e5'
+    """
+    crc: int = load_crc32c()(data)
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def write_record(file: BinaryIO, record: bytes) -> None:
+    """Append a record."""
+    length = struct.pack("<Q", len(record))
+    file.write(length + _FOOT.pack(masked_crc32c(length)))
+    file.write(record)
+    file.write(_FOOT.pack(masked_crc32c(record)))
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """All records of a file.
+
+    Raises:
+        ValueError: It is no TFRecord file, or damaged.
+    """
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        while head := file.read(_HEAD.size):
+            if len(head) < _HEAD.size:
+                raise _damaged(path)
+            length, crc = _HEAD.unpack(head)
+            if masked_crc32c(head[:8]) != crc or length > size - file.tell():
+                raise _damaged(path)
+            record, foot = file.read(length), file.read(_FOOT.size)
+            if len(record) < length or len(foot) < _FOOT.size:
+                raise _damaged(path)
+            if masked_crc32c(record) != _FOOT.unpack(foot)[0]:
+                raise _damaged(path)
+            yield record
+
+
+def _damaged(path: Path) -> ValueError:
+    return ValueError(
+        f"{path}: expected a TFRecord file, got another or a damaged one: a checksum is wrong; "
+        f"fetch it again"
+    )
+
 
 Value: TypeAlias = "list[bytes] | np.ndarray"
 """A list of bytes, or an array [n] of float32 or int64."""

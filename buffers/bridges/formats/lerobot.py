@@ -1,0 +1,723 @@
+"""LeRobot's data sets, version 3.0, written and read without LeRobot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
+from stepwell.buffers.bridges.formats.parquet import ForeignTables, ParquetImport
+from stepwell.buffers.bridges.formats.parquet_columns import Column, listed, load_arrow
+from stepwell.buffers.bridges.formats.parquet_files import (
+    ColumnWriter,
+    batches_of,
+    open_file,
+)
+from stepwell.buffers.bridges.formats.png import picture_axes
+from stepwell.buffers.curation.step_columns import split
+from stepwell.buffers.episode import Episode
+from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.spec import Field, Spec
+
+__all__ = [
+    "EpisodeIndex",
+    "LeRobotExport",
+    "LeRobotFormat",
+    "LeRobotImport",
+    "RunningStats",
+    "episode_stats",
+]
+
+_INSTALL: Final = "'stepwell[parquet]'"
+_LEVEL: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LeRobotExport:
+    """Options for writing a LeRobot data set.
+
+    Args:
+        fps: Env steps a second, from which LeRobot's time stamps are made.
+        task: What was to be done, in words: LeRobot hands them to policies that read.
+        file_mb: Begin a new file of frames when one has about so many megabytes.
+    """
+
+    fps: int = 30
+    task: str = "play"
+    file_mb: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LeRobotImport:
+    """Options for reading a LeRobot data set.
+
+    Args:
+        done: What next.done says where there is no next.terminated: that the task ended, as
+            LeRobot's own learners take it, that a clock ended the episode, or nothing.
+        reward: The feature that holds rewards; without it they are 0.
+    """
+
+    done: Literal["terminated", "truncated", "nothing"] = "terminated"
+    reward: str = "next.reward"
+
+
+class LeRobotFormat(Format):
+    """``meta/`` and ``data/`` of LeRobot's v3.0: a frame for each env step.
+
+    A frame has the ``observation.*`` that a step began with (``observation.state``,
+    ``observation.image`` or ``observation.images.key`` for pictures), the ``action``, and as
+    ``next.reward``, ``next.done``, ``next.terminated`` and ``next.truncated`` what it brought.
+    Pictures are PNG, bit for bit; videos lose something and are not offered. LeRobot has no place
+    for an episode's final observation.
+    """
+
+    name = "lerobot"
+    about = "LeRobot's data sets v3.0, with pictures as PNG; needs no LeRobot"
+    install = _INSTALL
+    export_options = LeRobotExport
+    import_options = LeRobotImport
+
+    def writer(self, source: Source, options: LeRobotExport) -> Writer:
+        """Get ready to write."""
+        return _LeRobotWriter(source, options)
+
+    def reader(self, files: GivenFiles, options: LeRobotImport) -> Reader:
+        """Open a data set."""
+        modules = load_arrow("reading a LeRobot data set", _INSTALL)
+        info = checked_info(files)
+        return _LeRobotReader(modules, files, info, options)
+
+    def loading(self, path: Path, out: str) -> str:
+        """Give the lines of Python that load it."""
+        return (
+            "from lerobot.datasets.lerobot_dataset import LeRobotDataset\n"
+            f'frames = LeRobotDataset("stepwell/{path.name}", root="{path}")'
+        )
+
+
+class _LeRobotWriter:
+    def __init__(self, source: Source, options: LeRobotExport) -> None:
+        if options.fps < 1 or options.file_mb < 1 or not options.task:
+            raise ValueError(
+                f"options of format lerobot: expected fps and file_mb of 1 or more and a task in "
+                f"words, got {options.fps}, {options.file_mb} and {options.task!r}; give others"
+            )
+        if not source.steps:
+            raise ValueError(
+                "export to LeRobot: expected at least one env step, got none; collect more"
+            )
+        self._modules = load_arrow("exporting to LeRobot", _INSTALL)
+        self._source = source
+        self._options = options
+        self._table = FrameTable(source.spec, options.fps)
+        self._file_bytes = options.file_mb * 1_000_000
+        self._data = ColumnWriter(
+            self._modules, self._table.columns, level=_LEVEL, file_bytes=self._file_bytes
+        )
+        self._index = EpisodeIndex(self._modules)
+        self._stats = {column.name: RunningStats() for column in self._table.columns}
+        self._folder = Path()
+        self._place = FilePlace(-1)
+        self._stepless = self._episodes = self._frames = 0
+        self._is_rounded = False
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Notes for the user of the data set, a clause each."""
+        stacked = [field for field in self._source.spec.fields if field.stack > 1]
+        rounded = ["next.reward is float32; float64 rewards are rounded"]
+        return (
+            "final observations are left out: LeRobot has no place for them",
+            f"time stamps are made up, of {self._options.fps} env steps a second",
+            *(
+                f"{self._table.names[f.name]} is one frame a row, of the env's stack of {f.stack}; "
+                f"LeRobot's delta_timestamps give stacks"
+                for f in stacked
+            ),
+            *(rounded if self._is_rounded else []),
+            *(
+                [f"{self._stepless:,} episodes without a step are left out"]
+                if self._stepless
+                else []
+            ),
+        )
+
+    def begin(self, path: Path) -> None:
+        self._folder = path
+        (path / "meta").mkdir()
+        self._index.open(path)
+
+    def write(self, episode: Episode) -> None:
+        if not episode.steps:
+            self._stepless += 1
+            return
+        with np.errstate(over="ignore"):
+            rounded = episode.reward.astype(np.float32).astype(np.float64)
+        self._is_rounded |= rounded.tobytes() != np.ascontiguousarray(episode.reward).tobytes()
+        if self._place.number < 0 or self._data.bytes >= self._file_bytes:
+            self._place = FilePlace(self._place.number + 1)
+            self._data.open(self._folder / self._place.path(DATA_PATH))
+        rows = self._table.rows(episode, Place(self._episodes, self._frames))
+        self._data.write(rows, together=True)
+        stats = {c.name: episode_stats(c, rows[c.name]) for c in self._table.columns}
+        for name, found in stats.items():
+            self._stats[name].add(found)
+        self._index.add(
+            self._episodes, self._frames, episode.steps, self._options.task, self._place, stats
+        )
+        self._episodes += 1
+        self._frames += episode.steps
+
+    def finish(self) -> None:
+        self._data.close()
+        self._index.close()
+        write_tasks(self._modules, self._folder, [self._options.task])
+        stats = {name: running.to_json() for name, running in self._stats.items()}
+        self._put("stats.json", json.dumps(stats, indent=1))
+        self._put(
+            "info.json",
+            info_text(
+                self._table.features(),
+                fps=self._options.fps,
+                file_mb=self._options.file_mb,
+                episodes=self._episodes,
+                frames=self._frames,
+            ),
+        )
+
+    def close(self) -> None:
+        self._data.abandon()
+        self._index.abandon()
+
+    def _put(self, name: str, text: str) -> None:
+        (self._folder / "meta" / name).write_text(text, encoding="utf-8")
+
+
+_REWARD: Final = "next.reward"
+_FLAGS: Final = ("next.done", "next.terminated", "next.truncated")
+_COUNTS: Final = ("frame_index", "episode_index", "index", "task_index")
+
+
+class Place:
+    """The place at which an episode begins in a data set.
+
+    Args:
+        episode: Its number.
+        index: Number of its first frame in the data set.
+    """
+
+    def __init__(self, episode: int, index: int) -> None:
+        self.episode = episode
+        self.index = index
+
+
+class FrameTable:
+    """The table of frames: a row for each env step, with the observation that it began with.
+
+    Args:
+        spec: The fields of every row.
+        fps: Env steps a second, for the time stamps.
+
+    Raises:
+        ValueError: LeRobot cannot hold a field, or two would have one name.
+    """
+
+    def __init__(self, spec: Spec, fps: int) -> None:
+        self._spec = spec
+        self._fps = fps
+        self.names = {field.name: _name(field) for field in spec.fields}
+        """Feature names by field name."""
+        twice = {n: f for f, n in self.names.items()}
+        for field, name in self.names.items():
+            if twice[name] != field or "/" in name:
+                raise ValueError(
+                    f"fields {field!r} and {twice[name]!r}: expected two names in LeRobot, got "
+                    f"{name!r} for both; rename a key of the space"
+                )
+        self.columns = [
+            *(self._column(field) for field in spec.fields),
+            *(Column(name, "bool") for name in _FLAGS),
+            Column("timestamp", "float32"),
+            *(Column(name, "int64") for name in _COUNTS),
+        ]
+
+    @property
+    def pictures(self) -> set[str]:
+        """Names of features that are pictures."""
+        return {column.name for column in self.columns if column.kind == "png"}
+
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Their descriptions for ``meta/info.json``."""
+        return {column.name: _feature(column) for column in self.columns}
+
+    def rows(self, episode: Episode, place: Place) -> dict[str, np.ndarray]:
+        """The rows of an episode's frames, [T, ...] by feature name."""
+        columns = split(episode)
+        steps = columns.steps
+        frame = np.arange(steps, dtype=np.int64)
+        with np.errstate(over="ignore"):
+            reward = columns.reward.astype(np.float32)
+        arrived = {**columns.observation, **columns.info}
+        chosen = {**columns.action, **columns.extra}
+        named = {**{name: rows[:-1] for name, rows in arrived.items()}, **chosen}
+        flat = {
+            self.names[name]: rows.reshape(steps) if rows.shape[1:] == (1,) else rows
+            for name, rows in named.items()
+        }
+        return {
+            **flat,
+            _REWARD: reward,
+            "next.done": columns.terminated | columns.truncated,
+            "next.terminated": columns.terminated,
+            "next.truncated": columns.truncated,
+            "timestamp": (frame / self._fps).astype(np.float32),
+            "frame_index": frame,
+            "episode_index": np.full(steps, place.episode, np.int64),
+            "index": frame + place.index,
+            "task_index": np.zeros(steps, np.int64),
+        }
+
+    def _column(self, field: Field) -> Column:
+        name = self.names[field.name]
+        if field.name == "reward":
+            return Column(name, "float32")
+        if 0 in field.shape:
+            raise ValueError(
+                f"field {field.name!r}: expected at least one number a row, got shape "
+                f"{field.shape}, which LeRobot cannot hold; leave it out of the env's space"
+            )
+        column = Column.of(name, field, "png")
+        return Column(name, field.dtype) if field.shape == (1,) else column
+
+
+def _name(field: Field) -> str:
+    """The feature's name: LeRobot's own where it has one, else the field's with dots."""
+    if field.name == "reward":
+        return _REWARD
+    if field.kind != "observation":
+        return field.name.replace("/", ".")
+    key = field.key.replace("/", ".")
+    if picture_axes(field) is not None:
+        return f"observation.images.{key}" if key else "observation.image"
+    return f"observation.{key or 'state'}"
+
+
+def _feature(column: Column) -> dict[str, Any]:
+    if column.kind != "png":
+        return {"dtype": column.dtype, "shape": list(column.shape or (1,)), "names": None}
+    shape = column.shape
+    if column.axes == "chw":
+        shape = (*shape[1:], shape[0])
+    return {
+        "dtype": "image",
+        "shape": [*shape, 1] if len(shape) == 2 else list(shape),
+        "names": ["height", "width", "channels"],
+    }
+
+
+VERSION: Final = "v3.0"
+DATA_PATH: Final = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+EPISODES_PATH: Final = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+TASKS_PATH: Final = "meta/tasks.parquet"
+_CHUNK: Final = 1000
+"""Files of a folder."""
+_GROUP: Final = 100_000
+"""Numbers that are written together."""
+
+
+class FilePlace:
+    """The n-th file of a data set.
+
+    Args:
+        number: n, from 0.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.chunk, self.file = divmod(number, _CHUNK)
+
+    def path(self, template: str) -> str:
+        """Its path."""
+        return template.format(chunk_index=self.chunk, file_index=self.file)
+
+
+class EpisodeIndex:
+    """Writes ``meta/episodes``: a row for each episode, with its place and statistics.
+
+    Args:
+        modules: ``pyarrow`` and ``pyarrow.parquet``.
+    """
+
+    def __init__(self, modules: tuple[Any, Any]) -> None:
+        self._arrow, self._parquet = modules
+        self._rows: list[dict[str, Any]] = []
+        self._numbers = 0
+        self._writer: Any = None
+        self._path = Path()
+
+    def open(self, folder: Path) -> None:
+        """Settle where the data set is."""
+        self._path = folder / FilePlace(0).path(EPISODES_PATH)
+        self._path.parent.mkdir(parents=True)
+
+    def add(
+        self,
+        number: int,
+        first: int,
+        steps: int,
+        task: str,
+        place: FilePlace,
+        stats: dict[str, dict[str, np.ndarray]],
+    ) -> None:
+        """Add the next episode.
+
+        Args:
+            number: Its number.
+            first: Number of its first frame in the data set.
+            steps: Its frames.
+            task: What was to be done.
+            place: The file that it is in.
+            stats: Of each feature.
+        """
+        self._rows.append(
+            {
+                "episode_index": number,
+                "tasks": [task],
+                "length": steps,
+                "data/chunk_index": place.chunk,
+                "data/file_index": place.file,
+                "dataset_from_index": first,
+                "dataset_to_index": first + steps,
+                **{
+                    f"stats/{feature}/{name}": values.tolist()
+                    for feature, found in stats.items()
+                    for name, values in found.items()
+                },
+                "meta/episodes/chunk_index": 0,
+                "meta/episodes/file_index": 0,
+            }
+        )
+        self._numbers += sum(values.size for found in stats.values() for values in found.values())
+        if self._numbers >= _GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let the file go as it is. Twice does no harm."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        schema = self._writer.schema if self._writer is not None else None
+        table = self._arrow.Table.from_pylist(self._rows, schema=schema)
+        if self._writer is None:
+            self._writer = self._parquet.ParquetWriter(
+                self._path, table.schema, compression="zstd", use_dictionary=False
+            )
+        self._writer.write_table(table, row_group_size=len(self._rows))
+        self._rows, self._numbers = [], 0
+
+
+def write_tasks(modules: tuple[Any, Any], folder: Path, tasks: list[str]) -> None:
+    """Write ``meta/tasks.parquet``: task numbers, with the tasks as pandas' index."""
+    arrow, parquet = modules
+    described = [
+        {
+            "name": name,
+            "field_name": name,
+            "pandas_type": kind,
+            "numpy_type": numpy,
+            "metadata": None,
+        }
+        for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    ]
+    names = {
+        "name": None,
+        "field_name": None,
+        "pandas_type": "unicode",
+        "numpy_type": "object",
+        "metadata": {"encoding": "UTF-8"},
+    }
+    pandas = {
+        "index_columns": ["task"],
+        "column_indexes": [names],
+        "columns": described,
+        "pandas_version": "2.0.0",
+    }
+    schema = arrow.schema(
+        [("task_index", arrow.int64()), ("task", arrow.string())],
+        metadata={"pandas": json.dumps(pandas)},
+    )
+    rows = {"task_index": list(range(len(tasks))), "task": tasks}
+    parquet.write_table(arrow.table(rows, schema=schema), folder / TASKS_PATH)
+
+
+def info_text(
+    features: dict[str, dict[str, Any]], *, fps: int, file_mb: int, episodes: int, frames: int
+) -> str:
+    """The text of ``meta/info.json``."""
+    info = {
+        "codebase_version": VERSION,
+        "robot_type": None,
+        "total_episodes": episodes,
+        "total_frames": frames,
+        "total_tasks": 1,
+        "chunks_size": _CHUNK,
+        "data_files_size_in_mb": file_mb,
+        "video_files_size_in_mb": 200,
+        "fps": fps,
+        "splits": {"train": f"0:{episodes}"},
+        "data_path": DATA_PATH,
+        "video_path": None,
+        "features": features,
+    }
+    return json.dumps(info, indent=4)
+
+
+Stats = dict[str, np.ndarray]
+
+_QUANTILES: Final = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+_PICTURES: Final = 100
+"""Pictures of an episode that are looked at, evenly spread."""
+_NUMBERS: Final = 10_000_000
+"""Numbers of an episode that are looked at; of more, evenly spread rows, but for the extremes."""
+
+
+def episode_stats(column: Column, rows: np.ndarray) -> Stats:
+    """Statistics over one episode: of each number of a row, or of each channel of pictures.
+
+    Args:
+        column: What the rows are.
+        rows: [T, ...], T >= 1.
+
+    Returns:
+        ``min``, ``max``, ``mean``, ``std`` and quantiles, float64: of the shape of a row ((1,) for
+        a single number), or (C, 1, 1) for pictures, whose values count from 0 to 1. ``count`` (1,)
+        int64.
+
+    Example:
+        >>> stats = episode_stats(Column("x", "float32"), np.array([1.0, 3.0], np.float32))
+        >>> stats["mean"], stats["q50"], stats["count"]
+        (array([2.]), array([2.]), array([2]))
+    """
+    if column.kind == "png":
+        return _picture_stats(column, rows)
+    values = rows.reshape(len(rows), *(column.shape or (1,)))
+    chosen = _spread(len(rows), max(1, _NUMBERS // max(1, values[0].size)))
+    with np.errstate(all="ignore"):
+        edges = {"min": values.min(0), "max": values.max(0)}
+        exact = {name: edge.astype(np.float64) for name, edge in edges.items()}
+    return {**_stats(values[chosen].astype(np.float64), len(rows)), **exact}
+
+
+class RunningStats:
+    """Statistics over many episodes, from those of each."""
+
+    def __init__(self) -> None:
+        self._now: Stats | None = None
+
+    def add(self, stats: Stats) -> None:
+        """Count an episode in.
+
+        Quantiles of all rows cannot be told from those of episodes: the lowest of the lower ones
+        and the highest of the upper ones are kept, which is what LeRobot does too.
+        """
+        old = self._now
+        if old is None:
+            self._now = stats
+            return
+        with np.errstate(all="ignore"):
+            self._now = _both(old, stats)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists by name."""
+        return {name: values.tolist() for name, values in (self._now or {}).items()}
+
+
+def _picture_stats(column: Column, rows: np.ndarray) -> Stats:
+    pictures = rows[_spread(len(rows), _PICTURES)]
+    if column.axes == "hw":
+        pictures = pictures[..., None]
+    elif column.axes == "chw":
+        pictures = np.moveaxis(pictures, 1, -1)
+    pixels = pictures.reshape(-1, pictures.shape[-1]).astype(np.float64) / 255
+    stats = _stats(pixels, len(pictures))
+    return {n: v if n == "count" else v.reshape(-1, 1, 1) for n, v in stats.items()}
+
+
+def _spread(count: int, at_most: int) -> np.ndarray:
+    """Places of some of so many rows, evenly spread."""
+    return np.round(np.linspace(0, count - 1, min(count, at_most))).astype(np.int64)
+
+
+def _stats(values: np.ndarray, count: int) -> Stats:
+    with np.errstate(all="ignore"):  # NaN and infinities are the env's own
+        quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
+        return {
+            "min": values.min(0),
+            "max": values.max(0),
+            "mean": values.mean(0),
+            "std": values.std(0),
+            "count": np.array([count], np.int64),
+            **dict(zip(_QUANTILES, quantiles, strict=True)),
+        }
+
+
+def _both(old: Stats, new: Stats) -> Stats:
+    """Of two sets of rows together: Chan, Golub and LeVeque's way of joining variances."""
+    counts = float(old["count"][0]), float(new["count"][0])
+    total = sum(counts)
+    share = counts[1] / total
+    change = new["mean"] - old["mean"]
+    variance = (
+        old["std"] ** 2 * (1 - share) + new["std"] ** 2 * share + change**2 * share * (1 - share)
+    )
+    lower = {
+        name: (np.minimum if part <= 0.5 else np.maximum)(old[name], new[name])
+        for name, part in _QUANTILES.items()
+    }
+    return {
+        "min": np.minimum(old["min"], new["min"]),
+        "max": np.maximum(old["max"], new["max"]),
+        "mean": old["mean"] + change * share,
+        "std": np.sqrt(variance),
+        "count": old["count"] + new["count"],
+        **lower,
+    }
+
+
+_BATCH_ROWS: Final = 1024
+_MOST: Final = 2**31
+_OPTIONAL: Final = ("next_observation", "reward", "terminated", "truncated")
+
+
+def checked_info(given: GivenFiles) -> dict[str, Any]:
+    """Read and check ``meta/info.json``.
+
+    The files lie where LeRobot puts them: paths that it tells are not followed.
+
+    Raises:
+        FileNotFoundError: There is no folder.
+        ValueError: It is no data set of LeRobot's version 3.
+    """
+    path = given.path
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: expected a folder of a LeRobot data set, got none")
+    file = path / "meta" / "info.json"
+    try:
+        info = given.read_json(file)
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(
+            f"{file}: expected what LeRobot notes about a data set, got something else ({error})"
+        ) from error
+    version, features = str(info.get("codebase_version")), info.get("features")
+    is_told = isinstance(features, dict) and all(
+        isinstance(f, dict) and isinstance(f.get("dtype"), str) for f in features.values()
+    )
+    fps, total = info.get("fps"), info.get("total_episodes")
+    is_rate = isinstance(fps, int | float) and 0 < fps < _MOST
+    if not is_told or not is_rate or type(total) is not int or not 0 <= total < _MOST:
+        raise ValueError(
+            f"{file}: expected codebase_version, fps, total_episodes and features, got "
+            f"{str(info)[:200]}; fetch the data set again"
+        )
+    if version.partition(".")[0] != VERSION.partition(".")[0]:
+        raise ValueError(
+            f"{path}: expected a LeRobot data set of version {VERSION}, got {version}; convert it "
+            f"with lerobot.datasets.v30.convert_dataset_v21_to_v30, or update Stepwell"
+        )
+    return info
+
+
+class _LeRobotReader:
+    """Reads a data set that LeRobot recorded.
+
+    Args:
+        modules: ``pyarrow`` and ``pyarrow.parquet``.
+        given: The folder.
+        info: What `checked_info` found.
+        options: How to read it.
+
+    Raises:
+        ValueError: All observations are videos.
+    """
+
+    def __init__(
+        self,
+        modules: tuple[Any, Any],
+        given: GivenFiles,
+        info: Mapping[str, Any],
+        options: LeRobotImport,
+    ) -> None:
+        path = given.path
+        features: Mapping[str, Any] = info["features"]
+        videos = [name for name, f in features.items() if f["dtype"] == "video"]
+        seen = [n for n in features if n.startswith("observation") and n not in videos]
+        if not seen:
+            raise ValueError(
+                f"{path}: expected a feature observation.*, got {', '.join(videos) or 'none'}; "
+                f"videos are not read: convert them to images with LeRobot"
+            )
+        terminated, truncated = "next.terminated", "next.truncated"
+        self._told = [f"videos are not read: {', '.join(videos)}"] if videos else []
+        if "next.terminated" not in features and "next.done" in features:
+            if options.done == "terminated":
+                terminated = "next.done"
+            elif options.done == "truncated" and "next.truncated" not in features:
+                truncated = "next.done"
+            self._told.append(
+                f"next.done is taken for {options.done}; it does not tell terminated from truncated"
+            )
+        columns = ParquetImport(
+            reward=options.reward,
+            next_observation="next.observation",
+            terminated=terminated,
+            truncated=truncated,
+            episode="episode_index",
+        )
+        self._tables = ForeignTables(modules, given, columns, _OPTIONAL)
+        self._tasks = _tasks(modules, given)
+        self.spec = self._tables.spec
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.episodes: int | None = int(info["total_episodes"])
+        self.steps: int | None = None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the data set does not hold, a clause each."""
+        return (*self._told, *self._tables.notes)
+
+    def __iter__(self) -> Iterator[Episode]:
+        """The episodes, in the order of the frames; their metadata has ``tasks``."""
+        for episode in self._tables:
+            tasks = self._tasks[episode.id] if episode.id < len(self._tasks) else []
+            yield dataclasses.replace(episode, metadata={"tasks": tasks})
+
+    def close(self) -> None:
+        """Nothing is open between two episodes but what the iterator holds."""
+
+
+def _tasks(modules: tuple[Any, Any], given: GivenFiles) -> list[list[str]]:
+    """The tasks of each episode, in words; empty where they are not told."""
+    found: list[list[str]] = []
+    room = given.room(given.path / "meta" / "episodes")
+    for file in sorted((given.path / "meta" / "episodes").glob("*/*.parquet")):
+        with open_file(modules, given, file) as opened:
+            if "tasks" in opened.schema_arrow.names:
+                for batch in batches_of(opened, given, _BATCH_ROWS, ["tasks"]):
+                    rows = listed(batch.column("tasks"), room)
+                    found += [[str(task) for task in row or []] for row in rows]
+    return found

@@ -1,0 +1,791 @@
+"""Tables of steps as Parquet files: for HuggingFace's `datasets`, pandas, polars, DuckDB, Spark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from stepwell.buffers.bridges.formats.format import Format, Reader, Source, Writer
+from stepwell.buffers.bridges.formats.parquet_columns import (
+    Column,
+    Images,
+    array_rows,
+    listed,
+    load_arrow,
+    text_column,
+)
+from stepwell.buffers.bridges.formats.parquet_files import ColumnWriter, batches_of, open_file
+from stepwell.buffers.curation.step_columns import inferred_spec, split, stacks_of
+from stepwell.buffers.episode import End, Episode
+from stepwell.buffers.given_files import GivenFiles
+from stepwell.buffers.spec import Field, Spec, kind_of
+
+__all__ = ["ForeignTables", "ParquetExport", "ParquetFormat", "ParquetImport"]
+
+_INSTALL: Final = "'stepwell[parquet]'"
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetExport:
+    """Options for writing Parquet files.
+
+    Args:
+        images: How pictures are held, exactly in each case: "png" (what HuggingFace calls Image,
+            shown by its viewer), "array" (nested lists of numbers) or "raw" (the array's bytes).
+        next_observation: Give each step what it led to as well, in columns next_observation.
+        stack: Write frame-stacked observations in full, as the env gave them; else single frames.
+        file_mb: Begin a new file of steps when one has about so many megabytes.
+        level: Of zstd's compression, 1 to 22.
+    """
+
+    images: Images = "png"
+    next_observation: bool = False
+    stack: bool = False
+    file_mb: int = 256
+    level: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetImport:
+    """Names of the columns; the defaults fit what Stepwell exports.
+
+    A row is a step, and rows are in order. A name stands for the column, and for columns that begin
+    with it and a dot or a slash: ``observation`` for ``observation.state`` too. Columns
+    ``info/name`` and ``extra/name`` are kept as they are.
+
+    Args:
+        observation: What the action was chosen from: numbers, lists of them, or pictures.
+        action: What was chosen.
+        reward: What the action brought.
+        next_observation: What it led to; without it, final observations are not known.
+        terminated: The MDP ended with this step.
+        truncated: The env's clock ended the episode with this step.
+        episode: A number or text that changes where an episode begins; without it, episodes begin
+            behind terminated and truncated.
+    """
+
+    observation: str = "observation"
+    action: str = "action"
+    reward: str = "reward"
+    next_observation: str = "next_observation"
+    terminated: str = "terminated"
+    truncated: str = "truncated"
+    episode: str = "episode"
+
+
+class ParquetFormat(Format):
+    """``data/train-00000.parquet``, ...: a row for each *step*; ``episodes.parquet``: one each.
+
+    A row of ``data/`` is a transition, as a loop over ``env.step`` has it in hand: ``observation``,
+    the ``action`` chosen from it, and the ``reward``, ``terminated`` and ``truncated`` that this
+    action brought; ``info/name`` came with the observation, ``extra/name`` with the action;
+    ``episode``, ``stream`` (the env), ``step`` and ``is_first`` say where it belongs. An
+    episode's *final* observation is no step: it stands in ``episodes.parquet`` as
+    ``final/observation``, beside ``steps``, ``return``, how the episode ended, and its metadata.
+    """
+
+    name = "parquet"
+    about = "tables of steps and episodes for HuggingFace datasets, pandas, DuckDB"
+    install = _INSTALL
+    export_options = ParquetExport
+    import_options = ParquetImport
+
+    def writer(self, source: Source, options: ParquetExport) -> Writer:
+        """Get ready to write."""
+        return _ParquetWriter(source, options)
+
+    def reader(self, files: GivenFiles, options: ParquetImport) -> Reader:
+        """Open a data set."""
+        modules = load_arrow("reading Parquet files", _INSTALL)
+        if not files.path.exists():
+            raise FileNotFoundError(f"{files.path}: expected Parquet files there, got nothing")
+        return ForeignTables(modules, files, options)
+
+    def loading(self, path: Path, out: str) -> str:
+        """The lines that load the steps."""
+        return (
+            "from datasets import load_dataset\n"
+            f'steps = load_dataset("parquet", data_files="{path}/data/*.parquet", split="train")'
+        )
+
+
+class _ParquetWriter:
+    def __init__(self, source: Source, options: ParquetExport) -> None:
+        if options.file_mb < 1 or not 1 <= options.level <= 22:
+            raise ValueError(
+                f"options of format parquet: expected file_mb of 1 or more and level of 1 to 22, "
+                f"got {options.file_mb} and {options.level}; give others"
+            )
+        modules = load_arrow("exporting to Parquet", _INSTALL)
+        self._source = source
+        self._options = options
+        self._steps = StepTable(
+            source.spec,
+            options.images,
+            stack=options.stack,
+            next_observation=options.next_observation,
+        )
+        self._episodes = EpisodeTable(source.spec, options.images)
+        self._file_bytes = options.file_mb * 1_000_000
+        self._step_writer = ColumnWriter(
+            modules, self._steps.columns, level=options.level, file_bytes=self._file_bytes
+        )
+        self._episode_writer = ColumnWriter(
+            modules,
+            self._episodes.columns,
+            level=options.level,
+            file_bytes=self._file_bytes,
+        )
+        self._folder = Path()
+        self._number = self._files = 0
+        self.notes: Sequence[str] = tuple(_notes(source, options))
+
+    def begin(self, path: Path) -> None:
+        self._folder = path
+        (path / "README.md").write_text(_card(self._source), encoding="utf-8")
+        self._open_next()
+        self._episode_writer.open(path / EPISODE_FILE)
+
+    def write(self, episode: Episode) -> None:
+        # Made before anything is written: both may refuse.
+        steps = self._steps.rows(episode, self._number)
+        summary = self._episodes.rows(episode, self._number)
+        if self._step_writer.bytes >= self._file_bytes:
+            self._open_next()
+        self._step_writer.write(steps)
+        self._episode_writer.write(summary)
+        self._number += 1
+
+    def finish(self) -> None:
+        self._step_writer.close()
+        self._episode_writer.close()
+
+    def close(self) -> None:
+        self._step_writer.abandon()
+        self._episode_writer.abandon()
+
+    def _open_next(self) -> None:
+        self._step_writer.open(self._folder / "data" / f"train-{self._files:05d}.parquet")
+        self._files += 1
+
+
+def _notes(source: Source, options: ParquetExport) -> list[str]:
+    notes = [
+        "a row is a step: reward, terminated and truncated are what its action brought; final "
+        "observations stand in episodes.parquet"
+    ]
+    stacked = [field for field in source.spec.fields if field.stack > 1]
+    if stacked and not options.stack:
+        notes.append(
+            f"{stacked[0].name} is one frame a row, of the env's stack of {stacked[0].stack}; "
+            f"option stack=true writes stacks"
+        )
+    return notes
+
+
+def _card(source: Source) -> str:
+    """The page that HuggingFace shows, and reads the names of the two tables from."""
+    fields = "\n".join(
+        f"| `{re.sub('[|]', '', f.name)}` | {f.dtype} | {list(f.shape)} |"
+        for f in source.spec.fields
+    )
+    return f"""---
+configs:
+- config_name: steps
+  data_files: data/*.parquet
+  default: true
+- config_name: episodes
+  data_files: {EPISODE_FILE}
+tags:
+- reinforcement-learning
+---
+
+# {source.episodes:,} episodes, {source.steps:,} steps
+
+A row of `data/` is a step: `observation`, the `action` chosen from it, and the `reward`,
+`terminated` and `truncated` that this action brought. `info/...` came with the observation.
+An episode's final observation is `final/observation` in `{EPISODE_FILE}`, which has a row for each
+episode. An episode that is neither terminated nor truncated was cut: only its recording stopped.
+
+| field | dtype | shape |
+|---|---|---|
+{fields}
+"""
+
+
+EPISODE_FILE: Final = "episodes.parquet"
+_FINAL: Final = "final/"
+_NEXT: Final = "next_"
+_COUNTS: Final = ("episode", "stream", "step")
+_FLAGS: Final = ("is_first", "terminated", "truncated")
+
+
+class StepTable:
+    """The table of steps.
+
+    Args:
+        spec: The fields of every row.
+        images: How pictures are held.
+        stack: Whole stacks of frames instead of single ones.
+        next_observation: Also what each step led to.
+    """
+
+    def __init__(
+        self, spec: Spec, images: Images, *, stack: bool = False, next_observation: bool = False
+    ) -> None:
+        self._spec = spec
+        self._stack = stack
+        self._observations = spec.of_kind("observation")
+        after = self._observations if next_observation else ()
+        self._next = [field.name for field in after]
+        held = [Column.of(f.name, f, images, stack=stack and f.stack > 1) for f in spec.fields]
+        self.columns = [
+            *(Column(name, "int64") for name in _COUNTS),
+            *held,
+            *(Column(name, "bool") for name in _FLAGS),
+            *(Column.of(_NEXT + f.name, f, images, stack=stack and f.stack > 1) for f in after),
+        ]
+
+    def rows(self, episode: Episode, number: int) -> dict[str, np.ndarray]:
+        """The rows of an episode's steps, [T, ...] by column name.
+
+        Args:
+            episode: One of the spec.
+            number: Its place in the data set.
+
+        Raises:
+            ValueError: Stacks are wanted of an episode without its first rows.
+        """
+        columns = split(episode)
+        steps = columns.steps
+        observation = {
+            field.name: self._given(field, columns.observation[field.name], episode.first_row)
+            for field in self._observations
+        }
+        first = np.zeros(steps, np.bool_)
+        first[:1] = episode.first_row == 0
+        return {
+            "episode": np.full(steps, number, np.int64),
+            "stream": np.full(steps, episode.stream, np.int64),
+            "step": np.arange(episode.first_row, episode.first_row + steps, dtype=np.int64),
+            **{name: rows[:-1] for name, rows in observation.items()},
+            **columns.action,
+            "reward": columns.reward,
+            **{name: rows[:-1] for name, rows in columns.info.items()},
+            **columns.extra,
+            "is_first": first,
+            "terminated": columns.terminated,
+            "truncated": columns.truncated,
+            **{_NEXT + name: observation[name][1:] for name in self._next},
+        }
+
+    def _given(self, field: Field, frames: np.ndarray, first_row: int) -> np.ndarray:
+        is_stacked = self._stack and field.stack > 1
+        return stacks_of(frames, field, first_row) if is_stacked else frames
+
+
+class EpisodeTable:
+    """The table of episodes.
+
+    Args:
+        spec: The fields of every row.
+        images: How pictures are held.
+    """
+
+    def __init__(self, spec: Spec, images: Images) -> None:
+        self._fields = [field for field in spec.fields if field.name != "reward"]
+        self.columns = [
+            *(Column(name, "int64") for name in ("episode", "stream", "steps", "first_row")),
+            Column("return", "float64"),
+            *(Column(name, "bool") for name in ("terminated", "truncated", "cut")),
+            text_column("metadata"),
+            *(Column.of(_FINAL + field.name, field, images) for field in self._fields),
+        ]
+
+    def rows(self, episode: Episode, number: int) -> dict[str, np.ndarray]:
+        """An episode's row, [1, ...] by column name.
+
+        Args:
+            episode: One of the spec.
+            number: Its place in the data set.
+        """
+        with np.errstate(all="ignore"):  # rewards may be anything
+            total = float(episode.reward[1:].sum())
+        numbers: dict[str, Any] = {
+            "episode": number,
+            "stream": episode.stream,
+            "steps": episode.steps,
+            "first_row": episode.first_row,
+            "return": total,
+            "terminated": bool(episode.terminated[-1]),
+            "truncated": bool(episode.truncated[-1]),
+            "cut": bool(episode.cut[-1]),
+            "metadata": json.dumps(dict(episode.metadata)),
+        }
+        return {
+            **{name: np.array([value]) for name, value in numbers.items()},
+            **{_FINAL + f.name: episode.fields[f.name][-1:] for f in self._fields},
+        }
+
+
+_BATCH_ROWS: Final = 1024
+_LABEL: Final = 1000
+_KEPT: Final = ("info", "extra")
+_Rows: TypeAlias = "dict[str, np.ndarray]"
+
+
+class ForeignTables:
+    """Reads a file or a folder of files, one episode after the other.
+
+    Args:
+        modules: ``pyarrow`` and ``pyarrow.parquet``.
+        given: A file, or a folder; if it has a folder ``data``, only that is read.
+        options: Which columns are what.
+        optional: Options whose columns need not be there; what lacks a reward has 0 of it.
+
+    Raises:
+        ValueError: There is no file, or a column is missing.
+    """
+
+    def __init__(
+        self,
+        modules: tuple[Any, Any],
+        given: GivenFiles,
+        options: ParquetImport,
+        optional: Sequence[str] = ("next_observation", "truncated", "episode"),
+    ) -> None:
+        path = given.path
+        self._modules = modules
+        self._finals = _Finals(modules, given)
+        self._given = given
+        self._options = options
+        self._optional = optional
+        self._files = _parquet_files(path)
+        if not self._files:
+            raise ValueError(f"{path}: expected files named *.parquet, got none")
+        self._where = str(path)
+        self._steps = LoneSteps(self._where)
+        with open_file(modules, given, self._files[0]) as first:
+            self._names, unread = self._named(first.schema_arrow.names, self._files[0])
+        self._is_lossy = False
+        self._told = _told(self._names, unread, options)
+        first_rows = next(self._batches(rows=1), None)
+        if first_rows is None:
+            raise ValueError(f"{path}: expected at least one row, got none")
+        self.spec = self._steps.settle(self._fields(first_rows))
+        self.sessions: Sequence[Mapping[str, object]] = ()
+        self.episodes: int | None = None
+        self.steps: int | None = None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Facts that the data set does not hold, a clause each."""
+        lossy = ["pictures are JPEG, which is not what the env gave"] if self._is_lossy else []
+        return (*self._told, *lossy, *self._steps.notes.texts())
+
+    def __iter__(self) -> Iterator[Episode]:
+        """The episodes, in the order of the rows."""
+        waiting: list[_Rows] = []
+        seen: set[object] = set()
+        number = 0
+        room = self._given.room(f"{self._where}: episode 0")
+        for rows in self._batches(_BATCH_ROWS):
+            for part, goes_on in _parted(rows, waiting[-1] if waiting else None):
+                if not goes_on:
+                    yield self._episode(number, waiting, seen)
+                    waiting, number = [], number + 1
+                    room = self._given.room(f"{self._where}: episode {number}")
+                room.take(sum(array.nbytes for array in part.values()))
+                waiting.append(part)
+        if waiting:
+            yield self._episode(number, waiting, seen)
+
+    def close(self) -> None:
+        """Nothing is open between two episodes but what the iterator holds."""
+
+    def _episode(self, number: int, parts: list[_Rows], seen: set[object]) -> Episode:
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        label = rows["episode"][0].item()
+        if "episode" in self._names and label in seen:
+            raise ValueError(
+                f"{self._where}: expected each episode's rows one after the other, got rows of "
+                f"episode {label} in two places; sort them by {self._options.episode!r}"
+            )
+        seen.add(label)
+        following = {
+            name.removeprefix("next_"): part[-1:]
+            for name, part in rows.items()
+            if name.startswith("next_observation")
+        }
+        fields_ = self._fields(rows)
+        flags = rows["terminated"], rows["truncated"]
+        if not following and "episode" in self._names:
+            following = self._finals.of(label, self.spec)
+        return self._steps.episode(number, fields_, *flags, following or None)
+
+    def _fields(self, rows: _Rows) -> _Rows:
+        """The rows of what becomes a field."""
+        first = ("observation", "action", "reward", *_KEPT)
+        return {name: part for name, part in rows.items() if name.partition("/")[0] in first}
+
+    def _batches(self, rows: int) -> Iterator[_Rows]:
+        """Rows [n, ...] by what they are, a file's and then the next one's."""
+        for file in self._files:
+            with open_file(self._modules, self._given, file) as opened:
+                names, _ = self._named(opened.schema_arrow.names, file)
+                if names != self._names:
+                    raise ValueError(
+                        f"{file}: expected the columns of {self._files[0].name}, got others; "
+                        f"import it by itself"
+                    )
+                try:
+                    for batch in batches_of(opened, self._given, rows):
+                        if batch.num_rows:
+                            yield self._read(batch, str(file))
+                except (self._modules[0].ArrowException, OSError) as error:
+                    if isinstance(error, ValueError) and not isinstance(
+                        error, self._modules[0].ArrowException
+                    ):
+                        raise
+                    raise ValueError(
+                        f"{file}: expected a whole Parquet file, got a damaged one ({error})"
+                    ) from error
+
+    def _read(self, batch: Any, where: str) -> _Rows:
+        found: _Rows = {}
+        room = self._given.room(where)
+        for name, column in self._names.items():
+            array = batch.column(batch.schema.names.index(column))
+            if name == "episode":
+                found[name] = _labels(listed(array, room), column, where)
+            else:
+                found[name], is_lossy = array_rows(array, column, room)
+                self._is_lossy |= is_lossy
+        for name in ("terminated", "truncated"):
+            if name in found:
+                found[name] = as_flags(found[name], self._names[name], where)
+            else:
+                found[name] = np.zeros(batch.num_rows, np.bool_)
+        if "reward" not in found:
+            found["reward"] = np.zeros(batch.num_rows)
+        if "episode" not in found:
+            ended = found["terminated"] | found["truncated"]
+            before = np.concatenate([[False], ended[:-1]])
+            # Counted from the batch's beginning: `_parted` knows how the one before it ended.
+            found["episode"] = np.cumsum(before)
+            found["/ended"] = ended
+        return found
+
+    def _named(self, columns: Sequence[str], file: Path) -> tuple[dict[str, str], list[str]]:
+        """Column names by what they are, and those that are nothing.
+
+        Raises:
+            ValueError: One is missing.
+        """
+        found: dict[str, str] = {}
+        for field in fields(self._options):
+            wanted = getattr(self._options, field.name)
+            matches = [name for name in columns if _is_of(name, wanted)]
+            if not matches and field.name not in self._optional:
+                raise ValueError(
+                    f"{file}: expected a column {wanted!r}, got {', '.join(columns)}; name yours "
+                    f"in the option {field.name}"
+                )
+            for name in matches:
+                rest = name[len(wanted) + 1 :].replace(".", "/")
+                if not rest:
+                    found[field.name] = name
+                elif field.name.endswith(("observation", "action")):
+                    found[f"{field.name}/{rest}"] = name
+        for name in columns:
+            first, _, rest = name.replace(".", "/").partition("/")
+            if first in _KEPT and rest:
+                found[f"{first}/{rest}"] = name
+        used = set(found.values())
+        return found, [name for name in columns if name not in used]
+
+
+class _Finals:
+    """The final observations in ``episodes.parquet``, which an export writes next to the steps.
+
+    Args:
+        modules: ``pyarrow`` and ``pyarrow.parquet``.
+        given: The data set; there may be no such file in it.
+    """
+
+    def __init__(self, modules: tuple[Any, Any], given: GivenFiles) -> None:
+        self._modules = modules
+        self._given = given
+        self._file = given.path / EPISODE_FILE
+        self._rows = self._read() if given.path.is_dir() and self._file.exists() else iter(())
+        self._read_ahead: list[tuple[object, _Rows]] = []
+
+    def of(self, label: object, spec: Spec) -> _Rows:
+        """The final observation of an episode, [1, ...] by field name; empty where there is none.
+
+        Args:
+            label: The episode's value in the column ``episode``; later ones follow.
+            spec: The fields of its rows; other shapes and dtypes are no final observation.
+        """
+        for found, rows in itertools.chain(self._read_ahead, self._rows):
+            self._read_ahead = [(found, rows)]
+            if found == label:
+                fields_ = spec.of_kind("observation", "info")
+                is_right = all(
+                    field.name in rows
+                    and rows[field.name].shape == (1, *field.shape)
+                    and rows[field.name].dtype == field.numpy_dtype
+                    for field in fields_
+                )
+                return rows if is_right else {}
+        return {}
+
+    def _read(self) -> Iterator[tuple[object, _Rows]]:
+        arrow = self._modules[0]
+        with open_file(self._modules, self._given, self._file) as opened:
+            names = opened.schema_arrow.names
+            finals = [name for name in names if name.startswith(_FINAL) and "." not in name]
+            if "episode" not in names or not finals:
+                return
+            try:
+                for batch in batches_of(opened, self._given, 1, ["episode", *finals]):
+                    if batch.num_rows:
+                        room = self._given.room(self._file)
+                        (label,) = listed(batch.column("episode"), room)
+                        rows = {n: array_rows(batch.column(n), n, room)[0] for n in finals}
+                        yield label, {name.removeprefix(_FINAL): rows[name] for name in finals}
+            except arrow.ArrowException as error:
+                raise ValueError(
+                    f"{self._file}: expected a whole Parquet file, got a damaged one ({error})"
+                ) from error
+
+
+def _labels(values: list[object], column: str, where: str) -> np.ndarray:
+    """The labels of episodes, [T].
+
+    Raises:
+        ValueError: It is neither numbers nor short texts.
+    """
+    is_good = all(
+        isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _LABEL)
+        for value in values
+    )
+    if not is_good:
+        raise ValueError(
+            f"{where}: expected column {column!r} to hold a number, or a text of at most {_LABEL} "
+            f"characters, in each row, got something else; name another column in the option "
+            f"episode"
+        )
+    return np.array(values)
+
+
+def _parted(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]]:
+    """The rows of each episode, and whether they go on with the one before.
+
+    Args:
+        rows: A batch.
+        last: The rows before it, of one episode.
+    """
+    labels = rows["episode"]
+    borders = [0, *(np.nonzero(labels[1:] != labels[:-1])[0] + 1).tolist(), len(labels)]
+    for start, stop in itertools.pairwise(borders):
+        if start or last is None:
+            goes_on = not start
+        elif "/ended" in rows:
+            goes_on = not last["/ended"][-1]
+        else:
+            goes_on = bool(last["episode"][-1] == labels[0])
+        yield {name: part[start:stop] for name, part in rows.items()}, goes_on
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    folder = path / "data" if (path / "data").is_dir() else path
+    return sorted(folder.rglob("*.parquet"))
+
+
+def _is_of(name: str, wanted: str) -> bool:
+    return name == wanted or name.startswith((f"{wanted}/", f"{wanted}."))
+
+
+def _told(names: Mapping[str, str], unread: Sequence[str], options: ParquetImport) -> list[str]:
+    notes = ["streams and metadata are not told: all episodes are of stream 0"]
+    if "reward" not in names:
+        notes.append(f"no column {options.reward!r}: rewards are 0")
+    if "terminated" not in names:
+        notes.append(f"no column {options.terminated!r}: nothing is terminated")
+    if "truncated" not in names:
+        notes.append(f"no column {options.truncated!r}: nothing is truncated")
+    if "episode" not in names:
+        notes.append(
+            f"no column {options.episode!r}: episodes begin behind terminated and truncated"
+        )
+    if unread:
+        notes.append(f"not read: columns {', '.join(unread)}")
+    return notes
+
+
+_EXACT: Final = 2**53
+
+
+@dataclass(slots=True)
+class StepNotes:
+    """Counts of what episodes lacked.
+
+    Args:
+        repeated: Terminated episodes whose last observation stands for the final one.
+        lost: Episodes whose last reward, and truncation, could not be kept.
+    """
+
+    repeated: int = 0
+    lost: int = 0
+
+    def texts(self) -> list[str]:
+        """A clause each."""
+        found: list[str] = []
+        if self.repeated:
+            found.append(
+                f"{self.repeated:,} terminated episodes have no final observation: the last one is "
+                f"there twice, which no learner bootstraps from"
+            )
+        if self.lost:
+            found.append(
+                f"{self.lost:,} episodes that were not terminated have no final observation: they "
+                f"end with a cut at their last one, without the reward that came after it"
+            )
+        return found
+
+
+class LoneSteps:
+    """Makes episodes of rows (observation, action, what the action brought).
+
+    Without a final observation the last step of an episode leads nowhere. If it terminated, the
+    last observation stands for the final one, for its value counts as 0 whatever it shows.
+    Otherwise the episode is cut there: its last row has the action, and what that brought is not
+    told, as in an episode in whose last step a worker died.
+
+    Args:
+        where: What holds them, for the sentence of an error.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.notes = StepNotes()
+        self._where = where
+        self.spec: Spec | None = None
+
+    def settle(self, columns: Mapping[str, np.ndarray]) -> Spec:
+        """Tell from some rows, of which there is at least one, what the fields are.
+
+        Args:
+            columns: [T, ...] by field name.
+
+        Raises:
+            ValueError: They make no Spec.
+        """
+        sample = {
+            name: np.concatenate([rows[:1], rows[:1]]) if _arrives(name) else rows[:1]
+            for name, rows in columns.items()
+        }
+        spec = inferred_spec(sample, self._where)
+        if self.spec is not None and self.spec != spec:
+            raise ValueError(
+                f"{self._where}: expected the same columns everywhere, got others: "
+                f"{self.spec.difference(spec)}; import the files by themselves"
+            )
+        self.spec = spec
+        return spec
+
+    def episode(
+        self,
+        number: int,
+        columns: Mapping[str, np.ndarray],
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        final: Mapping[str, np.ndarray] | None = None,
+    ) -> Episode:
+        """An episode of T >= 1 rows.
+
+        Args:
+            number: Its place in the data set.
+            columns: [T, ...] by field name.
+            terminated: [T] bool: the MDP ended with this step.
+            truncated: [T] bool: the env's clock ended the episode with this step.
+            final: The final observation, [1, ...] by field name; None if it is not told.
+
+        Raises:
+            ValueError: The flags stand within it, or rewards cannot be float64.
+        """
+        spec = self.settle(columns)
+        for name, flags in (("terminated", terminated), ("truncated", truncated)):
+            if flags[:-1].any():
+                raise ValueError(
+                    f"{self._where}: expected {name} to be set in the last step of an episode "
+                    f"alone, got it in step {int(flags.argmax())} of episode {number}; name the "
+                    f"column that tells episodes apart in the option episode"
+                )
+        end = (End.TERMINATED if terminated[-1] else End.NONE) | (
+            End.TRUNCATED if truncated[-1] else End.NONE
+        )
+        rows = {**columns, "reward": _as_rewards(columns["reward"], self._where)}
+        if final is None and not terminated[-1]:
+            self.notes.lost += 1
+            shifted = np.concatenate([[0.0], rows["reward"][:-1]])
+            return Episode(spec, number, 0, 0, End.NONE, {**rows, "reward": shifted}, {})
+        if final is None:
+            self.notes.repeated += 1
+            final = {}
+        found = {name: _continued(name, part, final.get(name)) for name, part in rows.items()}
+        return Episode(spec, number, 0, 0, end, found, {})
+
+
+def as_flags(rows: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Flags [T], bool, of booleans or of zeros and ones.
+
+    Raises:
+        ValueError: They are something else.
+    """
+    if rows.ndim == 2 and rows.shape[1] == 1:
+        rows = rows[:, 0]
+    if rows.ndim != 1 or not np.isin(rows, (0, 1)).all():
+        raise ValueError(
+            f"{where}: expected column {name!r} to hold true and false, or 0 and 1, got "
+            f"{rows.dtype} of shape {rows.shape}; name another column"
+        )
+    return rows.astype(np.bool_)
+
+
+def _arrives(name: str) -> bool:
+    return kind_of(name) in ("observation", "info")
+
+
+def _continued(name: str, rows: np.ndarray, final: np.ndarray | None) -> np.ndarray:
+    """A field's T + 1 rows, of T and of what came in the end."""
+    if name == "reward":
+        return np.concatenate([np.zeros(1), rows])
+    if not _arrives(name):
+        return np.concatenate([rows, np.zeros((1, *rows.shape[1:]), rows.dtype)])
+    return np.concatenate([rows, rows[-1:] if final is None else final])
+
+
+def _as_rewards(rows: np.ndarray, where: str) -> np.ndarray:
+    """Rewards [T] as float64, exactly.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    if rows.ndim == 2 and rows.shape[1] == 1:
+        rows = rows[:, 0]
+    if rows.dtype.kind in "iu" and rows.size and abs(rows.astype(object)).max() > _EXACT:
+        raise ValueError(
+            f"{where}: expected rewards that float64 holds exactly, got integers beyond 2**53; "
+            f"scale them"
+        )
+    return rows.astype(np.float64)

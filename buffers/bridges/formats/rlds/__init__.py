@@ -1,1 +1,0 @@
-"""RLDS episodes in the files of TensorFlow Datasets, written without TensorFlow."""

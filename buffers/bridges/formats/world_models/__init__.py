@@ -1,1 +1,0 @@
-"""IRIS, DIAMOND and DreamerV3: the files that their training code reads."""
