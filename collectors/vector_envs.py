@@ -1,10 +1,11 @@
-"""What is known of the vector envs that exist: what they promise, and where they go wrong."""
+"""The vector envs that a Collector steps: what they declare, and where known ones go wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import (
     AsyncVectorEnv,
@@ -13,21 +14,91 @@ from gymnasium.vector import (
     VectorEnv,
     VectorWrapper,
 )
+from gymnasium.wrappers import TransformReward
+
+from stepwell.wrappers.make_vector_env import require_spaces
 
 __all__ = [
     "FrameClock",
     "Vector",
+    "as_groups",
+    "as_vector",
+    "env_name",
+    "frame_skip",
+    "frame_stack_of",
     "hands_out_copies",
     "is_ale",
     "is_partial",
     "mode_of",
+    "recipe_of",
     "refuse_bad_reset",
     "split_step",
 ]
 
-# What gymnasium's generics would have us spell out says nothing here.
+# Gymnasium's type parameters would add nothing here.
 Vector = VectorEnv[Any, Any, Any]
 _Info = Mapping[str, Any]
+
+
+def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
+    """What the user gave, as vector envs of one kind.
+
+    Args:
+        envs: A vector env, a single env, or a list of vector envs.
+        frame_stack: Frames that the user says they stack.
+
+    Raises:
+        TypeError: It is none of these.
+        ValueError: The vector envs differ in their spaces, frame stacks or frame skips, or one of
+            several answers for a few envs at a time.
+    """
+    if not isinstance(envs, list | tuple):
+        return [as_vector(envs)]
+    given = cast("Sequence[object]", envs)
+    if not given:
+        raise ValueError("envs: expected one vector env or several in a list, got an empty list")
+    for one in given:
+        if not isinstance(one, VectorEnv):
+            raise TypeError(
+                f"envs: expected vector envs in the list, got {type(one).__name__}; make each with "
+                f"stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
+            )
+        require_spaces(one)
+    groups = cast("list[Vector]", list(given))
+    if len({id(group) for group in groups}) < len(groups):
+        raise ValueError("envs: expected different vector envs in the list, got one of them twice")
+    if len(groups) > 1 and any(map(is_partial, groups)):
+        raise ValueError(
+            "envs: expected vector envs that answer all at once in the list, got ale-py's with a "
+            "batch_size below num_envs; make them without batch_size"
+        )
+    first = _facts_of(groups[0], frame_stack)
+    for number, group in enumerate(groups):
+        for what, fact in _facts_of(group, frame_stack).items():
+            if fact != first[what]:
+                raise ValueError(
+                    f"envs: expected the same {what} in each vector env of the list, got "
+                    f"{first[what]} in the first and {fact} in number {number + 1}; make them alike"
+                )
+    return groups
+
+
+def as_vector(envs: object) -> Vector:
+    """A vector env as it is, or a vector of a single env.
+
+    Raises:
+        TypeError: It is neither, or the vector env does not tell the spaces of one env.
+    """
+    if isinstance(envs, VectorEnv):
+        require_spaces(envs)
+        return envs
+    if not isinstance(envs, gymnasium.Env):
+        raise TypeError(
+            f"envs: expected a gymnasium VectorEnv or Env, got {type(envs).__name__}; make one "
+            f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
+        )
+    single = TransformReward(envs, _one_number)
+    return SyncVectorEnv([lambda: single])
 
 
 class FrameClock:
@@ -126,3 +197,88 @@ def refuse_bad_reset(envs: Vector, was_reset: bool, has_ended: bool) -> None:
             "under way, got one after an end, which gymnasium would follow by a second reset; "
             "make the envs with shared_memory=True"
         )
+
+
+def recipe_of(envs: Vector) -> dict[str, object]:
+    """What the envs are: as `make_atari` and `make_vec` say, else what can be seen from outside."""
+    declared = envs.metadata.get("stepwell")
+    if isinstance(declared, dict):
+        return cast("dict[str, object]", declared)
+    return {
+        "maker": "given",
+        "env": env_name(envs),
+        "observation_space": str(envs.single_observation_space),
+        "action_space": str(envs.single_action_space),
+    }
+
+
+def frame_skip(envs: Vector) -> int:
+    """Emulator frames in one step, 1 where nothing is declared."""
+    return int(cast("int", recipe_of(envs).get("frame_skip", 1)))
+
+
+def frame_stack_of(envs: Vector, asked: int | None) -> tuple[int, Literal["zero", "repeat"]]:
+    """How many frames the envs stack, and how they pad the first ones.
+
+    Args:
+        envs: The envs; what `make_atari` and `make_vec` declare counts, else what is seen of
+            gymnasium's own wrappers.
+        asked: The number that the user says; None takes what is known, and 1 where nothing is.
+
+    Raises:
+        ValueError: A stack is asked for of which the first frames cannot be made again.
+    """
+    recipe = recipe_of(envs)
+    # Under wrappers too, as long as they leave the observations as they are.
+    is_same = envs.single_observation_space == envs.unwrapped.single_observation_space
+    is_ale = is_same and type(envs.unwrapped).__name__ == "AtariVectorEnv"
+    stack, padding = recipe.get("frame_stack", 1), recipe.get("stack_padding", "repeat")
+    if is_ale and "frame_stack" not in recipe:
+        stack = cast("tuple[int, ...]", envs.single_observation_space.shape)[0]
+        padding = "zero"
+    elif not {"frame_stack", "stack_padding", "wrappers"} & set(recipe):
+        stack, padding = _seen_stack(envs, asked)
+    return cast("int", stack if asked is None else asked), cast(
+        "Literal['zero', 'repeat']", padding
+    )
+
+
+def _seen_stack(envs: Vector, asked: int | None) -> tuple[int, str]:
+    """What the wrappers of envs that declare nothing say."""
+    from stepwell.wrappers.recipe import stack_of_vector  # loads all of gymnasium's wrappers
+
+    if asked == 1:
+        return 1, "repeat"
+    stack, padding = stack_of_vector(envs) or (1, "repeat")
+    if padding is not None:
+        return stack, padding
+    if asked is not None:
+        raise ValueError(
+            f"frame_stack={asked}: expected padding by zeros or by the first frame before an "
+            f"episode, got FrameStackObservation with a frame of its own; leave it out, or say "
+            f"frame_stack=1, to store whole stacks"
+        )
+    return 1, "repeat"
+
+
+def env_name(envs: Vector) -> str:
+    """What the env is registered as, or its class."""
+    inner = envs.unwrapped
+    single = inner.envs[0] if isinstance(inner, SyncVectorEnv) else inner
+    spec = envs.spec or single.spec
+    return spec.id if spec is not None else type(single.unwrapped).__qualname__
+
+
+def _facts_of(group: Vector, frame_stack: int | None) -> dict[str, object]:
+    """What the rows of a vector env depend on."""
+    return {
+        "observation space": group.single_observation_space,
+        "action space": group.single_action_space,
+        "frame stack": frame_stack_of(group, frame_stack),
+        "frame skip": frame_skip(group),
+    }
+
+
+def _one_number(reward: Any) -> float:
+    """Gymnasium's vector envs refuse arrays of shape (1,)."""
+    return float(np.asarray(reward).item())

@@ -11,16 +11,13 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from stepwell.collectors.collector import Collector
-from stepwell.collectors.env_groups import as_vector
+from stepwell.collectors.collector import Collector, check_number
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.video import file_names, load_av
 from stepwell.collectors.evaluation.video_recorder import VideoRecorder
-from stepwell.collectors.goal import check_number
 from stepwell.collectors.policies.policy import AnyPolicy, check_policy
 from stepwell.collectors.report import CollectReport, EpisodeReport
-from stepwell.collectors.session import recipe_of
-from stepwell.collectors.vector_envs import Vector, is_ale
+from stepwell.collectors.vector_envs import Vector, as_vector, is_ale, recipe_of
 from stepwell.wrappers.atari_games import atari_name
 from stepwell.wrappers.recipe import recipe_of as recipe_of_env
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from stepwell.buffers import Field, Layout, Spec, Tree
-from stepwell.buffers.spec import default_codec, flatten, unflatten
+from stepwell.buffers.spec import default_codec, flatten, key_of, unflatten
 from stepwell.collectors.policies.policy import AnyPolicy, Policy, recurrent
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ __all__ = ["Choice", "PolicyCaller", "split_extras", "split_state"]
 
 
 class Choice(NamedTuple):
-    """What a policy chose for n envs.
+    """The actions of a policy for n envs.
 
     Args:
         action: The actions, as the envs take them.
         leaves: The fields of action and extras, ``[n, ...]`` by name.
-        state: The policy's state before it, ``[n, ...]`` by name; empty without a state.
+        state: The policy's state before the call, ``[n, ...]`` by name; empty without a state.
     """
 
     action: Tree
@@ -40,7 +40,7 @@ class PolicyCaller:
         space: One env's action space.
         spec: Names the parts of the action.
         num_envs: Number of envs N.
-        store_state: Give the policy's state out among the extras.
+        store_state: Return the policy's state among the extras.
 
     Raises:
         ValueError: There is no state to store, or it is no tree of arrays ``[N, ...]``.
@@ -68,7 +68,10 @@ class PolicyCaller:
             )
         self._stores_state = store_state
         self._layout = spec.action
-        self._leaves = {name: part for name, part in _leaf_spaces(spec.action, space)}
+        self._leaves = {
+            name: (leaf, np.dtype(leaf.dtype), leaf.shape or ())
+            for name, leaf in _leaf_spaces(spec.action, space)
+        }
         self._extras: dict[str, np.ndarray] | None = None
 
     @property
@@ -82,40 +85,45 @@ class PolicyCaller:
     def __call__(
         self, observation: Tree, is_first: np.ndarray, env_ids: np.ndarray | None = None
     ) -> Choice:
-        """What the policy chooses for n envs, of which the ids may be left out where n is N.
+        """Call the policy for n envs; ``env_ids`` may be left out where n is N.
 
         Raises:
             ValueError: The policy returned another shape, structure, dtype or range.
         """
         n = len(is_first)
-        before: dict[str, np.ndarray] = {}
-        after: object = None
         if self.state is None or self._recurrent is None:
-            action, extras = split_extras(
-                self._layout, cast("Policy", self._policy)(observation, is_first)
-            )
-        else:
-            before = self.state.begin(is_first, env_ids)
-            # The policy may write into what it is given.
-            given = self.state.tree({name: rows.copy() for name, rows in before.items()})
-            action, after, extras = split_state(self._recurrent(observation, is_first, given))
-        choice = self._checked_choice(action, extras, before, n)
-        if self.state is not None:
-            self.state.put(after, env_ids, n)
+            result = cast("Policy", self._policy)(observation, is_first)
+            if isinstance(result, tuple):
+                return self._choice(*split_extras(self._layout, result), {}, n)
+            return self._choice(result, {}, {}, n)
+        before = self.state.begin(is_first, env_ids)
+        # Copied: the policy may write into its argument.
+        state = self.state.tree({name: rows.copy() for name, rows in before.items()})
+        action, after, extras = split_state(self._recurrent(observation, is_first, state))
+        choice = self._choice(action, extras, before, n)
+        self.state.put(after, env_ids, n)
         return choice
 
-    def _checked_choice(
+    def _choice(
         self,
         action: object,
         extras: Mapping[str, object],
         before: dict[str, np.ndarray],
         n: int,
     ) -> Choice:
-        try:
-            given = list(flatten(self._layout, action))
-        except ValueError as error:
-            raise ValueError(f"policy returned another structure of actions: {error}") from None
-        leaves = {name: self._checked(name, leaf, n) for name, leaf in given}
+        """Check what the policy returned, and name its parts."""
+        if isinstance(self._layout, str):
+            rows = self._checked(self._layout, action, n)
+            leaves, tree = {self._layout: rows}, cast("Tree", rows)
+        else:
+            try:
+                parts = list(flatten(self._layout, action))
+            except ValueError as error:
+                raise ValueError(f"policy returned another structure of actions: {error}") from None
+            leaves = {name: self._checked(name, leaf, n) for name, leaf in parts}
+            tree = unflatten(self._layout, leaves)
+        if not extras and not before and self._extras == {}:
+            return Choice(tree, leaves, before)
         if self._stores_state:
             twice = sorted(extras.keys() & before.keys())
             if twice:
@@ -126,10 +134,10 @@ class PolicyCaller:
             extras = {**extras, **before}
         checked = {f"extra/{name}": _extra(name, rows, n) for name, rows in extras.items()}
         self._check_extras(checked)
-        return Choice(unflatten(self._layout, leaves), {**leaves, **checked}, before)
+        return Choice(tree, {**leaves, **checked}, before)
 
     def _check_extras(self, extras: dict[str, np.ndarray]) -> None:
-        """The first call settles names, dtypes and shapes."""
+        """The first call determines names, dtypes and shapes."""
         if self._extras is None:
             self._extras = extras
         if extras.keys() != self._extras.keys():
@@ -141,16 +149,18 @@ class PolicyCaller:
             first = self._extras[name]
             if rows.dtype != first.dtype or rows.shape[1:] != first.shape[1:]:
                 raise ValueError(
-                    f"policy returned extra {name.removeprefix('extra/')!r} of shape {rows.shape} "
+                    f"policy returned extra {key_of(name)!r} of shape {rows.shape} "
                     f"and dtype {rows.dtype}, expected {(len(rows), *first.shape[1:])} and "
                     f"{first.dtype} as in its first call; convert it in the policy"
                 )
 
     def _checked(self, name: str, leaf: object, n: int) -> np.ndarray:
-        space = self._leaves[name]
-        rows = _array(name, leaf)
-        dtype, shape = np.dtype(space.dtype), (n, *(space.shape or ()))
-        if rows.shape != shape or not np.can_cast(rows.dtype, dtype, "safe"):
+        space, dtype, inner_shape = self._leaves[name]
+        rows = leaf if type(leaf) is np.ndarray else _array(name, leaf)
+        shape = (n, *inner_shape)
+        if rows.shape != shape or not (
+            rows.dtype == dtype or np.can_cast(rows.dtype, dtype, "safe")
+        ):
             raise ValueError(
                 f"policy returned {name} of shape {rows.shape} and dtype {rows.dtype}, expected "
                 f"{shape} and {dtype} for {n} envs with {space}; convert it in the policy"
@@ -158,7 +168,7 @@ class PolicyCaller:
         outside = _outside(rows, space)
         if outside is not None:
             raise ValueError(
-                f"policy returned {name} {outside}, expected one of {space}; mend the policy"
+                f"policy returned {name} {outside}, expected one of {space}; correct the policy"
             )
         return rows.astype(dtype, copy=False)
 
@@ -174,11 +184,12 @@ def _array(name: str, value: object) -> np.ndarray:
 
 
 def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, object]]:
-    """What a policy without a state returned: action and extras.
+    """Split the result of a policy without a state into action and extras.
 
     Args:
-        layout: How actions are nested: one that is itself a tuple is told from a pair by it.
-        result: What it returned.
+        layout: The nesting of actions, which distinguishes an action that is itself a tuple from a
+            pair of action and extras.
+        result: The policy's result.
     """
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         return result, {}
@@ -191,10 +202,10 @@ def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, o
 
 
 def split_state(result: object) -> tuple[object, object, Mapping[str, object]]:
-    """What a policy with a state returned: action, state and extras.
+    """Split the result of a policy with a state into action, state and extras.
 
     Raises:
-        ValueError: It is neither of the two forms.
+        ValueError: It has neither of the two forms.
     """
     parts = cast("tuple[object, ...]", result) if isinstance(result, tuple) else ()
     if len(parts) == 2:
@@ -224,7 +235,7 @@ def _leaf_spaces(
 
 
 def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
-    """A value that the space does not hold; envs clip Box actions themselves, as they like."""
+    """A value outside of the space, or None; Box actions are left to the envs to clip."""
     if isinstance(space, spaces.Discrete):
         low, high = int(space.start), int(space.start + space.n)
         if low == 0 and rows.dtype == np.int64:  # as unsigned numbers negative ones are huge
@@ -241,7 +252,7 @@ def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
 
 
 def _names(extras: Mapping[str, np.ndarray]) -> list[str]:
-    return sorted(name.removeprefix("extra/") for name in extras)
+    return sorted(map(key_of, extras))
 
 
 def _extra(name: str, rows: object, n: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import (
     CounterEnv,

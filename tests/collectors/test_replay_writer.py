@@ -95,14 +95,14 @@ def test_a_recorder_notices_that_somebody_else_has_written(replay: SequenceRepla
     one.recorder.flush()
     assert not one.recorder.is_overtaken
     assert other.recorder.is_overtaken
-    other.recorder.begin_anew()
+    other.recorder.start_over()
     assert not other.recorder.is_overtaken
     other.row(first=True)
     other.act()
     other.row(terminated=True)
     other.recorder.flush()
     assert one.recorder.is_overtaken
-    one.recorder.begin_anew()
+    one.recorder.start_over()
     one.row(first=True)
     one.act()
     one.row(terminated=True)

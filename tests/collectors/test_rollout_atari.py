@@ -13,7 +13,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 from support.models.model import copied, row_of, same
 from support.models.rollout_model import assert_equal_rollouts, assert_same, ends_of, joined
 

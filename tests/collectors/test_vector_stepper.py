@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from stepwell.collectors.episode_metadata import EpisodeMetadata
-from stepwell.collectors.step_result import InfoReader
+from stepwell.collectors.step_result import EpisodeMetadata, InfoReader
 from stepwell.collectors.vector_stepper import Stepper
 from support.envs.fakes import CounterEnv, RestartVectorEnv
 

@@ -96,22 +96,22 @@ def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fi
         (
             spaces.Discrete(3),
             numbers(0, 3, 1),
-            "policy returned action 3, expected one of Discrete(3); mend the policy",
+            "policy returned action 3, expected one of Discrete(3); correct the policy",
         ),
         (
             spaces.Discrete(3, start=1),
             numbers(1, 0, 3),
-            "policy returned action 0, expected one of Discrete(3, start=1); mend the policy",
+            "policy returned action 0, expected one of Discrete(3, start=1); correct the policy",
         ),
         (
             spaces.MultiDiscrete([2, 3]),
             numbers((0, 0), (0, 3), (1, 1)),
-            "policy returned action 3, expected one of MultiDiscrete([2 3]); mend the policy",
+            "policy returned action 3, expected one of MultiDiscrete([2 3]); correct the policy",
         ),
         (
             spaces.MultiBinary(2),
             numbers((0, 1), (0, 2), (1, 1), dtype=np.int8),
-            "policy returned action 2, expected one of MultiBinary(2); mend the policy",
+            "policy returned action 2, expected one of MultiBinary(2); correct the policy",
         ),
         (
             PAIR,
@@ -121,7 +121,7 @@ def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fi
         (
             PAIR,
             (numbers(0, 1, 3), np.zeros((3, 2), np.float32)),
-            "policy returned action/0 3, expected one of Discrete(3); mend the policy",
+            "policy returned action/0 3, expected one of Discrete(3); correct the policy",
         ),
         (
             spaces.Dict({"a": spaces.Discrete(3)}),
