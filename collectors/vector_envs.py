@@ -41,30 +41,30 @@ _Info = Mapping[str, Any]
 
 
 def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
-    """What the user gave, as vector envs of one kind.
+    """The ``envs`` of a Collector as a list of vector envs of one kind.
 
     Args:
         envs: A vector env, a single env, or a list of vector envs.
-        frame_stack: Frames that the user says they stack.
+        frame_stack: Number of stacked frames that the user declares.
 
     Raises:
         TypeError: It is none of these.
         ValueError: The vector envs differ in their spaces, frame stacks or frame skips, or one of
-            several answers for a few envs at a time.
+            several returns results of a few envs at a time.
     """
     if not isinstance(envs, list | tuple):
         return [as_vector(envs)]
-    given = cast("Sequence[object]", envs)
-    if not given:
+    vectors = cast("Sequence[object]", envs)
+    if not vectors:
         raise ValueError("envs: expected one vector env or several in a list, got an empty list")
-    for one in given:
+    for one in vectors:
         if not isinstance(one, VectorEnv):
             raise TypeError(
                 f"envs: expected vector envs in the list, got {type(one).__name__}; make each with "
                 f"stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
             )
         require_spaces(one)
-    groups = cast("list[Vector]", list(given))
+    groups = cast("list[Vector]", list(vectors))
     if len({id(group) for group in groups}) < len(groups):
         raise ValueError("envs: expected different vector envs in the list, got one of them twice")
     if len(groups) > 1 and any(map(is_partial, groups)):
@@ -72,13 +72,13 @@ def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
             "envs: expected vector envs that answer all at once in the list, got ale-py's with a "
             "batch_size below num_envs; make them without batch_size"
         )
-    first = _facts_of(groups[0], frame_stack)
+    first = _row_facts(groups[0], frame_stack)
     for number, group in enumerate(groups):
-        for what, fact in _facts_of(group, frame_stack).items():
-            if fact != first[what]:
+        for name, fact in _row_facts(group, frame_stack).items():
+            if fact != first[name]:
                 raise ValueError(
-                    f"envs: expected the same {what} in each vector env of the list, got "
-                    f"{first[what]} in the first and {fact} in number {number + 1}; make them alike"
+                    f"envs: expected the same {name} in each vector env of the list, got "
+                    f"{first[name]} in the first and {fact} in number {number + 1}; make them alike"
                 )
     return groups
 
@@ -87,7 +87,7 @@ def as_vector(envs: object) -> Vector:
     """A vector env as it is, or a vector of a single env.
 
     Raises:
-        TypeError: It is neither, or the vector env does not tell the spaces of one env.
+        TypeError: It is neither, or the vector env does not declare the spaces of one env.
     """
     if isinstance(envs, VectorEnv):
         require_spaces(envs)
@@ -102,34 +102,34 @@ def as_vector(envs: object) -> Vector:
 
 
 class FrameClock:
-    """The frame counters of ale-py envs: a reset sets one of them back, and only a reset."""
+    """The two frame counters of ale-py envs, of which only a reset sets one back."""
 
     def __init__(self, num_envs: int) -> None:
         self._frames = np.zeros(num_envs, np.int64)
         self._episode_frames = np.zeros(num_envs, np.int64)
 
     def forget(self) -> None:
-        """Before a reset of all envs: nothing can move on from here."""
+        """Forget the counters, before a reset of all envs."""
         self._frames[:] = 0
         self._episode_frames[:] = 1 << 40
 
     def set(self, info: _Info, envs: np.ndarray | slice) -> None:
-        """Note the counters of some envs."""
+        """Store the counters of some envs."""
         self._frames[envs] = info["frame_number"]
         self._episode_frames[envs] = info["episode_frame_number"]
 
     def moved_on(self, info: _Info, envs: np.ndarray | slice) -> np.ndarray:
-        """Envs in which both counters went on alike, so no reset lies between."""
+        """Envs in which both counters advanced equally, so that there was no reset in between."""
         frames = info["frame_number"] - self._frames[envs]
         episode_frames = info["episode_frame_number"] - self._episode_frames[envs]
         return np.asarray(frames == episode_frames)
 
 
 def mode_of(envs: Vector) -> AutoresetMode:
-    """What the envs do when an episode ends.
+    """The autoreset mode that the envs declare.
 
     Raises:
-        ValueError: They do not say it.
+        ValueError: They declare none.
     """
     # The attribute first: ale-py notes its mode in a dict that all vector envs share.
     mode = getattr(envs.unwrapped, "autoreset_mode", None)
@@ -144,18 +144,18 @@ def mode_of(envs: Vector) -> AutoresetMode:
 
 
 def is_ale(envs: Vector) -> bool:
-    """Whether rows come from ale-py's own vector env, under whatever vector wrappers."""
+    """Test whether the inner vector env is ale-py's own, under any vector wrappers."""
     return any(kind.__name__ == "AtariVectorEnv" for kind in type(envs.unwrapped).__mro__)
 
 
 def is_partial(envs: Vector) -> bool:
-    """Whether the envs answer a few at a time."""
+    """Test whether the envs return results of a few envs at a time."""
     inner: Any = envs.unwrapped
     return is_ale(envs) and bool(inner.batch_size < envs.num_envs)
 
 
 def split_step(envs: Vector) -> tuple[Callable[[Any], None], Callable[[], Any]]:
-    """A call that begins a step and one that finishes it."""
+    """Two functions: one begins a step, the other finishes it."""
     # Looked up on the outermost class: the inner env's would step past its wrappers.
     if hasattr(type(envs), "send") and hasattr(type(envs), "recv"):
         return envs.send, envs.recv  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def split_step(envs: Vector) -> tuple[Callable[[Any], None], Callable[[], Any]]:
 
 
 def hands_out_copies(envs: Vector) -> bool:
-    """Whether observations are surely never written again; all others are copied at once."""
+    """Test whether observations are never written to again; all others are copied at once."""
     if type(envs) in (SyncVectorEnv, AsyncVectorEnv):
         return bool(cast("SyncVectorEnv[Any, Any]", envs).copy)
     is_own = type(envs).__module__.split(".")[0] in ("ale_py", "stepwell")
@@ -174,12 +174,12 @@ def hands_out_copies(envs: Vector) -> bool:
 
 
 def refuse_bad_reset(envs: Vector, was_reset: bool, has_ended: bool) -> None:
-    """Refuse a reset of all envs that they are known to do wrong.
+    """Refuse a reset of all envs that is known to go wrong.
 
     Args:
         envs: The vector env.
-        was_reset: It was reset before.
-        has_ended: The newest row of some env ended its episode.
+        was_reset: The envs were reset before.
+        has_ended: Some env's newest row ended its episode.
 
     Raises:
         ValueError: The reset would mix up rows.
@@ -200,7 +200,7 @@ def refuse_bad_reset(envs: Vector, was_reset: bool, has_ended: bool) -> None:
 
 
 def recipe_of(envs: Vector) -> dict[str, object]:
-    """What the envs are: as `make_atari` and `make_vec` say, else what can be seen from outside."""
+    """The recipe that `make_atari` and `make_vec` declare, else a description of the envs."""
     declared = envs.metadata.get("stepwell")
     if isinstance(declared, dict):
         return cast("dict[str, object]", declared)
@@ -213,20 +213,20 @@ def recipe_of(envs: Vector) -> dict[str, object]:
 
 
 def frame_skip(envs: Vector) -> int:
-    """Emulator frames in one step, 1 where nothing is declared."""
+    """Number of emulator frames in one step, 1 where nothing is declared."""
     return int(cast("int", recipe_of(envs).get("frame_skip", 1)))
 
 
-def frame_stack_of(envs: Vector, asked: int | None) -> tuple[int, Literal["zero", "repeat"]]:
-    """How many frames the envs stack, and how they pad the first ones.
+def frame_stack_of(envs: Vector, frame_stack: int | None) -> tuple[int, Literal["zero", "repeat"]]:
+    """Number of frames that the envs stack, and the padding of the first ones.
 
     Args:
-        envs: The envs; what `make_atari` and `make_vec` declare counts, else what is seen of
-            gymnasium's own wrappers.
-        asked: The number that the user says; None takes what is known, and 1 where nothing is.
+        envs: The envs; the declarations of `make_atari` and `make_vec` are used, else gymnasium's
+            own wrappers are inspected.
+        frame_stack: Number that the user declares; None takes the known one, 1 where there is none.
 
     Raises:
-        ValueError: A stack is asked for of which the first frames cannot be made again.
+        ValueError: The first frames of a declared stack cannot be reconstructed.
     """
     recipe = recipe_of(envs)
     # Under wrappers too, as long as they leave the observations as they are.
@@ -237,24 +237,24 @@ def frame_stack_of(envs: Vector, asked: int | None) -> tuple[int, Literal["zero"
         stack = cast("tuple[int, ...]", envs.single_observation_space.shape)[0]
         padding = "zero"
     elif not {"frame_stack", "stack_padding", "wrappers"} & set(recipe):
-        stack, padding = _seen_stack(envs, asked)
-    return cast("int", stack if asked is None else asked), cast(
+        stack, padding = _inspected_stack(envs, frame_stack)
+    return cast("int", stack if frame_stack is None else frame_stack), cast(
         "Literal['zero', 'repeat']", padding
     )
 
 
-def _seen_stack(envs: Vector, asked: int | None) -> tuple[int, str]:
-    """What the wrappers of envs that declare nothing say."""
+def _inspected_stack(envs: Vector, frame_stack: int | None) -> tuple[int, str]:
+    """The stack and padding of the wrappers of envs that declare nothing."""
     from stepwell.wrappers.recipe import stack_of_vector  # loads all of gymnasium's wrappers
 
-    if asked == 1:
+    if frame_stack == 1:
         return 1, "repeat"
     stack, padding = stack_of_vector(envs) or (1, "repeat")
     if padding is not None:
         return stack, padding
-    if asked is not None:
+    if frame_stack is not None:
         raise ValueError(
-            f"frame_stack={asked}: expected padding by zeros or by the first frame before an "
+            f"frame_stack={frame_stack}: expected padding by zeros or by the first frame before an "
             f"episode, got FrameStackObservation with a frame of its own; leave it out, or say "
             f"frame_stack=1, to store whole stacks"
         )
@@ -262,15 +262,15 @@ def _seen_stack(envs: Vector, asked: int | None) -> tuple[int, str]:
 
 
 def env_name(envs: Vector) -> str:
-    """What the env is registered as, or its class."""
+    """The id under which the env is registered, or its class."""
     inner = envs.unwrapped
     single = inner.envs[0] if isinstance(inner, SyncVectorEnv) else inner
     spec = envs.spec or single.spec
     return spec.id if spec is not None else type(single.unwrapped).__qualname__
 
 
-def _facts_of(group: Vector, frame_stack: int | None) -> dict[str, object]:
-    """What the rows of a vector env depend on."""
+def _row_facts(group: Vector, frame_stack: int | None) -> dict[str, object]:
+    """The facts that the rows of a vector env depend on."""
     return {
         "observation space": group.single_observation_space,
         "action space": group.single_action_space,
@@ -280,5 +280,5 @@ def _facts_of(group: Vector, frame_stack: int | None) -> dict[str, object]:
 
 
 def _one_number(reward: Any) -> float:
-    """Gymnasium's vector envs refuse arrays of shape (1,)."""
+    """The reward as a float: gymnasium's vector envs refuse arrays of shape (1,)."""
     return float(np.asarray(reward).item())

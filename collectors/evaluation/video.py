@@ -1,4 +1,4 @@
-"""Frames of an episode, kept in little memory, and where the MP4 of them goes."""
+"""Compressed frames of an episode, and the names of MP4 files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Frame", "FrameKeeper", "KeptFrames", "Mp4Writer", "Video", "load_av"
 
 @dataclass(frozen=True, slots=True)
 class KeptFrames:
-    """Frames that are kept compressed, exactly.
+    """Frames in lossless compression.
 
     Args:
         packed: All frames, one after the other, by zstd.
@@ -43,12 +43,12 @@ class KeptFrames:
 class Video:
     """The frames of one episode.
 
-    They are kept compressed: drawn scenes take some hundredth of their size, noisy ones most of it.
+    Frames are kept compressed: drawn scenes to about a hundredth of their size, noisy ones hardly.
 
     Args:
         episode: Number of the episode in the evaluation.
         fps: Frames a second at which it plays in real time.
-        path: The MP4 file; None where none was asked for.
+        path: The MP4 file; None where none was written.
         kept: The frames, compressed.
     """
 
@@ -61,7 +61,7 @@ class Video:
     def frames(self) -> Frame:
         """The frames uint8 [T + 1, H, W, 3]: the reset's, then one for each of T steps.
 
-        They are unpacked at each call: keep them where they are needed more than once.
+        Each call decompresses them: keep the result where it is needed more than once.
         """
         return self.kept.unpack()
 
@@ -77,7 +77,7 @@ class Video:
 
 
 class FrameKeeper:
-    """Takes up frames one by one and keeps them compressed.
+    """Compresses frames one by one.
 
     Example:
         >>> keeper = FrameKeeper()
@@ -97,7 +97,7 @@ class FrameKeeper:
         """Take up a frame uint8 [H, W, 3]; it may be written into afterwards.
 
         Raises:
-            ValueError: It has another size than the first one.
+            ValueError: Its size differs from the first one's.
         """
         if self._count and frame.shape != self._shape:
             raise ValueError(
@@ -116,14 +116,14 @@ class FrameKeeper:
 
 
 def file_names(target: Path, episodes: Iterator[int]) -> dict[int, Path]:
-    """Where the MP4 of each episode goes, by its number.
+    """The MP4 file of each episode, by its number.
 
     Args:
         target: A folder, or a file that ends in ".mp4".
         episodes: Numbers of the episodes.
 
     Raises:
-        ValueError: Several episodes are to go into one file.
+        ValueError: Several episodes would be written to one file.
 
     Example:
         >>> file_names(Path("runs/videos"), iter([0, 12]))[12].as_posix()

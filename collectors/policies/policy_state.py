@@ -14,15 +14,15 @@ __all__ = ["PolicyState"]
 
 
 class PolicyState:
-    """Keeps a row of state for each env, which begins anew with each episode.
+    """Keeps a row of state for each env, which is the initial one where an episode begins.
 
     Args:
-        initial: The state of N envs at an episode's beginning, arrays ``[N, ...]`` in dicts and
-            tuples as the policy likes.
+        initial: The state of N envs at an episode's beginning: arrays ``[N, ...]``, possibly
+            nested in dicts and tuples.
         num_envs: Number of envs N.
 
     Raises:
-        ValueError: A part of the state is no array of numbers ``[N, ...]``.
+        ValueError: A part of the state is not an array of numbers ``[N, ...]``.
     """
 
     def __init__(self, initial: object, num_envs: int) -> None:
@@ -38,7 +38,7 @@ class PolicyState:
         return {name: rows[env_ids] for name, rows in self._now.items()}
 
     def begin(self, is_first: np.ndarray, env_ids: np.ndarray | None) -> dict[str, np.ndarray]:
-        """The state of some envs, from the beginning where an episode begins.
+        """The state of some envs, the initial one where an episode begins.
 
         Args:
             is_first: [n] bool: an episode begins.
@@ -52,11 +52,11 @@ class PolicyState:
         return self.of(env_ids)
 
     def tree(self, leaves: Mapping[str, np.ndarray]) -> Tree:
-        """Rows as the policy gave them: nested."""
+        """Rows nested as in the policy's initial state."""
         return unflatten(self.layout, leaves)
 
     def put(self, state: object, env_ids: np.ndarray | None, n: int) -> None:
-        """Take over what a policy made of the state of n envs.
+        """Store the new state of n envs.
 
         Raises:
             ValueError: It has another structure, shape or dtype than the initial state.
@@ -81,7 +81,7 @@ class PolicyState:
 
 
 def _layout_of(name: str, value: object, leaves: dict[str, object]) -> Layout:
-    """Note the leaves of a nested value under their names and return how it is nested."""
+    """Collect the leaves of a nested value by name, and return its layout."""
     if isinstance(value, Mapping):
         parts = cast("Mapping[str, object]", value)
         strange = [key for key in parts if not isinstance(cast("object", key), str)]

@@ -620,6 +620,22 @@ def test_every_env_keeps_its_newest_steps_in_a_small_replay(capacity: int) -> No
     assert min(kept) > 0.6 * capacity / 8
 
 
+def test_the_repr_is_one_line_with_target_and_counts(tmp_path: Path) -> None:
+    without = collector_of()
+    assert repr(without) == (
+        "Collector(CounterEnv, num_envs=2, writes to no replay, 0 steps, 0 episodes)"
+    )
+    without.close()
+    with sw.SequenceReplayBuffer(tmp_path) as stored, collector_of(replay=stored) as collector:
+        collector.collect(steps=12)
+        collector.collect(steps=8)
+        assert repr(collector) == (
+            f"Collector(CounterEnv, num_envs=2, writes to {tmp_path}, 20 steps, 4 episodes)"
+        )
+    with collector_of(replay=sw.SequenceReplayBuffer()) as collector:
+        assert "writes to RAM" in repr(collector)
+
+
 # Seeds and facts of a run
 
 

@@ -289,7 +289,7 @@ def test_what_is_shown_cannot_be_written_to(mode: AutoresetMode) -> None:
 
 
 @ALL_MODES
-def test_shapes_and_dtypes_are_the_same_in_every_arrival(mode: AutoresetMode) -> None:
+def test_shapes_and_dtypes_are_the_same_in_every_result(mode: AutoresetMode) -> None:
     collector, watch = watched(counters(3, 1, 2, mode=mode))
     with collector:
         collector.rollout(9)

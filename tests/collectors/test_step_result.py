@@ -85,7 +85,7 @@ def test_what_stands_for_missing_must_be_a_number(missing: Any) -> None:
         InfoReader({"x": missing})
 
 
-def test_some_rows_of_an_arrival() -> None:
+def test_some_rows_of_a_result() -> None:
     marks = np.array([True, False, True])
     whole = StepResult(
         None, {"o": np.arange(3)}, np.arange(3.0), marks, None, ~marks, {0: {"seed": 1}}

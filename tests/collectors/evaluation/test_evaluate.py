@@ -248,7 +248,7 @@ def test_envs_that_were_evaluated_are_gone_with_their_last_name() -> None:
 
 
 def test_evaluate_is_a_function_whatever_was_imported_before() -> None:
-    for name in ("evaluate", "result", "video", "camera"):
+    for name in ("evaluate", "result", "video", "video_recorder"):
         importlib.import_module(f"stepwell.collectors.evaluation.{name}")
     collectors = importlib.import_module("stepwell.collectors")
     assert isinstance(collectors.evaluate, FunctionType)
@@ -333,7 +333,7 @@ def test_raw_rewards_that_were_lost_on_the_way_are_missed() -> None:
 
 LIVES = "expected whole games, got envs whose episodes end at lost lives; make them with make_atari"
 LOST = "expected the rewards that the env gives, got envs in the wrapper ClipReward; make them"
-HIDDEN = "expected Atari envs that tell whether they clip rewards, got ale-py's own AtariVectorEnv"
+HIDDEN = "clip rewards, got .*AtariVectorEnv"
 UNFIT: list[tuple[Callable[[], Any], str]] = [
     (lambda: sw.make_atari("pong", backend="python", num_workers=0, life_loss="end"), LIVES),
     (lambda: sw.make_atari("pong", 2, backend="python", life_loss="end"), LIVES),

@@ -336,7 +336,7 @@ class Remembering:
         action = np.broadcast_to(self.action, last.shape)
         return action, action.copy(), {"last": last}
 
-    def took(self, action: np.ndarray, last: np.ndarray) -> np.ndarray:
+    def on_override(self, action: np.ndarray, last: np.ndarray) -> np.ndarray:
         return action.copy()
 
 
