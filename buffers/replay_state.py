@@ -47,7 +47,7 @@ def checked(
         )
     if known["pieces"] > _chunks(storage):
         raise ValueError(
-            f"the state was taken when {known['chunks']} chunks had been stored, this store has "
+            f"the state was taken when {known['pieces']} chunks had been stored, this store has "
             f"had {_chunks(storage)}: restore both from one copy"
         )
     return known
