@@ -67,26 +67,21 @@ def check_rows(replay: sw.SequenceReplayBuffer) -> None:
 @pytest.mark.parametrize(
     ("goal", "message"),
     [
-        (
-            {},
-            "collect: expected one of steps, episodes and seeds, got steps=None, episodes=None and "
-            "seeds=None",
-        ),
+        ({}, "^collect: expected .*got steps=None, episodes=None and seeds=None$"),
         (
             {"steps": 1, "episodes": 1},
-            "collect: expected one of steps, episodes and seeds, got steps=1, episodes=1 and "
-            "seeds=None",
+            "^collect: expected .*got steps=1, episodes=1 and seeds=None$",
         ),
-        ({"steps": 0}, "steps: expected a whole number >= 1, got 0"),
-        ({"steps": 2.5}, "steps: expected a whole number >= 1, got 2.5"),
-        ({"episodes": -3}, "episodes: expected a whole number >= 1, got -3"),
+        ({"steps": 0}, "^steps: expected .*>= 1.*got 0$"),
+        ({"steps": 2.5}, r"^steps: expected .*>= 1.*got 2\.5$"),
+        ({"episodes": -3}, "^episodes: expected .*>= 1.*got -3$"),
     ],
 )
 def test_goals_that_make_no_sense_are_refused(
     goal: dict[str, Any], message: str, replay: sw.SequenceReplayBuffer
 ) -> None:
     with collector_of(replay=replay) as collector:
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(ValueError, match=message):
             collector.collect(**goal)
         assert not replay.is_bound
 
@@ -125,9 +120,9 @@ def test_a_single_env_is_stepped_as_a_vector_of_one(replay: sw.SequenceReplayBuf
 
 
 def test_something_else_than_an_env_is_refused() -> None:
-    with pytest.raises(TypeError, match="envs: expected a gymnasium VectorEnv or Env, got int"):
+    with pytest.raises(TypeError, match=r"envs: expected .*VectorEnv.*got int"):
         collector_of(3)
-    with pytest.raises(TypeError, match="envs: expected vector envs in the list, got CounterEnv"):
+    with pytest.raises(TypeError, match=r"envs: expected .*got CounterEnv"):
         collector_of([CounterEnv()])
 
 
@@ -140,7 +135,7 @@ def test_envs_that_do_not_tell_their_mode_are_refused() -> None:
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed: expected a whole number >= 0 or None, got -1"):
+    with pytest.raises(ValueError, match=r"seed: expected .*>= 0.*got -1"):
         sw.Collector(counters(), sw.RandomPolicy(), seed=-1)
 
 
@@ -541,7 +536,7 @@ def test_a_space_that_cannot_be_stored_is_refused_at_once() -> None:
 def test_an_info_value_of_another_kind_is_refused(replay: sw.SequenceReplayBuffer) -> None:
     with (
         collector_of(SyncVectorEnv([InfoEnv]), replay=replay, info={"text": 0}) as collector,
-        pytest.raises(SpecMismatch, match=r"info field 'text': expected int64 of shape \(\), got"),
+        pytest.raises(SpecMismatch, match=r"'text': expected int64.*got"),
     ):
         collector.collect(steps=5)
 

@@ -75,13 +75,13 @@ def test_lists_and_objects_are_read_too() -> None:
     ],
 )
 def test_values_that_do_not_fit_are_refused(missing: Any, infos: Any, got: str) -> None:
-    with pytest.raises(SpecMismatch, match=rf"info field 'x': expected .*, got {got}; declare a m"):
+    with pytest.raises(SpecMismatch, match=rf"'x': expected .*got {got}"):
         read(missing, *infos)
 
 
 @pytest.mark.parametrize("missing", [None, "text", {"a": 1}, np.datetime64("2020-01-01")])
 def test_what_stands_for_missing_must_be_a_number(missing: Any) -> None:
-    with pytest.raises(TypeError, match="info field 'x': expected a number or an array of them"):
+    with pytest.raises(TypeError, match=r"'x': expected a number.*got"):
         InfoReader({"x": missing})
 
 
@@ -174,10 +174,10 @@ def test_facts_for_all_episodes_stand_beside_the_seed() -> None:
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
-        ({"seed": 1}, ValueError, r"keys other than seed and stream_episode, .*, got 'seed'"),
-        ({"x": np.zeros(2)}, TypeError, r"^metadata: expected plain JSON values, got {'x'"),
-        ({"x": float("nan")}, TypeError, r"^metadata: expected plain JSON values"),
-        ("task", TypeError, r"^metadata: expected a mapping of facts, or a function .*got 'task'"),
+        ({"seed": 1}, ValueError, r"^metadata: .*stream_episode.*got 'seed'"),
+        ({"x": np.zeros(2)}, TypeError, r"^metadata: expected .*JSON.*got {'x'"),
+        ({"x": float("nan")}, TypeError, r"^metadata: expected .*JSON"),
+        ("task", TypeError, r"^metadata: expected .*got 'task'"),
     ],
 )
 def test_facts_that_cannot_be_kept_are_refused_at_once(
@@ -191,7 +191,7 @@ def test_facts_that_cannot_be_kept_are_refused_at_once(
 
 def test_a_function_must_return_a_mapping() -> None:
     facts = EpisodeMetadata(lambda env, info: 3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^metadata: expected a mapping of facts, got 3"):
+    with pytest.raises(TypeError, match=r"^metadata: expected .*got 3"):
         facts.of(0, {}, 0)
 
 
