@@ -182,7 +182,7 @@ class Collector:
             steps: Env steps to take over all envs, at least: all N envs step at once, so up to
                 N - 1 more may be taken. A later call continues where this one stopped.
             episodes: Episodes to record: the first ones to *start* after a reset of all envs. What
-                the envs play besides is not recorded.
+                the envs play in addition is not recorded.
             seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
                 them at a time, so what is recorded does not depend on N. An episode that is cut
                 because a worker process died is played once more.
@@ -455,7 +455,7 @@ class Seeds:
         return np.random.default_rng(self._sequence(_POLICY))
 
     def minibatch_rng(self) -> np.random.Generator:
-        """A generator for what learners draw from rollouts."""
+        """A generator for the minibatches that learners draw from rollouts."""
         return np.random.default_rng(self._sequence(_MINIBATCHES))
 
     def next_envs_seed(self, num_envs: int) -> int:
@@ -488,7 +488,7 @@ def _check_goal(
     """Refuse a goal that cannot be reached.
 
     Raises:
-        ValueError: Not exactly one is given, or it makes no sense for these envs.
+        ValueError: Not exactly one is given, or these envs cannot reach it.
     """
     if sum(goal is not None for goal in (steps, episodes, seeds)) != 1:
         raise ValueError(
@@ -519,10 +519,10 @@ def _check_seeds(seeds: Sequence[int], groups: Sequence[Vector]) -> None:
 
 
 def describe(groups: Sequence[Vector], policy: object, seeds: Seeds) -> dict[str, object]:
-    """JSON-able facts about a run: what made this data?"""
+    """JSON-able facts about a run: the envs, the policy, the seed and the versions."""
     recipe = recipe_of(groups[0])
     return {
-        # As a file would give it back, so that the two can be compared.
+        # As it is read back from a file, so that the two can be compared.
         "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
         **_spaces_and_spec(groups[0]),
         "num_envs": sum(group.num_envs for group in groups),
@@ -535,14 +535,14 @@ def describe(groups: Sequence[Vector], policy: object, seeds: Seeds) -> dict[str
 
 
 def _spaces_and_spec(envs: Vector) -> dict[str, object]:
-    """What other libraries ask about envs: their spaces, and how gymnasium makes one of them."""
+    """Facts about the envs that other libraries need: their spaces and gymnasium's env spec."""
     spaces = {
         "observation": space_to_json(envs.single_observation_space),
         "action": space_to_json(envs.single_action_space),
     }
-    said = envs.metadata.get("env_spec")
-    found: dict[str, object] = {"env_spec": said} if isinstance(said, str) else {}
-    # Of an image with another bound for each pixel these would outweigh the rows.
+    env_spec = envs.metadata.get("env_spec")
+    found: dict[str, object] = {"env_spec": env_spec} if isinstance(env_spec, str) else {}
+    # Spaces of images with a different bound for each pixel would outweigh the rows.
     return {"spaces": spaces, **found} if len(json.dumps(spaces)) <= _SPACES_CHARS else found
 
 
@@ -578,7 +578,7 @@ def _bind(
 
 
 def _holds_whole_stacks(replay: SequenceReplayBuffer, envs: Vector) -> bool:
-    """Whether the replay already stores observations of these envs in full."""
+    """Test whether the replay already stores observations of these envs in full."""
     shape = envs.single_observation_space.shape
     fields = replay.spec.of_kind("observation") if replay.is_bound else ()
     return any((f.key, f.shape, f.stack) == ("", shape, 1) for f in fields)

@@ -351,8 +351,8 @@ def _of_kind(kind: FieldKind, rows: _Leaves) -> dict[str, np.ndarray]:
     return {key_of(name): array for name, array in rows.items() if kind_of(name) == kind}
 
 
-def _checked_values(given: object, k: int) -> np.ndarray:
-    values = np.asarray(given)
+def _checked_values(result: object, k: int) -> np.ndarray:
+    values = np.asarray(result)
     if values.shape != (k,) or values.dtype.kind != "f":
         raise ValueError(
             f"policy.value returned shape {values.shape} and dtype {values.dtype} for {k} "

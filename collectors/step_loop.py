@@ -29,7 +29,7 @@ error or Ctrl-C       whole rows are flushed, a step that was sent is dropped, a
 
 1. ale-py's ``life_loss_info=True``: an end is known from frame counters, which only a reset sets
    back. Until then the row is *unresolved*: neither counted nor written.
-2. By a reset with a mask, sent from here.
+2. By a reset with a mask, which `vector_stepper` sends.
 3. ale-py's ``batch_size``, and several vector envs that are stepped in turns.
 """
 
@@ -368,7 +368,7 @@ class EpisodeCounter:
         rows = slice(None) if envs is self._all else envs
         self._sums[rows] += result.reward
         self._lengths[rows] += 1
-        if result.has_ends:
+        if result.terminated is not None or result.truncated is not None:
             self._end(result, envs)
         return result
 

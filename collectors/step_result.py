@@ -64,11 +64,6 @@ class StepResult(NamedTuple):
         firsts = 0 if self.is_first is None else int(np.count_nonzero(self.is_first))
         return len(self.reward) - firsts
 
-    @property
-    def has_ends(self) -> bool:
-        """An episode ended with one of these rows."""
-        return self.terminated is not None or self.truncated is not None
-
     def only(self, keep: np.ndarray, env_ids: np.ndarray) -> StepResult:
         """The rows marked in ``keep`` [n], where ``env_ids`` [n] are the envs of all rows."""
 

@@ -188,13 +188,13 @@ def refuse_bad_reset(envs: Vector, was_reset: bool, has_ended: bool) -> None:
     if was_reset and is_partial(envs):
         raise ValueError(
             f"envs with batch_size={inner.batch_size} of {envs.num_envs}: expected one reset in "
-            "all, got a second, which ale-py mixes up with steps under way; make new envs, or "
+            "all, got a second, which ale-py mixes up with pending steps; make new envs, or "
             "leave batch_size out"
         )
     if type(inner) is AsyncVectorEnv and not inner.shared_memory and has_ended:
         raise ValueError(
             "AsyncVectorEnv with shared_memory=False: expected a reset while all episodes are "
-            "under way, got one after an end, which gymnasium would follow by a second reset; "
+            "open, got one after an end, which gymnasium would follow by a second reset; "
             "make the envs with shared_memory=True"
         )
 
@@ -255,7 +255,7 @@ def _inspected_stack(envs: Vector, frame_stack: int | None) -> tuple[int, str]:
     if frame_stack is not None:
         raise ValueError(
             f"frame_stack={frame_stack}: expected padding by zeros or by the first frame before an "
-            f"episode, got FrameStackObservation with a frame of its own; leave it out, or say "
+            f"episode, got FrameStackObservation with a custom frame; leave it out, or say "
             f"frame_stack=1, to store whole stacks"
         )
     return 1, "repeat"

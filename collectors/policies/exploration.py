@@ -284,7 +284,7 @@ class _Inner:
     def ask(
         self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
     ) -> _Answer:
-        """What the policy returns, taken apart.
+        """Call the policy and split its result.
 
         Raises:
             ValueError: A policy with a state did not return a new one.
@@ -361,7 +361,7 @@ def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> 
         new, rows = np.asarray(leaf), np.asarray(leaves[name])
         if rows.shape != new.shape:
             raise ValueError(
-                f"policy returned {name} of shape {rows.shape}, expected {new.shape}; mend the "
+                f"policy returned {name} of shape {rows.shape}, expected {new.shape}; correct the "
                 f"policy"
             )
         # In the common dtype: a drawn action must not be cast to a smaller one of the policy's.

@@ -26,9 +26,9 @@ class PolicyState:
     """
 
     def __init__(self, initial: object, num_envs: int) -> None:
-        given: dict[str, object] = {}
-        self.layout = _layout_of("state", initial, given)
-        self._initial = {name: _row_of_each(name, leaf, num_envs) for name, leaf in given.items()}
+        leaves: dict[str, object] = {}
+        self.layout = _layout_of("state", initial, leaves)
+        self._initial = {name: _row_of_each(name, leaf, num_envs) for name, leaf in leaves.items()}
         self._now = {name: rows.copy() for name, rows in self._initial.items()}
 
     def of(self, env_ids: np.ndarray | None) -> dict[str, np.ndarray]:
