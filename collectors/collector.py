@@ -18,8 +18,8 @@ from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.buffers.space_json import space_to_json
 from stepwell.buffers.spec import Field, default_codec
 from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.policies.actions import PolicyCaller
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
+from stepwell.collectors.policies.policy_caller import PolicyCaller
 from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
 from stepwell.collectors.step_loop import EpisodeCounter, StepLoop

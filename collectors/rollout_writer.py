@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers import Spec
 from stepwell.buffers.spec import FieldKind, key_of, kind_of, unflatten
-from stepwell.collectors.policies.policy_state import PolicyState
+from stepwell.collectors.policies.policy_caller import PolicyState
 from stepwell.collectors.step_result import StepResult
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ import numpy as np
 
 from stepwell.buffers import Layout
 from stepwell.buffers.spec import kind_of, unflatten
-from stepwell.collectors.policies.actions import Choice, PolicyCaller
+from stepwell.collectors.policies.policy_caller import Choice, PolicyCaller
 from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import EpisodeReport, StepReport
 from stepwell.collectors.step_result import StepResult

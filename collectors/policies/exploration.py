@@ -10,7 +10,6 @@ from gymnasium import spaces
 
 from stepwell.buffers import Layout, Spec
 from stepwell.buffers.spec import flatten, unflatten
-from stepwell.collectors.policies.actions import split_extras, split_state
 from stepwell.collectors.policies.policy import (
     AnyPolicy,
     RandomPolicy,
@@ -20,6 +19,7 @@ from stepwell.collectors.policies.policy import (
     recurrent,
     value_of,
 )
+from stepwell.collectors.policies.policy_caller import split_extras, split_state
 
 __all__ = ["EpsilonGreedy", "GaussianNoise", "WarmUp"]
 

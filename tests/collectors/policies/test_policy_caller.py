@@ -12,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import stepwell as sw
 from stepwell.buffers import Spec
-from stepwell.collectors.policies.actions import PolicyCaller
+from stepwell.collectors.policies.policy_caller import PolicyCaller
 from support.envs.fakes import CounterEnv
 
 OBSERVATION = spaces.Box(0, 1, (2,))
