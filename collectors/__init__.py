@@ -7,7 +7,7 @@ if __name__ != "stepwell.collectors":  # would hold every class a second time
 
 from stepwell import lazy_names
 
-if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
+if TYPE_CHECKING:  # loaded on first access: the command line starts without it
     from stepwell.collectors.collector import Collector
     from stepwell.collectors.evaluation.evaluate import evaluate
     from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation

@@ -1,8 +1,10 @@
-"""Steps a vector env with a policy and puts every row into a replay."""
+"""Steps vector envs with a policy and writes every row to a replay."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
@@ -13,61 +15,68 @@ import gymnasium
 import numpy as np
 
 from stepwell.buffers import SequenceReplayBuffer, Spec
+from stepwell.buffers.space_json import space_to_json
 from stepwell.buffers.spec import Field, default_codec
-from stepwell.collectors.callbacks import Callbacks
-from stepwell.collectors.env_groups import as_groups, stepper_of
-from stepwell.collectors.episode_counter import EpisodeCounter
-from stepwell.collectors.episode_metadata import EpisodeMetadata, MetadataOrFunction
-from stepwell.collectors.goal import check_goal, check_number, seeds_for_all
 from stepwell.collectors.interrupt import InterruptGuard
-from stepwell.collectors.policies.actions import PolicyCaller
 from stepwell.collectors.policies.policy import AnyPolicy, SeededPolicy, check_policy, value_of
+from stepwell.collectors.policies.policy_caller import PolicyCaller
 from stepwell.collectors.replay_writer import ReplayWriter
 from stepwell.collectors.report import CollectReport, EpisodeReport, StepReport
-from stepwell.collectors.session import Seeds, describe, frame_skip, frame_stack_of
-from stepwell.collectors.step_loop import StepLoop
-from stepwell.collectors.step_result import InfoReader
-from stepwell.collectors.vector_envs import Vector
+from stepwell.collectors.step_loop import EpisodeCounter, StepLoop
+from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
+from stepwell.collectors.vector_envs import (
+    Vector,
+    as_groups,
+    env_name,
+    frame_skip,
+    frame_stack_of,
+    is_partial,
+    recipe_of,
+)
+from stepwell.collectors.vector_stepper import stepper_of
 
 if TYPE_CHECKING:
     from stepwell.buffers import Rollout
     from stepwell.collectors.rollout_writer import RolloutWriter
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "Seeds", "check_number", "describe"]
 
 _PROGRESS_SECONDS = 0.2
+_MOST_SEED = 2**31  # every env takes seeds below
+_ENVS, _POLICY, _MINIBATCHES = 0, 1, 2
+_SPACES_CHARS = 1 << 16
 
 
 class Collector:
-    """Steps envs with a policy and records every row, right under every autoreset mode.
+    """Steps envs with a policy and records every row correctly under every autoreset mode.
 
-    Use it as a context manager: at the end what was gathered is flushed and the envs are closed.
+    Use it as a context manager: on exit all rows are flushed and the envs are closed.
 
     Args:
         envs: A gymnasium vector env, or a single env, which is stepped as a vector of one; or a
             list of vector envs, which are stepped in turns: the policy computes for one while the
-            others step. Their envs are numbered through.
+            others step. Their envs are numbered consecutively.
         policy: Chooses the actions; see `Policy`, and `RecurrentPolicy` for one with a state.
-        replay: Takes up the rows; None steps and reports without storing anything.
-        seed: From it the seeds of envs and policy are derived; None draws one. A replay that is
-            continued gets other seeds than the first time.
+        replay: Stores the rows; None steps and reports without storing anything.
+        seed: The seeds of envs and policy are derived from it; None draws one. When a replay is
+            continued, other seeds are derived than the first time.
         info: Info fields to store, by name, each with the value that stands for "not there":
             ``{"lives": -1}``. Undeclared info is dropped.
-        metadata: JSON-able facts to note about every episode, ``{"task": "door"}``, or a function
+        metadata: JSON-able facts to store with every episode, ``{"task": "door"}``, or a function
             that is called with the env's index and the info of its reset and returns them. Sampling
             can be limited to episodes by them.
         frame_stack: Frames that the envs stack on the first axis of the observation; one frame a
             row is then stored. None reads it from what `make_atari` and `make_vec` declare, or from
             gymnasium's `FrameStackObservation` where only actions, rewards or ends are changed
-            above it; 1 stores whole observations, as does a replay that holds such already.
-        flush_seconds: No row waits longer than this, plus a step, to be stored for good.
+            above it; 1 stores whole observations, as does a replay that already holds such.
+        flush_seconds: No row waits longer than this, plus a step, to be stored durably.
         store_state: Store the state that a `RecurrentPolicy` had before each row, as the extra
             ``"state"``, or ``"state/<key>"`` for each part of it.
-        on_step: Called with the rows that each step or reset brought. It only looks.
+        on_step: Called with the rows of each step or reset, which it must not change.
         on_episode: Called with each episode that counts, when it ends.
 
     Raises:
-        ValueError: The env does not say how it resets its sub-envs.
+        ValueError: The env does not declare an autoreset mode.
         TypeError: The policy cannot be called with an observation and ``is_first``; or a space, an
             info field or the metadata cannot be stored.
 
@@ -101,7 +110,7 @@ class Collector:
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader(info or {})
-        if frame_stack is None and replay is not None and _holds_whole(replay, first):
+        if frame_stack is None and replay is not None and _holds_whole_stacks(replay, first):
             frame_stack = 1
         stack, padding = frame_stack_of(first, frame_stack)
         self._spec = Spec.from_spaces(
@@ -111,7 +120,7 @@ class Collector:
             stack_padding=padding,
             more=[_info_field(name, value) for name, value in reader.missing.items()],
         )
-        facts = EpisodeMetadata(metadata)
+        episode_metadata = EpisodeMetadata(metadata)
         self._policy = policy
         self._replay = replay
         self._frame_skip = frame_skip(first)
@@ -123,18 +132,24 @@ class Collector:
             policy, first.single_action_space, self._spec, num_envs, store_state
         )
         self._minibatch_rng = self._seeds.minibatch_rng()
-        self._tally = EpisodeCounter(num_envs)
+        self._counter = EpisodeCounter(num_envs)
         layout = self._spec.observation
-        describes = partial(describe, self._groups, policy, self._seeds)
-        self._turns = StepLoop(
-            stepper_of(self._groups, layout, reader, facts),
+        make_replay_writer: Callable[[], ReplayWriter] | None = None
+        if replay is not None:
+            # Holds no reference to the Collector, so that dropping it closes the envs without
+            # waiting for the garbage collector.
+            facts = partial(describe, self._groups, policy, self._seeds)
+            make_replay_writer = partial(
+                _bind, replay, self._spec, self._call, facts, flush_seconds
+            )
+        self._loop = StepLoop(
+            stepper_of(self._groups, layout, reader, episode_metadata),
             self._call,
-            self._tally,
-            Callbacks(self._tally, layout, on_step, on_episode),
-            # Nothing that holds the Collector: who drops it must get rid of the envs at once.
-            None
-            if replay is None
-            else partial(_bound, replay, self._spec, self._call, describes, flush_seconds),
+            self._counter,
+            layout,
+            on_step,
+            on_episode,
+            make_replay_writer,
         )
         self._needs_reset = True
         self._is_closed = False
@@ -142,13 +157,13 @@ class Collector:
 
     @property
     def report(self) -> CollectReport:
-        """What the last `collect` or `rollout` did.
+        """The report of the last `collect` or `rollout`.
 
         Raises:
             ValueError: There was none yet.
         """
         if self._report is None:
-            raise ValueError("no report: expected a collect or rollout before, got none yet")
+            raise ValueError("no report: expected a collect or rollout before it, got none yet")
         return self._report
 
     def collect(
@@ -159,41 +174,41 @@ class Collector:
         seeds: Sequence[int] | None = None,
         progress: Callable[[CollectReport], None] | None = None,
     ) -> CollectReport:
-        """Gather steps, or whole episodes; when it returns they are stored for good.
+        """Collect steps, or whole episodes; when it returns they are stored durably.
 
         Give one of ``steps``, ``episodes`` and ``seeds``.
 
         Args:
             steps: Env steps to take over all envs, at least: all N envs step at once, so up to
-                N - 1 more may come. A later call goes on where this one stopped.
+                N - 1 more may be taken. A later call continues where this one stopped.
             episodes: Episodes to record: the first ones to *start* after a reset of all envs. What
-                the envs play beside them is not recorded.
+                the envs play in addition is not recorded.
             seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
                 them at a time, so what is recorded does not depend on N. An episode that is cut
                 because a worker process died is played once more.
             progress: Called about five times a second with the report so far.
 
         Returns:
-            What was done, and where the time went.
+            Counts, returns and times of this call.
 
         Raises:
-            ValueError: Not exactly one number is given, or it is not positive, or the policy
+            ValueError: Not exactly one of the three is given, or it is not positive, or the policy
                 returned something that the envs cannot take.
-            SpecMismatch: The replay holds other rows than these envs give.
+            SpecMismatch: The replay holds rows of another Spec.
 
         After an error or Ctrl-C all whole rows are flushed; a note on the error says what was kept.
         """
         self._check_open()
-        check_goal(steps, episodes, seeds, self._groups)
+        _check_goal(steps, episodes, seeds, self._groups)
         with self._guarded() as guard:
-            self._turns.writer = None
+            self._loop.rollout_writer = None
             if seeds is None:
-                before = self._begin(None if episodes is None else self._tally.reserve(episodes))
+                before = self._begin(None if episodes is None else self._counter.reserve(episodes))
                 self._step_until(steps, guard, progress, before)
             else:
                 before = self._collect_seeds(seeds, guard, progress)
-            self._turns.gather()
-            self._turns.settle()
+            self._loop.receive_pending()
+            self._loop.flush()
             guard.check()
             self._needs_reset = steps is None
             self._report = self._reported(before)
@@ -202,26 +217,26 @@ class Collector:
         return self._report
 
     def rollout(self, steps: int, *, out: Rollout | None = None) -> Rollout:
-        """Gather the next T rows of each env for an on-policy learner.
+        """Collect the next T rows of each env for an on-policy learner.
 
-        Episodes go on from one rollout to the next: 7 rows, then 13 equal 20. With a replay the
+        Episodes continue from one rollout to the next: 7 rows, then 13 equal 20. With a replay the
         rows are stored there too, as `collect` stores them, before this returns. Envs that answer a
-        few at a time (ale-py's ``batch_size``) run ahead of each other: what they did beyond T rows
-        begins the next rollout, with the extras that the policy gave then.
+        few at a time (ale-py's ``batch_size``) run ahead of each other: their rows beyond T begin
+        the next rollout, with the extras that the policy returned then.
 
         Args:
             steps: Number of rows T of each env: T vector steps.
-            out: An earlier rollout of the same shape, whose arrays are written anew: it takes time
-                to find new memory for large ones.
+            out: An earlier rollout of the same shape, whose arrays are reused: allocating large
+                ones takes time.
 
         Returns:
-            Arrays ``[T, N, ...]``, with the observations to bootstrap from. Their values are asked
-            of the policy, where it has a method ``value``.
+            Arrays ``[T, N, ...]``, with the observations to bootstrap from, and their values where
+            the policy has a method ``value``.
 
         Raises:
             ValueError: ``steps`` is no whole number >= 1, ``out`` is of another shape, or the
                 policy returned something that the envs cannot take.
-            SpecMismatch: The replay holds other rows than these envs give.
+            SpecMismatch: The replay holds rows of another Spec.
 
         Example:
             >>> import gymnasium as gym
@@ -234,33 +249,33 @@ class Collector:
         """
         self._check_open()
         check_number("steps", steps)
-        writer = self._writer_of_rollouts()
+        writer = self._loop.rollout_writer or self._new_rollout_writer()
         if out is not None:
             writer.check_out(out, steps)
         with self._guarded() as guard:
-            self._turns.writer = writer
+            loop, counter = self._loop, self._counter
+            loop.rollout_writer = writer
             before = self._begin(None)
             writer.begin(steps, out)
-            self._turns.resume(writer)
-            while self._turns.has_uncounted or not writer.is_complete:
+            loop.begin_rollout(writer)
+            while loop.unresolved or not writer.is_complete:
                 guard.check()
-                self._turns.step_rollout()
-            self._turns.settle()
+                loop.step_rollout()
+            loop.flush()
             guard.check()
-            tally = self._tally
             rollout = writer.finish(
-                value_of(self._policy), tally.returns, tally.lengths, self._minibatch_rng
+                value_of(self._policy), counter.returns, counter.lengths, self._minibatch_rng
             )
             self._report = self._reported(before)
         return rollout
 
     def close(self) -> None:
-        """Store what was gathered and close the envs; closing twice is harmless."""
+        """Store all rows and close the envs; closing twice has no effect."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
-            self._turns.settle()
+            self._loop.flush()
         finally:
             with contextlib.ExitStack() as stack:
                 for group in self._groups:
@@ -282,11 +297,22 @@ class Collector:
                 raise
             error.add_note(f"closing failed too: {second}")
 
-    def _writer_of_rollouts(self) -> RolloutWriter:
-        from stepwell.collectors.rollout_writer import RolloutWriter  # not for all to load
+    def __repr__(self) -> str:
+        """The envs, the destination of the rows, and counts since this Collector was made."""
+        target = "no replay"
+        if self._replay is not None:
+            target = "RAM" if self._replay.path is None else str(self._replay.path)
+        counter = self._counter
+        return (
+            f"Collector({env_name(self._groups[0])}, num_envs={counter.num_envs}, writes to "
+            f"{target}, {counter.total_steps:,} steps, {counter.total_episodes:,} episodes)"
+        )
 
-        writer = self._turns.writer
-        return writer or RolloutWriter(self._tally.num_envs, self._spec, self._call.state)
+    def _new_rollout_writer(self) -> RolloutWriter:
+        # Imported here: collect() does not need it.
+        from stepwell.collectors.rollout_writer import RolloutWriter
+
+        return RolloutWriter(self._counter.num_envs, self._spec, self._call.state)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -294,7 +320,7 @@ class Collector:
 
     @contextlib.contextmanager
     def _guarded(self) -> Generator[InterruptGuard]:
-        """After an error, or Ctrl-C between two steps, what is whole is stored."""
+        """Hold Ctrl-C back until a step is whole; on any error store the whole rows."""
         with InterruptGuard() as guard:
             try:
                 yield guard
@@ -303,24 +329,23 @@ class Collector:
                 raise
 
     def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> _Before:
-        """Reset the envs where that is due, and start the count of episodes of these numbers."""
+        """Reset the envs where that is due, and start to count the episodes of these numbers."""
         started = time.perf_counter()
-        self._turns.restart_clock()
-        recorder = self._turns.recorder
-        if recorder is not None and recorder.is_overtaken:
-            # Another Collector has written into the replay since this one did.
-            recorder.begin_anew()
+        loop, counter = self._loop, self._counter
+        loop.restart_clock()
+        if loop.replay_writer is not None and loop.replay_writer.is_overtaken:
+            # Another Collector has written to the replay since this one did.
+            loop.replay_writer.start_over()
             self._needs_reset = True
         if self._needs_reset or numbers is not None:
-            self._turns.settle()
-            cut = self._tally.forget()
-            self._tally.begin(numbers, replaces=seeds is None)
-            self._tally.cut = cut
-            drawn = self._seeds.next_envs_seed(self._tally.num_envs) if seeds is None else seeds
-            self._turns.reset(drawn)
+            loop.flush()
+            cut = counter.cut_all()
+            counter.begin(numbers, replaces=seeds is None)
+            counter.cut = cut
+            loop.reset(self._seeds.next_envs_seed(counter.num_envs) if seeds is None else seeds)
             self._needs_reset = False
         else:
-            self._tally.begin()
+            counter.begin()
         return _Before(started, 0 if self._replay is None else self._replay.total_bytes)
 
     def _collect_seeds(
@@ -329,22 +354,24 @@ class Collector:
         guard: InterruptGuard,
         progress: Callable[[CollectReport], None] | None,
     ) -> _Before:
-        """An episode from each seed, N at a time; once more where it was cut off."""
-        tally, before = self._tally, None
-        left = list(zip(map(int, seeds), tally.reserve(len(seeds)), strict=True))
+        """One episode from each seed, N at a time; those that were cut are played once more."""
+        counter, before = self._counter, None
+        left = list(zip(map(int, seeds), counter.reserve(len(seeds)), strict=True))
         while left:
-            wave, left = left[: tally.num_envs], left[tally.num_envs :]
+            wave, left = left[: counter.num_envs], left[counter.num_envs :]
             numbers = [number for _, number in wave]
-            filled = seeds_for_all([seed for seed, _ in wave], tally.num_envs)
+            # Envs beyond the wave play too, and do not count.
+            resets = [seed for seed, _ in wave]
+            resets += [resets[0]] * (counter.num_envs - len(wave))
             if before is None:
-                before = self._begin(numbers, filled)
+                before = self._begin(numbers, resets)
             else:
-                self._turns.settle()
-                tally.forget()
-                tally.go_on(numbers)
-                self._turns.reset(filled)
+                self._loop.flush()
+                counter.cut_all()
+                counter.extend(numbers)
+                self._loop.reset(resets)
             self._step_until(None, guard, progress, before)
-            left = [wave[env] for env in tally.lost] + left
+            left = [wave[env] for env in counter.lost] + left
         assert before is not None  # there is at least one seed
         return before
 
@@ -356,82 +383,209 @@ class Collector:
         before: _Before,
     ) -> None:
         """Step until so many steps were taken, or all episodes that count have ended."""
+        loop, counter = self._loop, self._counter
         due = time.perf_counter() + _PROGRESS_SECONDS
-        while not self._is_reached(steps):
+        while loop.unresolved or not (
+            counter.is_complete if steps is None else counter.steps >= steps
+        ):
             guard.check()
-            self._turns.step()
+            loop.step()
             if progress is not None and time.perf_counter() >= due:
                 progress(self._reported(before))
                 due = time.perf_counter() + _PROGRESS_SECONDS
 
-    def _is_reached(self, steps: int | None) -> bool:
-        if self._turns.has_uncounted:
-            return False
-        return self._tally.is_complete if steps is None else self._tally.steps >= steps
-
     def _rescue(self, error: BaseException) -> None:
-        """Flush what is whole and say so on the error."""
-        turns = self._turns
-        self._needs_reset, turns.writer = True, None
-        # Twice: where the newest rows cannot be stored those before them can.
-        failures = [_tried(work) for work in (turns.settle, turns.settle, turns.drain)]
+        """Flush the whole rows and add a note about them to the error."""
+        loop = self._loop
+        self._needs_reset, loop.rollout_writer = True, None
+        # Twice: where the newest rows cannot be stored, those before them can.
+        failures = [_failure_of(work) for work in (loop.flush, loop.flush, loop.drain)]
         for failure in dict.fromkeys(failures):
             if failure not in ("", str(error)):
                 error.add_note(f"then: {failure}")
-        if turns.recorder is not None:
-            error.add_note(f"kept: {turns.recorder.kept}")
+        if loop.replay_writer is not None:
+            error.add_note(f"kept: {loop.replay_writer.kept}")
 
     def _reported(self, before: _Before) -> CollectReport:
-        replay, tally, turns = self._replay, self._tally, self._turns
+        replay, counter, loop = self._replay, self._counter, self._loop
         path = None if replay is None or replay.path is None else str(replay.path)
         return CollectReport(
-            steps=tally.steps,
-            frames=tally.steps * self._frame_skip,
-            returns=tuple(tally.returns),
-            lengths=tuple(tally.lengths),
-            cut=tally.cut,
-            restarts=tally.restarts,
+            steps=counter.steps,
+            frames=counter.steps * self._frame_skip,
+            returns=tuple(counter.returns),
+            lengths=tuple(counter.lengths),
+            cut=counter.cut,
+            restarts=counter.restarts,
             seconds=time.perf_counter() - before.started,
-            env_seconds=turns.env_seconds,
-            policy_seconds=turns.policy_seconds,
-            write_seconds=turns.write_seconds,
-            raw_bytes=0 if replay is None else tally.rows * self._spec.row_bytes,
+            env_seconds=loop.env_seconds,
+            policy_seconds=loop.policy_seconds,
+            write_seconds=loop.write_seconds,
+            raw_bytes=0 if replay is None else counter.rows * self._spec.row_bytes,
             stored_bytes=0 if replay is None else replay.total_bytes - before.stored_bytes,
             total_steps=0 if replay is None else replay.steps,
-            digest="" if turns.recorder is None else turns.recorder.digest,
+            digest="" if loop.replay_writer is None else loop.replay_writer.digest,
             path=path,
         )
 
 
 class _Before(NamedTuple):
-    """How things stood when a collect began."""
+    """The time and the replay's size when a call began."""
 
     started: float
     stored_bytes: int
 
 
-def _bound(
+class Seeds:
+    """All seeds of a Collector, derived from one.
+
+    Args:
+        seed: The user's seed; None draws one.
+        session: Number of the run within its store, so that a resumed run gets other seeds.
+    """
+
+    def __init__(self, seed: int | None, session: int) -> None:
+        if seed is not None and seed < 0:
+            raise ValueError(f"seed: expected a whole number >= 0 or None, got {seed}")
+        self.seed = int(cast("int", np.random.SeedSequence(seed).entropy))
+        self.session = session
+        self._resets = 0
+
+    def policy_rng(self) -> np.random.Generator:
+        """A generator for the policy."""
+        return np.random.default_rng(self._sequence(_POLICY))
+
+    def minibatch_rng(self) -> np.random.Generator:
+        """A generator for the minibatches that learners draw from rollouts."""
+        return np.random.default_rng(self._sequence(_MINIBATCHES))
+
+    def next_envs_seed(self, num_envs: int) -> int:
+        """A seed for the next reset of all envs; env i gets this plus i, below 2**31."""
+        words = self._sequence(_ENVS, self._resets).generate_state(1, np.uint64)
+        self._resets += 1
+        return int(words[0] % np.uint64(2**31 - num_envs))
+
+    def _sequence(self, *key: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self.seed, spawn_key=(self.session, *key))
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse values that are not whole numbers from 1 on.
+
+    Raises:
+        ValueError: It is none.
+    """
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or value < 1:  # type: ignore[operator]
+        raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+
+
+def _check_goal(
+    steps: int | None,
+    episodes: int | None,
+    seeds: Sequence[int] | None,
+    groups: Sequence[Vector],
+) -> None:
+    """Refuse a goal that cannot be reached.
+
+    Raises:
+        ValueError: Not exactly one is given, or these envs cannot reach it.
+    """
+    if sum(goal is not None for goal in (steps, episodes, seeds)) != 1:
+        raise ValueError(
+            f"collect: expected one of steps, episodes and seeds, got steps={steps}, "
+            f"episodes={episodes} and seeds={seeds}"
+        )
+    for name, value in (("steps", steps), ("episodes", episodes)):
+        if value is not None:
+            check_number(name, value)
+    if seeds is not None:
+        _check_seeds(seeds, groups)
+
+
+def _check_seeds(seeds: Sequence[int], groups: Sequence[Vector]) -> None:
+    if isinstance(seeds, str | bytes) or not hasattr(seeds, "__len__") or not len(seeds):
+        raise ValueError(f"seeds: expected a list of at least one whole number, got {seeds!r}")
+    for seed in seeds:
+        is_whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+        if not is_whole or not 0 <= seed < _MOST_SEED:
+            raise ValueError(
+                f"seeds: expected whole numbers from 0 to {_MOST_SEED - 1}, got {seed!r}"
+            )
+    if any(map(is_partial, groups)):
+        raise ValueError(
+            "seeds: expected envs that all answer at once, got ale-py's with a batch_size below "
+            "num_envs, whose order of answers is the machine's; make them without batch_size"
+        )
+
+
+def describe(groups: Sequence[Vector], policy: object, seeds: Seeds) -> dict[str, object]:
+    """JSON-able facts about a run: the envs, the policy, the seed and the versions."""
+    recipe = recipe_of(groups[0])
+    return {
+        # As it is read back from a file, so that the two can be compared.
+        "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
+        **_spaces_and_spec(groups[0]),
+        "num_envs": sum(group.num_envs for group in groups),
+        "seed": str(seeds.seed),
+        "session": seeds.session,
+        "policy": _name(policy),
+        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {**_versions(), **cast("dict[str, str]", recipe.get("versions", {}))},
+    }
+
+
+def _spaces_and_spec(envs: Vector) -> dict[str, object]:
+    """Facts about the envs that other libraries need: their spaces and gymnasium's env spec."""
+    spaces = {
+        "observation": space_to_json(envs.single_observation_space),
+        "action": space_to_json(envs.single_action_space),
+    }
+    env_spec = envs.metadata.get("env_spec")
+    found: dict[str, object] = {"env_spec": env_spec} if isinstance(env_spec, str) else {}
+    # Spaces of images with a different bound for each pixel would outweigh the rows.
+    return {"spaces": spaces, **found} if len(json.dumps(spaces)) <= _SPACES_CHARS else found
+
+
+def _name(policy: object) -> str:
+    kind = policy if hasattr(policy, "__qualname__") else type(policy)
+    return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', '?')}"
+
+
+def _versions() -> dict[str, str]:
+    # Loads in some 10 ms, which `import stepwell` need not take.
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str] = {}
+    for package in ("stepwell", "gymnasium", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def _bind(
     replay: SequenceReplayBuffer,
     spec: Spec,
     call: PolicyCaller,
-    describes: Callable[[], dict[str, object]],
+    describe_run: Callable[[], dict[str, object]],
     flush_seconds: float,
 ) -> ReplayWriter:
-    """Settle what the rows are, now that the policy's extras are known, and record them."""
-    facts = describes()
+    """Bind the replay to the rows' Spec, now that the policy's extras are known."""
+    facts = describe_run()
     replay.bind(spec.with_more(call.extra_fields), facts)
     return ReplayWriter(replay, cast("int", facts["num_envs"]), flush_seconds)
 
 
-def _holds_whole(replay: SequenceReplayBuffer, envs: Vector) -> bool:
-    """Tell whether rows are there already that hold the observations as the envs give them."""
+def _holds_whole_stacks(replay: SequenceReplayBuffer, envs: Vector) -> bool:
+    """Test whether the replay already stores observations of these envs in full."""
     shape = envs.single_observation_space.shape
-    fields = replay.spec.fields if replay.is_bound else ()
-    return any((f.name, f.shape, f.stack) == ("observation", shape, 1) for f in fields)
+    fields = replay.spec.of_kind("observation") if replay.is_bound else ()
+    return any((f.key, f.shape, f.stack) == ("", shape, 1) for f in fields)
 
 
-def _tried(work: Callable[[], None]) -> str:
-    """Do it, and tell what went wrong."""
+def _failure_of(work: Callable[[], None]) -> str:
+    """Run it; the message of the error that it raised, or nothing."""
     try:
         work()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps instead of within one."""
+"""Delays Ctrl-C until a step is whole."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ __all__ = ["InterruptGuard"]
 
 
 class InterruptGuard:
-    """Holds a first Ctrl-C back until `check` is called, so that no row is torn; a second one acts.
+    """Delays a first Ctrl-C until `check` is called, so that no row is torn; a second one raises.
 
-    What is done after that one, such as storing what is whole, is guarded in the same way.
-
-    Outside the main thread, where Python delivers no signals, it does nothing.
+    Work after the second one, such as storing whole rows, is guarded in the same way. Outside of
+    the main thread, where Python delivers no signals, the guard does nothing.
     """
 
     def __init__(self) -> None:
-        self._came = False
+        self._is_pending = False
         self._before: Any = None
 
     def check(self) -> None:
-        """Raise the KeyboardInterrupt that was held back, if there was one."""
-        if self._came:
-            self._came = False
+        """Raise the delayed KeyboardInterrupt, if there is one."""
+        if self._is_pending:
+            self._is_pending = False
             raise KeyboardInterrupt
 
     def finish(self) -> None:
-        """All is done: a Ctrl-C that is still held back comes too late to change anything."""
-        self._came = False
+        """Drop a delayed Ctrl-C: the work is done, so it comes too late."""
+        self._is_pending = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             before = signal.getsignal(signal.SIGINT)
-            if before is signal.default_int_handler:  # else somebody has plans of their own
+            if before is signal.default_int_handler:  # else the program has its own handler
                 self._before = before
                 signal.signal(signal.SIGINT, self._hold)
         return self
@@ -53,6 +52,6 @@ class InterruptGuard:
             self.check()
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        self._came = not self._came
-        if not self._came:
+        self._is_pending = not self._is_pending
+        if not self._is_pending:
             raise KeyboardInterrupt

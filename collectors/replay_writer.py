@@ -1,4 +1,4 @@
-"""Puts what arrived into episodes, and episodes into the replay."""
+"""Writes the rows of a Collector to its replay."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["ReplayWriter", "kept_since"]
 
 
 class ReplayWriter:
-    """Writes the rows of one Collector.
+    """Gathers the rows of one Collector into chunks of episodes and adds these to the replay.
 
     Args:
-        replay: Takes up the chunks; its Spec is settled.
+        replay: Stores the chunks; it is bound to the rows' Spec.
         num_envs: Number of envs N.
         flush_seconds: No row waits longer than this to be stored.
     """
@@ -37,7 +37,7 @@ class ReplayWriter:
         self._flush_seconds = flush_seconds
         self._flushed = time.monotonic()
         self._first_episode = replay.storage.table.next_episode
-        self.begin_anew()
+        self.start_over()
 
     @property
     def digest(self) -> str:
@@ -46,16 +46,16 @@ class ReplayWriter:
 
     @property
     def kept(self) -> str:
-        """What this Collector has stored, in words."""
+        """A summary of what this Collector has stored."""
         return kept_since(self._replay, self._first_episode)
 
     @property
     def is_overtaken(self) -> bool:
-        """Somebody else has stored episodes since: those that are open here cannot go on."""
+        """Another writer has stored episodes since: the open ones here cannot be continued."""
         return self._replay.storage.table.next_episode != self._known_episodes
 
-    def begin_anew(self) -> None:
-        """Leave the open episodes as they are stored, cut; the next row of each env is a first."""
+    def start_over(self) -> None:
+        """Leave the open episodes as stored, which cuts them; each env's next row is a first."""
         self._known_episodes = self._replay.storage.table.next_episode
         self._buffer = EpisodeBuffer(
             self._replay.spec,
@@ -64,32 +64,32 @@ class ReplayWriter:
             next_episode=self._known_episodes,
         )
 
-    def observe(self, arrival: StepResult) -> None:
-        """Begin the rows of what arrived."""
+    def observe(self, result: StepResult) -> None:
+        """Begin the rows of a result."""
         self._buffer.observe(
-            {**arrival.leaves, "reward": arrival.reward},
-            is_first=arrival.is_first,
-            terminated=arrival.terminated,
-            truncated=arrival.truncated,
-            env_ids=arrival.env_ids,
-            metadata=arrival.metadata,
+            {**result.leaves, "reward": result.reward},
+            is_first=result.is_first,
+            terminated=result.terminated,
+            truncated=result.truncated,
+            env_ids=result.env_ids,
+            metadata=result.metadata,
             owned=True,
         )
 
-    def act(self, chosen: Mapping[str, np.ndarray], env_ids: np.ndarray | None) -> None:
-        """Complete the newest rows, and store what is due."""
-        self._buffer.act(chosen, env_ids=env_ids)
+    def act(self, leaves: Mapping[str, np.ndarray], env_ids: np.ndarray | None) -> None:
+        """Complete the newest rows with actions, and store the chunks that are due."""
+        self._buffer.act(leaves, env_ids=env_ids)
         if self._buffer.is_due:
             self._store(everything=False)
         if time.monotonic() - self._flushed >= self._flush_seconds:
             self.flush()
 
     def cut(self, env_ids: Sequence[int] | None = None) -> None:
-        """Some envs, all when None, begin anew, and their next episode may not be recorded."""
+        """Cut the open episodes of some envs, all when None; the next row of each is a first."""
         self._buffer.cut(env_ids)
 
     def flush(self) -> None:
-        """Store all rows there are."""
+        """Store all rows."""
         self._store(everything=True)
         self._flushed = time.monotonic()
 
@@ -104,19 +104,18 @@ class ReplayWriter:
 
 
 def kept_since(replay: SequenceReplayBuffer, first_episode: int) -> str:
-    """What a replay holds of the episodes from an id on, in words.
+    """A summary of the episodes in a replay from an id on.
 
-    Of a folder it is what a reader finds there: a write that was interrupted may be stored, though
-    it never returned.
+    A folder is read again: a write that was interrupted may be stored though it did not return.
     """
     storage = replay.storage
     table = storage.table
     if isinstance(storage, DiskStorage):
         with (
             contextlib.suppress(StepwellError, OSError),
-            DiskStorage.open(storage.path, read_only=True) as found,
+            DiskStorage.open(storage.path, read_only=True) as stored,
         ):
-            table = found.table
+            table = stored.table
     records = table.records
     is_tail = (records["is_tail"] == 1) & (records["end"] & End.LOST == 0)
     tails = records[is_tail & (records["episode"] >= first_episode)]

@@ -1,4 +1,4 @@
-"""What a Collector reports: of a step, of an episode, of a whole call."""
+"""Reports of a Collector: of a step, of an episode, of a whole call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CollectReport", "EpisodeReport", "StepReport", "format_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
-    """What one `Collector.collect` did.
+    """The report of one `Collector.collect` or `Collector.rollout`.
 
     Args:
         steps: Env steps taken, over all envs.
@@ -23,16 +23,16 @@ class CollectReport:
         lengths: Env steps of each of these episodes.
         cut: Episodes whose recording stopped before they ended (a worker died, or another call
             began from a reset).
-        restarts: Envs that were begun anew because their worker process died.
+        restarts: Envs that were restarted because their worker process died.
         seconds: Wall-clock time.
         env_seconds: Part of it spent waiting for the envs.
         policy_seconds: Part of it spent in the policy.
-        write_seconds: Part of it spent writing, not counting what envs did meanwhile.
+        write_seconds: Part of it spent writing; the envs step meanwhile.
         raw_bytes: Bytes of the new rows uncompressed, each frame counted once.
-        stored_bytes: Bytes that the storage keeps them in; on disk its files take more.
-        total_steps: Env steps the replay has ever taken up.
+        stored_bytes: Bytes of the same rows as stored; the files on disk take more.
+        total_steps: Env steps that were ever added to the replay.
         digest: Fingerprint of all rows this Collector recorded: equal seeds, equal digest.
-        path: Folder of the store; None in RAM, or when nothing is stored.
+        path: Folder of the store; None in RAM and without a replay.
     """
 
     steps: int
@@ -63,11 +63,11 @@ class CollectReport:
 
     @property
     def compression(self) -> float:
-        """How many times smaller the stored rows are than uncompressed ones."""
+        """Ratio of uncompressed to stored bytes."""
         return self.raw_bytes / self.stored_bytes if self.stored_bytes > 0 else 0.0
 
     def to_json(self) -> dict[str, object]:
-        """Plain data, the derived numbers included."""
+        """Plain data, including the derived numbers."""
         return {
             **asdict(self),
             "episodes": self.episodes,
@@ -76,7 +76,7 @@ class CollectReport:
         }
 
     def __str__(self) -> str:
-        """Two lines for people."""
+        """A summary in two lines."""
         skip = self.frames // self.steps if self.steps else 1
         rate = self.steps_per_second
         parts = [f"{self.steps:,} steps", f"{rate:,.0f}/s"]
@@ -100,12 +100,12 @@ class CollectReport:
 
 
 class StepReport(NamedTuple):
-    """The rows that a step, or a reset, brought for n envs; the arrays cannot be written to.
+    """The rows of a step, or of a reset, of n envs; the arrays cannot be written to.
 
     Args:
-        env_ids: [n] int64: which envs.
+        env_ids: [n] int64: indices of the envs.
         observation: Observations ``[n, ...]``, nested, as the policy sees them.
-        reward: [n] float64: what the step into these rows gave, 0 in a first row.
+        reward: [n] float64: reward of the step into these rows, 0 in a first row.
         is_first: [n] bool: the row of a reset.
         terminated: [n] bool: the MDP ended with this row.
         truncated: [n] bool: the env's clock ended the episode with this row.
@@ -134,7 +134,7 @@ class EpisodeReport(NamedTuple):
         steps: Its env steps.
         terminated: The MDP ended.
         truncated: The env's clock ended it.
-        seed: Seed of the reset that began it; None where the env went on with its own generator.
+        seed: Seed of the reset that began it; None where the env used its own generator.
         total_steps: Env steps that the Collector had taken when it ended.
     """
 
@@ -149,7 +149,7 @@ class EpisodeReport(NamedTuple):
 
 
 def format_bytes(count: float) -> str:
-    """A number of bytes for people.
+    """A number of bytes with a readable unit.
 
     Example:
         >>> format_bytes(5_100_000)

@@ -1,4 +1,4 @@
-"""Writes rows into a rollout's arrays as they come, each once."""
+"""Writes rows into the arrays of a rollout, each row once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from stepwell.buffers import Spec
-from stepwell.buffers.sampling.batch import under
-from stepwell.buffers.spec import ArrayTree, unflatten
-from stepwell.collectors.policies.policy_state import PolicyState
+from stepwell.buffers.spec import ArrayTree, FieldKind, key_of, kind_of, unflatten
+from stepwell.collectors.policies.policy_caller import PolicyState
 from stepwell.collectors.step_result import StepResult
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ _Leaves = Mapping[str, np.ndarray]
 _Place: TypeAlias = "int | tuple[np.ndarray, np.ndarray]"
 _FLAGS = ("is_first", "terminated", "truncated", "cut", "mask")
 _STATE = "policy:"  # no field of a Spec begins like that
-# Beyond the T rows: the newest one, and one more where only the next step tells what ended.
+# Beyond the T rows: the newest one, and one more where only the next step shows what ended.
 _SPARE_ROWS = 2
 
 
@@ -37,11 +36,11 @@ class _End(NamedTuple):
 
 
 class RolloutWriter:
-    """The rows ``[T, N, ...]`` under way, aligned as transitions.
+    """Writes the rows ``[T, N, ...]`` of rollouts that follow each other, aligned as transitions.
 
-    A row begins with an observation, is completed by an action, and is closed by what that brought:
-    the next arrival of its env. Envs that run ahead of the others write rows beyond the T that were
-    asked for; these, and rows that are not closed yet, begin the next rollout.
+    A row begins with an observation, is completed by an action, and is closed by the action's
+    result: the next one of its env. Envs that run ahead of the others write rows beyond T; these,
+    and rows that are not closed yet, begin the next rollout.
 
     Args:
         num_envs: Number of envs N.
@@ -52,25 +51,27 @@ class RolloutWriter:
     def __init__(self, num_envs: int, spec: Spec, state: PolicyState | None) -> None:
         self._all = np.arange(num_envs)
         self._spec = spec
+        self._observed = [field.name for field in spec.of_kind("observation")]
+        self._infos = [field.name for field in spec.of_kind("info")]
         self._state = state
         self.forget()
 
     def forget(self) -> None:
-        """What comes next has nothing to do with the rows so far."""
+        """Drop the rows so far: the next ones do not continue them."""
         n = len(self._all)
         self._steps = 0
         self._arrays: dict[str, np.ndarray] = {}
-        self._old: _Leaves = {}  # arrays to be written anew
-        self._row = np.zeros(n, np.int64)  # where each env's newest row is
-        self._even: int | None = 0  # the same for all envs, as nearly always
-        self._is_there = np.zeros(n, np.bool_)  # that row has its observation
-        self._is_chosen = np.zeros(n, np.bool_)  # and its action
+        self._old: _Leaves = {}  # arrays to be reused
+        self._row = np.zeros(n, np.int64)  # index of each env's newest row
+        self._common_row: int | None = 0  # the same for all envs, as nearly always
+        self._has_observation = np.zeros(n, np.bool_)  # of the newest row
+        self._has_action = np.zeros(n, np.bool_)
         self._ends: list[_End] = []
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is known of any env's newest row."""
-        return not self._is_there.any()
+        """No env has a newest row."""
+        return not self._has_observation.any()
 
     @property
     def is_complete(self) -> bool:
@@ -79,23 +80,23 @@ class RolloutWriter:
 
     @property
     def is_nearly_complete(self) -> bool:
-        """So they will have, once what came last is observed."""
-        if self._even is not None and self._even + 1 < self._steps:
+        """All envs will have closed their T rows once the newest result is observed."""
+        if self._common_row is not None and self._common_row + 1 < self._steps:
             return False
-        return bool((self._row + self._is_chosen >= self._steps).all())
+        return bool((self._row + self._has_action >= self._steps).all())
 
     def has_all_of(self, env_ids: np.ndarray | None) -> bool:
-        """Whether some envs, all when None, have closed their T rows."""
-        if self._even is not None:
-            return self._even >= self._steps
+        """Test whether some envs, all when None, have closed their T rows."""
+        if self._common_row is not None:
+            return self._common_row >= self._steps
         return bool((self._row[slice(None) if env_ids is None else env_ids] >= self._steps).all())
 
     def check_out(self, out: Rollout, steps: int) -> None:
-        """Refuse a rollout that these rows do not fit in.
+        """Refuse a rollout whose arrays these rows do not fit.
 
         Raises:
-            TypeError: It is none.
-            ValueError: It has other arrays.
+            TypeError: It is no rollout.
+            ValueError: Its arrays have other shapes or dtypes.
         """
         from stepwell.buffers import Rollout
 
@@ -116,15 +117,15 @@ class RolloutWriter:
                 )
 
     def begin(self, steps: int, out: Rollout | None) -> None:
-        """Get ready for T rows of each env, after those that are left over.
+        """Prepare for T rows of each env, of which those beyond the last rollout are the first.
 
         Args:
             steps: Number of rows T.
-            out: A rollout whose arrays are written anew.
+            out: A rollout whose arrays are reused.
         """
         done, self._steps = self._steps, steps
         count = 0 if self.is_empty else int(self._row.max()) - done + 1
-        # Copies: these may be the very arrays that are written anew.
+        # Copies: these may be the very arrays that are reused.
         left = {name: rows[done : done + count].copy() for name, rows in self._arrays.items()}
         self._old = {} if out is None else out.memory
         self._arrays = {}
@@ -139,49 +140,48 @@ class RolloutWriter:
             if name not in self._arrays:
                 self._make(name, rows, values.shape[2:], values.dtype)
             self._arrays[name][:count] = values
-        self._row -= np.where(self._is_there, done, self._row)
-        self._look_at_rows()
+        self._row -= np.where(self._has_observation, done, self._row)
+        self._find_common_row()
         self._ends = [end._replace(step=end.step - done) for end in self._ends if end.step >= done]
 
-    def observe(self, arrival: StepResult) -> None:
-        """Close the rows from which a step was taken, and begin the next ones."""
-        envs = self._all if arrival.env_ids is None else arrival.env_ids
-        chosen, first = self._is_chosen[envs], arrival.is_first
+    def observe(self, result: StepResult) -> None:
+        """Close the rows that have their action, and begin the next ones."""
+        envs = self._all if result.env_ids is None else result.env_ids
+        acted, first = self._has_action[envs], result.is_first
         if first is None:
-            self._close(arrival, envs, chosen)
+            self._close(result, envs, acted)
         else:
-            self._keep_last(envs[first & ~chosen])
-            self._lose(envs[first & chosen])
-            self._close(arrival, envs, chosen & ~first)
-        if first is None and envs is self._all and chosen.all() and self._even is not None:
-            self._even += 1
+            self._save_last(envs[first & ~acted])
+            self._mask_out(envs[first & acted])
+            self._close(result, envs, acted & ~first)
+        if first is None and envs is self._all and acted.all() and self._common_row is not None:
+            self._common_row += 1
         else:
-            self._look_at_rows()
+            self._find_common_row()
         self._make_room()
         place = self._place(envs)
-        for name, rows in arrival.leaves.items():
-            if not name.startswith("info/"):
-                self._arrays[name][place] = rows
+        for name in self._observed:
+            self._arrays[name][place] = result.leaves[name]
         self._arrays["is_first"][place] = False if first is None else first
-        self._is_chosen[envs] = False
-        self._is_there[envs] = True
+        self._has_action[envs] = False
+        self._has_observation[envs] = True
 
     def act(self, leaves: _Leaves, state: _Leaves, env_ids: np.ndarray | None) -> None:
-        """Complete the newest rows with what was chosen from them.
+        """Complete the newest rows with the actions chosen from them.
 
         Args:
             leaves: Actions and extras ``[n, ...]`` by field name.
             state: The policy's state before, ``[n, ...]`` by name.
-            env_ids: [n] the envs, all when None.
+            env_ids: [n] indices of the envs, all when None.
         """
         envs = self._all if env_ids is None else env_ids
         place = self._place(envs)
         states = {_STATE + name: rows for name, rows in state.items()}
         for name, rows in {**leaves, **states}.items():
-            if name not in self._arrays:  # the first call settles extras and state
+            if name not in self._arrays:  # the first call determines extras and state
                 self._make(name, len(self._arrays["mask"]), rows.shape[1:], rows.dtype)
             self._arrays[name][place] = rows
-        self._is_chosen[envs] = True
+        self._has_action[envs] = True
 
     def finish(
         self,
@@ -190,16 +190,16 @@ class RolloutWriter:
         lengths: Sequence[int],
         rng: np.random.Generator,
     ) -> Rollout:
-        """The T rows.
+        """The rollout of the T rows.
 
         Args:
-            value: Gives the values of the observations to bootstrap from.
+            value: Returns the values of the observations to bootstrap from.
             returns: Returns of the episodes that ended.
             lengths: Their lengths.
             rng: Shuffles the minibatches.
 
         Raises:
-            ValueError: The values are no floats ``[K]``.
+            ValueError: The values are not floats ``[K]``.
         """
         from stepwell.buffers import Rollout
 
@@ -213,8 +213,8 @@ class RolloutWriter:
             truncated=rows["truncated"],
             cut=rows["cut"],
             mask=rows["mask"],
-            info=under("info/", rows),
-            extras=under("extra/", rows),
+            info=_of_kind("info", rows),
+            extras=_of_kind("extra", rows),
             bootstrap=self._bootstrap(value, rows),
             state=self._tree(rows),
             initial_state=self._tree({name: array[0].copy() for name, array in rows.items()}),
@@ -224,9 +224,9 @@ class RolloutWriter:
             memory=self._arrays,
         )
 
-    def _keep_last(self, envs: np.ndarray) -> None:
-        """Save the last observations of truncated episodes, before a reset's take their place."""
-        for env in envs[self._is_there[envs] & (self._row[envs] > 0)].tolist():
+    def _save_last(self, envs: np.ndarray) -> None:
+        """Save the last observations of truncated episodes, before the reset's replace them."""
+        for env in envs[self._has_observation[envs] & (self._row[envs] > 0)].tolist():
             row = int(self._row[env])
             before = {name: bool(self._arrays[name][row - 1, env]) for name in _FLAGS}
             if before["truncated"] and not before["terminated"]:
@@ -234,16 +234,12 @@ class RolloutWriter:
 
     def _newest(self, row: int, env: int) -> _Leaves:
         """An env's newest observation, and the policy's state that belongs to it."""
-        leaves = {
-            name: rows[row, env].copy()
-            for name, rows in self._arrays.items()
-            if name.split("/")[0] == "observation"
-        }
+        leaves = {name: self._arrays[name][row, env].copy() for name in self._observed}
         state = {} if self._state is None else self._state.of(np.array([env]))
         return {**leaves, **{_STATE + name: rows[0] for name, rows in state.items()}}
 
-    def _lose(self, envs: np.ndarray) -> None:
-        """Rows whose action went nowhere, as the env was reset instead: their mask stays False."""
+    def _mask_out(self, envs: np.ndarray) -> None:
+        """Skip rows whose action was not used, as the env was reset: their mask stays False."""
         for env in envs.tolist():
             row, arrays = int(self._row[env]), self._arrays
             if row > 0 and arrays["mask"][row - 1, env]:
@@ -251,36 +247,35 @@ class RolloutWriter:
                 arrays["cut"][row - 1, env] = not ended
         self._row[envs] += 1
 
-    def _close(self, arrival: StepResult, envs: np.ndarray, closed: np.ndarray) -> None:
-        """What arrived is what the marked rows' actions brought."""
+    def _close(self, result: StepResult, envs: np.ndarray, closed: np.ndarray) -> None:
+        """Complete the marked rows with the result of their actions."""
         some: slice | np.ndarray = slice(None)
         if np.count_nonzero(closed) < len(envs):
             some, envs = closed, envs[closed]
         place = self._place(envs)
-        self._arrays["reward"][place] = arrival.reward[some]
+        self._arrays["reward"][place] = result.reward[some]
         self._arrays["mask"][place] = True
-        for name, flags in (("terminated", arrival.terminated), ("truncated", arrival.truncated)):
+        for name, flags in (("terminated", result.terminated), ("truncated", result.truncated)):
             if flags is not None:
                 self._arrays[name][place] = flags[some]
-        for name, rows in arrival.leaves.items():
-            if name.startswith("info/"):
-                self._arrays[name][place] = rows[some]
+        for name in self._infos:
+            self._arrays[name][place] = result.leaves[name][some]
         self._row[envs] += 1
 
     def _place(self, envs: np.ndarray) -> _Place:
-        """Where the newest rows of some envs are: mostly one row of the arrays."""
-        if self._even is not None and envs is self._all:
-            return self._even
+        """Index of the newest rows of some envs in the arrays: mostly a single row."""
+        if self._common_row is not None and envs is self._all:
+            return self._common_row
         return self._row[envs], envs
 
-    def _look_at_rows(self) -> None:
+    def _find_common_row(self) -> None:
         first = int(self._row[0])
-        self._even = first if (self._row == first).all() else None
+        self._common_row = first if (self._row == first).all() else None
 
     def _make(
         self, name: str, rows: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> None:
-        """An array for a field, taken over from the old rollout where it fits."""
+        """Make the array of a field, or reuse the old rollout's where it fits."""
         array = self._old.get(name)
         full = (rows, len(self._all), *shape)
         if (
@@ -290,13 +285,13 @@ class RolloutWriter:
             or len(array) < rows
         ):
             array = np.empty(full, dtype)
-        if name in _FLAGS or name == "reward" or name.startswith("info/"):
+        if name in _FLAGS or kind_of(name) in ("reward", "info"):
             array[...] = 0
         self._arrays[name] = array
 
     def _make_room(self) -> None:
-        """Make all arrays longer where an env has run far ahead of the others."""
-        newest = int(self._row.max()) if self._even is None else self._even
+        """Grow all arrays where an env has run far ahead of the others."""
+        newest = int(self._row.max()) if self._common_row is None else self._common_row
         rows, needed = len(self._arrays["mask"]), newest + 1
         if needed <= rows:
             return
@@ -316,22 +311,22 @@ class RolloutWriter:
         state = self._tree(leaves)
         values = None
         if value is not None and len(step):
-            given = value(observation) if self._state is None else value(observation, state)
-            values = _checked_values(given, len(step))
+            result = value(observation) if self._state is None else value(observation, state)
+            values = _checked_values(result, len(step))
         elif value is not None:
             values = np.zeros(0, np.float32)
         return Bootstrap(step, env, observation, state, values)
 
     def _after(self, step: np.ndarray, env: np.ndarray) -> dict[str, np.ndarray]:
-        """Observations and states ``[K, ...]`` that followed on some rows, by name."""
+        """Observations and states ``[K, ...]`` that follow on some rows, by name."""
         leaves = {
             name: array[step + 1, env]
             for name, array in self._arrays.items()
-            if name.startswith(_STATE) or name.split("/")[0] == "observation"
+            if name.startswith(_STATE) or kind_of(name) == "observation"
         }
         if self._state is not None:
-            # From the newest rows nothing was chosen yet: what the policy came to is their state.
-            newest = (step + 1 == self._row[env]) & ~self._is_chosen[env]
+            # From the newest rows no action was chosen yet: the policy's state now is theirs.
+            newest = (step + 1 == self._row[env]) & ~self._has_action[env]
             for name, now in self._state.of(env[newest]).items():
                 leaves[_STATE + name][newest] = now
         places = {place: k for k, place in enumerate(zip(step.tolist(), env.tolist(), strict=True))}
@@ -343,12 +338,21 @@ class RolloutWriter:
         return leaves
 
     def _tree(self, leaves: _Leaves) -> Any:
-        """The policy's state among some leaves, nested as the policy has it."""
-        return None if self._state is None else self._state.tree(under(_STATE, leaves))
+        """The policy's state among some leaves, nested as the policy returns it."""
+        if self._state is None:
+            return None
+        prefix = len(_STATE)
+        parts = {name[prefix:]: rows for name, rows in leaves.items() if name.startswith(_STATE)}
+        return self._state.tree(parts)
 
 
-def _checked_values(given: object, k: int) -> np.ndarray:
-    values = np.asarray(given)
+def _of_kind(kind: FieldKind, rows: _Leaves) -> dict[str, np.ndarray]:
+    """The arrays of the fields of a kind, by key."""
+    return {key_of(name): array for name, array in rows.items() if kind_of(name) == kind}
+
+
+def _checked_values(result: object, k: int) -> np.ndarray:
+    values = np.asarray(result)
     if values.shape != (k,) or values.dtype.kind != "f":
         raise ValueError(
             f"policy.value returned shape {values.shape} and dtype {values.dtype} for {k} "

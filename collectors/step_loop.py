@@ -1,178 +1,426 @@
-"""One vector step after the other: the policy chooses, the envs step, what arrives is passed on."""
+"""The state machine of a collection: everything that decides what becomes of a step is here.
+
+One vector step is, in this order (`StepLoop.step`):
+
+1. *choose*: the policy chooses actions from the newest observations.
+2. *send*: the envs begin to step.
+3. *write*: while they do, the newest rows are written: what was observed, then the actions.
+4. *receive*: the step's results, one or two `StepResult`s, from `vector_stepper`.
+5. *count*: of each result, steps, returns and ends; then the user's functions are called.
+
+A row is therefore counted at once, and written behind the next step, or by `flush`. Each row is
+counted once and written once, whatever happens in between.
+
+What a step returns for an env, by autoreset mode:
+
+====================  =================  ==================  ==================  ==================
+event                 NEXT_STEP          SAME_STEP           DISABLED            life_loss_info (1)
+====================  =================  ==================  ==================  ==================
+an episode ends       its last row       its last row, then  its last row, then  a row that maybe
+                                         the reset's row     the reset's (2)     ended it
+the next step         the reset's row;   an ordinary row     an ordinary row     the reset's row,
+                      the action is not                                          or an ordinary one:
+                      used                                                       it did not end
+its worker dies       in every mode the first row of a new episode; the open one is cut
+not in the step (3)   nothing; its newest row waits for its action's result
+all envs are reset    the first row; open episodes are cut, after all rows were flushed
+error or Ctrl-C       whole rows are flushed, a step that was sent is dropped, a reset follows
+====================  =================  ==================  ==================  ==================
+
+1. ale-py's ``life_loss_info=True``: an end is known from frame counters, which only a reset sets
+   back. Until then the row is *unresolved*: neither counted nor written.
+2. By a reset with a mask, which `vector_stepper` sends.
+3. ale-py's ``batch_size``, and several vector envs that are stepped in turns.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from stepwell.collectors.callbacks import Callbacks
-from stepwell.collectors.episode_counter import EpisodeCounter
-from stepwell.collectors.policies.actions import Choice, PolicyCaller
+from stepwell.buffers import Layout
+from stepwell.buffers.spec import kind_of, unflatten
+from stepwell.collectors.policies.policy_caller import Choice, PolicyCaller
 from stepwell.collectors.replay_writer import ReplayWriter
+from stepwell.collectors.report import EpisodeReport, StepReport
 from stepwell.collectors.step_result import StepResult
-from stepwell.collectors.vector_stepper import Stepper
+from stepwell.collectors.vector_stepper import Stepper, StepperGroups
 
 if TYPE_CHECKING:
     from stepwell.collectors.rollout_writer import RolloutWriter
-    from stepwell.collectors.stepper_groups import StepperGroups
 
-__all__ = ["StepLoop"]
+__all__ = ["EpisodeCounter", "StepLoop"]
 
 
 class StepLoop:
-    """Counts the rows that arrive, shows them to callbacks and passes them to who keeps them.
+    """Steps the envs with the policy, counts the rows and passes them to the writers.
 
     Args:
         stepper: Steps the envs.
-        call: Calls the policy.
-        tally: Counts.
-        callbacks: Told of what was counted.
-        make_recorder: Makes who records, once the policy has chosen for the first time, before the
-            envs are stepped; None where nothing is recorded.
+        policy: Calls the policy.
+        counter: Counts rows and episodes.
+        layout: The nesting of observations.
+        on_step: Called with the rows of each step or reset.
+        on_episode: Called with each episode that counts, when it ends.
+        make_replay_writer: Makes the replay writer, once the policy has chosen for the first time,
+            before the envs are stepped; None where no replay is written.
+
+    Raises:
+        TypeError: ``on_step`` or ``on_episode`` cannot be called.
     """
 
     def __init__(
         self,
         stepper: Stepper | StepperGroups,
-        call: PolicyCaller,
-        tally: EpisodeCounter,
-        callbacks: Callbacks,
-        make_recorder: Callable[[], ReplayWriter] | None,
+        policy: PolicyCaller,
+        counter: EpisodeCounter,
+        layout: Layout,
+        on_step: Callable[[StepReport], None] | None = None,
+        on_episode: Callable[[EpisodeReport], None] | None = None,
+        make_replay_writer: Callable[[], ReplayWriter] | None = None,
     ) -> None:
+        for name, function in (("on_step", on_step), ("on_episode", on_episode)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name}: expected a function or None, got {function!r}")
         self._stepper = stepper
-        self._call = call
-        self._tally = tally
-        self._callbacks = callbacks
-        self._make_recorder = make_recorder
-        self._uncounted: list[StepResult] = []  # until it is known which episodes ended
-        self._counted: list[StepResult] = []  # and not kept yet
-        self._unsure: np.ndarray | None = None
-        self.recorder: ReplayWriter | None = None
-        self.writer: RolloutWriter | None = None
-        """Of rollouts that follow each other; None where what comes is not part of one."""
+        self._policy = policy
+        self._counter = counter
+        self._layout = layout
+        self._on_step = on_step
+        self._on_episode = on_episode
+        self._make_replay_writer = make_replay_writer
+        self._maybe_ended: np.ndarray | None = None
+        self._counted: list[StepResult] = []  # and not written yet
+        self.unresolved: list[StepResult] = []
+        """Newest results of which only the next step shows whether an episode ended."""
+        self.replay_writer: ReplayWriter | None = None
+        self.rollout_writer: RolloutWriter | None = None
+        """Writer of rollouts that follow each other; None outside of them."""
         self.restart_clock()
-
-    @property
-    def has_uncounted(self) -> bool:
-        """Only the next step tells whether an episode has ended with the newest rows."""
-        return bool(self._uncounted)
 
     def restart_clock(self) -> None:
         """Measure from now on where the time goes."""
         self.env_seconds = self.policy_seconds = self.write_seconds = 0.0
 
     def reset(self, seed: int | Sequence[int]) -> None:
-        """Reset all envs; env i gets ``seed + i``, or the i-th seed. What there is was stored."""
+        """Reset all envs; env i gets ``seed + i``, or the i-th seed. Call `flush` before."""
         began = time.perf_counter()
-        if self.recorder is not None:
-            self.recorder.cut()
-        if self.writer is not None:
-            self.writer.forget()
-        self._counted, self._uncounted, self._unsure = [], [], None
-        self._uncounted = self._stepper.reset(seed)
-        self._count()
+        if self.replay_writer is not None:
+            self.replay_writer.cut()
+        if self.rollout_writer is not None:
+            self.rollout_writer.forget()
+        self._counted, self.unresolved, self._maybe_ended = [], [], None
+        self._count(self._stepper.reset(seed))
         self.env_seconds += time.perf_counter() - began
 
     def step(self) -> None:
-        """One vector step: the rows before it are written while the envs step."""
+        """One vector step, in the order that the head of this file gives."""
+        stepper, maybe_ended = self._stepper, self._maybe_ended
+        env_ids = stepper.env_ids
         began = time.perf_counter()
-        unsure, env_ids = self._unsure, self._stepper.env_ids
-        choice = self._call(self._stepper.observation, self._stepper.is_first, env_ids)
-        if self.recorder is None and self._make_recorder is not None:
-            self.recorder = self._make_recorder()
+        choice = self._policy(stepper.observation, stepper.is_first, env_ids)
+        if self.replay_writer is None and self._make_replay_writer is not None:
+            self.replay_writer = self._make_replay_writer()
         decided = time.perf_counter()
-        self._stepper.send(choice.action)
+        stepper.send(choice.action)
         sent = time.perf_counter()
-        if unsure is None:
+        if maybe_ended is None:
             self._write(choice, env_ids)
         written = time.perf_counter()
-        arrivals = self._stepper.receive()
+        results = stepper.receive()
         received = time.perf_counter()
-        if unsure is not None:
-            self._resolve(self._stepper.went_on(unsure))
+        if maybe_ended is not None:
+            self._resolve(stepper.continued(maybe_ended))
             self._write(choice, env_ids)
-        self._take(arrivals)
+        self._take(results)
         self.policy_seconds += decided - began
         self.env_seconds += sent - decided + received - written
         self.write_seconds += written - sent
 
+    def begin_rollout(self, writer: RolloutWriter) -> None:
+        """Give the writer the envs' newest rows, unless they are about to be written anyway."""
+        if writer.is_empty and not self._counted:
+            for result in self._stepper.newest:
+                writer.observe(result)
+
     def step_rollout(self) -> None:
-        """A vector step for the writer, or what is left of one that it waits for."""
-        assert self.writer is not None
-        if not (self.writer.has_all_of(self._stepper.env_ids) and self.gather()):
+        """One vector step for the rollout, or only the pending results where those complete it."""
+        assert self.rollout_writer is not None
+        if not (self.rollout_writer.has_all_of(self._stepper.env_ids) and self.receive_pending()):
             self.step()
-        # A policy's state belongs to what came last only until it is called again.
-        if self.writer.is_nearly_complete or self._call.state is not None:
+        # A policy's state belongs to the newest rows only until the policy is called again.
+        if self.rollout_writer.is_nearly_complete or self._policy.state is not None:
             self._observe()
 
-    def resume(self, writer: RolloutWriter) -> None:
-        """Tell a writer the envs' newest rows, unless they are about to be told anyway."""
-        if writer.is_empty and not self._counted:
-            for arrival in self._stepper.newest:
-                writer.observe(arrival)
-
-    def gather(self) -> bool:
-        """Wait for what is under way, where it needs no other action; whether something came."""
+    def receive_pending(self) -> bool:
+        """Receive pending results that need no further action; False where there were none."""
         began = time.perf_counter()
-        arrivals = self._stepper.gather()
-        self._take(arrivals)
+        results = self._stepper.receive_pending()
+        self._take(results)
         self.env_seconds += time.perf_counter() - began
-        return bool(arrivals)
+        return bool(results)
 
-    def settle(self) -> None:
-        """Store all there is, the newest rows too, from which no action was chosen yet."""
-        if self._uncounted and self._unsure is not None:
-            self._resolve(self._unsure)
+    def flush(self) -> None:
+        """Store all rows, including the newest ones, from which no action was chosen yet.
+
+        Unresolved rows are stored as rows of episodes that continue.
+        """
+        if self.unresolved and self._maybe_ended is not None:
+            self._resolve(self._maybe_ended)
         self._observe()
-        if self.recorder is not None:
-            self.recorder.flush()
+        if self.replay_writer is not None:
+            self.replay_writer.flush()
 
     def drain(self) -> None:
-        """Wait for what is under way, and forget what it brings."""
+        """Finish a step that was sent and not received, and drop its result."""
         self._stepper.drain()
 
-    def _take(self, arrivals: list[StepResult]) -> None:
-        """Take over what has arrived, and count it once it is known what ended."""
-        if not arrivals:
+    def _take(self, results: list[StepResult]) -> None:
+        """Count the results as soon as it is known which episodes ended."""
+        if not results:
             return
-        self._uncounted = arrivals
-        self._unsure = self._stepper.unsure
-        if self._unsure is None:
-            self._count()
+        self._maybe_ended = self._stepper.maybe_ended
+        if self._maybe_ended is None:
+            self._count(results)
+        else:
+            self.unresolved = results
 
-    def _count(self) -> None:
-        """Keep of the newest rows those that are to be recorded."""
-        arrivals, self._uncounted = self._uncounted, []
-        lost = len(self._tally.lost)
-        for arrival in arrivals:
-            counted = self._tally.count(arrival)
-            self._callbacks.note(arrival)
+    def _resolve(self, continued: np.ndarray) -> None:
+        """Count the unresolved results; the episodes of the marked rows [n] did not end."""
+        results, self.unresolved = self.unresolved, []
+        results[-1] = results[-1].without_end(continued)
+        self._count(results)
+
+    def _count(self, results: list[StepResult]) -> None:
+        """Count the results, keep the rows that are to be written, and call the user's functions.
+
+        The functions see everything counted: first the steps, then the episodes that ended.
+        """
+        counter = self._counter
+        lost, ended = len(counter.lost), len(counter.ended)
+        reports: list[StepReport] = []
+        for result in results:
+            counted = counter.count(result)
+            if self._on_step is not None:
+                reports.append(self._report_of(result))
             if counted is not None:
                 self._counted.append(counted)
-        if self.recorder is not None and len(self._tally.lost) > lost:
-            self.recorder.cut(self._tally.lost[lost:])
-        self._callbacks.call()
+        if self.replay_writer is not None and len(counter.lost) > lost:
+            self.replay_writer.cut(counter.lost[lost:])
+        if self._on_step is not None:
+            for report in reports:
+                self._on_step(report)
+        if self._on_episode is not None:
+            for episode in counter.ended[ended:]:
+                self._on_episode(episode)
 
-    def _resolve(self, going_on: np.ndarray) -> None:
-        """Now it is known which episodes did not end with the newest rows."""
-        self._uncounted[-1] = self._uncounted[-1].going_on(going_on)
-        self._count()
+    def _report_of(self, result: StepResult) -> StepReport:
+        """The result, just counted, for the user's function; its arrays cannot be written to."""
+        counter = self._counter
+        envs = counter.envs_of(result)
+        no_row = np.zeros(len(envs), np.bool_)
+        leaves = {
+            name: _read_only(rows)
+            for name, rows in result.leaves.items()
+            if kind_of(name) == "observation"
+        }
+
+        def flags(marks: np.ndarray | None) -> np.ndarray:
+            return _read_only(no_row if marks is None else marks)
+
+        return StepReport(
+            _read_only(envs),
+            unflatten(self._layout, leaves),
+            _read_only(result.reward),
+            flags(result.is_first),
+            flags(result.terminated),
+            flags(result.truncated),
+            _read_only(counter.numbers(envs)),
+            counter.total_steps,
+        )
 
     def _write(self, choice: Choice, env_ids: np.ndarray | None) -> None:
+        """Write the rows that were counted, and the actions chosen from them."""
         self._observe()
-        if self.writer is not None:
-            self.writer.act(choice.leaves, choice.state, env_ids)
-        if self.recorder is not None:
-            self.recorder.act(choice.leaves, env_ids)
+        if self.rollout_writer is not None:
+            self.rollout_writer.act(choice.leaves, choice.state, env_ids)
+        if self.replay_writer is not None:
+            self.replay_writer.act(choice.leaves, env_ids)
 
     def _observe(self) -> None:
-        """Begin the newest rows, each once, whatever happens."""
-        arrivals, self._counted = self._counted, []
-        for arrival in arrivals:
-            if self.writer is not None:
-                self.writer.observe(arrival)
-            if self.recorder is not None:
-                self.recorder.observe(arrival)
+        """Write the rows that were counted, without their actions; each once, even on an error."""
+        results, self._counted = self._counted, []
+        for result in results:
+            if self.rollout_writer is not None:
+                self.rollout_writer.observe(result)
+            if self.replay_writer is not None:
+                self.replay_writer.observe(result)
+
+
+class EpisodeCounter:
+    """Counts steps, returns and lengths, and chooses episodes by the order of their *starts*.
+
+    Choosing by which ones finish first would favour short episodes.
+
+    Args:
+        num_envs: Number of envs N.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._all = np.arange(num_envs)
+        self._sums = np.zeros(num_envs)
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._counts = np.ones(num_envs, np.bool_)
+        self._numbers = np.full(num_envs, -1, np.int64)
+        self._seeds: list[int | None] = [None] * num_envs
+        self._waiting: list[int] | None = None
+        self._next_number = 0
+        self.total_steps = 0  # including those of episodes that do not count
+        self.total_episodes = 0
+        self.begin()
+
+    def reserve(self, episodes: int) -> list[int]:
+        """Numbers for so many episodes."""
+        first, self._next_number = self._next_number, self._next_number + episodes
+        return list(range(first, self._next_number))
+
+    def begin(self, numbers: Sequence[int] | None = None, *, replaces: bool = True) -> None:
+        """Start a new count.
+
+        Args:
+            numbers: Only so many of the episodes that start from now on count, under these numbers;
+                None for all.
+            replaces: An episode that begins where one was cut counts in its place; otherwise the
+                env is listed in ``lost``.
+        """
+        self.steps = 0
+        self.rows = 0
+        self.ended: list[EpisodeReport] = []
+        self.cut = 0
+        self.restarts = 0
+        self.lost: list[int] = []
+        self._replaces = replaces
+        self._waiting = None
+        if numbers is not None:
+            self.extend(numbers)
+
+    def extend(self, numbers: Sequence[int]) -> None:
+        """Add to this count so many of the episodes that start from now on."""
+        self._waiting = list(numbers)
+        self._counts[:] = False
+        self.lost = []
+
+    @property
+    def is_complete(self) -> bool:
+        """All episodes that `begin` or `extend` gave numbers for have ended."""
+        return self._waiting == [] and not self._counts.any()
+
+    @property
+    def returns(self) -> list[float]:
+        """Sum of rewards of each episode that ended."""
+        return [one.total_reward for one in self.ended]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Env steps of each episode that ended."""
+        return [one.steps for one in self.ended]
+
+    @property
+    def num_envs(self) -> int:
+        """Number of envs N."""
+        return len(self._all)
+
+    def envs_of(self, result: StepResult) -> np.ndarray:
+        """[n] indices of a result's envs."""
+        return self._all if result.env_ids is None else result.env_ids
+
+    def numbers(self, envs: np.ndarray) -> np.ndarray:
+        """[n] numbers of the episodes of the envs' newest rows, -1 where they do not count."""
+        found: np.ndarray = self._numbers[envs]
+        return found
+
+    def count(self, result: StepResult) -> StepResult | None:
+        """Count a result; returns the rows that count, None for none."""
+        envs = self._all if result.env_ids is None else result.env_ids
+        steps = len(envs) if result.is_first is None else result.steps
+        self.restarts += result.restarts
+        self.total_steps += steps
+        if result.is_first is not None:
+            self._start(envs[result.is_first].tolist(), result.metadata or {})
+        if self._waiting is not None:
+            keep = self._counts[envs]
+            if not keep.all():
+                envs, result = envs[keep], result.only(keep, envs)
+                steps = result.steps
+        if not len(envs):
+            return None
+        self.rows += len(envs)
+        self.steps += steps
+        if result.is_first is not None:
+            first = envs[result.is_first]
+            self.cut += int(np.count_nonzero(self._lengths[first] > 0))
+            self._sums[first] = 0
+            self._lengths[first] = -1
+        # Whole arrays where possible: an index costs more than the sum.
+        rows = slice(None) if envs is self._all else envs
+        self._sums[rows] += result.reward
+        self._lengths[rows] += 1
+        if result.terminated is not None or result.truncated is not None:
+            self._end(result, envs)
+        return result
+
+    def cut_all(self) -> int:
+        """Cut the open episodes, as all envs are reset; returns how many had steps."""
+        cut = int(np.count_nonzero((self._lengths > 0) & self._counts))
+        self._sums[:] = 0
+        self._lengths[:] = 0
+        self._counts[:] = True
+        self._numbers[:] = -1
+        self.cut += cut
+        return cut
+
+    def _start(self, envs: list[int], metadata: Mapping[int, Mapping[str, object]]) -> None:
+        """Choose and number the episodes that begin."""
+        for env in envs:
+            self._seeds[env] = cast("int | None", metadata.get(env, {}).get("seed"))
+            if self._waiting is None:
+                self._numbers[env] = self.reserve(1)[0]
+            elif not self._counts[env]:
+                self._counts[env] = bool(self._waiting)
+                self._numbers[env] = self._waiting.pop(0) if self._waiting else -1
+            elif not self._replaces:  # here an episode was cut
+                self._counts[env], self._numbers[env] = False, -1
+                self.cut += int(self._lengths[env] > 0)
+                self.lost.append(env)
+
+    def _end(self, result: StepResult, envs: np.ndarray) -> None:
+        """Report the episodes that end with these rows."""
+        no_row = np.zeros(len(envs), np.bool_)
+        terminated = no_row if result.terminated is None else result.terminated
+        truncated = no_row if result.truncated is None else result.truncated
+        for place in np.flatnonzero(terminated | truncated).tolist():
+            env = int(envs[place])
+            report = EpisodeReport(
+                episode=int(self._numbers[env]),
+                env=env,
+                total_reward=float(self._sums[env]),
+                steps=int(self._lengths[env]),
+                terminated=bool(terminated[place]),
+                truncated=bool(truncated[place]),
+                seed=self._seeds[env],
+                total_steps=self.total_steps,
+            )
+            self.ended.append(report)
+            self.total_episodes += 1
+            self._lengths[env] = -1
+            if self._waiting is not None:
+                self._counts[env] = False
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,74 +1,105 @@
-"""One vector step in any dialect, told in one way: what arrived for which envs."""
+"""The result of one vector step in a single form, and what is read from its info."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from stepwell.buffers import SpecMismatch
 
-__all__ = ["InfoReader", "StepResult"]
+__all__ = ["EpisodeMetadata", "InfoReader", "MetadataOrFunction", "StepResult", "info_of"]
+
+MetadataOrFunction: TypeAlias = (
+    "Mapping[str, object] | Callable[[int, Mapping[str, object]], Mapping[str, object]]"
+)
+"""JSON-able facts for every episode, or a function that returns those of one: it is called with the
+index of the env and the info of its reset."""
+
+_COLLECTOR_KEYS = ("seed", "stream_episode")
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one vector step brought for n envs: the first halves of their rows.
+class StepResult(NamedTuple):
+    """The result of one vector step in a single form, for every autoreset mode.
+
+    It holds the first half of a row for each of n envs; the other half is the action that the
+    policy chooses from it. Flags are None where no row has them, as in nearly every step.
 
     Args:
-        env_ids: [n] which envs; None for all in order.
+        env_ids: [n] indices of the envs; None for all in order.
         leaves: Observation ``[n, ...]`` by field name, then the declared info fields.
         reward: [n] float64, 0 where an episode begins.
-        is_first: [n] bool: the row of a reset; None where none is.
-        terminated: [n] bool; None where none is.
-        truncated: [n] bool; None where none is.
-        metadata: Facts about episodes that begin, by env index.
-        restarts: Of these rows, how many begin an episode because a worker process died.
+        is_first: [n] bool: the row of a reset.
+        terminated: [n] bool: the MDP ended with this row.
+        truncated: [n] bool: the env's clock ended the episode with this row.
+        metadata: Facts about the episodes that begin, by env index.
+        restarts: Number of rows that begin an episode because a worker process died.
     """
 
     env_ids: np.ndarray | None
     leaves: Mapping[str, np.ndarray]
     reward: np.ndarray
-    is_first: np.ndarray | None
-    terminated: np.ndarray | None
-    truncated: np.ndarray | None
+    is_first: np.ndarray | None = None
+    terminated: np.ndarray | None = None
+    truncated: np.ndarray | None = None
     metadata: Mapping[int, Mapping[str, object]] | None = None
     restarts: int = 0
 
+    @classmethod
+    def of_resets(
+        cls,
+        env_ids: np.ndarray | None,
+        leaves: Mapping[str, np.ndarray],
+        is_first: np.ndarray,
+        metadata: Mapping[int, Mapping[str, object]] | None = None,
+    ) -> StepResult:
+        """Rows that no step led to."""
+        return cls(env_ids, leaves, np.zeros(len(is_first)), is_first, metadata=metadata)
+
     @property
     def steps(self) -> int:
-        """Env steps that brought these rows: a reset is none."""
-        return len(self.reward) - (0 if self.is_first is None else int(self.is_first.sum()))
+        """Number of env steps that led to these rows; a reset is none."""
+        firsts = 0 if self.is_first is None else int(np.count_nonzero(self.is_first))
+        return len(self.reward) - firsts
 
     def only(self, keep: np.ndarray, env_ids: np.ndarray) -> StepResult:
-        """The rows marked in ``keep`` [n]; ``env_ids`` [n] are those of this arrival."""
+        """The rows marked in ``keep`` [n], where ``env_ids`` [n] are the envs of all rows."""
 
-        def chosen(flags: np.ndarray | None) -> np.ndarray | None:
+        def kept(flags: np.ndarray | None) -> np.ndarray | None:
             return None if flags is None else flags[keep]
 
-        return StepResult(
-            env_ids[keep],
-            {name: rows[keep] for name, rows in self.leaves.items()},
-            self.reward[keep],
-            chosen(self.is_first),
-            chosen(self.terminated),
-            chosen(self.truncated),
-            self.metadata,
+        return self._replace(
+            env_ids=env_ids[keep],
+            leaves={name: rows[keep] for name, rows in self.leaves.items()},
+            reward=self.reward[keep],
+            is_first=kept(self.is_first),
+            terminated=kept(self.terminated),
+            truncated=kept(self.truncated),
+            restarts=0,
         )
 
-    def going_on(self, rows: np.ndarray) -> StepResult:
-        """The same, but the episodes of the marked rows [n] did not end."""
+    def without_end(self, continued: np.ndarray) -> StepResult:
+        """The same result, but the episodes of the marked rows [n] did not terminate."""
         assert self.terminated is not None
-        return replace(self, terminated=self.terminated & ~rows)
+        return self._replace(terminated=self.terminated & ~continued)
+
+    def renumbered(self, env_ids: np.ndarray) -> StepResult:
+        """The same result, in which env i is called ``env_ids[i]``."""
+        return self._replace(
+            env_ids=env_ids if self.env_ids is None else env_ids[self.env_ids],
+            metadata=self.metadata
+            and {int(env_ids[env]): facts for env, facts in self.metadata.items()},
+        )
 
 
 class InfoReader:
-    """Reads declared fields out of a vector env's info, whatever keys come and go.
+    """Reads declared fields from a vector env's info, whichever keys are there at a step.
 
     Args:
-        missing: The value that stands for "not there", by field name; it also tells the field's
-            dtype and shape.
+        missing: The value that stands for "not there", by field name; it also determines the
+            field's dtype and shape.
 
     Raises:
         TypeError: A value is no number and no array of numbers.
@@ -84,7 +115,7 @@ class InfoReader:
                 )
 
     def read(self, info: Mapping[str, object], num_envs: int) -> dict[str, np.ndarray]:
-        """The declared fields ``[N, ...]`` as ``info/<name>``; undeclared keys are dropped.
+        """The declared fields ``[N, ...]`` as ``info/<name>``.
 
         Raises:
             SpecMismatch: A value does not fit the declared dtype and shape.
@@ -103,13 +134,97 @@ class InfoReader:
         mask = np.asarray(info.get(f"_{name}", everywhere), np.bool_)
         if name not in info or not mask.any():
             return column
-        for values, places in _alike(info[name], np.flatnonzero(mask)):
-            column[places] = _fitting(name, values, missing)
+        for values, places in _by_dtype(info[name], np.flatnonzero(mask)):
+            column[places] = _converted(name, values, missing)
         return column
 
 
-def _alike(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Values of one dtype and shape, with the places where they belong."""
+class EpisodeMetadata:
+    """Gives the metadata of episodes as they begin.
+
+    Args:
+        metadata: The user's facts, or a function that returns them.
+
+    Raises:
+        TypeError: It is neither, or the facts are not JSON-able.
+        ValueError: It has a key that the Collector itself writes.
+    """
+
+    def __init__(self, metadata: MetadataOrFunction | None) -> None:
+        metadata = {} if metadata is None else metadata
+        if not isinstance(metadata, Mapping) and not callable(metadata):
+            raise TypeError(
+                f"metadata: expected a mapping of facts, or a function of env index and info that "
+                f"returns one, got {metadata!r}"
+            )
+        self._function = metadata
+        self._constant = _plain_json(metadata) if isinstance(metadata, Mapping) else None
+
+    def of(self, env: int, info: Mapping[str, Any], place: int) -> Mapping[str, object]:
+        """Facts about an episode that begins.
+
+        Args:
+            env: Index of its env.
+            info: The vector env's info of the reset.
+            place: Row of the env in that info.
+        """
+        if self._constant is not None:
+            return self._constant
+        function = cast("Callable[..., Mapping[str, object]]", self._function)
+        return _plain_json(function(env, info_of(info, place)))
+
+
+def info_of(info: Mapping[str, Any], place: int) -> dict[str, object]:
+    """One env's part of a vector env's info; keys that the env did not give are left out.
+
+    Example:
+        >>> info = {"level": np.array([3, 0]), "_level": np.array([True, False])}
+        >>> info_of(info, 0), info_of(info, 1)
+        ({'level': 3}, {})
+    """
+    found: dict[str, object] = {}
+    for key, values in info.items():
+        mask = info.get(f"_{key}")
+        if key.startswith("_") and key[1:] in info:
+            continue
+        if mask is not None and not np.asarray(mask)[place]:
+            continue
+        found[key] = (
+            info_of(values, place) if isinstance(values, Mapping) else _value_at(values, place)
+        )
+    return found
+
+
+def _value_at(values: Any, place: int) -> object:
+    """One env's value in an array over all envs; numpy scalars become plain numbers."""
+    if not isinstance(values, np.ndarray | list | tuple) or len(values) <= place:
+        return cast("object", values)
+    value = values[place]
+    return value.item() if isinstance(value, np.generic) else cast("object", value)
+
+
+def _plain_json(metadata: object) -> Mapping[str, object]:
+    """The metadata as they are read back from a file."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: expected a mapping of facts, got {metadata!r}")
+    for key in _COLLECTOR_KEYS:
+        if key in metadata:
+            raise ValueError(
+                f"metadata: expected keys other than {' and '.join(_COLLECTOR_KEYS)}, which the "
+                f"Collector writes itself, got {key!r}; choose another name"
+            )
+    try:
+        plain = json.loads(json.dumps(dict(metadata), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"metadata: expected plain JSON values, got {dict(metadata)!r} ({error}); convert "
+            f"them first"
+        ) from error
+    return cast("dict[str, object]", plain)
+
+
+def _by_dtype(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Groups of values of one dtype and shape, each with the rows where they belong."""
     array = values if isinstance(values, np.ndarray) else np.asarray(values, object)
     if array.ndim == 0:  # a nested info, which is a dict for all envs
         return [(np.asarray([values], object), places)]
@@ -118,12 +233,12 @@ def _alike(values: object, places: np.ndarray) -> list[tuple[np.ndarray, np.ndar
     return [(np.asarray(array[place])[None], np.array([place])) for place in places]
 
 
-def _fitting(name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """The values ``[m, ...]`` in the declared dtype, where that loses nothing."""
+def _converted(name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """Values ``[m, ...]`` in the declared dtype, where that loses nothing."""
     if values.shape[1:] == missing.shape and np.can_cast(values.dtype, missing.dtype, "same_kind"):
-        cast = values.astype(missing.dtype)
-        if missing.dtype.kind not in "iu" or (cast == values).all():
-            return cast
+        converted = values.astype(missing.dtype)
+        if missing.dtype.kind not in "iu" or (converted == values).all():
+            return converted
     raise SpecMismatch(
         f"info field {name!r}: expected {missing.dtype} of shape {missing.shape}, got "
         f"{values.dtype} of shape {values.shape[1:]}; declare a missing value of that kind"

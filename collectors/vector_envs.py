@@ -1,10 +1,11 @@
-"""What is known of the vector envs that exist: what they promise, and where they go wrong."""
+"""The vector envs that a Collector steps: what they declare, and where known ones go wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import (
     AsyncVectorEnv,
@@ -13,52 +14,122 @@ from gymnasium.vector import (
     VectorEnv,
     VectorWrapper,
 )
+from gymnasium.wrappers import TransformReward
+
+from stepwell.wrappers.make_vector_env import require_spaces
 
 __all__ = [
     "FrameClock",
     "Vector",
+    "as_groups",
+    "as_vector",
+    "env_name",
+    "frame_skip",
+    "frame_stack_of",
     "hands_out_copies",
     "is_ale",
     "is_partial",
     "mode_of",
+    "recipe_of",
     "refuse_bad_reset",
     "split_step",
 ]
 
-# What gymnasium's generics would have us spell out says nothing here.
+# Gymnasium's type parameters would add nothing here.
 Vector = VectorEnv[Any, Any, Any]
 _Info = Mapping[str, Any]
 
 
+def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
+    """The ``envs`` of a Collector as a list of vector envs of one kind.
+
+    Args:
+        envs: A vector env, a single env, or a list of vector envs.
+        frame_stack: Number of stacked frames that the user declares.
+
+    Raises:
+        TypeError: It is none of these.
+        ValueError: The vector envs differ in their spaces, frame stacks or frame skips, or one of
+            several returns results of a few envs at a time.
+    """
+    if not isinstance(envs, list | tuple):
+        return [as_vector(envs)]
+    vectors = cast("Sequence[object]", envs)
+    if not vectors:
+        raise ValueError("envs: expected one vector env or several in a list, got an empty list")
+    for one in vectors:
+        if not isinstance(one, VectorEnv):
+            raise TypeError(
+                f"envs: expected vector envs in the list, got {type(one).__name__}; make each with "
+                f"stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
+            )
+        require_spaces(one)
+    groups = cast("list[Vector]", list(vectors))
+    if len({id(group) for group in groups}) < len(groups):
+        raise ValueError("envs: expected different vector envs in the list, got one of them twice")
+    if len(groups) > 1 and any(map(is_partial, groups)):
+        raise ValueError(
+            "envs: expected vector envs that answer all at once in the list, got ale-py's with a "
+            "batch_size below num_envs; make them without batch_size"
+        )
+    first = _row_facts(groups[0], frame_stack)
+    for number, group in enumerate(groups):
+        for name, fact in _row_facts(group, frame_stack).items():
+            if fact != first[name]:
+                raise ValueError(
+                    f"envs: expected the same {name} in each vector env of the list, got "
+                    f"{first[name]} in the first and {fact} in number {number + 1}; make them alike"
+                )
+    return groups
+
+
+def as_vector(envs: object) -> Vector:
+    """A vector env as it is, or a vector of a single env.
+
+    Raises:
+        TypeError: It is neither, or the vector env does not declare the spaces of one env.
+    """
+    if isinstance(envs, VectorEnv):
+        require_spaces(envs)
+        return envs
+    if not isinstance(envs, gymnasium.Env):
+        raise TypeError(
+            f"envs: expected a gymnasium VectorEnv or Env, got {type(envs).__name__}; make one "
+            f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
+        )
+    single = TransformReward(envs, _one_number)
+    return SyncVectorEnv([lambda: single])
+
+
 class FrameClock:
-    """The frame counters of ale-py envs: a reset sets one of them back, and only a reset."""
+    """The two frame counters of ale-py envs, of which only a reset sets one back."""
 
     def __init__(self, num_envs: int) -> None:
         self._frames = np.zeros(num_envs, np.int64)
         self._episode_frames = np.zeros(num_envs, np.int64)
 
     def forget(self) -> None:
-        """Before a reset of all envs: nothing can move on from here."""
+        """Forget the counters, before a reset of all envs."""
         self._frames[:] = 0
         self._episode_frames[:] = 1 << 40
 
     def set(self, info: _Info, envs: np.ndarray | slice) -> None:
-        """Note the counters of some envs."""
+        """Store the counters of some envs."""
         self._frames[envs] = info["frame_number"]
         self._episode_frames[envs] = info["episode_frame_number"]
 
     def moved_on(self, info: _Info, envs: np.ndarray | slice) -> np.ndarray:
-        """Envs in which both counters went on alike, so no reset lies between."""
+        """Envs in which both counters advanced equally, so that there was no reset in between."""
         frames = info["frame_number"] - self._frames[envs]
         episode_frames = info["episode_frame_number"] - self._episode_frames[envs]
         return np.asarray(frames == episode_frames)
 
 
 def mode_of(envs: Vector) -> AutoresetMode:
-    """What the envs do when an episode ends.
+    """The autoreset mode that the envs declare.
 
     Raises:
-        ValueError: They do not say it.
+        ValueError: They declare none.
     """
     # The attribute first: ale-py notes its mode in a dict that all vector envs share.
     mode = getattr(envs.unwrapped, "autoreset_mode", None)
@@ -73,18 +144,18 @@ def mode_of(envs: Vector) -> AutoresetMode:
 
 
 def is_ale(envs: Vector) -> bool:
-    """Whether rows come from ale-py's own vector env, under whatever vector wrappers."""
+    """Test whether the inner vector env is ale-py's own, under any vector wrappers."""
     return any(kind.__name__ == "AtariVectorEnv" for kind in type(envs.unwrapped).__mro__)
 
 
 def is_partial(envs: Vector) -> bool:
-    """Whether the envs answer a few at a time."""
+    """Test whether the envs return results of a few envs at a time."""
     inner: Any = envs.unwrapped
     return is_ale(envs) and bool(inner.batch_size < envs.num_envs)
 
 
 def split_step(envs: Vector) -> tuple[Callable[[Any], None], Callable[[], Any]]:
-    """A call that begins a step and one that finishes it."""
+    """Two functions: one begins a step, the other finishes it."""
     # Looked up on the outermost class: the inner env's would step past its wrappers.
     if hasattr(type(envs), "send") and hasattr(type(envs), "recv"):
         return envs.send, envs.recv  # type: ignore[attr-defined]
@@ -95,7 +166,7 @@ def split_step(envs: Vector) -> tuple[Callable[[Any], None], Callable[[], Any]]:
 
 
 def hands_out_copies(envs: Vector) -> bool:
-    """Whether observations are surely never written again; all others are copied at once."""
+    """Test whether observations are never written to again; all others are copied at once."""
     if type(envs) in (SyncVectorEnv, AsyncVectorEnv):
         return bool(cast("SyncVectorEnv[Any, Any]", envs).copy)
     is_own = type(envs).__module__.split(".")[0] in ("ale_py", "stepwell")
@@ -103,12 +174,12 @@ def hands_out_copies(envs: Vector) -> bool:
 
 
 def refuse_bad_reset(envs: Vector, was_reset: bool, has_ended: bool) -> None:
-    """Refuse a reset of all envs that they are known to do wrong.
+    """Refuse a reset of all envs that is known to go wrong.
 
     Args:
         envs: The vector env.
-        was_reset: It was reset before.
-        has_ended: The newest row of some env ended its episode.
+        was_reset: The envs were reset before.
+        has_ended: Some env's newest row ended its episode.
 
     Raises:
         ValueError: The reset would mix up rows.
@@ -117,12 +188,97 @@ def refuse_bad_reset(envs: Vector, was_reset: bool, has_ended: bool) -> None:
     if was_reset and is_partial(envs):
         raise ValueError(
             f"envs with batch_size={inner.batch_size} of {envs.num_envs}: expected one reset in "
-            "all, got a second, which ale-py mixes up with steps under way; make new envs, or "
+            "all, got a second, which ale-py mixes up with pending steps; make new envs, or "
             "leave batch_size out"
         )
     if type(inner) is AsyncVectorEnv and not inner.shared_memory and has_ended:
         raise ValueError(
             "AsyncVectorEnv with shared_memory=False: expected a reset while all episodes are "
-            "under way, got one after an end, which gymnasium would follow by a second reset; "
+            "open, got one after an end, which gymnasium would follow by a second reset; "
             "make the envs with shared_memory=True"
         )
+
+
+def recipe_of(envs: Vector) -> dict[str, object]:
+    """The recipe that `make_atari` and `make_vec` declare, else a description of the envs."""
+    declared = envs.metadata.get("stepwell")
+    if isinstance(declared, dict):
+        return cast("dict[str, object]", declared)
+    return {
+        "maker": "given",
+        "env": env_name(envs),
+        "observation_space": str(envs.single_observation_space),
+        "action_space": str(envs.single_action_space),
+    }
+
+
+def frame_skip(envs: Vector) -> int:
+    """Number of emulator frames in one step, 1 where nothing is declared."""
+    return int(cast("int", recipe_of(envs).get("frame_skip", 1)))
+
+
+def frame_stack_of(envs: Vector, frame_stack: int | None) -> tuple[int, Literal["zero", "repeat"]]:
+    """Number of frames that the envs stack, and the padding of the first ones.
+
+    Args:
+        envs: The envs; the declarations of `make_atari` and `make_vec` are used, else gymnasium's
+            own wrappers are inspected.
+        frame_stack: Number that the user declares; None takes the known one, 1 where there is none.
+
+    Raises:
+        ValueError: The first frames of a declared stack cannot be reconstructed.
+    """
+    recipe = recipe_of(envs)
+    # Under wrappers too, as long as they leave the observations as they are.
+    is_same = envs.single_observation_space == envs.unwrapped.single_observation_space
+    is_ale = is_same and type(envs.unwrapped).__name__ == "AtariVectorEnv"
+    stack, padding = recipe.get("frame_stack", 1), recipe.get("stack_padding", "repeat")
+    if is_ale and "frame_stack" not in recipe:
+        stack = cast("tuple[int, ...]", envs.single_observation_space.shape)[0]
+        padding = "zero"
+    elif not {"frame_stack", "stack_padding", "wrappers"} & set(recipe):
+        stack, padding = _inspected_stack(envs, frame_stack)
+    return cast("int", stack if frame_stack is None else frame_stack), cast(
+        "Literal['zero', 'repeat']", padding
+    )
+
+
+def _inspected_stack(envs: Vector, frame_stack: int | None) -> tuple[int, str]:
+    """The stack and padding of the wrappers of envs that declare nothing."""
+    from stepwell.wrappers.recipe import stack_of_vector  # loads all of gymnasium's wrappers
+
+    if frame_stack == 1:
+        return 1, "repeat"
+    stack, padding = stack_of_vector(envs) or (1, "repeat")
+    if padding is not None:
+        return stack, padding
+    if frame_stack is not None:
+        raise ValueError(
+            f"frame_stack={frame_stack}: expected padding by zeros or by the first frame before an "
+            f"episode, got FrameStackObservation with a custom frame; leave it out, or say "
+            f"frame_stack=1, to store whole stacks"
+        )
+    return 1, "repeat"
+
+
+def env_name(envs: Vector) -> str:
+    """The id under which the env is registered, or its class."""
+    inner = envs.unwrapped
+    single = inner.envs[0] if isinstance(inner, SyncVectorEnv) else inner
+    spec = envs.spec or single.spec
+    return spec.id if spec is not None else type(single.unwrapped).__qualname__
+
+
+def _row_facts(group: Vector, frame_stack: int | None) -> dict[str, object]:
+    """The facts that the rows of a vector env depend on."""
+    return {
+        "observation space": group.single_observation_space,
+        "action space": group.single_action_space,
+        "frame stack": frame_stack_of(group, frame_stack),
+        "frame skip": frame_skip(group),
+    }
+
+
+def _one_number(reward: Any) -> float:
+    """The reward as a float: gymnasium's vector envs refuse arrays of shape (1,)."""
+    return float(np.asarray(reward).item())

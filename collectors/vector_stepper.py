@@ -1,20 +1,8 @@
-"""Steps a vector env of any dialect and tells what arrived.
-
-=============  ===================================================================================
-autoreset      what the step brings in which an episode ends
-=============  ===================================================================================
-NEXT_STEP      its last row; the reset's row comes with the next step
-SAME_STEP      its last row, from info, and the reset's row at once
-DISABLED       its last row; then the env is reset here
-(none)         a row marked terminated, and the game goes on: ale-py's ``life_loss_info=True``,
-               known by its frame counters, which only a reset sets back
-=============  ===================================================================================
-"""
+"""Steps vector envs of any autoreset mode; the table of modes is at the head of `step_loop.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium
@@ -23,8 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from stepwell.buffers import Layout, Tree
 from stepwell.buffers.spec import flatten, unflatten
-from stepwell.collectors.episode_metadata import EpisodeMetadata
-from stepwell.collectors.step_result import InfoReader, StepResult
+from stepwell.collectors.step_result import EpisodeMetadata, InfoReader, StepResult
 from stepwell.collectors.vector_envs import (
     FrameClock,
     Vector,
@@ -36,23 +23,24 @@ from stepwell.collectors.vector_envs import (
 )
 from stepwell.wrappers.final_observations import HeldFinals, InfoKeeper
 
-__all__ = ["Stepper", "Vector"]
+__all__ = ["Stepper", "StepperGroups", "stepper_of"]
 
 _Info = Mapping[str, Any]
+_RawStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, _Info]
 
 
 class Stepper:
-    """Steps a vector env and keeps what a policy must see next.
+    """Steps one vector env and keeps the newest observations for the policy.
 
     Args:
         envs: The vector env.
-        layout: How its observations are nested.
+        layout: The nesting of its observations.
         info: Reads the declared info fields.
-        facts: Tells what is noted about an episode that begins.
-        first_env: What the user calls the first one of these envs.
+        metadata: Gives the metadata of an episode that begins.
+        first_env: Index of the first one of these envs among all of a Collector's.
 
     Raises:
-        ValueError: The env does not say how it resets its sub-envs.
+        ValueError: The env does not declare an autoreset mode.
     """
 
     def __init__(
@@ -60,14 +48,14 @@ class Stepper:
         envs: Vector,
         layout: Layout,
         info: InfoReader,
-        facts: EpisodeMetadata,
+        metadata: EpisodeMetadata,
         first_env: int = 0,
     ) -> None:
         self.envs = envs
         self.mode = mode_of(envs)
         self._layout = layout
         self._info = info
-        self._facts = facts
+        self._metadata = metadata
         self._first_env = first_env
         self._send, self._receive = split_step(envs)
         self._is_ale = is_ale(envs)
@@ -75,6 +63,7 @@ class Stepper:
         self._copies = hands_out_copies(envs)
         self._finals = HeldFinals()
         self._ended = np.zeros(envs.num_envs, np.bool_)
+        """[N] bool: the env's next row is that of a reset."""
         self._clock = FrameClock(envs.num_envs)
         self._seeds: dict[int, Mapping[str, object]] = {}
         self._is_waiting = False
@@ -83,8 +72,8 @@ class Stepper:
         self.leaves: Mapping[str, np.ndarray] = {}
         self.observation: Tree = np.empty(0)
         self.is_first = np.zeros(envs.num_envs, np.bool_)
-        self.unsure: np.ndarray | None = None
-        """[n] bool: newest rows of which only the next step tells whether their episode ended."""
+        self.maybe_ended: np.ndarray | None = None
+        """[n] bool: newest rows of which only the next step shows whether their episode ended."""
 
     @property
     def num_envs(self) -> int:
@@ -93,9 +82,8 @@ class Stepper:
 
     @property
     def newest(self) -> list[StepResult]:
-        """The rows from which no action has been chosen yet, without what led to them."""
-        nothing = np.zeros(len(self.is_first))
-        return [StepResult(self.env_ids, self.leaves, nothing, self.is_first, None, None)]
+        """The rows from which no action has been chosen yet, without rewards and flags of ends."""
+        return [StepResult.of_resets(self.env_ids, self.leaves, self.is_first)]
 
     def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
         """Reset all envs; env i gets ``seed + i``, or the i-th seed.
@@ -117,13 +105,13 @@ class Stepper:
         self._was_reset = True
         self._finals = HeldFinals()
         self._ended[:] = True
-        self.unsure = None
+        self.maybe_ended = None
         self._clock.forget()
         seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
         self._seeds = {env: {"seed": one} for env, one in enumerate(seeds)}
         n = len(info["env_id"]) if self._is_ale else self.num_envs
         flags = np.zeros(n, np.bool_)
-        return [self._newest(observation, np.zeros(n), flags, flags, info)]
+        return [self._one_row_each(observation, np.zeros(n), flags, flags, info)]
 
     def send(self, action: Tree) -> None:
         """Begin a step; other work can be done before `receive`."""
@@ -131,20 +119,37 @@ class Stepper:
         self._is_waiting = True
 
     def receive(self) -> list[StepResult]:
-        """Finish the step: the rows that it brought, in the order in which they count."""
+        """Finish the step and return its rows, in the order in which they count."""
         self._is_waiting = False
         with self._keeper:
             observation, reward, terminated, truncated, info = self._receive()
         # Copied, as all that is kept: the next step may write into the same arrays.
         terminated = np.array(terminated, np.bool_)
         truncated = np.array(truncated, np.bool_)
-        reward = _one_each(reward, len(terminated))
+        reward = np.array(reward, np.float64)
+        if reward.shape != terminated.shape:
+            reward = _one_number_each(reward, len(terminated))
         if self.mode is AutoresetMode.SAME_STEP:
-            return self._same_step(observation, reward, terminated, truncated, info)
-        arrived = self._newest(observation, reward, terminated, truncated, info)
+            return self._last_and_first_rows((observation, reward, terminated, truncated, info))
+        result = self._one_row_each(observation, reward, terminated, truncated, info)
         if self.mode is AutoresetMode.DISABLED and self._ended.any():
-            return [arrived, self._reset_ended()]
-        return [arrived]
+            return [result, self._reset_ended()]
+        return [result]
+
+    def receive_pending(self) -> list[StepResult]:
+        """Receive pending results that need no further action; a single vector env has none."""
+        return []
+
+    def drain(self) -> None:
+        """Finish a step that was sent and not received, and drop its result."""
+        if self._is_waiting:
+            self._is_waiting = False
+            with self._keeper:
+                self._receive()
+
+    def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
+        """[n] bool: rows before the newest, marked as maybe ended, whose episode continues."""
+        return maybe_ended & ~self.is_first
 
     def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, _Info]:
         if isinstance(seed, int):  # every vector env takes one number
@@ -160,22 +165,7 @@ class Stepper:
                 f"stepwell.make_vec"
             ) from error
 
-    def gather(self) -> list[StepResult]:
-        """Finish what is under way and can be waited for without another action: nothing here."""
-        return []
-
-    def drain(self) -> None:
-        """Wait for a step that was begun and never received, and forget what it brings."""
-        if self._is_waiting:
-            self._is_waiting = False
-            with self._keeper:
-                self._receive()
-
-    def went_on(self, unsure: np.ndarray) -> np.ndarray:
-        """Which of the rows before, marked as unsure [n], did not end their episode after all."""
-        return unsure & ~self.is_first
-
-    def _newest(
+    def _one_row_each(
         self,
         observation: object,
         reward: np.ndarray,
@@ -184,69 +174,62 @@ class Stepper:
         info: _Info,
     ) -> StepResult:
         """A row for each env; where an episode ended before, it is the first of the next one."""
-        env_ids = self._env_ids(info)
+        env_ids = self._partial_env_ids(info) if self._is_ale else None
         envs = slice(None) if env_ids is None else env_ids
-        restarted = _restarted(info)
         first: np.ndarray | None = None  # as in nearly every step, which must cost little
-        if restarted is not None or np.count_nonzero(self._ended):
-            first = self._ended[envs].copy() if restarted is None else self._ended[envs] | restarted
+        had_ends = np.count_nonzero(self._ended)
+        if had_ends or "worker_restarted" in info:
+            first = self._ended[envs] | _restarted(info)
         if self._is_ale:
             first = self._first_of_ale(first, env_ids, info)
-            self.unsure = _unsure(terminated, info) if env_ids is None else None
-        leaves = self._see(observation, first, len(reward), env_ids)
-        newest = self._arrival(env_ids, leaves, reward, first, info)
-        ends = np.count_nonzero(terminated) + np.count_nonzero(truncated) > 0
-        if ends or np.count_nonzero(self._ended):
+            self.maybe_ended = _with_lives_left(terminated, info) if env_ids is None else None
+        leaves = self._keep_newest(observation, first, len(reward), env_ids)
+        result = self._rows(env_ids, leaves, reward, first, info)
+        has_ends = np.count_nonzero(terminated) or np.count_nonzero(truncated)
+        if has_ends or had_ends:
             self._ended[envs] = terminated | truncated
-        return replace(newest, terminated=terminated, truncated=truncated) if ends else newest
+        return result._replace(terminated=terminated, truncated=truncated) if has_ends else result
 
     def _first_of_ale(
-        self, seemed: np.ndarray | None, env_ids: np.ndarray | None, info: _Info
+        self, maybe_first: np.ndarray | None, env_ids: np.ndarray | None, info: _Info
     ) -> np.ndarray | None:
-        """Of the episodes that seemed to begin [n] those that did, by the frame counters."""
+        """Rows [n], of those that may begin an episode, that do, by the frame counters."""
         envs = slice(None) if env_ids is None else env_ids
-        if seemed is None:
+        if maybe_first is None:
             self._clock.set(info, envs)
             return None
-        first = self._really_reset(seemed, envs, info)
-        if env_ids is not None and (seemed & ~first).any():
+        first = self._really_reset(maybe_first, envs, info)
+        if env_ids is not None and (maybe_first & ~first).any():
             raise ValueError(
                 "life_loss_info=True: expected batch_size equal to num_envs with it, got "
                 f"{len(env_ids)} and {self.num_envs}; make the env without one of the two"
             )
         return first
 
-    def _same_step(
-        self,
-        observation: object,
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        info: _Info,
-    ) -> list[StepResult]:
-        """The last rows of the episodes that ended, then a row for each env."""
-        env_ids = self._env_ids(info)
+    def _last_and_first_rows(self, step: _RawStep) -> list[StepResult]:
+        """SAME_STEP: the last rows of the episodes that ended, then a row for each env."""
+        observation, reward, terminated, truncated, info = step
+        env_ids = self._partial_env_ids(info) if self._is_ale else None
         envs = slice(None) if env_ids is None else env_ids
         ended = terminated | truncated
-        restarted = _restarted(info)
-        # Rows of a reset that bring no last row: those of a worker begun anew, and, where the env
-        # answers for few envs at a time, those of the first reset that have waited until now.
-        fresh = self._ended[envs].copy() if restarted is None else self._ended[envs] | restarted
+        # Rows of a reset without a last row before: those of a restarted worker, and, where the
+        # env answers for few envs at a time, those of the first reset that have waited until now.
+        fresh = self._ended[envs] | _restarted(info)
         self._ended[envs] = False
         if self._is_ale:
             ended = self._really_reset(ended, envs, info) & ~fresh
         first = ended | fresh
-        leaves = self._see(observation, first, len(reward), env_ids)
-        arrivals: list[StepResult] = []
-        self._refuse_written(ended)
+        leaves = self._keep_newest(observation, first, len(reward), env_ids)
+        env = self._finals.written(ended)
+        if env is not None:
+            raise _overwritten(env, "an array that the next step wrote into")
+        last: list[StepResult] = []
         if ended.any():
             batch = leaves if self._copies else self._flat(observation)
-            arrivals.append(
-                self._last_rows(ended, env_ids, batch, reward, terminated, truncated, info)
-            )
-        return [*arrivals, self._arrival(env_ids, leaves, reward, first, info)]
+            last.append(self._last_rows(np.flatnonzero(ended), env_ids, batch, step))
+        return [*last, self._rows(env_ids, leaves, reward, first, info)]
 
-    def _arrival(
+    def _rows(
         self,
         env_ids: np.ndarray | None,
         leaves: Mapping[str, np.ndarray],
@@ -255,44 +238,43 @@ class Stepper:
         info: _Info,
     ) -> StepResult:
         """A row for each env, of which those marked in ``first`` [n] begin an episode."""
-        rows = {**leaves, **self._info.read(info, len(reward))}
+        if self._info.missing:
+            leaves = {**leaves, **self._info.read(info, len(reward))}
         if first is None or not np.count_nonzero(first):
-            return StepResult(env_ids, rows, reward, None, None, None)
-        restarted = _restarted(info)
+            return StepResult(env_ids, leaves, reward)
         return StepResult(
             env_ids,
-            rows,
+            leaves,
             np.where(first, 0.0, reward),
             first,
-            None,
-            None,
-            self._metadata(np.flatnonzero(first), env_ids, info),
-            0 if restarted is None else int(restarted.sum()),
+            metadata=self._metadata_of(np.flatnonzero(first), env_ids, info),
+            restarts=int(np.count_nonzero(_restarted(info))),
         )
 
     def _last_rows(
         self,
-        ended: np.ndarray,
+        places: np.ndarray,
         env_ids: np.ndarray | None,
         batch: Mapping[str, np.ndarray],
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        info: _Info,
+        step: _RawStep,
     ) -> StepResult:
         """The true last rows, which a SAME_STEP env hands out in its info."""
-        places = np.flatnonzero(ended)
-        last = self._final_leaves(places, batch, info)
-        final_info = cast("_Info", info.get("final_info", {}))
-        declared = self._info.read(final_info, len(reward))
-        rows = {**last, **{name: column[places] for name, column in declared.items()}}
-        envs = places if env_ids is None else env_ids[places]
-        return StepResult(envs, rows, reward[places], None, terminated[places], truncated[places])
+        _, reward, terminated, truncated, info = step
+        leaves = self._final_leaves(places, batch, info)
+        declared = self._info.read(cast("_Info", info.get("final_info", {})), len(reward))
+        leaves.update((name, column[places]) for name, column in declared.items())
+        return StepResult(
+            places if env_ids is None else env_ids[places],
+            leaves,
+            reward[places],
+            terminated=terminated[places],
+            truncated=truncated[places],
+        )
 
     def _final_leaves(
         self, places: np.ndarray, batch: Mapping[str, np.ndarray], info: _Info
     ) -> dict[str, np.ndarray]:
-        """Last observations; the batch is what the step returned, as it came."""
+        """Last observations; ``batch`` are the arrays that the step returned, uncopied."""
         if "final_obs" not in info:
             raise ValueError(
                 "an episode ended in SAME_STEP mode: expected its last observation in "
@@ -315,74 +297,190 @@ class Stepper:
             for name, rows in batch.items()
         }
 
-    def _refuse_written(self, ended: np.ndarray) -> None:
-        """Of the step before: an array that this step wrote into held no last observation."""
-        env = self._finals.written(ended)
-        if env is not None:
-            raise _overwritten(env, "an array that the next step wrote into")
-
     def _reset_ended(self) -> StepResult:
-        """Reset the envs whose episode has ended: DISABLED envs do not do so themselves."""
+        """DISABLED: reset the envs whose episode has ended."""
         envs = np.flatnonzero(self._ended)
         with self._keeper:
             observation, info = self.envs.reset(options={"reset_mask": self._ended.copy()})
-        leaves = self._see(observation, self._ended, self.num_envs, None)
+        leaves = self._keep_newest(observation, self._ended, self.num_envs, None)
         declared = self._info.read(info, self.num_envs)
         self._ended[:] = False
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
-        everyone = np.ones(len(envs), np.bool_)
-        metadata = self._metadata(envs, None, info)
-        return StepResult(envs, rows, np.zeros(len(envs)), everyone, None, None, metadata)
+        metadata = self._metadata_of(envs, None, info)
+        return StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
 
-    def _metadata(
+    def _metadata_of(
         self, places: np.ndarray, env_ids: np.ndarray | None, info: _Info
     ) -> dict[int, Mapping[str, object]]:
-        """What is noted about the episodes that begin; seeds, where all envs were reset."""
+        """Metadata of the episodes that begin; with the seed where all envs were reset."""
         found: dict[int, Mapping[str, object]] = {}
         for place in places.tolist():
             env = place if env_ids is None else int(env_ids[place])
-            facts = self._facts.of(env + self._first_env, info, place)
+            facts = self._metadata.of(env + self._first_env, info, place)
             found[env] = {**self._seeds.pop(env, {}), **facts}
         return found
 
-    def _see(
+    def _keep_newest(
         self, observation: object, first: np.ndarray | None, n: int, env_ids: np.ndarray | None
     ) -> dict[str, np.ndarray]:
-        """Take the observation over, as memory of our own, for the policy and the buffer."""
+        """Keep the newest observations, in memory that no env writes to, for policy and writers."""
         leaves = self._flat(observation)
         if not self._copies:
             leaves = {name: rows.copy() for name, rows in leaves.items()}
         self.leaves = leaves
-        self.observation = unflatten(self._layout, leaves)
+        layout = self._layout
+        if isinstance(layout, str):
+            self.observation = leaves[layout]
+        else:
+            self.observation = unflatten(layout, leaves)
         self.is_first = np.zeros(n, np.bool_) if first is None else first.copy()
         self.env_ids = env_ids
         return leaves
 
     def _flat(self, value: object) -> dict[str, np.ndarray]:
+        if isinstance(self._layout, str):
+            return {self._layout: np.asarray(value)}
         return {name: np.asarray(leaf) for name, leaf in flatten(self._layout, value)}
 
-    def _env_ids(self, info: _Info) -> np.ndarray | None:
-        """Whose rows these are, where the env answers for fewer than all (ale-py `batch_size`)."""
-        env_ids = info.get("env_id") if self._is_ale else None
+    def _partial_env_ids(self, info: _Info) -> np.ndarray | None:
+        """Envs of these rows, where the env answers for fewer than all (ale-py `batch_size`)."""
+        env_ids = info.get("env_id")
         return None if env_ids is None or len(env_ids) == self.num_envs else np.array(env_ids)
 
     def _really_reset(self, ended: np.ndarray, envs: np.ndarray | slice, info: _Info) -> np.ndarray:
-        """Of the episodes that seemed to have ended those that did, by the frame counters."""
+        """Episodes, of those that seemed to have ended, that did, by the frame counters."""
         if np.count_nonzero(ended):
             ended = ended & ~self._clock.moved_on(info, envs)
         self._clock.set(info, envs)
         return ended
 
 
-def _restarted(info: _Info) -> np.ndarray | None:
+class StepperGroups:
+    """Steps several vector envs in turns: the policy computes for one while the others step.
+
+    It is used as one `Stepper` that answers for one group of envs at a time. Envs are numbered
+    through: those of the first group come first.
+
+    Args:
+        steppers: One for each group, two or more.
+    """
+
+    maybe_ended: np.ndarray | None = None
+    """None: rows of which only the next step shows whether they ended are refused."""
+
+    def __init__(self, steppers: Sequence[Stepper]) -> None:
+        self._steppers = list(steppers)
+        counts = [stepper.num_envs for stepper in steppers]
+        ends = np.cumsum(counts).tolist()
+        self._env_ids = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
+        self._turn = 0
+        self._is_waiting = [False] * len(counts)
+        self.num_envs: int = ends[-1]
+
+    @property
+    def observation(self) -> Tree:
+        """Observations of the group whose turn it is."""
+        return self._steppers[self._turn].observation
+
+    @property
+    def is_first(self) -> np.ndarray:
+        """[n] bool: an episode of that group begins with it."""
+        return self._steppers[self._turn].is_first
+
+    @property
+    def env_ids(self) -> np.ndarray | None:
+        """[n] envs of the group whose turn it is."""
+        return self._env_ids[self._turn]
+
+    @property
+    def newest(self) -> list[StepResult]:
+        """The newest rows of all groups, none of which is stepping."""
+        return [
+            result.renumbered(env_ids)
+            for env_ids, stepper in zip(self._env_ids, self._steppers, strict=True)
+            for result in stepper.newest
+        ]
+
+    def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
+        """Reset all envs; env i gets ``seed + i``, or the i-th seed."""
+        self.drain()
+        self._turn = 0
+        return [
+            result.renumbered(env_ids)
+            for env_ids, stepper in zip(self._env_ids, self._steppers, strict=True)
+            for result in stepper.reset(_seeds_of(env_ids, seed))
+        ]
+
+    def send(self, action: Tree) -> None:
+        """Begin a step of the group whose turn it is."""
+        self._steppers[self._turn].send(action)
+        self._is_waiting[self._turn] = True
+
+    def receive(self) -> list[StepResult]:
+        """Pass the turn on, and finish the next group's step if one was sent."""
+        self._turn = (self._turn + 1) % len(self._steppers)
+        return self._received(self._turn)
+
+    def receive_pending(self) -> list[StepResult]:
+        """Finish all steps that were sent; the turn stays where it is."""
+        groups = range(len(self._steppers))
+        return [result for group in groups for result in self._received(group)]
+
+    def drain(self) -> None:
+        """Finish the steps that were sent and not received, and drop their results."""
+        self._is_waiting = [False] * len(self._steppers)
+        for stepper in self._steppers:
+            stepper.drain()
+
+    def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
+        """Never called: `maybe_ended` is None."""
+        raise AssertionError
+
+    def _received(self, group: int) -> list[StepResult]:
+        if not self._is_waiting[group]:
+            return []
+        self._is_waiting[group] = False
+        results = self._steppers[group].receive()
+        if self._steppers[group].maybe_ended is not None:
+            raise ValueError(
+                "life_loss_info=True: expected one vector env with it, got several in turns; make "
+                "the envs without it, or give the Collector one vector env"
+            )
+        return [result.renumbered(self._env_ids[group]) for result in results]
+
+
+def stepper_of(
+    groups: Sequence[Vector], layout: Layout, info: InfoReader, metadata: EpisodeMetadata
+) -> Stepper | StepperGroups:
+    """A stepper of one vector env, or of several in turns.
+
+    Args:
+        groups: The vector envs.
+        layout: The nesting of their observations.
+        info: Reads the declared info fields.
+        metadata: Gives the metadata of an episode that begins.
+    """
+    steppers: list[Stepper] = []
+    first_env = 0
+    for group in groups:
+        steppers.append(Stepper(group, layout, info, metadata, first_env))
+        first_env += group.num_envs
+    return steppers[0] if len(steppers) == 1 else StepperGroups(steppers)
+
+
+def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[int]:
+    """The seeds of some envs that follow each other."""
+    first = int(env_ids[0])
+    return seed + first if isinstance(seed, int) else seed[first : first + len(env_ids)]
+
+
+def _restarted(info: _Info) -> np.ndarray:
     """[n] bool: first rows of episodes that begin because their worker process died."""
-    restarted = info.get("worker_restarted")
-    return None if restarted is None else np.asarray(restarted, np.bool_)
+    return np.asarray(info.get("worker_restarted", False), np.bool_)
 
 
-def _one_each(reward: object, n: int) -> np.ndarray:
-    """Rewards [n] float64 in memory of our own, whatever scalars the envs gave."""
-    rewards = np.array(reward, np.float64)
+def _one_number_each(rewards: np.ndarray, n: int) -> np.ndarray:
+    """Rewards [n], from scalars that the envs gave as arrays of one."""
     if rewards.size != n or len(rewards) != n:
         raise ValueError(
             f"rewards: expected one number for each of {n} envs, got shape {rewards.shape}; wrap "
@@ -391,12 +489,12 @@ def _one_each(reward: object, n: int) -> np.ndarray:
     return rewards.reshape(n)
 
 
-def _unsure(terminated: np.ndarray, info: _Info) -> np.ndarray | None:
-    """Rows marked terminated while lives are left: the episode may go on."""
+def _with_lives_left(terminated: np.ndarray, info: _Info) -> np.ndarray | None:
+    """Rows marked terminated while lives are left: the episode may continue."""
     if not np.count_nonzero(terminated):
         return None
-    unsure = terminated & (np.asarray(info["lives"]) > 0)
-    return unsure if unsure.any() else None
+    maybe_ended = terminated & (np.asarray(info["lives"]) > 0)
+    return maybe_ended if maybe_ended.any() else None
 
 
 def _overwritten(env: int, got: str) -> ValueError:

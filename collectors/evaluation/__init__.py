@@ -1,1 +1,1 @@
-"""Whole episodes played with a policy: what they scored, and what they looked like."""
+"""Evaluation: play whole episodes with a policy, score them, and record videos."""

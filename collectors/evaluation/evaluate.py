@@ -1,4 +1,4 @@
-"""Plays whole episodes with a policy and tells what they scored."""
+"""Plays whole episodes with a policy and returns their scores."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from stepwell.collectors.collector import Collector
-from stepwell.collectors.env_groups import as_vector
+from stepwell.collectors.collector import Collector, check_number
 from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
 from stepwell.collectors.evaluation.video import file_names, load_av
 from stepwell.collectors.evaluation.video_recorder import VideoRecorder
-from stepwell.collectors.goal import check_number
 from stepwell.collectors.policies.policy import AnyPolicy, check_policy
 from stepwell.collectors.report import CollectReport, EpisodeReport
-from stepwell.collectors.session import recipe_of
-from stepwell.collectors.vector_envs import Vector, is_ale
+from stepwell.collectors.vector_envs import Vector, as_vector, is_ale, recipe_of
 from stepwell.wrappers.atari_settings import atari_name
 from stepwell.wrappers.recipe import recipe_of as recipe_of_env
 
 __all__ = ["evaluate"]
 
-_USUAL_ENVS = 8
-# They change rewards without a trace, and no task is defined by them.
+_DEFAULT_ENVS = 8
+# They change rewards irrecoverably, and no task is defined by them.
 _REWARDS_LOST = {"ClipReward", "NormalizeReward"}
 
 
@@ -43,35 +40,35 @@ def evaluate(
     video_episodes: Collection[int] = (0,),
     progress: Callable[[CollectReport], None] | None = None,
 ) -> Evaluation:
-    """Play whole episodes with a policy and tell what they scored.
+    """Play whole episodes with a policy and return their scores.
 
     Episodes are chosen by the order of their starts, never of their ends, which would favour short
-    ones. Scores are the env's own: where envs say that they clip rewards, the raw ones count.
+    ones. Scores are the env's own: where envs declare that they clip rewards, the raw ones count.
 
-    The policy is evaluated as it is: one that explores goes on exploring, and one with a method
-    ``begin`` is begun anew, with a generator from ``seed``. So hand over the policy inside, or a
-    copy, rather than one with which a Collector is gathering. Nothing is stored.
+    The policy is evaluated as it is: one that explores keeps exploring, and the method ``begin`` of
+    one that has it is called with a generator from ``seed``. So pass the inner policy, or a copy,
+    rather than one that a Collector is using. Nothing is stored.
 
     Args:
-        envs: What is played. An id of gymnasium's, made anew and closed at the end; of an Atari
-            game ("Pong", "ALE/Pong-v5") as `make_atari` makes it, with its defaults and
+        envs: An id of gymnasium's, whose envs are made and at the end closed; those of an Atari
+            game ("Pong", "ALE/Pong-v5") are made by `make_atari`, with its defaults and
             backend="python". Or a vector env, or a single env, which are reset and stay open: not
-            those with which a Collector is gathering.
+            those that a Collector is using.
         policy: Chooses the actions; see `Policy`.
         episodes: Episodes to play: the first ones to start. Give either this or ``seeds``.
-        seeds: One episode is played from each seed. What the policy is shown then does not depend
-            on ``num_envs``, and so the result does not, unless the policy's choice for one env
-            depends on the others (as random numbers drawn for all at once do).
-        seed: From it the seeds of envs and policy are derived; the same one plays the same
+        seeds: One episode is played from each seed. The observations, and so the result, then do
+            not depend on ``num_envs``, unless the policy's choice for one env depends on the others
+            (as random numbers drawn for all at once do).
+        seed: The seeds of envs and policy are derived from it; the same one plays the same
             episodes with equal ``num_envs``. None draws one.
-        num_envs: Envs to play side by side, where ``envs`` is an id; None takes 8, or fewer where
-            fewer episodes are asked for.
+        num_envs: Number of parallel envs, where ``envs`` is an id; None takes 8, or fewer for fewer
+            episodes.
         video: A folder, in which ``episode-0.mp4`` and so on are written, or a file that ends in
             ".mp4", for one episode; files there are replaced. True keeps the frames without a file.
             An id is then played in this process. Of Atari games the screen after each step is
             shown: what a game draws in every other frame only may be missing. A file needs PyAV:
             ``stepwell[video]``.
-        video_episodes: Numbers of the episodes to film, in the order of the starts, or of the
+        video_episodes: Numbers of the episodes to record, in the order of the starts, or of the
             seeds. Only these are rendered.
         progress: Called about five times a second with the report so far.
 
@@ -82,8 +79,8 @@ def evaluate(
 
     Raises:
         ValueError: An argument is out of range, there is no such env, its episodes end at lost
-            lives, it hides whether its rewards are clipped, or it cannot be filmed.
-        ImportError: A package is missing that this env, or a video, needs.
+            lives, it does not declare whether its rewards are clipped, or it cannot be rendered.
+        ImportError: A package that this env, or a video, needs is missing.
 
     Example:
         >>> import stepwell as sw
@@ -95,28 +92,28 @@ def evaluate(
     """
     check_policy(policy)
     count = _number_of_episodes(episodes, seeds)
-    filmed = _filmed(video, video_episodes, count)
-    files = _files(video, filmed)
+    recorded = _recorded_episodes(video, video_episodes, count)
+    files = _video_files(video, recorded)
     wanted = _checked_num_envs(envs, num_envs, count)
-    vector = _vector_of(envs, wanted, is_filmed=bool(files))
+    vector = _vector_of(envs, wanted, is_recorded=bool(files))
     ended: list[EpisodeReport] = []
-    camera: VideoRecorder | None = None
+    recorder: VideoRecorder | None = None
     try:
         raw = _raw_scores(vector)
         if files:
-            camera = VideoRecorder(vector, files)
-        on_step = None if camera is None else camera.look
+            recorder = VideoRecorder(vector, files)
+        on_step = None if recorder is None else recorder.on_step
         collector = Collector(raw, policy, seed=seed, on_step=on_step, on_episode=ended.append)
         if seeds is None:
             collector.collect(episodes=count, progress=progress)
         else:
             collector.collect(seeds=list(seeds), progress=progress)
     finally:
-        if camera is not None:
-            camera.abort()
+        if recorder is not None:
+            recorder.abort()
         if isinstance(envs, str):
             vector.close()
-    return Evaluation(_in_order(ended), () if camera is None else camera.videos)
+    return Evaluation(_in_order(ended), () if recorder is None else recorder.videos)
 
 
 def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> int:
@@ -130,10 +127,10 @@ def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> in
     return int(count)
 
 
-def _filmed(
+def _recorded_episodes(
     video: bool | str | PathLike[str] | None, video_episodes: Collection[int], count: int
 ) -> list[int]:
-    """Numbers of the episodes to film, in order."""
+    """Numbers of the episodes to record, in order."""
     if video is None or video is False:
         return []
     numbers = sorted(set(video_episodes))
@@ -145,12 +142,14 @@ def _filmed(
     return numbers
 
 
-def _files(video: bool | str | PathLike[str] | None, filmed: list[int]) -> dict[int, Path | None]:
-    """Where each filmed episode goes; the folder is there then."""
-    if not filmed or isinstance(video, bool) or video is None:
-        return dict.fromkeys(filmed)
+def _video_files(
+    video: bool | str | PathLike[str] | None, numbers: list[int]
+) -> dict[int, Path | None]:
+    """The MP4 file of each recorded episode; its folder is created."""
+    if not numbers or isinstance(video, bool) or video is None:
+        return dict.fromkeys(numbers)
     load_av("; video=True gives the frames without it")  # now, rather than after many steps
-    files = file_names(Path(video), iter(filmed))
+    files = file_names(Path(video), iter(numbers))
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
     return {**files}
@@ -158,7 +157,7 @@ def _files(video: bool | str | PathLike[str] | None, filmed: list[int]) -> dict[
 
 def _checked_num_envs(envs: object, num_envs: int | None, count: int) -> int:
     if num_envs is None:
-        return min(_USUAL_ENVS, count)
+        return min(_DEFAULT_ENVS, count)
     if not isinstance(envs, str):
         raise ValueError(
             f"num_envs: expected none with envs that are made already, got {num_envs}; leave it out"
@@ -168,10 +167,10 @@ def _checked_num_envs(envs: object, num_envs: int | None, count: int) -> int:
 
 
 def _vector_of(
-    envs: str | Vector | gymnasium.Env[Any, Any], num_envs: int, is_filmed: bool
+    envs: str | Vector | gymnasium.Env[Any, Any], num_envs: int, is_recorded: bool
 ) -> Vector:
     """The envs as a vector; those of an id are made now."""
-    # Imported here: who has envs already need not load what makes them.
+    # Imported here: not needed where the envs are made already.
     from stepwell.wrappers.make_vector_env import make_vec
 
     if isinstance(envs, VectorEnv | gymnasium.Env):
@@ -180,15 +179,15 @@ def _vector_of(
         raise TypeError(
             f"envs: expected an id, a gymnasium VectorEnv or an Env, got {type(envs).__name__}"
         )
-    num_workers = 0 if is_filmed else None
+    num_workers = 0 if is_recorded else None
     game = atari_name(envs)
     if game is not None:
         from stepwell.wrappers.atari import make_atari
 
-        # Of the two backends the one that can be rendered, also where nothing is: the other one
-        # draws other no-ops, so that a film would change the scores.
+        # The backend that can be rendered, even without a video: the other one draws other no-ops,
+        # so that a video would change the scores.
         return make_atari(game, num_envs, backend="python", num_workers=num_workers)
-    if not is_filmed:
+    if not is_recorded:
         return make_vec(envs, num_envs)
     try:
         return make_vec(envs, num_envs, num_workers=0, env_kwargs={"render_mode": "rgb_array"})
@@ -198,10 +197,10 @@ def _vector_of(
 
 
 def _raw_scores(vector: Vector) -> Vector:
-    """The same envs with the rewards that the game gives.
+    """The same envs with the game's own rewards.
 
     Raises:
-        ValueError: They play no whole games, or do not tell what they do to rewards.
+        ValueError: They do not play whole games, or do not declare how they change rewards.
     """
     recipe = recipe_of(vector)
     wrappers = _wrappers_of(vector)
@@ -219,16 +218,17 @@ def _raw_scores(vector: Vector) -> Vector:
         )
     if is_ale(vector) and "clip_rewards" not in recipe:
         raise ValueError(
-            "envs: expected Atari envs that tell whether they clip rewards, got ale-py's own "
-            "AtariVectorEnv, which does by default and does not tell; make them with make_atari, "
-            "or set envs.metadata['stepwell'] = {'clip_rewards': False} where they do not"
+            "envs: expected Atari envs that declare whether they clip rewards, got ale-py's own "
+            "AtariVectorEnv, which does by default and does not declare it; make them with "
+            "make_atari, or set envs.metadata['stepwell'] = {'clip_rewards': False} where they do "
+            "not"
         )
     clips = recipe.get("clip_rewards", False) or "SignReward" in names
     return _RawReward(vector) if clips else vector
 
 
 def _wrappers_of(vector: Vector) -> list[dict[str, Any]]:
-    """Names and arguments of the wrappers that can be seen, around the vector and in it."""
+    """Names and arguments of the known wrappers, around the vector env and in it."""
     found: list[dict[str, Any]] = []
     outer: Any = vector
     while isinstance(outer, VectorWrapper):
@@ -240,14 +240,14 @@ def _wrappers_of(vector: Vector) -> list[dict[str, Any]]:
 
 
 class _RawReward(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Gives the reward that clipping envs keep in their info."""
+    """Returns the raw rewards that clipping envs keep in their info."""
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step, with the raw rewards [N]."""
         observation, reward, terminated, truncated, info = self.env.step(actions)
         clipped = np.asarray(reward)
         raw = np.zeros(clipped.shape)
-        # Zeros where an info tells of none; SAME_STEP envs tell of last steps in a second one.
+        # Zeros where an info has none; SAME_STEP envs put those of last steps in a second one.
         for part in (info, info.get("final_info", {})):
             raw += np.asarray(part.get("raw_reward", 0), np.float64)
         if (clipped[raw == 0] != 0).any():

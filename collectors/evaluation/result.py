@@ -1,4 +1,4 @@
-"""What an evaluation found: episodes, and what they say about the mean return."""
+"""The result of an evaluation: episodes, and statistics of their returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EvaluatedEpisode:
 
     Args:
         episode: Its number, in the order of the starts or of the seeds given.
-        seed: Seed of the reset that began it; None where its env went on with its own generator.
+        seed: Seed of the reset that began it; None where its env used its own generator.
         total_reward: Its return: the sum of its rewards, undiscounted.
         steps: Its env steps.
         terminated: The MDP ended.
@@ -39,11 +39,11 @@ class EvaluatedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What `evaluate` found.
+    """The result of `evaluate`.
 
     Args:
         episodes: The episodes, by number.
-        videos: Those of them that were filmed, by number.
+        videos: Videos of the recorded episodes, by number.
 
     Example:
         >>> episodes = [EvaluatedEpisode(i, None, 10.0 * i, 7, True, False) for i in range(3)]
@@ -78,9 +78,9 @@ class Evaluation:
     def confidence(self) -> tuple[float, float]:
         """Bounds of a 95 % confidence interval for the mean return, by Student's t.
 
-        It says how far the mean over these episodes may lie from that over all episodes; it takes
-        them for independent, and few and very skewed ones for better than they are. One episode
-        tells nothing about the spread: its bounds are infinite.
+        It bounds the distance between the mean over these episodes and that over all episodes. It
+        assumes independent episodes, and is too narrow for few and very skewed ones. Of a single
+        episode the bounds are infinite.
         """
         count = len(self.episodes)
         if count < 2:
@@ -109,7 +109,7 @@ class Evaluation:
         return sum(one.steps for one in self.episodes)
 
     def to_json(self) -> dict[str, object]:
-        """Plain data, the derived numbers included; None for a bound that is infinite."""
+        """Plain data, including the derived numbers; None for an infinite bound."""
         bounds = [bound if math.isfinite(bound) else None for bound in self.confidence]
         return {
             "episodes": [asdict(one) for one in self.episodes],
@@ -123,7 +123,7 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        """A row for each episode, of many the first and last ones, and a line about all."""
+        """A table of the episodes, shortened in the middle, and a summary line."""
         shown = [_row(one, self._decimals) for one in self.episodes]
         table = [("episode", "seed", "return", "steps", "end"), *shown]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -136,7 +136,7 @@ class Evaluation:
 
     @property
     def _decimals(self) -> int:
-        """Of printed returns: more where they are small."""
+        """Decimals of printed returns: more where they are small."""
         return 1 if max(map(abs, self.returns)) >= 10 else 3
 
     def _summary(self) -> str:
@@ -160,7 +160,7 @@ class Evaluation:
 
 
 def student_quantile(freedom: int) -> float:
-    """What Student's t stays below with probability 0.975, to four decimals.
+    """The 97.5 % quantile of Student's t, to four decimals.
 
     Above 10 degrees of freedom by the expansion of Abramowitz and Stegun, Handbook of mathematical
     functions, 1964, 26.7.5, whose first terms left out matter less than that.

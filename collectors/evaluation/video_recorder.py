@@ -1,4 +1,4 @@
-"""Films chosen episodes of envs that are stepped in this process."""
+"""Records videos of chosen episodes of envs that are stepped in this process."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stepwell.wrappers.recipe import recipe_of
 __all__ = ["VideoRecorder", "real_time_fps"]
 
 _ATARI_FPS = 60  # frames of the console a second; ale-py's metadata says 30
-_USUAL_FPS = 30  # where an env does not tell, as gymnasium takes it
+_DEFAULT_FPS = 30  # where an env declares none, as in gymnasium
 
 _AnyEnv = gymnasium.Env[Any, Any]
 
 
 class VideoRecorder:
-    """Renders an env after each row of an episode that is wanted: the reset's first, the last last.
+    """Renders an env after each row of a chosen episode, from the reset's row to the last one.
 
     Args:
         envs: The envs.
-        files: Where the MP4 of each wanted episode goes, by its number; None for frames alone.
+        files: MP4 file of each chosen episode, by its number; None for frames alone.
 
     Raises:
         ValueError: These envs cannot be rendered at the right moment.
@@ -39,19 +39,19 @@ class VideoRecorder:
     def __init__(self, envs: Vector, files: Mapping[int, Path | None]) -> None:
         self._envs = _single_envs(envs)
         self._files = files
-        self._under_way: dict[int, _Film] = {}
+        self._open: dict[int, _OpenVideo] = {}
         self._videos: dict[int, Video] = {}
 
     @property
     def videos(self) -> tuple[Video, ...]:
-        """What was filmed to the end, by episode."""
+        """Videos of the episodes that ended, by number."""
         return tuple(self._videos[number] for number in sorted(self._videos))
 
-    def look(self, report: StepReport) -> None:
-        """Film the rows of wanted episodes.
+    def on_step(self, report: StepReport) -> None:
+        """Render the rows of chosen episodes.
 
         Raises:
-            ValueError: An env renders something that is no frame.
+            ValueError: An env renders something other than a frame.
         """
         ended = report.terminated | report.truncated
         for place, number in enumerate(report.episode.tolist()):
@@ -59,23 +59,23 @@ class VideoRecorder:
                 env = self._envs[int(report.env_ids[place])]
                 if report.is_first[place]:
                     self._begin(number, env)
-                self._under_way[number].add(_render(env))
+                self._open[number].add(_render(env))
                 if ended[place]:
-                    self._videos[number] = self._under_way.pop(number).finish()
+                    self._videos[number] = self._open.pop(number).finish()
 
     def abort(self) -> None:
-        """Leave no file of an episode that was not filmed to the end."""
-        while self._under_way:
-            self._under_way.popitem()[1].abort()
+        """Remove the files of episodes that did not end."""
+        while self._open:
+            self._open.popitem()[1].abort()
 
     def _begin(self, number: int, env: _AnyEnv) -> None:
-        if number in self._under_way:  # begun anew after it was cut off
-            self._under_way.pop(number).abort()
-        self._under_way[number] = _Film(number, real_time_fps(env), self._files[number])
+        if number in self._open:  # started again after it was cut
+            self._open.pop(number).abort()
+        self._open[number] = _OpenVideo(number, real_time_fps(env), self._files[number])
 
 
-class _Film:
-    """One episode on its way to memory and, possibly, to a file."""
+class _OpenVideo:
+    """The frames of one episode so far, in memory and possibly in a file."""
 
     def __init__(self, episode: int, fps: Fraction, path: Path | None) -> None:
         self._episode = episode
@@ -100,10 +100,10 @@ class _Film:
 
 
 def real_time_fps(env: _AnyEnv) -> Fraction:
-    """Steps a second at which an env plays in real time.
+    """Number of steps a second at which an env plays in real time.
 
-    What its metadata say of one step, 60 frames a second for Atari games; divided by the frames
-    that wrappers, or an Atari env itself, skip.
+    The rate in its metadata, 60 frames a second for Atari games, divided by the frames that
+    wrappers, or an Atari env itself, skip.
 
     Example:
         >>> import ale_py
@@ -111,13 +111,13 @@ def real_time_fps(env: _AnyEnv) -> Fraction:
         >>> real_time_fps(pong), real_time_fps(pole)
         (Fraction(15, 1), Fraction(50, 1))
     """
-    per_frame = env.metadata.get("render_fps") or _USUAL_FPS
+    per_frame = env.metadata.get("render_fps") or _DEFAULT_FPS
     base = Fraction(_ATARI_FPS if _is_atari(env) else per_frame).limit_denominator(1001)
     return base / int(recipe_of(env, None)["frame_skip"])
 
 
 def _single_envs(envs: Vector) -> tuple[_AnyEnv, ...]:
-    """The envs inside, which can be rendered one by one."""
+    """The single envs, which are rendered one by one."""
     inner = envs.unwrapped
     if not isinstance(inner, SyncVectorEnv):
         raise ValueError(
@@ -145,7 +145,7 @@ def _is_atari(env: _AnyEnv) -> bool:
 
 
 def _render(env: _AnyEnv) -> Frame:
-    if env.render_mode != "rgb_array":  # an Atari game, whose screen is there in any case
+    if env.render_mode != "rgb_array":  # an Atari game: its screen can be read in any mode
         emulator = emulator_of(env)
         screen = np.empty((*emulator.getScreenDims(), 3), np.uint8)
         emulator.getScreenRGB(screen)

@@ -1,1 +1,1 @@
-"""Who chooses the actions, how they are asked, and what state they have."""
+"""Policies: protocols, calls, state and exploration."""

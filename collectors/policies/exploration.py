@@ -1,4 +1,4 @@
-"""Policies around a policy that try out other actions."""
+"""Wrappers of policies that replace some actions by exploring ones."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from gymnasium import spaces
 
 from stepwell.buffers import Layout, Spec
 from stepwell.buffers.spec import flatten, unflatten
-from stepwell.collectors.policies.actions import split_extras, split_state
 from stepwell.collectors.policies.policy import (
     AnyPolicy,
     RandomPolicy,
     SeededPolicy,
     check_policy,
+    override_hook_of,
     recurrent,
-    took_of,
     value_of,
 )
+from stepwell.collectors.policies.policy_caller import split_extras, split_state
 
 __all__ = ["EpsilonGreedy", "GaussianNoise", "WarmUp"]
 
 EXPLORED = "explored"
-Took = Callable[[Any, Any], Any]
+OverrideHook = Callable[[Any, Any], Any]
 
 
 class WarmUp:
     """Draws the first actions uniformly from the action space, then lets the policy choose.
 
-    The policy is asked for every row all the same, so that its state and its extras go on. Both are
-    what the policy makes of its own choice: an extra such as a log-prob is that of the action which
-    the policy chose, not of the random one that is stored beside it. A learner that needs the
-    latter must leave these rows out; ``mark=True`` tells which ones they are. A policy whose state
-    holds its last action is told the one that is taken; see `RecurrentPolicy`.
+    The policy is called for every row all the same, so that its state and its extras stay current.
+    Both belong to its own choice: an extra such as a log-prob is that of the action which the
+    policy chose, not of the random one that is stored with it. A learner that needs the latter must
+    leave these rows out; ``mark=True`` marks them. A policy whose state holds its last action is
+    given the one that is taken; see `RecurrentPolicy`.
 
-    A new Collector goes on with the count where the last one stopped.
+    A new Collector continues the count where the last one stopped.
 
     Args:
         policy: Any policy; its ``initial_state`` and ``value`` are this one's too.
-        steps: Rows to draw at random: the first ones that are asked for, over all envs. A row from
-            which no step is taken, at the end of an episode, counts too.
+        steps: Number of rows with random actions: the first ones, over all envs. A row from which
+            no step is taken, at the end of an episode, counts too.
         mark: Add the extra ``explored`` [n] bool: the row's action is not the policy's.
 
     Raises:
-        ValueError: The number of steps is not a whole one, or below 0.
+        ValueError: The number of steps is not a whole number >= 0.
 
     Example:
         >>> import gymnasium as gym
@@ -60,10 +60,10 @@ class WarmUp:
         True
     """
 
-    # There for a policy that has them, and only then: that is how a Collector knows.
+    # Set only where the inner policy has them: that is how a Collector knows.
     initial_state: Callable[[int], Any]
     value: Callable[..., Any]
-    took: Took
+    on_override: OverrideHook
 
     def __init__(self, policy: AnyPolicy, steps: int, *, mark: bool = False) -> None:
         if steps < 0 or int(steps) != steps:
@@ -72,15 +72,15 @@ class WarmUp:
         self._random = _RandomActions("WarmUp", mark)
         self._steps = steps
         self.rows = 0
-        """Rows asked for so far; set it to go on where an earlier run stopped."""
-        _hand_on(policy, self)
+        """Rows so far; set it to continue where an earlier run stopped."""
+        _copy_methods(policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
-        """Draw from this space with this generator from now on; the policy inside begins too."""
+        """Draw from this space with this generator from now on; the inner policy begins too."""
         self._random.begin(action_space, self._inner.begin(action_space, rng))
 
     def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
-        """The actions ``[n, ...]``, and what else the policy returns."""
+        """The actions ``[n, ...]``, with the state and extras that the policy returns."""
         answer = self._inner.ask(self._random.layout, observation, is_first, state)
         where = np.arange(self.rows, self.rows + len(is_first)) < self._steps
         self.rows += len(is_first)
@@ -94,18 +94,18 @@ class EpsilonGreedy:
     probability ``1 - epsilon + epsilon / n``. Source: Mnih et al. 2015, "Human-level control
     through deep reinforcement learning", algorithm 1. Of nested actions all parts are replaced.
 
-    The policy is asked for every row all the same, so that its state and its extras go on. Both are
-    what the policy makes of its own choice: an extra such as a log-prob is that of the action which
-    the policy chose, under the policy alone, not of the one that is stored beside it, nor under
-    the mixture. ``mark=True`` tells where the two differ. A policy whose state holds its last
-    action is told the one that is taken; see `RecurrentPolicy`.
+    The policy is called for every row all the same, so that its state and its extras stay current.
+    Both belong to its own choice: an extra such as a log-prob is that of the action which the
+    policy chose, under the policy alone, not of the one that is stored with it, nor under the
+    mixture. ``mark=True`` marks the rows in which the two differ. A policy whose state holds its
+    last action is given the one that is taken; see `RecurrentPolicy`.
 
-    A new Collector goes on with the count of rows where the last one stopped.
+    A new Collector continues the count of rows where the last one stopped.
 
     Args:
         policy: Any policy; its ``initial_state`` and ``value`` are this one's too.
-        epsilon: Probability from 0 to 1, or a function that gives it for the number of rows that
-            were asked for before, over all envs.
+        epsilon: Probability from 0 to 1, or a function of the number of rows before, over all envs,
+            that returns it.
         mark: Add the extra ``explored`` [n] bool: the row's action was drawn at random.
 
     Raises:
@@ -128,7 +128,7 @@ class EpsilonGreedy:
 
     initial_state: Callable[[int], Any]
     value: Callable[..., Any]
-    took: Took
+    on_override: OverrideHook
 
     def __init__(
         self, policy: AnyPolicy, epsilon: float | Callable[[int], float], *, mark: bool = False
@@ -140,16 +140,16 @@ class EpsilonGreedy:
         self._epsilon = epsilon
         self._rng: np.random.Generator | None = None
         self.rows = 0
-        """Rows asked for so far; set it to go on where an earlier run stopped."""
-        _hand_on(policy, self)
+        """Rows so far; set it to continue where an earlier run stopped."""
+        _copy_methods(policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
-        """Draw from this space with this generator from now on; the policy inside begins too."""
+        """Draw from this space with this generator from now on; the inner policy begins too."""
         self._rng, actions = self._inner.begin(action_space, rng).spawn(2)
         self._random.begin(action_space, actions)
 
     def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
-        """The actions ``[n, ...]``, and what else the policy returns."""
+        """The actions ``[n, ...]``, with the state and extras that the policy returns."""
         epsilon = self._epsilon(self.rows) if callable(self._epsilon) else self._epsilon
         _check_probability(epsilon)
         answer = self._inner.ask(self._random.layout, observation, is_first, state)
@@ -165,7 +165,7 @@ class GaussianNoise:
     The exploration of TD3 (Fujimoto et al. 2018, "Addressing function approximation error in
     actor-critic methods", algorithm 1), and what most implementations of DDPG do. An extra such
     as a log-prob is that of the action before the noise; a policy whose state holds its last action
-    is told the one with it; see `RecurrentPolicy`.
+    is given the one with it; see `RecurrentPolicy`.
 
     Args:
         policy: Any policy for a Box of floats; its ``initial_state`` and ``value`` are this one's
@@ -187,7 +187,7 @@ class GaussianNoise:
 
     initial_state: Callable[[int], Any]
     value: Callable[..., Any]
-    took: Took
+    on_override: OverrideHook
 
     def __init__(self, policy: AnyPolicy, scale: float | np.ndarray) -> None:
         self._scale = np.asarray(scale, np.float64)
@@ -198,7 +198,7 @@ class GaussianNoise:
         self._inner = _Inner(policy)
         self._space: spaces.Box | None = None
         self._rng = np.random.default_rng()
-        _hand_on(policy, self)
+        _copy_methods(policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw noise for this space with this generator from now on; the policy inside begins too.
@@ -223,7 +223,7 @@ class GaussianNoise:
         self._space = action_space
 
     def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
-        """The actions ``[n, ...]`` with noise, and what else the policy returns."""
+        """The noisy actions ``[n, ...]``, with the state and extras that the policy returns."""
         space = self._space
         if space is None:
             raise ValueError(_not_begun("GaussianNoise"))
@@ -237,11 +237,11 @@ class GaussianNoise:
             )
         noisy = rows + self._rng.normal(size=shape) * self._scale
         clipped = np.clip(noisy, space.low, space.high).astype(space.dtype)
-        return self._inner.told(answer._replace(action=clipped)).result()
+        return self._inner.overridden(answer._replace(action=clipped)).result()
 
 
 class _Answer(NamedTuple):
-    """What a policy returned.
+    """The result of a policy.
 
     Args:
         action: The actions.
@@ -260,7 +260,7 @@ class _Answer(NamedTuple):
 
 
 class _Inner:
-    """The policy inside.
+    """The inner policy.
 
     Args:
         policy: Any policy.
@@ -275,7 +275,7 @@ class _Inner:
     def begin(
         self, action_space: spaces.Space[object], rng: np.random.Generator
     ) -> np.random.Generator:
-        """Let the policy begin, with a generator of its own; returns one for who is around it."""
+        """Begin the policy with its own generator; returns another one for the outer policy."""
         outer, inner = rng.spawn(2)
         if isinstance(self._policy, SeededPolicy):
             self._policy.begin(action_space, inner)
@@ -284,7 +284,7 @@ class _Inner:
     def ask(
         self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
     ) -> _Answer:
-        """What the policy returns, taken apart.
+        """Call the policy and split its result.
 
         Raises:
             ValueError: A policy with a state did not return a new one.
@@ -296,10 +296,10 @@ class _Inner:
         action, extras = split_extras(layout, result)
         return _Answer(action, (), extras)
 
-    def told(self, answer: _Answer) -> _Answer:
-        """The same with the state that the policy has after these actions, if it can tell."""
-        if answer.state and (took := took_of(self._policy)) is not None:
-            return answer._replace(state=(took(answer.action, answer.state[0]),))
+    def overridden(self, answer: _Answer) -> _Answer:
+        """The same with the state after these actions, where the policy has `on_override`."""
+        if answer.state and (hook := override_hook_of(self._policy)) is not None:
+            return answer._replace(state=(hook(answer.action, answer.state[0]),))
         return answer
 
 
@@ -308,7 +308,7 @@ class _RandomActions:
 
     Args:
         owner: Name of the policy that uses them, for errors.
-        mark: Tell in an extra which rows they are.
+        mark: Mark these rows in an extra.
     """
 
     def __init__(self, owner: str, mark: bool) -> None:
@@ -319,10 +319,10 @@ class _RandomActions:
 
     @property
     def layout(self) -> Layout:
-        """How actions are nested.
+        """The nesting of actions.
 
         Raises:
-            ValueError: Nobody called `begin`.
+            ValueError: `begin` was not called.
         """
         if self._layout is None:
             raise ValueError(_not_begun(self._owner))
@@ -334,7 +334,7 @@ class _RandomActions:
         self._draw.begin(action_space, rng)
 
     def put(self, inner: _Inner, answer: _Answer, where: np.ndarray) -> object:
-        """What the policy inside returned, with random actions in the rows ``where`` [n].
+        """The inner policy's result, with random actions in the rows ``where`` [n].
 
         Raises:
             ValueError: The policy's actions have another structure or shape than the space's.
@@ -342,9 +342,9 @@ class _RandomActions:
         if where.any():
             drawn = self._draw(None, where)  # type: ignore[arg-type]  # it looks at n alone
             mixed = _mixed(self.layout, answer.action, drawn, where)
-            answer = inner.told(answer._replace(action=mixed))
+            answer = inner.overridden(answer._replace(action=mixed))
         extras = dict(answer.extras)
-        if self._mark or EXPLORED in extras:  # one inside that marks must stay right
+        if self._mark or EXPLORED in extras:  # an inner policy that marks must stay right
             extras[EXPLORED] = where | extras.get(EXPLORED, False)
             answer = answer._replace(extras=extras)
         return answer.result()
@@ -361,22 +361,22 @@ def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> 
         new, rows = np.asarray(leaf), np.asarray(leaves[name])
         if rows.shape != new.shape:
             raise ValueError(
-                f"policy returned {name} of shape {rows.shape}, expected {new.shape}; mend the "
+                f"policy returned {name} of shape {rows.shape}, expected {new.shape}; correct the "
                 f"policy"
             )
-        # Of the common dtype: what the policy's own cannot hold must not be cut down to it.
+        # In the common dtype: a drawn action must not be cast to a smaller one of the policy's.
         mixed[name] = np.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, rows)
     return unflatten(layout, mixed)
 
 
-def _hand_on(policy: AnyPolicy, outer: WarmUp | EpsilonGreedy | GaussianNoise) -> None:
-    """Give the outer policy what the inner one has; whether it is there says what it can."""
+def _copy_methods(policy: AnyPolicy, outer: WarmUp | EpsilonGreedy | GaussianNoise) -> None:
+    """Give the outer policy the optional methods of the inner one."""
     if (inner := recurrent(policy)) is not None:
         outer.initial_state = inner.initial_state
     if (value := value_of(policy)) is not None:
         outer.value = value
-    if (took := took_of(policy)) is not None:
-        outer.took = took
+    if (hook := override_hook_of(policy)) is not None:
+        outer.on_override = hook
 
 
 def _check_probability(epsilon: float) -> None:

@@ -1,4 +1,4 @@
-"""Who chooses the actions."""
+"""Policies: the protocols, the checks, and a random policy."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = [
     "SeededPolicy",
     "ValuePolicy",
     "check_policy",
+    "override_hook_of",
     "recurrent",
-    "took_of",
     "value_of",
 ]
 
 PolicyResult: TypeAlias = "Tree | tuple[Tree, Mapping[str, np.ndarray]]"
-"""The actions, or the actions and a dict of extra arrays ``[N, ...]`` to store beside them."""
+"""The actions, or the actions and a dict of extra arrays ``[N, ...]`` to store with them."""
 
 RecurrentResult: TypeAlias = "tuple[Tree, Any] | tuple[Tree, Any, Mapping[str, np.ndarray]]"
 """The actions and the new state, and possibly a dict of extra arrays ``[N, ...]``."""
@@ -38,7 +38,7 @@ RecurrentResult: TypeAlias = "tuple[Tree, Any] | tuple[Tree, Any, Mapping[str, n
 class Policy(Protocol):
     """Anything that maps observations to actions.
 
-    A plain function will do. Extras are stored as fields of their own; the first call settles their
+    A plain function will do. Extras are stored as separate fields; the first call determines their
     names, dtypes and shapes.
     """
 
@@ -60,14 +60,14 @@ class Policy(Protocol):
 
 
 class RecurrentPolicy(Protocol):
-    """A policy whose state is an argument and a result; the Collector keeps it, a row for each env.
+    """A policy whose state is an argument and a result; the Collector keeps a row of it per env.
 
     The state is an array ``[N, ...]``, or a nested dict or tuple of them.
 
-    One whose state holds the action that it chose (R2D2, Dreamer) should also have a method
-    ``took(action, state)``. It returns the state with the actions ``[n, ...]`` that are taken in
-    place of those that the policy returned, and is called where `WarmUp`, `EpsilonGreedy` or
-    `GaussianNoise` put other ones there.
+    A policy whose state holds its last action (R2D2, Dreamer) should also have a method
+    ``on_override(action, state)``. It is called where `WarmUp`, `EpsilonGreedy` or `GaussianNoise`
+    replace actions that the policy returned, and returns the state with the actions ``[n, ...]``
+    that are taken instead.
     """
 
     def initial_state(self, num_envs: int, /) -> Any:
@@ -75,11 +75,11 @@ class RecurrentPolicy(Protocol):
         ...
 
     def __call__(self, observation: Any, is_first: np.ndarray, state: Any, /) -> RecurrentResult:
-        """Choose an action for each env, and say what becomes of the state.
+        """Choose an action for each env, and return the new state.
 
         Args:
             observation: Observations ``[n, ...]``, as for `Policy`.
-            is_first: [n] bool: an episode begins; the state has been set back already.
+            is_first: [n] bool: an episode begins; its state is the initial one already.
             state: The state of these envs, arrays ``[n, ...]``; the policy may write into them.
 
         Returns:
@@ -93,10 +93,10 @@ AnyPolicy: TypeAlias = "Policy | RecurrentPolicy"
 
 
 class ValuePolicy(Protocol):
-    """A policy that tells the value of observations, too, without choosing an action.
+    """A policy that also returns the value of observations, without choosing an action.
 
-    `Collector.rollout` asks for those to bootstrap from, all at once, at its end. A policy with a
-    state is given that as well: ``value(observation, state)``.
+    `Collector.rollout` calls it once, at its end, for the observations to bootstrap from. A policy
+    with a state gets that as well: ``value(observation, state)``.
     """
 
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> PolicyResult:
@@ -109,11 +109,11 @@ class ValuePolicy(Protocol):
 
 
 def check_policy(policy: object, name: str = "policy") -> None:
-    """Refuse what is no policy, before anything is done.
+    """Refuse objects that are not policies, before anything else is done.
 
     Args:
-        policy: What somebody gave as one.
-        name: How the error speaks of it.
+        policy: The object.
+        name: Its name in the error.
 
     Raises:
         TypeError: It cannot be called with an observation and ``is_first``, and with a state where
@@ -135,7 +135,7 @@ def check_policy(policy: object, name: str = "policy") -> None:
         count, what = 2, "two arguments, observation and is_first"
     else:
         count, what = 3, "three arguments, observation, is_first and state"
-    # What a decorator made is called, not what it was made of.
+    # A decorated policy is called as the decorator left it.
     try:
         signature = inspect.signature(forward or policy, follow_wrapped=False)
     except (TypeError, ValueError):  # not known, as of some functions in C: the first call tells
@@ -155,7 +155,7 @@ def check_policy(policy: object, name: str = "policy") -> None:
     if not is_taken:
         raise TypeError(
             f"{name}: expected it to take {what}, got {signature}; give it these arguments, also "
-            f"those that it has no use for"
+            f"those that it does not use"
         )
 
 
@@ -163,7 +163,7 @@ _TORCH_LAYERS = ("torch.nn.", "torch.jit.")
 
 
 def _forward_of(policy: object) -> Callable[..., object] | None:
-    """What a torch module is called for, if the policy is one: its ``__call__`` takes anything."""
+    """A torch module's ``forward``, None for other policies; its ``__call__`` takes anything."""
     torch = sys.modules.get("torch.nn")  # there is no module of a library that is not loaded
     base = None if torch is None else cast("type[Any]", torch.Module)
     if base is None or not isinstance(policy, base) or type(policy).__call__ is not base.__call__:
@@ -172,7 +172,7 @@ def _forward_of(policy: object) -> Callable[..., object] | None:
 
 
 def _cure(policy: object) -> str:
-    """What to do with something that cannot be called."""
+    """Advice for an object that cannot be called."""
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return "stepwell.RandomPolicy() draws random actions"
     if isinstance(policy, str):
@@ -183,32 +183,32 @@ def _cure(policy: object) -> str:
 
 
 def recurrent(policy: object) -> RecurrentPolicy | None:
-    """The policy, if it has a state."""
+    """The policy if it has a state, else None."""
     has_state = callable(getattr(policy, "initial_state", None))
     return cast("RecurrentPolicy", policy) if has_state else None
 
 
 def value_of(policy: object) -> Callable[..., object] | None:
-    """The policy's method that tells values.
+    """The policy's method ``value``, or None.
 
-    A method, since a network may well have a part of that name, which takes no numpy arrays.
+    Only a method counts: a network may have a layer of that name, which takes no numpy arrays.
     """
     found = getattr(policy, "value", None)
     return cast("Callable[..., object]", found) if inspect.isroutine(found) else None
 
 
-def took_of(policy: object) -> Callable[[Any, Any], Any] | None:
-    """The policy's method that is told of other actions than its own; see `RecurrentPolicy`."""
-    found = getattr(policy, "took", None)
+def override_hook_of(policy: object) -> Callable[[Any, Any], Any] | None:
+    """The policy's method ``on_override``, or None; see `RecurrentPolicy`."""
+    found = getattr(policy, "on_override", None)
     return cast("Callable[[Any, Any], Any]", found) if inspect.isroutine(found) else None
 
 
 @runtime_checkable
 class SeededPolicy(Protocol):
-    """A policy that the Collector tells the action space and gives a generator before it begins."""
+    """A policy that gets the action space and a random generator before a Collector begins."""
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
-        """Get ready for a new Collector.
+        """Prepare for a new Collector.
 
         Args:
             action_space: One env's action space.

@@ -221,7 +221,7 @@ class DreamerPolicy:
         after = (found[name].cpu().numpy() for name in ("actions", "posterior", "hidden_state"))
         return found["env_actions"], dict(zip(state, after, strict=True))
 
-    def took(self, action: Any, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The state where other actions are taken than those that were chosen."""
+    def on_override(self, action: Any, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The state after actions that are taken in place of the chosen ones."""
         vectors = self._models.utilities.actions.from_env(action)
         return {**state, "action": vectors.numpy()}

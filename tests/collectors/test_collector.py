@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import signal
 import threading
@@ -20,7 +21,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
+from stepwell.collectors.collector import Seeds, describe
 from stepwell.collectors.step_loop import StepLoop
+from stepwell.collectors.vector_envs import frame_skip
 from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv
 
 
@@ -64,26 +67,21 @@ def check_rows(replay: sw.SequenceReplayBuffer) -> None:
 @pytest.mark.parametrize(
     ("goal", "message"),
     [
-        (
-            {},
-            "collect: expected one of steps, episodes and seeds, got steps=None, episodes=None and "
-            "seeds=None",
-        ),
+        ({}, "^collect: expected .*got steps=None, episodes=None and seeds=None$"),
         (
             {"steps": 1, "episodes": 1},
-            "collect: expected one of steps, episodes and seeds, got steps=1, episodes=1 and "
-            "seeds=None",
+            "^collect: expected .*got steps=1, episodes=1 and seeds=None$",
         ),
-        ({"steps": 0}, "steps: expected a whole number >= 1, got 0"),
-        ({"steps": 2.5}, "steps: expected a whole number >= 1, got 2.5"),
-        ({"episodes": -3}, "episodes: expected a whole number >= 1, got -3"),
+        ({"steps": 0}, "^steps: expected .*>= 1.*got 0$"),
+        ({"steps": 2.5}, r"^steps: expected .*>= 1.*got 2\.5$"),
+        ({"episodes": -3}, "^episodes: expected .*>= 1.*got -3$"),
     ],
 )
 def test_goals_that_make_no_sense_are_refused(
     goal: dict[str, Any], message: str, replay: sw.SequenceReplayBuffer
 ) -> None:
     with collector_of(replay=replay) as collector:
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(ValueError, match=message):
             collector.collect(**goal)
         assert not replay.is_bound
 
@@ -122,9 +120,9 @@ def test_a_single_env_is_stepped_as_a_vector_of_one(replay: sw.SequenceReplayBuf
 
 
 def test_something_else_than_an_env_is_refused() -> None:
-    with pytest.raises(TypeError, match="envs: expected a gymnasium VectorEnv or Env, got int"):
+    with pytest.raises(TypeError, match=r"envs: expected .*VectorEnv.*got int"):
         collector_of(3)
-    with pytest.raises(TypeError, match="envs: expected vector envs in the list, got CounterEnv"):
+    with pytest.raises(TypeError, match=r"envs: expected .*got CounterEnv"):
         collector_of([CounterEnv()])
 
 
@@ -137,7 +135,7 @@ def test_envs_that_do_not_tell_their_mode_are_refused() -> None:
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed: expected a whole number >= 0 or None, got -1"):
+    with pytest.raises(ValueError, match=r"seed: expected .*>= 0.*got -1"):
         sw.Collector(counters(), sw.RandomPolicy(), seed=-1)
 
 
@@ -386,7 +384,7 @@ def test_envs_are_closed_even_if_storing_the_rest_fails(
     envs = counters()
     collector = collector_of(envs, replay=replay)
     collector.collect(steps=3)
-    monkeypatch.setattr(StepLoop, "settle", lambda self: 1 / 0)
+    monkeypatch.setattr(StepLoop, "flush", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collector.close()
     assert envs.closed
@@ -395,7 +393,7 @@ def test_envs_are_closed_even_if_storing_the_rest_fails(
 def test_an_error_in_the_block_is_not_hidden_by_one_while_closing(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StepLoop, "settle", lambda self: 1 / 0)
+    monkeypatch.setattr(StepLoop, "flush", lambda self: 1 / 0)
     with pytest.raises(RuntimeError, match="mine") as caught, collector_of(replay=replay):
         raise RuntimeError("mine")
     assert caught.value.__notes__ == ["closing failed too: division by zero"]
@@ -538,7 +536,7 @@ def test_a_space_that_cannot_be_stored_is_refused_at_once() -> None:
 def test_an_info_value_of_another_kind_is_refused(replay: sw.SequenceReplayBuffer) -> None:
     with (
         collector_of(SyncVectorEnv([InfoEnv]), replay=replay, info={"text": 0}) as collector,
-        pytest.raises(SpecMismatch, match=r"info field 'text': expected int64 of shape \(\), got"),
+        pytest.raises(SpecMismatch, match=r"'text': expected int64.*got"),
     ):
         collector.collect(steps=5)
 
@@ -615,3 +613,68 @@ def test_every_env_keeps_its_newest_steps_in_a_small_replay(capacity: int) -> No
             kept[episode.stream] += episode.steps
     assert sum(kept) > 0.9 * capacity
     assert min(kept) > 0.6 * capacity / 8
+
+
+def test_the_repr_is_one_line_with_target_and_counts(tmp_path: Path) -> None:
+    without = collector_of()
+    assert repr(without) == (
+        "Collector(CounterEnv, num_envs=2, writes to no replay, 0 steps, 0 episodes)"
+    )
+    without.close()
+    with sw.SequenceReplayBuffer(tmp_path) as stored, collector_of(replay=stored) as collector:
+        collector.collect(steps=12)
+        collector.collect(steps=8)
+        assert repr(collector) == (
+            f"Collector(CounterEnv, num_envs=2, writes to {tmp_path}, 20 steps, 4 episodes)"
+        )
+    with collector_of(replay=sw.SequenceReplayBuffer()) as collector:
+        assert "writes to RAM" in repr(collector)
+
+
+# Seeds and facts of a run
+
+
+def test_all_seeds_follow_from_one() -> None:
+    one, same, other = Seeds(3, 0), Seeds(3, 0), Seeds(4, 0)
+    resets = [one.next_envs_seed(8) for _ in range(5)]
+    assert resets == [same.next_envs_seed(8) for _ in range(5)]
+    assert one.policy_rng().integers(2**60) == same.policy_rng().integers(2**60)
+    assert one.policy_rng().integers(2**60) != other.policy_rng().integers(2**60)
+    # Env i gets the seed plus i: no env of any reset meets another one's.
+    used = {seed + env for seed in resets for env in range(8)}
+    assert len(used) == 40
+    assert max(used) < 2**31
+
+
+def test_a_later_session_has_seeds_of_its_own() -> None:
+    assert Seeds(3, 0).next_envs_seed(1) != Seeds(3, 1).next_envs_seed(1)
+    draws = {int(Seeds(3, session).policy_rng().integers(2**60)) for session in range(5)}
+    assert len(draws) == 5
+
+
+def test_without_a_seed_one_is_drawn_and_can_be_used_again() -> None:
+    drawn = Seeds(None, 0)
+    assert drawn.seed != Seeds(None, 0).seed
+    assert Seeds(drawn.seed, 0).next_envs_seed(2) == Seeds(drawn.seed, 0).next_envs_seed(2)
+
+
+def test_what_is_told_of_a_run_fits_into_json() -> None:
+    envs = SyncVectorEnv([CounterEnv] * 3)
+    recipe = {"size": (84, 84), "frame_skip": 4, "versions": {"ale-py": "0.12"}}
+    envs.metadata = {**envs.metadata, "stepwell": recipe}
+    facts = describe([envs], sw.RandomPolicy(), Seeds(None, 2))
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["recipe"] == {"size": [84, 84], "frame_skip": 4}
+    assert facts["versions"]["ale-py"] == "0.12"  # type: ignore[index]
+    assert (facts["num_envs"], facts["session"]) == (3, 2)
+    assert frame_skip(envs) == 4
+
+
+def test_policies_are_named_by_where_they_come_from() -> None:
+    def mine(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        return np.zeros(len(is_first))
+
+    facts = describe([SyncVectorEnv([CounterEnv])], mine, Seeds(0, 0))
+    assert str(facts["policy"]).endswith(
+        "test_collector.test_policies_are_named_by_where_they_come_from.<locals>.mine"
+    )

@@ -14,7 +14,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 
@@ -224,9 +224,7 @@ def test_a_second_reset_of_a_partial_batch_is_refused() -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(atari(3, batch_size=2), sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=10)
-        with pytest.raises(
-            ValueError, match=r"batch_size=2 of 3: expected one reset in all, got a"
-        ):
+        with pytest.raises(ValueError, match=r"batch_size=2 of 3: expected .*got"):
             collector.collect(episodes=1)
     assert replay.steps >= 10
 
@@ -235,7 +233,7 @@ def test_lost_lives_in_a_partial_batch_are_refused() -> None:
     envs = atari(3, batch_size=2, **LIFE_LOSS)
     with (
         sw.Collector(envs, sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0) as collector,
-        pytest.raises(ValueError, match=r"life_loss_info=True: expected batch_size equal to num_e"),
+        pytest.raises(ValueError, match=r"life_loss_info=True: expected .*num_envs.*got"),
     ):
         collector.collect(steps=3000)
 

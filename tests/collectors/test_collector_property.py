@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import episode_buffer
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 from support.envs.fakes import TraceEnv
 from support.models.model import Model, assert_stored
 

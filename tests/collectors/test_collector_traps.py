@@ -16,7 +16,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import (
     CounterEnv,
@@ -416,7 +416,7 @@ def test_29_rewards_of_several_numbers_are_refused() -> None:
         sw.Collector(
             Two([CounterEnv] * 2), sw.RandomPolicy(), sw.SequenceReplayBuffer(), seed=0
         ) as collector,
-        pytest.raises(ValueError, match=r"rewards: expected one number for each of 2 envs, got sh"),
+        pytest.raises(ValueError, match=r"rewards: expected .*2 envs, got sh"),
     ):
         collector.collect(steps=5)
 
@@ -539,6 +539,6 @@ def test_async_envs_without_shared_memory_are_not_reset_after_an_end() -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(episodes=2)
-        with pytest.raises(ValueError, match=r"shared_memory=False: expected a reset while all e"):
+        with pytest.raises(ValueError, match=r"shared_memory=False: .*got.*shared_memory=True"):
             collector.collect(episodes=2)
         assert replay.episodes == 2

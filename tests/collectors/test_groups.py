@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, CrashEnv, DictEnv, DieEnv, FrameEnv, SeededEnv, TraceEnv
 from support.models.model import assert_stored

@@ -21,23 +21,23 @@ def replay() -> SequenceReplayBuffer:
 
 
 class Feeder:
-    """Feeds a recorder with rows that count."""
+    """Feeds a writer with rows that count."""
 
-    def __init__(self, recorder: ReplayWriter) -> None:
-        self.recorder, self.t = recorder, 0
+    def __init__(self, writer: ReplayWriter) -> None:
+        self.writer, self.t = writer, 0
 
     def row(self, *, first: bool = False, terminated: bool = False) -> None:
         flag = np.array([True, True])
         rows = {"observation": np.full((2, 1), self.t % 9)}
         self.t += 1
-        self.recorder.observe(
+        self.writer.observe(
             StepResult(
                 None, rows, np.zeros(2), flag if first else None, flag if terminated else None, None
             )
         )
 
     def act(self) -> None:
-        self.recorder.act({"action": np.array([1, 2])}, None)
+        self.writer.act({"action": np.array([1, 2])}, None)
 
 
 def test_rows_wait_for_the_flush(replay: SequenceReplayBuffer) -> None:
@@ -47,10 +47,10 @@ def test_rows_wait_for_the_flush(replay: SequenceReplayBuffer) -> None:
         feed.act()
         feed.row()
     assert replay.steps == 0
-    feed.recorder.flush()
+    feed.writer.flush()
     assert replay.steps == 10
-    assert feed.recorder.kept == "10 steps, 0 ended episodes, in RAM"
-    feed.recorder.flush()
+    assert feed.writer.kept == "10 steps, 0 ended episodes, in RAM"
+    feed.writer.flush()
     assert replay.steps == 10
 
 
@@ -76,37 +76,37 @@ def test_no_row_waits_longer_than_it_may(
     assert replay.steps == 4
 
 
-def test_what_is_kept_is_counted_for_this_recorder_alone(replay: SequenceReplayBuffer) -> None:
+def test_what_is_kept_is_counted_for_this_writer_alone(replay: SequenceReplayBuffer) -> None:
     for _ in range(2):
         feed = Feeder(ReplayWriter(replay, 2, flush_seconds=1e9))
         feed.row(first=True)
         feed.act()
         feed.row(terminated=True)
-        feed.recorder.flush()
-        assert feed.recorder.kept == "2 steps, 2 ended episodes, in RAM"
+        feed.writer.flush()
+        assert feed.writer.kept == "2 steps, 2 ended episodes, in RAM"
     assert [episode.id for episode in replay.iter_episodes()] == [0, 1, 2, 3]
 
 
-def test_a_recorder_notices_that_somebody_else_has_written(replay: SequenceReplayBuffer) -> None:
+def test_a_writer_notices_that_somebody_else_has_written(replay: SequenceReplayBuffer) -> None:
     one, other = (Feeder(ReplayWriter(replay, 2, flush_seconds=1e9)) for _ in range(2))
     one.row(first=True)
     one.act()
     one.row()
-    one.recorder.flush()
-    assert not one.recorder.is_overtaken
-    assert other.recorder.is_overtaken
-    other.recorder.begin_anew()
-    assert not other.recorder.is_overtaken
+    one.writer.flush()
+    assert not one.writer.is_overtaken
+    assert other.writer.is_overtaken
+    other.writer.start_over()
+    assert not other.writer.is_overtaken
     other.row(first=True)
     other.act()
     other.row(terminated=True)
-    other.recorder.flush()
-    assert one.recorder.is_overtaken
-    one.recorder.begin_anew()
+    other.writer.flush()
+    assert one.writer.is_overtaken
+    one.writer.start_over()
     one.row(first=True)
     one.act()
     one.row(terminated=True)
-    one.recorder.flush()
+    one.writer.flush()
     assert [(e.id, e.steps) for e in replay.iter_episodes()] == [(n, 1) for n in range(6)]
 
 
@@ -116,5 +116,5 @@ def test_the_digest_is_that_of_the_replay(replay: SequenceReplayBuffer) -> None:
     for _ in range(4):
         feed.act()
         feed.row()
-    feed.recorder.flush()
-    assert feed.recorder.digest == replay.digest()
+    feed.writer.flush()
+    assert feed.writer.digest == replay.digest()

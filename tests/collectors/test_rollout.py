@@ -368,29 +368,17 @@ def test_a_given_rollout_of_other_envs_is_refused() -> None:
 # What it refuses
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        (0, "steps: expected a whole number >= 1, got 0"),
-        (-3, "steps: expected a whole number >= 1, got -3"),
-        (2.5, "steps: expected a whole number >= 1, got 2.5"),
-        (float("nan"), "steps: expected a whole number >= 1, got nan"),
-        (float("inf"), "steps: expected a whole number >= 1, got inf"),
-        (None, "steps: expected a whole number >= 1, got None"),
-        ("7", "steps: expected a whole number >= 1, got '7'"),
-        (True, "steps: expected a whole number >= 1, got True"),
-        ([3], r"steps: expected a whole number >= 1, got [3]"),
-    ],
-)
+@pytest.mark.parametrize("steps", [0, -3, 2.5, float("nan"), float("inf"), None, "7", True, [3]])
 def test_numbers_of_rows_that_make_no_sense_are_refused(
-    steps: Any, message: str, replay: sw.SequenceReplayBuffer
+    steps: Any, replay: sw.SequenceReplayBuffer
 ) -> None:
+    message = rf"^steps: expected .*>= 1.*got {re.escape(repr(steps))}$"
     with collector_of(replay=replay) as collector:
-        with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
+        with pytest.raises(ValueError, match=message):
             collector.rollout(steps)
         assert not replay.is_bound
         collector.rollout(3)
-        with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
+        with pytest.raises(ValueError, match=message):
             collector.rollout(steps)
         assert times_of(collector.rollout(1)) == [[3, 3]]
     assert replay.steps == 8

@@ -13,7 +13,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 from support.models.model import copied, row_of, same
 from support.models.rollout_model import assert_equal_rollouts, assert_same, ends_of, joined
 
@@ -301,13 +301,13 @@ def test_groups_of_games_give_what_one_vector_env_gives(
 
 def test_lost_lives_in_groups_are_refused() -> None:
     envs = [atari(1, **LIFE_LOSS), atari(1, **LIFE_LOSS)]
-    with pytest.raises(ValueError, match=r"^life_loss_info=True: expected one vector env with it,"):
+    with pytest.raises(ValueError, match=r"^life_loss_info=True: expected .*got"):
         rolled(envs, 400)
 
 
 def test_22_partial_batches_in_groups_are_refused() -> None:
     groups = [atari(3, batch_size=2), atari(2)]
-    with pytest.raises(ValueError, match=r"^envs: expected .*answer all at once.*got.*batch_size"):
+    with pytest.raises(ValueError, match=r"^envs: expected .*got.*batch_size"):
         sw.Collector(groups, Policy(), seed=7)
     for group in groups:
         group.close()
@@ -315,7 +315,7 @@ def test_22_partial_batches_in_groups_are_refused() -> None:
 
 def test_22_seeds_of_episodes_need_envs_that_all_answer() -> None:
     with sw.Collector(atari(3, batch_size=2), Policy(), seed=7) as collector:
-        with pytest.raises(ValueError, match=r"^seeds: expected envs that all answer at once, got"):
+        with pytest.raises(ValueError, match=r"^seeds: expected .*got.*batch_size"):
             collector.collect(seeds=[1, 2])
         assert collector.rollout(3).num_steps == 3
 

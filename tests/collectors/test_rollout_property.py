@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import episode_buffer
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 from support.envs.fakes import RestartVectorEnv, TraceEnv
 from support.models.model import assert_stored
 from support.models.rollout_model import (

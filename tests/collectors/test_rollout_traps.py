@@ -15,7 +15,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.collector import Seeds
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import (
     CounterEnv,

@@ -1,22 +1,31 @@
-"""What is known of the vector envs that exist."""
+"""Declarations and quirks of vector envs."""
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import TransformObservation as VectorTransformObservation
 
 from stepwell.collectors.vector_envs import (
     FrameClock,
+    frame_skip,
+    frame_stack_of,
     hands_out_copies,
     is_ale,
     mode_of,
+    recipe_of,
     split_step,
 )
+from stepwell.wrappers import FrameStack, vectorize
 from support.envs.fakes import CounterEnv
 
 
@@ -122,3 +131,71 @@ def test_a_frame_clock_tells_a_reset_from_a_lost_life() -> None:
     assert clock.moved_on(info([204], [64]), np.array([1])).tolist() == [True]
     clock.set(info([204], [0]), np.array([1]))
     assert clock.moved_on(info([104, 205], [54, 1]), everyone).tolist() == [True, True]
+
+
+def test_envs_without_a_recipe_are_described_from_outside() -> None:
+    envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")])
+    assert recipe_of(envs)["env"] == "CartPole-v1"
+    assert recipe_of(gym.make_vec("CartPole-v1", 2))["env"] == "CartPole-v1"
+    assert recipe_of(SyncVectorEnv([CounterEnv]))["env"] == "CounterEnv"
+    assert frame_skip(envs) == 1
+    assert frame_stack_of(envs, None) == (1, "repeat")
+    assert frame_stack_of(envs, 4) == (4, "repeat")
+
+
+def test_the_stack_of_ale_py_is_known_under_wrappers_too() -> None:
+    envs = AtariVectorEnv("pong", 1, stack_num=3)
+    assert frame_stack_of(envs, None) == (3, "zero")
+    assert frame_stack_of(RecordEpisodeStatistics(envs), None) == (3, "zero")
+    assert frame_stack_of(envs, 1) == (1, "zero")
+    envs.close()
+
+
+def stacked(padding: Any = "zero", outer: Any = None, **options: Any) -> gym.Env[Any, Any]:
+    env = FrameStackObservation(gym.make("CartPole-v1"), 3, padding_type=padding)
+    return env if outer is None else outer(env, **options)
+
+
+def changed_outside(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    return TransformObservation(env, np.negative, env.observation_space)
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, partial(vectorize, num_workers=2)])
+def test_gymnasiums_own_stack_tells_its_size_and_padding(kind: Any) -> None:
+    def seen(make: Any) -> tuple[int, str]:
+        with contextlib.closing(kind([make, make])) as envs:
+            found = frame_stack_of(envs, None)
+            assert envs.reset(seed=0)[0].shape == (2, 3, 4)  # asking did it no harm
+            return found
+
+    assert seen(stacked) == (3, "zero")
+    assert seen(partial(stacked, "reset", TimeLimit, max_episode_steps=9)) == (3, "repeat")
+    assert seen(partial(stacked, np.zeros(4, np.float32))) == (3, "zero")
+    assert seen(lambda: FrameStack(gym.make("CartPole-v1"), 3, padding="repeat")) == (3, "repeat")
+    # Stored as they are: their first frames are of the user's, or they are changed further out.
+    assert seen(partial(stacked, np.full(4, 0.1, np.float32)))[0] == 1
+    assert seen(partial(stacked, "zero", changed_outside))[0] == 1
+
+
+def test_what_is_said_of_a_stack_outweighs_what_is_seen() -> None:
+    envs = SyncVectorEnv([stacked])
+    assert frame_stack_of(envs, 1)[0] == 1
+    assert frame_stack_of(RecordEpisodeStatistics(envs), 3) == (3, "zero")
+    spaces = envs.observation_space, envs.single_observation_space
+    # A vector wrapper may change what the envs give.
+    changed = VectorTransformObservation(envs, np.negative, *spaces)
+    assert frame_stack_of(changed, None) == (1, "repeat")
+    envs.metadata = {"stepwell": {"frame_stack": 1, "stack_padding": "repeat"}}
+    assert frame_stack_of(envs, None) == (1, "repeat")
+
+
+def test_stacks_of_several_paddings_are_stored_as_they_are() -> None:
+    envs = SyncVectorEnv([stacked, partial(stacked, "reset")])
+    assert frame_stack_of(envs, None)[0] == 1
+
+
+def test_a_stack_that_a_spec_cannot_tell_is_refused_when_asked_for() -> None:
+    envs = SyncVectorEnv([partial(stacked, np.full(4, 0.1, np.float32))])
+    with pytest.raises(ValueError, match=r"frame_stack=3: .*padding.*frame_stack=1"):
+        frame_stack_of(envs, 3)
+    assert frame_stack_of(envs, 1)[0] == 1

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from stepwell.collectors.episode_metadata import EpisodeMetadata
-from stepwell.collectors.step_result import InfoReader
+from stepwell.collectors.step_result import EpisodeMetadata, InfoReader
 from stepwell.collectors.vector_stepper import Stepper
 from support.envs.fakes import CounterEnv, RestartVectorEnv
 
@@ -26,7 +25,7 @@ def counters(kind: Any = SyncVectorEnv, length: int = 3, **options: Any) -> Any:
 
 
 def step(stepper: Stepper) -> list[tuple[Any, ...]]:
-    """Envs, times, rewards and flags of all arrivals of one step."""
+    """Envs, times, rewards and flags of all results of one step."""
     stepper.send(ZEROS)
     return [
         (
@@ -83,11 +82,11 @@ def test_a_worker_begun_anew_brings_a_first_row(mode: AutoresetMode) -> None:
     stepper.reset(0)
     step(stepper)
     stepper.send(ZEROS)
-    (arrival,) = stepper.receive()
-    assert arrival.restarts == 1
-    assert arrival.is_first is not None
-    assert arrival.is_first.tolist() == [F, T]
-    assert arrival.reward.tolist() == [2, 0]
+    (result,) = stepper.receive()
+    assert result.restarts == 1
+    assert result.is_first is not None
+    assert result.is_first.tolist() == [F, T]
+    assert result.reward.tolist() == [2, 0]
     assert stepper.is_first.tolist() == [F, T]
     stepper.send(ZEROS)
     assert stepper.receive()[0].restarts == 0
@@ -99,8 +98,8 @@ def test_a_step_that_nobody_received_is_forgotten_by_a_reset(kind: Any) -> None:
     stepper = stepper_of(envs)
     stepper.reset(0)
     stepper.send(ZEROS)
-    (arrival,) = stepper.reset(1)
-    assert arrival.leaves["observation"][:, 1].tolist() == [0, 0]
+    (result,) = stepper.reset(1)
+    assert result.leaves["observation"][:, 1].tolist() == [0, 0]
     assert step(stepper)[0][1] == [1, 1]
     stepper.send(ZEROS)
     stepper.drain()
@@ -110,16 +109,16 @@ def test_a_step_that_nobody_received_is_forgotten_by_a_reset(kind: Any) -> None:
 
 def test_the_policy_may_not_change_what_is_recorded_of_beginnings() -> None:
     stepper = stepper_of(counters())
-    (arrival,) = stepper.reset(0)
+    (result,) = stepper.reset(0)
     stepper.is_first[:] = False
-    assert arrival.is_first is not None
-    assert arrival.is_first.all()
+    assert result.is_first is not None
+    assert result.is_first.all()
 
 
 def test_seeds_are_told_once() -> None:
     stepper = stepper_of(counters(length=1))
-    (arrival,) = stepper.reset(40)
-    assert arrival.metadata == {0: {"seed": 40}, 1: {"seed": 41}}
+    (result,) = stepper.reset(40)
+    assert result.metadata == {0: {"seed": 40}, 1: {"seed": 41}}
     stepper.send(ZEROS)
     stepper.receive()
     stepper.send(ZEROS)

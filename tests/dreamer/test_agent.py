@@ -351,7 +351,7 @@ def test_a_policy_is_told_which_other_action_was_taken() -> None:
     policy = DreamerPolicy(agent(NUMBERS, space))
     before = {name: part + 1 for name, part in policy.initial_state(2).items()}
     taken = np.array([2, 0]), np.array([[-2, 4], [1, 2.5]], np.float32)
-    after = policy.took(taken, before)
+    after = policy.on_override(taken, before)
     assert after["action"].tolist() == [[0, 0, 1, -1, 1], [1, 0, 0, 0, 0.5]]
     assert after["action"].dtype == np.float32
     assert after["hidden"] is before["hidden"]

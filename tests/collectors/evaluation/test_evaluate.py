@@ -248,7 +248,7 @@ def test_envs_that_were_evaluated_are_gone_with_their_last_name() -> None:
 
 
 def test_evaluate_is_a_function_whatever_was_imported_before() -> None:
-    for name in ("evaluate", "result", "video", "camera"):
+    for name in ("evaluate", "result", "video", "video_recorder"):
         importlib.import_module(f"stepwell.collectors.evaluation.{name}")
     collectors = importlib.import_module("stepwell.collectors")
     assert isinstance(collectors.evaluate, FunctionType)
@@ -333,7 +333,7 @@ def test_raw_rewards_that_were_lost_on_the_way_are_missed() -> None:
 
 LIVES = "expected whole games, got envs whose episodes end at lost lives; make them with make_atari"
 LOST = "expected the rewards that the env gives, got envs in the wrapper ClipReward; make them"
-HIDDEN = "expected Atari envs that tell whether they clip rewards, got ale-py's own AtariVectorEnv"
+HIDDEN = "clip rewards, got .*AtariVectorEnv"
 UNFIT: list[tuple[Callable[[], Any], str]] = [
     (lambda: sw.make_atari("pong", backend="python", num_workers=0, life_loss="end"), LIVES),
     (lambda: sw.make_atari("pong", 2, backend="python", life_loss="end"), LIVES),
@@ -401,7 +401,7 @@ def test_a_file_takes_one_episode() -> None:
     found = sw.evaluate(screen_envs(), first_action, episodes=2, video=Path("a.mp4"))
     assert os.listdir() == ["a.mp4"]
     assert read(Path("a.mp4"))[0]["frames"] == found.videos[0].shape[0] == 5
-    with pytest.raises(ValueError, match="expected a folder for 2 episodes, got the file b"):
+    with pytest.raises(ValueError, match=r"video: .*2 episodes.*got.* b\.mp4"):
         sw.evaluate(screen_envs(), first_action, episodes=2, video="b.mp4", video_episodes=[0, 1])
 
 
@@ -465,9 +465,9 @@ def test_an_env_that_cannot_be_rendered_is_named_before_it_is_played() -> None:
     def never(observation: Any, is_first: np.ndarray) -> Any:
         return pytest.fail("played")
 
-    with pytest.raises(ValueError, match="video: expected envs that are stepped in this process"):
+    with pytest.raises(ValueError, match=r"video: expected .*got NativeAtari"):
         sw.evaluate(sw.make_atari("pong"), never, episodes=1, video=True)
-    with pytest.raises(ValueError, match="expected envs made with render_mode='rgb_array', got"):
+    with pytest.raises(ValueError, match=r"render_mode='rgb_array'.*got"):
         sw.evaluate(gym.make("CartPole-v1"), never, episodes=1, video=True)
 
 
@@ -498,7 +498,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"episodes": 1.5}, "episodes: expected a whole number >= 1, got 1.5"),
     ({"seeds": []}, "number of seeds: expected a whole number >= 1, got 0"),
     ({"episodes": 1, "num_envs": 0}, "num_envs: expected a whole number >= 1, got 0"),
-    ({"episodes": 1, "seed": -1}, "seed: expected a whole number >= 0 or None, got -1"),
+    ({"episodes": 1, "seed": -1}, "seed: expected .*>= 0.*got -1"),
     (
         {"episodes": 3, "video": True, "video_episodes": [3]},
         r"video_episodes: expected numbers from 0 to 2, the episodes that are played, got \[3\]",
@@ -521,9 +521,9 @@ def test_what_is_no_env_is_refused() -> None:
         sw.evaluate("CartPol-v1", first_action, episodes=1)
     with pytest.raises(ValueError, match="unknown Atari game"):
         sw.evaluate("ALE/Pnog-v5", first_action, episodes=1)
-    with pytest.raises(TypeError, match="expected an id, a gymnasium VectorEnv or an Env, got int"):
+    with pytest.raises(TypeError, match=r"envs: expected .*got int"):
         sw.evaluate(7, first_action, episodes=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_envs: expected none with envs that are made already"):
+    with pytest.raises(ValueError, match=r"num_envs: expected .*got 2"):
         sw.evaluate(SeededEnv(), first_action, episodes=1, num_envs=2)
 
 

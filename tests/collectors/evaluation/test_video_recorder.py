@@ -36,10 +36,10 @@ def screens(lengths: list[Any], **options: Any) -> SyncVectorEnv[Any, Any]:
 def film(
     envs: Any, files: Mapping[int, Path | None], seed: int = 0, **goal: Any
 ) -> tuple[Video, ...]:
-    camera = VideoRecorder(envs, files)
-    with Collector(envs, RandomPolicy(), seed=seed, on_step=camera.look) as collector:
+    recorder = VideoRecorder(envs, files)
+    with Collector(envs, RandomPolicy(), seed=seed, on_step=recorder.on_step) as collector:
         collector.collect(**goal)
-    return camera.videos
+    return recorder.videos
 
 
 def told(video: Video) -> list[tuple[int, ...]]:
@@ -132,13 +132,13 @@ def test_files_and_frames_of_several_episodes_at_once_agree() -> None:
 @needs_av
 def test_what_was_not_filmed_to_the_end_leaves_no_file() -> None:
     envs = screens([[3, 9], 9])
-    camera = VideoRecorder(envs, {0: Path("0.mp4"), 1: Path("1.mp4"), 2: Path("2.mp4")})
-    with Collector(envs, RandomPolicy(), seed=0, on_step=camera.look) as collector:
+    recorder = VideoRecorder(envs, {0: Path("0.mp4"), 1: Path("1.mp4"), 2: Path("2.mp4")})
+    with Collector(envs, RandomPolicy(), seed=0, on_step=recorder.on_step) as collector:
         collector.collect(steps=12)
-    camera.abort()
-    camera.abort()
+    recorder.abort()
+    recorder.abort()
     assert os.listdir() == ["0.mp4"]
-    assert [video.episode for video in camera.videos] == [0]
+    assert [video.episode for video in recorder.videos] == [0]
 
 
 @pytest.mark.parametrize("backend", ["make_atari", "gymnasium"])
@@ -155,16 +155,16 @@ def test_a_film_of_an_atari_game_shows_the_screens_of_the_emulator(backend: str)
     )
     kept: list[np.ndarray] = []
     inner: Any = envs.unwrapped
-    camera = VideoRecorder(envs, {1: None})
+    recorder = VideoRecorder(envs, {1: None})
 
     def look(report: Any) -> None:
         if (report.episode == 1).any():
             kept.append(inner.envs[1].unwrapped.ale.getScreenRGB())
-        camera.look(report)
+        recorder.on_step(report)
 
     with Collector(envs, RandomPolicy(), seed=3, on_step=look) as collector:
         lengths = collector.collect(seeds=[11, 12]).lengths
-    (video,) = camera.videos
+    (video,) = recorder.videos
     assert video.shape[0] - 1 in lengths
     assert (video.frames == np.stack(kept)).all()
     assert (video.frames[-1] != video.frames[0]).any()

