@@ -45,7 +45,19 @@ class StoreNotFound(StepwellError):
 
 
 class StoreLocked(StepwellError):
-    """Another process holds the store open for writing."""
+    """Another process holds the store open for writing.
+
+    Args:
+        message: The message.
+        holder: The process that writes, for example ``"pid 7 on lab since 2026-01-01"``.
+    """
+
+    def __init__(self, message: str, *, holder: str = "another process") -> None:
+        super().__init__(message)
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return StoreLocked, self.args, self.__dict__
 
 
 class StoreCorrupt(StepwellError):

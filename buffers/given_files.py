@@ -12,7 +12,7 @@ from typing import IO, Any, Final, cast
 import numpy as np
 
 from stepwell.buffers import json_values
-from stepwell.buffers.storage.memory import free_memory
+from stepwell.buffers.free_memory import free_memory
 
 __all__ = ["GivenFiles", "Room", "parse_object"]
 

@@ -6,14 +6,14 @@ import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 
+from stepwell.buffers import json_values
 from stepwell.buffers.digest import Digest
 from stepwell.buffers.episode import Chunk, Episode
-from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreLocked
-from stepwell.buffers.replay_state import checked, difference_of, parts_of_checkpoint, state_of
+from stepwell.buffers.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked
 from stepwell.buffers.sampling.requests import (
     Align,
     BatchRequest,
@@ -28,11 +28,10 @@ from stepwell.buffers.sampling.requests import (
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.options import OnCorrupt
 from stepwell.buffers.storage.disk.publish import check_complete, publish
-from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.storage.episode_filter import Where
-from stepwell.buffers.storage.joined import open_many
+from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from stepwell.buffers.storage.memory import MemoryStorage, check_capacity
 from stepwell.buffers.storage.protocol import Storage
 
@@ -243,7 +242,7 @@ class SequenceReplayBuffer:
         """
         if self._storage is None:
             self._use(self._new_storage(spec.with_codecs(self._codecs)))
-        difference = difference_of(self.spec, self.sessions, spec, session)
+        difference = _difference(self.storage, spec, session)
         if difference:
             where = "this replay" if self._path is None else str(self._path)
             raise SpecMismatch(
@@ -716,7 +715,7 @@ class SequenceReplayBuffer:
     def state_dict(self) -> dict[str, Any]:
         """What a restored replay needs, beside the stored rows, to draw the very same batches."""
         sampler = None if self._sampler is None else self._sampler.state()
-        return state_of(self._storage, self._rng) | {"sampler": sampler}
+        return _state_of(self._storage, self._rng) | {"sampler": sampler}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the replay of `state_dict` would have.
@@ -727,7 +726,7 @@ class SequenceReplayBuffer:
             ValueError: The state is that of another store, or of a later state of this one, or none
                 at all; nothing has changed.
         """
-        known = checked(state, self._storage, self._rng)
+        known = _checked_state(state, self._storage, self._rng)
         if known.get("sampler") is not None:
             self._require_sampler().restore(known["sampler"])
         self._rng.bit_generator.state = known["generator"]
@@ -771,7 +770,7 @@ class SequenceReplayBuffer:
         """
         state = self._disk().load_checkpoint(name)
         where = f"checkpoint {name!r} of {self.path}"
-        replay, learner = parts_of_checkpoint(state, self._rng, where)
+        replay, learner = _parts_of_checkpoint(state, self._rng, where)
         self.load_state_dict(replay)
         return learner
 
@@ -841,22 +840,140 @@ class SequenceReplayBuffer:
 
 
 def _refuse_new_store(path: Path) -> None:
-    """Refuse a folder in which somebody else has made a store in the meantime.
+    """Refuse a folder in which another process has made a store since this replay began.
 
     Raises:
-        StoreLocked: A living process writes it.
-        ValueError: None does.
+        StoreLocked: A living process writes into the store.
+        ValueError: No process does.
     """
     try:
         StoreFolder(path, Files()).lock().close()
     except StoreLocked as error:
-        holder = str(error).partition(" is written by ")[2].partition(", expected")[0]
         raise StoreLocked(
-            f"{path} is being written by {holder or 'another process'}: expected a new folder; "
-            f"wait for its end, or choose another folder"
+            f"{path} is being written by {error.holder}: expected a new folder; wait for its end, "
+            f"or choose another folder",
+            holder=error.holder,
         ) from None
     if DiskStorage.exists(path):
         raise ValueError(
             f"{path} holds a store by now: expected a new folder, as it was when this began; open "
             f"it again to go on in it (--resume), or choose another folder"
         ) from None
+
+
+def _state_of(storage: Storage | None, rng: np.random.Generator) -> dict[str, Any]:
+    """The state that a restored replay needs in addition to the stored rows."""
+    return {
+        "store": _name_of(storage),
+        "pieces": _count_of(storage),
+        "generator": rng.bit_generator.state,
+    }
+
+
+def _checked_state(
+    state: Mapping[str, object], storage: Storage | None, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Check a state of `_state_of`; the sampler checks its own part.
+
+    Args:
+        state: The state, from an untrusted source.
+        storage: The replay's storage.
+        rng: The replay's generator.
+
+    Raises:
+        ValueError: It is the state of another store, a later state of this one, or no state.
+    """
+    checked = _checked_form(dict(state), rng)
+    if checked["store"] != _name_of(storage):
+        raise ValueError(
+            f"the state is that of store {str(checked['store'])[:100]}, expected "
+            f"{_name_of(storage)}: load it into the replay that it was taken from"
+        )
+    if checked["pieces"] > _count_of(storage):
+        raise ValueError(
+            f"the state was taken when {checked['pieces']} chunks had been stored, this store has "
+            f"had {_count_of(storage)}: restore both from one copy"
+        )
+    return checked
+
+
+def _checked_form(state: object, rng: np.random.Generator) -> dict[str, Any]:
+    checked = json_values.mapping(state, "state of a replay")
+    json_values.member(checked, "store")
+    json_values.whole(json_values.member(checked, "pieces"), "pieces")
+    generator: Any = json_values.member(checked, "generator")
+    kind = type(rng.bit_generator)
+    try:
+        kind(0).state = generator
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"generator: expected the state of a {kind.__name__}, got another: {error}"
+        ) from None
+    if checked.get("sampler") is not None:  # a state of version 0.1 has none
+        json_values.mapping(checked["sampler"], "sampler")
+    return checked
+
+
+def _parts_of_checkpoint(
+    state: Mapping[str, object], rng: np.random.Generator, name: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The replay's state and the learner's state in a checkpoint.
+
+    Raises:
+        StoreCorrupt: It holds something else.
+    """
+    try:
+        replay = _checked_form(json_values.member(state, "replay"), rng)
+        return replay, json_values.mapping(json_values.member(state, "learner"), "learner")
+    except ValueError as error:
+        raise StoreCorrupt(
+            f"{name} holds no state of a replay: {error}; remove it, or restore it from a copy"
+        ) from error
+
+
+def _name_of(storage: Storage | None) -> object:
+    """The name of a store, or a list of names for joined stores; one in RAM has none."""
+    if isinstance(storage, JoinedStorage):
+        return [_name_of(each) for each in storage.storages]
+    return storage.store if isinstance(storage, DiskStorage) else None
+
+
+def _count_of(storage: Storage | None) -> int:
+    """Number of chunks ever stored."""
+    if isinstance(storage, JoinedStorage):
+        return sum(map(_count_of, storage.storages))
+    return 0 if storage is None else storage.table.base + len(storage.table)
+
+
+def _difference(
+    storage: Storage, spec: Spec, session: Mapping[str, object], *, spec_only: bool = False
+) -> str | None:
+    """The first difference between the stored rows, or their envs, and those of a new run.
+
+    Args:
+        storage: Holds the rows; its codecs do not matter.
+        spec: The Spec of the new rows.
+        session: Facts about the new run.
+        spec_only: Compare the fields alone.
+    """
+    codecs: dict[str, Codec] = {field.name: field.codec for field in storage.spec.fields}
+    shared: dict[str, Codec] = {name: codecs[name] for name in spec.names if name in codecs}
+    difference = storage.spec.difference(spec.with_codecs(shared))
+    sessions = storage.sessions
+    if difference or spec_only or not sessions:
+        return difference
+    return _difference_within("", sessions[0].get("recipe", {}), session.get("recipe", {}))
+
+
+def _difference_within(path: str, before: object, now: object) -> str | None:
+    """The first difference between two recipes, by the path of keys that leads to it."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return None if before == now else f"{path} of the envs was {before!r}, is {now!r}"
+    old, new = cast("Mapping[str, object]", before), cast("Mapping[str, object]", now)
+    # A file is identified by its bytes, whatever its name.
+    keys = ["sha256"] if "sha256" in old and "sha256" in new else sorted({*old, *new})
+    found = (
+        _difference_within(f"{path}.{key}" if path else key, old.get(key), new.get(key))
+        for key in keys
+    )
+    return next(filter(None, found), None)

@@ -9,10 +9,10 @@ import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.storage.chunk_info import ChunkInfo
-from stepwell.buffers.storage.memory import check_free_memory
+from stepwell.buffers.free_memory import check_free_memory
+from stepwell.buffers.storage.chunk_index import ChunkInfo
+from stepwell.buffers.storage.field_locator import RowCopier
 from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.storage.row_copier import RowCopier
 
 __all__ = ["StoredEpisode", "stored_episodes"]
 

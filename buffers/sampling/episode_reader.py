@@ -8,11 +8,10 @@ import numpy as np
 
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.storage.episode_filter import EpisodeFilter
-from stepwell.buffers.storage.field_locator import DamagedChunk
-from stepwell.buffers.storage.memory import check_free_memory
+from stepwell.buffers.storage.field_locator import DamagedChunk, RowCopier
 from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.storage.row_copier import RowCopier
 
 __all__ = ["EpisodeReader"]
 

@@ -43,4 +43,5 @@ class Filters:
             if len(self._filters) >= _MAX_FILTERS:
                 self._filters.pop(next(iter(self._filters)))
             self._filters[key] = EpisodeFilter(where)
-        return self._filters[key].update(self._storage.table, self._metadata)
+        table = self._storage.table
+        return self._filters[key].update(table.records, table.base, self._metadata)

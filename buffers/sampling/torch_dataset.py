@@ -14,8 +14,7 @@ import numpy as np
 
 from stepwell.buffers.sampling.requests import Episodes, Request
 from stepwell.buffers.sampling.tensors import ToTensors, load_torch
-from stepwell.buffers.storage.disk.options import OnCorrupt
-from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.protocol import Storage
 

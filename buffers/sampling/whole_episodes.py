@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.sampling.batch_fields import longest_stack
 from stepwell.buffers.sampling.copies import Copies
@@ -17,7 +18,6 @@ from stepwell.buffers.sampling.sequences import SequencePlan, SequenceSampler
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import WholeEpisodes, Windows
-from stepwell.buffers.storage.memory import check_free_memory
 
 __all__ = ["EpisodePlan", "EpisodeSampler"]
 

@@ -31,7 +31,7 @@ from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.spec import Field, Spec
 
-__all__ = ["Buffer", "ChunkDecoder", "ChunkEncoder", "Coding", "Part", "Place"]
+__all__ = ["Buffer", "ChunkDecoder", "ChunkEncoder", "Coding", "Part"]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
@@ -119,14 +119,6 @@ class Coding(NamedTuple):
     dtype: np.dtype[np.generic]
     row_bytes: int
     block_rows: int
-
-
-class Place(NamedTuple):
-    """Where the rows of one field of a chunk lie, and how they are stored."""
-
-    coding: Coding
-    offset: int
-    rows: int
 
 
 class ChunkDecoder:
@@ -223,7 +215,7 @@ class ChunkDecoder:
             StoreCorrupt: A compressed block does not hold its rows.
         """
         source = memoryview(cast("bytes", buffer))
-        for coding, offset, _ in self.places(buffer, origin, rows):
+        for coding, offset in self.fields(buffer, origin):
             if not coding.block_rows:
                 continue
             target = self._scratch(min(coding.block_rows, rows) * coding.row_bytes)
@@ -246,36 +238,23 @@ class ChunkDecoder:
         except ValueError as error:
             raise StoreCorrupt(f"its metadata: {error}") from error
 
-    def places(self, buffer: Buffer, origin: int, rows: int) -> list[Place]:
-        """Where the fields' rows lie, in the order of the Spec.
+    def fields(self, buffer: Buffer, origin: int) -> list[tuple[Coding, int]]:
+        """The coding of each field and the offset of its rows, in the order of the Spec.
 
         Args:
             buffer: Memory that holds the chunk.
-            origin: Where the chunk begins in it.
-            rows: Rows that were written into the chunk.
+            origin: Offset of the chunk in the memory.
         """
         values = self._head.unpack_from(cast("bytes", buffer), origin)
         return [
-            Place(codings[coding_of], origin + offset, rows)
-            for codings, coding_of, offset in zip(
+            (codings[key], origin + offset)
+            for codings, key, offset in zip(
                 self._codings,
                 zip(values[2::5], values[3::5], values[4::5], strict=True),
                 values[5::5],
                 strict=True,
             )
         ]
-
-    def copy(self, buffer: Buffer, place: Place, start: int, out: np.ndarray) -> None:
-        """Copy rows ``start .. start + len(out)`` of one field into ``out``.
-
-        Args:
-            buffer: Memory that holds the chunk.
-            place: Where the field lies in it.
-            start: First row wanted, counted within the chunk.
-            out: C-contiguous array ``[n, *shape]``, in the field's dtype where it is compressed.
-        """
-        coding, offset, rows = place
-        self.copy_rows(buffer, coding, offset, rows, start, out)
 
     def copy_rows(
         self,
@@ -286,7 +265,16 @@ class ChunkDecoder:
         start: int,
         out: np.ndarray,
     ) -> None:
-        """`copy`, with the parts of the place one by one."""
+        """Copy rows ``start .. start + len(out)`` of one field into ``out``.
+
+        Args:
+            buffer: Memory that holds the chunk.
+            coding: How the rows are stored.
+            offset: Offset of the field in the memory.
+            rows: Rows that were written into the chunk.
+            start: First row to copy, counted within the chunk.
+            out: C-contiguous array ``[n, *shape]``, in the field's dtype where it is compressed.
+        """
         dtype, row_bytes, block_rows = coding
         if block_rows:
             source = memoryview(cast("bytes", buffer))
@@ -295,10 +283,11 @@ class ChunkDecoder:
             out[...] = np.ndarray(out.shape, dtype, buffer, offset + start * row_bytes)
 
     def read(
-        self, buffer: Buffer, origin: int, rows: int, place: int, start: int, out: np.ndarray
+        self, buffer: Buffer, origin: int, rows: int, field: int, start: int, out: np.ndarray
     ) -> None:
-        """`copy` of the field at one place of the Spec, which is looked up anew."""
-        self.copy(buffer, self.places(buffer, origin, rows)[place], start, out)
+        """`copy_rows` of the chunk at ``origin``, of the field with this number in the Spec."""
+        coding, offset = self.fields(buffer, origin)[field]
+        self.copy_rows(buffer, coding, offset, rows, start, out)
 
     def decode_rows(
         self,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from stepwell.buffers.episode import End
-
-if TYPE_CHECKING:
-    from stepwell.buffers.storage.chunk_index import ChunkIndex
 
 __all__ = ["EpisodeFilter", "Where", "check_where", "chooses"]
 
@@ -40,16 +37,19 @@ class EpisodeFilter:
         return f"where={self._where!r}"
 
     def update(
-        self, table: ChunkIndex, metadata: Callable[[int], Mapping[str, object]]
+        self,
+        records: np.ndarray,
+        base: int,
+        metadata: Callable[[int], Mapping[str, object]],
     ) -> EpisodeFilter:
         """Decide on the chunks that are new; returns itself.
 
         Args:
-            table: The index of what is stored.
-            metadata: Gives the metadata of the chunk at a position.
+            records: All live records of the `ChunkIndex`.
+            base: Position of the first one.
+            metadata: Returns the metadata of the chunk at a position.
         """
-        self._forget_before(table.base)
-        records = table.records
+        self._forget_before(base)
         if len(records) > len(self._verdicts):
             grown = np.zeros(2 * len(records), np.bool_)
             grown[: self._known] = self._verdicts[: self._known]
@@ -59,11 +59,11 @@ class EpisodeFilter:
         places = enumerate(zip(new["previous"].tolist(), new["end"].tolist(), strict=True))
         for place, (previous, end) in places:
             index = self._known + place
-            if previous >= table.base:  # the same episode
-                verdict = self._verdicts[previous - table.base]
+            if previous >= base:  # the same episode
+                verdict = self._verdicts[previous - base]
             else:
                 is_lost = end & End.LOST
-                verdict = not is_lost and chooses(self._where, metadata(index + table.base))
+                verdict = not is_lost and chooses(self._where, metadata(index + base))
             self._verdicts[index] = verdict
         self._known = len(records)
         return self

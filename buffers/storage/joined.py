@@ -17,10 +17,8 @@ from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
-from stepwell.buffers.storage.chunk_info import CHUNK
-from stepwell.buffers.storage.disk.options import OnCorrupt
-from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
+from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.storage.item_counts import Shares
 from stepwell.buffers.storage.protocol import Storage
 

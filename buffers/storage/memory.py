@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from threading import RLock
 
 import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.free_memory import free_memory
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 
-__all__ = ["MemoryStorage", "check_free_memory", "free_memory"]
+__all__ = ["MemoryStorage"]
 
 # Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
 _SLABS = 16
 _SLAB_BYTES = 8 << 20
 _MOST_SLABS, _MOST_SLAB_BYTES = 128, 1 << 30
-_MUCH_BYTES = 1 << 30  # less is not worth the asking
 
 
 class MemoryStorage:
@@ -228,51 +226,3 @@ def _check_free_memory(spec: Spec, capacity: int | None) -> None:
             f"most the {free / 1e9:.1f} GB of free memory: lower capacity, or use codec zstd or a "
             f"folder"
         )
-
-
-def check_free_memory(nbytes: int, what: str) -> None:
-    """Refuse to take much memory where there is less, before any is taken.
-
-    Args:
-        nbytes: How much is needed, as a file tells.
-        what: What needs it.
-
-    Raises:
-        MemoryError: There is less.
-    """
-    if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
-        raise MemoryError(
-            f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
-            f"{free / 1e9:.1f} GB that are free: read it on a larger machine"
-        )
-
-
-def free_memory() -> int:
-    """Bytes of memory that this process can still take."""
-    return min(_free_of_machine(), _free_of_process())
-
-
-def _free_of_process() -> int:
-    """What its own limits (``ulimit -v``, ``ulimit -d``) leave it."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 1 << 62
-    status, free = Path("/proc/self/status"), 1 << 62
-    for limit, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
-        most, _ = resource.getrlimit(limit)
-        if most != resource.RLIM_INFINITY and status.exists():
-            taken = status.read_text().partition(name)[2].split()[0]
-            free = min(free, max(0, most - int(taken) * 1024))
-    return free
-
-
-def _free_of_machine() -> int:
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 1 << 62

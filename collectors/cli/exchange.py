@@ -16,8 +16,8 @@ import rich.console
 from stepwell import __version__
 from stepwell.buffers import Codec, SequenceReplayBuffer
 from stepwell.buffers.curation.stored_episode import StoredEpisode
+from stepwell.buffers.free_memory import free_memory
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.memory import free_memory
 from stepwell.collectors.cli.progress import LiveLine, Part, packed
 from stepwell.collectors.interrupt import InterruptGuard
 from stepwell.collectors.report import format_bytes

@@ -29,8 +29,7 @@ from stepwell.buffers.replay import SequenceReplayBuffer
 from stepwell.buffers.spec import Field, Spec, default_codec
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.options import closing_on_error
-from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.disk.storage import DiskStorage, closing_on_error
 
 __all__ = ["EpisodeFolder", "NewEpisode"]
 

@@ -242,7 +242,8 @@ class Appender:
         if self._pid != os.getpid():
             raise StoreLocked(
                 f"{path} is written by pid {self._pid}, this is its fork {os.getpid()}, expected "
-                f"one writer: open the store with read_only=True here"
+                f"one writer: open the store with read_only=True here",
+                holder=f"pid {self._pid}",
             )
         if self._failure is not None:
             raise StoreFailed(self._failure)

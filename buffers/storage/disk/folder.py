@@ -14,6 +14,7 @@ from io import FileIO
 from pathlib import Path
 
 from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.storage.disk.files import (
     Files,
     check_platform,
@@ -24,7 +25,6 @@ from stepwell.buffers.storage.disk.files import (
 )
 from stepwell.buffers.storage.disk.format import MOST_FACTS_BYTES, Copy, Manifest, cure
 from stepwell.buffers.storage.disk.segment import read_header
-from stepwell.buffers.storage.memory import check_free_memory
 
 __all__ = ["StoreFolder"]
 
@@ -266,10 +266,12 @@ class StoreFolder:
     def _take(self, file: FileIO) -> None:
         if not self._lock_patiently(file):
             text = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
-            holder = "".join(letter if letter.isprintable() else "?" for letter in text)
+            shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+            holder = shown or "another process"
             raise StoreLocked(
-                f"{self.path} is written by {holder or 'another process'}, expected no other "
-                f"writer: wait for its end, or open the store with read_only=True"
+                f"{self.path} is written by {holder}, expected no other writer: wait for its end, "
+                f"or open the store with read_only=True",
+                holder=holder,
             )
         if self.files.has_other_name(file):
             return  # what is written here would be written there, too

@@ -271,9 +271,11 @@ class _Part:
             raise self._in_the_way(f"a folder with another {_LOCK}") from None
         self._check_lock(self._lock)
         if not self._is_locked(self._lock, is_new):
+            holder = _holder(self._lock)
             raise StoreLocked(
-                f"{self._place} is being made by {_holder(self._lock)}: expected no other process; "
-                f"wait for its end, or choose another {self._kind}"
+                f"{self._place} is being made by {holder}: expected no other process; wait for its "
+                f"end, or choose another {self._kind}",
+                holder=holder,
             )
         return self._is_in_place(self._lock)
 

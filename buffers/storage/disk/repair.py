@@ -19,8 +19,7 @@ from stepwell.buffers.storage.disk.format import Header, Manifest, Sealed, pack_
 from stepwell.buffers.storage.disk.rebuild import rebuild_header
 from stepwell.buffers.storage.disk.segment import Loaded, segment_path
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.disk.survey import Damage, SegmentSurvey, survey
-from stepwell.buffers.storage.disk.verify import read_or_rebuild
+from stepwell.buffers.storage.disk.verify import Damage, SegmentSurvey, read_or_rebuild, survey
 from stepwell.buffers.storage.disk.view import Recovery
 
 __all__ = ["RepairReport", "repair"]

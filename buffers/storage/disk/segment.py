@@ -14,8 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.chunk_info import CHUNK, ChunkInfo
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkInfo, Counters
 from stepwell.buffers.storage.disk.files import Files, as_bytes
 from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
 from stepwell.buffers.storage.disk.recovery import Verdict, check_slots, judge_open, judge_sealed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 
@@ -16,26 +18,23 @@ from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.chunk_info import ChunkInfo
+from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
 from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Manifest, StoreFacts
-from stepwell.buffers.storage.disk.options import (
-    OnCorrupt,
-    check_limits,
-    check_on_corrupt,
-    closing_on_error,
-    plain_json,
-)
+from stepwell.buffers.storage.disk.format import Manifest, StoreFacts, json_text
 from stepwell.buffers.storage.disk.segment import Loaded, Maps, Segment
 from stepwell.buffers.storage.disk.view import Recovery, View, look
+from stepwell.buffers.storage.memory import check_capacity
 
-__all__ = ["DiskStorage", "Recovery"]
+__all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
 
+OnCorrupt = Literal["raise", "skip"]
+"""Treatment of damaged chunks in a store that is opened for reading."""
 
 _SEGMENT_BYTES = 64 << 20
+_MIN_CAPACITY_BYTES = 1 << 20
+_MOST_DEPTH = 90  # the manifest, which it will be a part of, may have a few levels more
 
 
 class DiskStorage:
@@ -100,11 +99,11 @@ class DiskStorage:
             TypeError: The provenance is not JSON-able.
             StoreLocked: Another process makes a store in this folder.
         """
-        check_limits(capacity, capacity_bytes)
+        _check_limits(capacity, capacity_bytes)
         if capacity_bytes is not None:
             segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
         facts = StoreFacts(
-            *(spec, capacity, capacity_bytes, segment_bytes), plain_json(provenance or {})
+            *(spec, capacity, capacity_bytes, segment_bytes), _plain_json(provenance or {})
         )
         folder = StoreFolder(path, files or Files())
         folder.make()
@@ -144,8 +143,8 @@ class DiskStorage:
             ValueError: Damaged chunks are to be skipped in a store that is opened for writing, or
                 a capacity is out of range.
         """
-        check_limits(capacity, capacity_bytes)
-        skip = check_on_corrupt(on_corrupt, read_only=read_only)
+        _check_limits(capacity, capacity_bytes)
+        skip = _check_on_corrupt(on_corrupt, read_only=read_only)
         folder = StoreFolder(path, files or Files())
         folder.check()
         if read_only:
@@ -243,7 +242,7 @@ class DiskStorage:
         Raises:
             TypeError: The facts are not JSON-able.
         """
-        self._require_appender().append_session(plain_json(facts))
+        self._require_appender().append_session(_plain_json(facts))
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks; when it returns they are durable.
@@ -401,3 +400,44 @@ class DiskStorage:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ValueError(f"{self.path} is closed, expected an open store: open it again")
+
+
+def _check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
+    """Refuse capacities that no folder can keep."""
+    check_capacity(capacity, capacity_bytes)
+    if capacity_bytes is not None and capacity_bytes < _MIN_CAPACITY_BYTES:
+        raise ValueError(
+            f"capacity_bytes: expected at least {_MIN_CAPACITY_BYTES} for a folder, got "
+            f"{capacity_bytes}; raise it, or keep the replay in memory"
+        )
+
+
+def _plain_json(value: Mapping[str, object]) -> dict[str, object]:
+    """The value as it comes back from a file."""
+    return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH)))
+
+
+def _check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
+    """Whether damaged chunks are to be skipped.
+
+    Raises:
+        ValueError: It is no known word, or the store is to be written into.
+    """
+    if on_corrupt not in ("raise", "skip"):
+        raise ValueError(f"on_corrupt: expected 'raise' or 'skip', got {on_corrupt!r}")
+    if on_corrupt == "skip" and not read_only:
+        raise ValueError(
+            "on_corrupt='skip': expected read_only=True, got a store to write into; run "
+            "`stepwell repair` on it first"
+        )
+    return on_corrupt == "skip"
+
+
+@contextlib.contextmanager
+def closing_on_error(file: FileIO) -> Generator[None]:
+    """Close a file when what follows fails."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise

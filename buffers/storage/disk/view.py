@@ -9,8 +9,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
-from stepwell.buffers.storage.chunk_info import CHUNK
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, Next
 from stepwell.buffers.storage.disk.segment import Loaded, Segment, load

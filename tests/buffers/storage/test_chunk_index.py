@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import Chunk, End
 from stepwell.buffers.sampling.draws import draw_items
 from stepwell.buffers.sampling.windows import Window
-from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
-from stepwell.buffers.storage.chunk_info import CHUNK
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.item_counts import Windows
 from support.models.chunk_model import Recording, chunk_of, held_by, same_records, windows_of
 

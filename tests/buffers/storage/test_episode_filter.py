@@ -169,5 +169,6 @@ def test_chunks_that_are_decided_on_are_not_looked_at_again() -> None:
     (one,) = sampler._filters._filters.values()
     assert one._known == 9
     replay.storage.table.records["end"][:] = int(End.LOST)  # would be seen if they were
-    one.update(replay.storage.table, lambda position: {})
+    table = replay.storage.table
+    one.update(table.records, table.base, lambda position: {})
     assert one.verdicts(0, 9).tolist() == [episode % 3 == 0 for episode in range(9)]

@@ -25,10 +25,10 @@ from stepwell.buffers import (
     SequenceReplayBuffer,
     StoreCorrupt,
     StoreLocked,
+    free_memory,
     repair,
     verify,
 )
-from stepwell.buffers.storage import memory
 from stepwell.buffers.storage.checkpoint import pack
 from stepwell.buffers.storage.disk.segment import segment_path
 from stepwell.collectors.cli.info import show_store
@@ -874,8 +874,8 @@ def test_a_segment_that_a_writer_begins_meanwhile_makes_no_manifest_old(
 def test_an_episode_that_memory_does_not_hold_is_refused_before_any_is_taken(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_MUCH_BYTES", 0)
-    monkeypatch.setattr(memory, "free_memory", lambda: 100)
+    monkeypatch.setattr(free_memory, "_MUCH_BYTES", 0)
+    monkeypatch.setattr(free_memory, "free_memory", lambda: 100)
     with (
         SequenceReplayBuffer.open(store, read_only=True) as replay,
         pytest.raises(MemoryError, match=r"episode 0 takes .* expected at most"),

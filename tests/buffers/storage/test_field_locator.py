@@ -9,7 +9,7 @@ import pytest
 
 from stepwell.buffers import DiskStorage, End, NotEnoughData
 from stepwell.buffers.storage import field_locator
-from stepwell.buffers.storage.row_copier import RowCopier
+from stepwell.buffers.storage.field_locator import RowCopier
 from support.crash.disk_faults import NoSyncFiles
 from support.models.chunk_model import SPEC, chunk_of
 

@@ -1,0 +1,58 @@
+"""Memory that this process can still take, and a check before much is taken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["check_free_memory", "free_memory"]
+
+_MUCH_BYTES = 1 << 30  # smaller requests are not checked
+
+
+def check_free_memory(nbytes: int, what: str) -> None:
+    """Refuse to take much memory where there is less, before any is taken.
+
+    Args:
+        nbytes: How much is needed, as a file tells.
+        what: What needs it.
+
+    Raises:
+        MemoryError: There is less.
+    """
+    if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
+        raise MemoryError(
+            f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
+            f"{free / 1e9:.1f} GB that are free: read it on a larger machine"
+        )
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process can still take."""
+    return min(_free_of_machine(), _free_of_process())
+
+
+def _free_of_process() -> int:
+    """What its own limits (``ulimit -v``, ``ulimit -d``) leave it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 1 << 62
+    status, free = Path("/proc/self/status"), 1 << 62
+    for limit, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY and status.exists():
+            taken = status.read_text().partition(name)[2].split()[0]
+            free = min(free, max(0, most - int(taken) * 1024))
+    return free
+
+
+def _free_of_machine() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 1 << 62
