@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from support.source_tree import PACKAGE, ROOMS, label, library_files, room_of, tree_of
+from support.source_tree import CHECKOUT, PACKAGE, ROOMS, label, library_files, room_of, tree_of
 
 LINE_LIMIT = 500
 # The room of the key may import the rooms of the value, and nothing else of stepwell.
@@ -83,6 +83,18 @@ def test_a_checkout_does_not_load_a_room_by_its_bare_name(room: str) -> None:
     run = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE, capture_output=True, text=True)
     assert run.returncode
     assert f"import stepwell.{room}" in run.stderr.splitlines()[-1]
+
+
+def test_the_package_of_a_checkout_is_links_to_its_folders() -> None:
+    package = CHECKOUT / "src" / "stepwell"
+    if not package.is_dir() or (CHECKOUT / "PKG-INFO").exists():
+        pytest.skip("no checkout: tests of an installed package, or a source archive")
+    assert {path.name for path in package.iterdir() if path.is_symlink()} == {
+        *ROOMS,
+        "__init__.py",
+        "py.typed",
+    }
+    assert [path.name for path in package.iterdir() if not path.is_symlink()] == []
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
