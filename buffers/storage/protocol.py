@@ -17,7 +17,7 @@ __all__ = ["Storage"]
 class Storage(Protocol):
     """Keeps chunks in order; the oldest ones go when the capacity is reached.
 
-    `tests/support/storage_contract.py` runs one list of rules on every Storage.
+    `stepwell.buffers.testing.check_storage` checks the rules that every Storage keeps.
     """
 
     @property

@@ -10,7 +10,7 @@ from stepwell.buffers.sampling.draws import ItemKinds
 from stepwell.buffers.sampling.priority_index import PriorityIndex
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import Windows
-from support.models.chunk_model import chunk_of
+from stepwell.buffers.testing import chunk_of
 
 GAP = 1 << 32  # what `repair` leaves between the ids
 KINDS = ItemKinds(2, Windows(2), None, None, None)

@@ -21,8 +21,8 @@ from stepwell.buffers import (
     StoreNotFound,
 )
 from stepwell.buffers.storage.checkpoint import pack, unpack
+from stepwell.buffers.testing import SPEC, Recording
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chunk_model import SPEC, Recording
 
 
 def filled(path: Path | None, episodes: int = 6) -> SequenceReplayBuffer:

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from stepwell.buffers import Chunk, Codec, End, Field, Spec, SpecMismatch
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
-from support.models.chunk_model import SPEC, chunk_of
+from stepwell.buffers.testing import SPEC, chunk_of
 
 DTYPES = [
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),

@@ -14,7 +14,8 @@ from stepwell.buffers.sampling.draws import draw_items
 from stepwell.buffers.sampling.windows import Window
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.item_counts import Windows
-from support.models.chunk_model import Recording, chunk_of, held_by, same_records, windows_of
+from stepwell.buffers.testing import Recording, chunk_of
+from support.models.chunk_model import held_by, same_records, windows_of
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 PROGRAMS = st.lists(

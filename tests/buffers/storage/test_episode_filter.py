@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, NotEnoughData, SequenceReplayBuffer
 from stepwell.buffers.storage.episode_filter import chooses
-from support.models.chunk_model import SPEC, Recording
+from stepwell.buffers.testing import SPEC, Recording
 
 
 def task_of(episode: int) -> str:

@@ -10,8 +10,8 @@ import pytest
 from stepwell.buffers import DiskStorage, End, NotEnoughData
 from stepwell.buffers.storage import field_locator
 from stepwell.buffers.storage.field_locator import RowCopier
+from stepwell.buffers.testing import SPEC, chunk_of
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chunk_model import SPEC, chunk_of
 
 
 def test_few_segments_are_kept_in_mind_at_a_time(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import End, Field, MemoryStorage, Spec
-from support.models.chunk_model import SPEC, assert_holds, chunk_of
-from support.storage_contract import play
+from stepwell.buffers.testing import SPEC, assert_holds, chunk_of, play
 
 
 def test_a_plan_that_does_not_fit_in_memory_fails_at_once() -> None:

@@ -21,7 +21,7 @@ from stepwell.buffers.storage.disk.appender import SEGMENTS
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter
 from stepwell.buffers.storage.memory import max_chunk_rows
-from support.models.chunk_model import SPEC, Recording
+from stepwell.buffers.testing import SPEC, Recording
 
 
 class Wrong(AssertionError):

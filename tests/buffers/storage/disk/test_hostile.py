@@ -31,6 +31,7 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.storage.checkpoint import pack
 from stepwell.buffers.storage.disk.segment import segment_path
+from stepwell.buffers.testing import chunk_of, play
 from stepwell.collectors.cli.info import show_store
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import copy_of, create, filled, read_all, reopen
@@ -45,8 +46,6 @@ from support.forged.stores import (
     slots_of,
     write_manifest,
 )
-from support.models.chunk_model import chunk_of
-from support.storage_contract import play
 
 Forge = Callable[[Path], object]
 

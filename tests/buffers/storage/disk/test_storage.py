@@ -23,6 +23,7 @@ from stepwell.buffers import (
     Spec,
 )
 from stepwell.buffers.storage.disk.format import Manifest
+from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play, read_metadata
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import (
     SMALL,
@@ -33,16 +34,7 @@ from support.disk_stores import (
     read_all,
     reopen,
 )
-from support.models.chunk_model import (
-    SPEC,
-    Recording,
-    assert_holds,
-    chunk_of,
-    read_metadata,
-    same_records,
-    tails,
-)
-from support.storage_contract import play
+from support.models.chunk_model import same_records, tails
 
 CALLS = st.lists(
     st.one_of(
