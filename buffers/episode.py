@@ -84,7 +84,7 @@ class Chunk:
         return chunks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Episode:
     """An immutable run of rows from a reset to its end.
 
@@ -108,6 +108,16 @@ class Episode:
     end: End
     fields: Mapping[str, np.ndarray]
     metadata: Mapping[str, object]
+
+    def __repr__(self) -> str:
+        end = "CUT" if not self.end.is_final else (self.end & ~End.PENDING).name
+        fields = "; ".join(
+            f"{name}: {rows.dtype} {rows.shape}" for name, rows in self.fields.items()
+        )
+        return (
+            f"Episode(id={self.id}, stream={self.stream}, first_row={self.first_row}, "
+            f"steps={self.steps}, end={end}, fields=({fields}))"
+        )
 
     @property
     def rows(self) -> int:

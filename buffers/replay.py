@@ -26,6 +26,7 @@ from stepwell.buffers.sampling.requests import (
     check_priority_alpha,
 )
 from stepwell.buffers.spec import Codec, Spec
+from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.publish import check_complete, publish
@@ -220,6 +221,14 @@ class SequenceReplayBuffer:
         """Chunks that are left out as damaged."""
         return 0 if self._storage is None else self._storage.lost_chunks
 
+    def __repr__(self) -> str:
+        path = "" if self._path is None else f"{str(self._path)!r}, "
+        fields = "" if self._storage is None else f", fields=({self.spec.summary})"
+        return (
+            f"SequenceReplayBuffer({path}capacity={self.capacity}, steps={len(self)}, "
+            f"episodes={self.episodes}{fields})"
+        )
+
     def __len__(self) -> int:
         """Env steps stored now."""
         return 0 if self._storage is None else self._storage.table.steps
@@ -233,7 +242,8 @@ class SequenceReplayBuffer:
         """Settle what the rows are, and note that a run begins to write them.
 
         Args:
-            spec: The fields of every row. The first call settles them, with this replay's codecs.
+            spec: The fields of every row. The first call settles them, with this replay's codecs;
+                as long as no row was ever stored, another call may change them.
             session: JSON-able facts about the run. Under ``recipe`` stands what the envs are: it
                 must not change either.
 
@@ -243,7 +253,7 @@ class SequenceReplayBuffer:
         if self._storage is None:
             self._use(self._new_storage(spec.with_codecs(self._codecs)))
         difference = _difference(self.storage, spec, session)
-        if difference:
+        if difference and not self._rebind(spec.with_codecs(self._codecs)):
             where = "this replay" if self._path is None else str(self._path)
             raise SpecMismatch(
                 f"{where} holds other data: {difference}; open another folder, or make the envs as "
@@ -825,6 +835,21 @@ class SequenceReplayBuffer:
             if isinstance(error, StoreLocked) or DiskStorage.exists(self._path):
                 _refuse_new_store(self._path)
             raise
+
+    def _rebind(self, spec: Spec) -> bool:
+        """Give another Spec to a storage that never held a row; False where it did."""
+        storage = self._storage
+        if isinstance(storage, DiskStorage):
+            if storage.is_read_only or not storage.replace_spec(spec):
+                return False
+        elif isinstance(storage, MemoryStorage) and storage.table.counters == Counters():
+            self._use(self._new_storage(spec))
+        else:
+            return False
+        if self._sampler is not None:
+            self._sampler.close()
+            self._sampler = None
+        return True
 
     def _use(self, storage: Storage) -> None:
         self._storage = storage

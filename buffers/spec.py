@@ -218,6 +218,18 @@ class Spec:
         """Bytes of one stored row, uncompressed."""
         return sum(field.row_bytes for field in self.fields)
 
+    @property
+    def summary(self) -> str:
+        """Names, dtypes and shapes of all fields, in one line.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> env = gym.make("CartPole-v1")
+            >>> Spec.from_spaces(env.observation_space, env.action_space).summary
+            'observation: float32 (4,); action: int64 (); reward: float64 ()'
+        """
+        return "; ".join(f"{each.name}: {each.dtype} {each.shape}" for each in self.fields)
+
     def with_more(self, fields: Sequence[Field]) -> Spec:
         """The same fields and further ones: ``info/...`` and ``extra/...``."""
         return replace(self, fields=(*self.fields, *fields))

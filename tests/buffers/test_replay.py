@@ -192,6 +192,51 @@ def test_other_rows_and_other_envs_are_refused() -> None:
     assert len(replay.sessions) == 2
 
 
+@pytest.mark.parametrize("folder", [None, "run"])
+def test_a_replay_that_never_held_a_row_may_get_other_fields(
+    tmp_path: Path, folder: str | None
+) -> None:
+    other = Spec.from_spaces(spaces.Box(0, 1, (2,), np.float64), spaces.Discrete(2))
+    path = None if folder is None else tmp_path / folder
+    with SequenceReplayBuffer(path, seed=0, codecs={"observation": "raw"}) as replay:
+        replay.bind(other, {"recipe": {"env": "Other"}})
+        with pytest.raises(NotEnoughData):
+            replay.sample_sequences(1, 1)
+        replay.bind(SPEC, {"recipe": {"env": "Toy"}})
+        assert replay.spec == SPEC.with_codecs({"observation": "raw"})
+        assert [session["recipe"] for session in replay.sessions] == [{"env": "Toy"}]
+        replay.add([chunk(0)])
+        assert replay.sample_sequences(2, 10).observation.shape == (2, 10, 3)
+        with pytest.raises(SpecMismatch, match=r"'observation'.*float64"):
+            replay.bind(other, {"recipe": {"env": "Other"}})
+    if path is not None:
+        with SequenceReplayBuffer.open(path) as again:
+            assert again.spec == SPEC.with_codecs({"observation": "raw"})
+            assert len(again) == 9
+
+
+def test_a_replay_that_forgot_its_rows_keeps_its_fields() -> None:
+    replay = SequenceReplayBuffer(capacity=16, seed=0)
+    replay.bind(SPEC, {})
+    for episode in range(20):
+        replay.add([chunk(episode, 2)])
+    replay.drop_before(40)
+    assert len(replay) == 0
+    with pytest.raises(SpecMismatch, match="'info/lives'"):
+        replay.bind(SPEC.with_more([Field("info/lives", "int64", (), "narrow")]), {})
+
+
+def test_the_repr_is_one_line_of_names_and_numbers(tmp_path: Path) -> None:
+    assert (
+        repr(SequenceReplayBuffer()) == "SequenceReplayBuffer(capacity=None, steps=0, episodes=0)"
+    )
+    with filled(path=tmp_path / "run", capacity=100) as replay:
+        assert repr(replay) == (
+            f"SequenceReplayBuffer('{tmp_path}/run', capacity=100, steps=18, episodes=2, "
+            "fields=(observation: uint8 (3,); action: int64 (); reward: float64 ()))"
+        )
+
+
 def test_nothing_can_be_added_before_the_rows_are_settled() -> None:
     with pytest.raises(NotEnoughData):
         SequenceReplayBuffer().add([chunk()])

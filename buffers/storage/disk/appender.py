@@ -12,10 +12,18 @@ from threading import RLock
 from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
 from stepwell.buffers.json_values import MOST
+from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import ChunkEncoder
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import MOST_SEGMENTS, Header, Manifest, StoreFacts, align
+from stepwell.buffers.storage.disk.format import (
+    MOST_SEGMENTS,
+    Header,
+    Manifest,
+    Next,
+    StoreFacts,
+    align,
+)
 from stepwell.buffers.storage.disk.segment import Loaded, Maps
 from stepwell.buffers.storage.disk.view import View, load_all
 from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter, Sizes, give_back, heal
@@ -93,6 +101,17 @@ class Appender:
         sessions = (*self._facts.sessions, facts)
         with self._poisoning():
             self._write_facts(replace(self._facts, sessions=sessions))
+
+    def replace_spec(self, spec: Spec) -> bool:
+        """See `DiskStorage.replace_spec`."""
+        self._check()
+        # Every segment repeats the Spec, so one of them, even without a chunk, settles it.
+        if self._manifest.numbers or self.view.next != Next():
+            return False
+        with self._poisoning():
+            self._write_facts(replace(self._facts, spec=spec, sessions=()))
+        self._encoder = ChunkEncoder(spec)
+        return True
 
     def save_checkpoint(self, name: str, data: bytes) -> None:
         """See `DiskStorage.save_checkpoint`."""

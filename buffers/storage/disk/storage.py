@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 
 from stepwell.buffers.episode import Chunk
-from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.buffers.storage.chunk_codec import Buffer
@@ -244,6 +244,18 @@ class DiskStorage:
         """
         self._require_appender().append_session(_plain_json(facts))
 
+    def replace_spec(self, spec: Spec) -> bool:
+        """Give another Spec to a store that never held a chunk, and remove its sessions, for good.
+
+        Returns:
+            Whether it did: False where a chunk was stored, or a file for chunks was made.
+
+        Raises:
+            ValueError: The store was opened with ``read_only=True``.
+            StoreFailed: A system call failed, now or earlier.
+        """
+        return self._require_appender().replace_spec(spec)
+
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks; when it returns they are durable.
 
@@ -326,12 +338,19 @@ class DiskStorage:
 
         Raises:
             StoreCorrupt: Something new is not what was written.
+            SpecMismatch: The store was empty, and has other fields now.
         """
         self._check_open()
         if not self.is_read_only:
             raise ValueError(f"{self.path} is open for writing, expected read_only=True: leave it")
         with self._lock:
-            before, self._view = self._view, self._look()
+            before, now = self._view, self._look()
+            if now.manifest.facts.spec != self.spec:
+                raise SpecMismatch(
+                    f"{self.path} has other fields than when it was opened: "
+                    f"{self.spec.difference(now.manifest.facts.spec)}; open it again"
+                )
+            self._view = now
             # A segment that vanished from the midst was taken out by `repair`; its numbers come
             # again.
             oldest = min(self._view.segments, default=-1)
