@@ -11,14 +11,14 @@ _MUCH_BYTES = 1 << 30  # smaller requests are not checked
 
 
 def check_free_memory(nbytes: int, what: str) -> None:
-    """Refuse to take much memory where there is less, before any is taken.
+    """Refuse an allocation that does not fit in free memory, before it is made.
 
     Args:
-        nbytes: How much is needed, as a file tells.
-        what: What needs it.
+        nbytes: Size of the allocation.
+        what: Its purpose, for the message.
 
     Raises:
-        MemoryError: There is less.
+        MemoryError: Less memory is free.
     """
     if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
         raise MemoryError(
@@ -33,7 +33,7 @@ def free_memory() -> int:
 
 
 def _free_of_process() -> int:
-    """What its own limits (``ulimit -v``, ``ulimit -d``) leave it."""
+    """Bytes left under the process' own limits (``ulimit -v``, ``ulimit -d``)."""
     try:
         import resource
     except ImportError:  # Windows

@@ -18,19 +18,19 @@ __all__ = ["Frame", "Mp4Writer", "VideoFile", "load_av"]
 Frame = npt.NDArray[np.uint8]
 
 _ENCODER = "libx264"
-_QUALITY = {"crf": "18", "preset": "veryfast"}  # hardly to be told from the frames by eye
-_BT709 = 1  # what the standard calls it, for matrix, primaries and transfer
+_QUALITY = {"crf": "18", "preset": "veryfast"}  # visually lossless
+_BT709 = 1  # its number in the standard, for matrix, primaries and transfer
 _LIMITED = 1  # luma from 16 to 235, as players expect
 
 
 class VideoFile:
-    """A file that gets its name when it is whole; until then ".part" follows it.
+    """A file whose name ends in ".part" until it is complete.
 
     Args:
         av: PyAV.
-        path: Where it is to be; a file there is replaced.
+        path: Path of the file; an existing one is replaced.
         kind: FFmpeg's name of the format.
-        options: Of the format.
+        options: Options of the format.
 
     Raises:
         OSError: The file cannot be written.
@@ -41,11 +41,11 @@ class VideoFile:
     ) -> None:
         self._path = path
         self._part = path.with_name(f"{path.name}.part")
-        self._part.touch()  # what cannot be written fails now, not once the encoder gives something
+        self._part.touch()  # a path that cannot be written fails now, not with the first packet
         self.container: Any = av.open(str(self._part), "w", format=kind, options=options or {})
 
     def finish(self, encode_rest: Callable[[], None]) -> None:
-        """Write what is left and give the file its name; where that fails there is no file."""
+        """Write the rest and give the file its name; if that fails no file is left."""
         try:
             encode_rest()
             self.container.close()
@@ -66,10 +66,10 @@ class Mp4Writer:
     """Writes frames to an MP4 file as they come: H.264, yuv420p, its index before its frames.
 
     Width and height must be even for that; a row or column that is missing repeats the last one.
-    The file gets its name when it is whole; until then ".part" follows it.
+    The name ends in ".part" until the file is complete.
 
     Args:
-        path: Where it is to be; a file there is replaced.
+        path: Path of the file; an existing one is replaced.
         fps: Frames a second.
 
     Raises:
@@ -110,21 +110,21 @@ class Mp4Writer:
         stream = self._file.container.add_stream(_ENCODER, rate=self._fps, options=_QUALITY)
         stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
         codec = stream.codec_context
-        codec.thread_count = 1  # none that the user did not start; and equal frames, equal file
-        # Players guess the colours of a file that does not tell, each in its own way.
+        codec.thread_count = 1  # starts no threads, and makes equal files of equal frames
+        # Without these, every player guesses the colours in its own way.
         codec.colorspace = codec.color_primaries = codec.color_trc = _BT709
         codec.color_range = _LIMITED
         return stream
 
 
 def load_av(otherwise: str = "") -> ModuleType:
-    """PyAV, where it is installed.
+    """Import PyAV.
 
     Args:
-        otherwise: What else the caller can do, for the error.
+        otherwise: An alternative for the caller, for the error.
 
     Raises:
-        ImportError: It is not, or it cannot encode H.264.
+        ImportError: It is not installed, or cannot encode H.264.
     """
     try:
         av = importlib.import_module("av")

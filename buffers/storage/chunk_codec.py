@@ -1,4 +1,4 @@
-"""The bytes of one chunk, the same in RAM and on disk. Pure: no files, no clock.
+"""The bytes of one chunk, the same in RAM and on disk. Pure: uses no files and no clock.
 
 ::
 
@@ -59,7 +59,7 @@ _NARROWER = {
 
 
 class ChunkEncoder:
-    """StepLoop chunks into bytes. Not safe to share between threads.
+    """Encodes chunks as bytes. Not safe to share between threads.
 
     Args:
         spec: The fields that every chunk must have.
@@ -70,7 +70,7 @@ class ChunkEncoder:
         self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
 
     def encode(self, chunk: Chunk) -> list[Part]:
-        """The chunk's bytes, as parts of one byte an item, to be written one after the other.
+        """The chunk's bytes, in parts to be written one after the other.
 
         Raises:
             SpecMismatch: A field is missing, or has another dtype or shape than in the Spec.
@@ -102,7 +102,7 @@ class ChunkEncoder:
         for start in range(0, len(rows), block_rows):
             block = _as_bytes(rows[start : start + block_rows])
             packed = self._compressor.compress(block)
-            # A block as long as its rows *is* its rows: that is how the reader tells.
+            # A block as long as its rows holds the rows themselves: readers rely on that.
             blocks.append(packed if len(packed) < block.nbytes else block)
         ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
         if ends[-1] > _MAX_BLOCKS_BYTES:
@@ -114,7 +114,7 @@ class ChunkEncoder:
 
 
 class Coding(NamedTuple):
-    """How the rows of one field of a chunk are stored; few chunks differ in it."""
+    """The storage form of one field of a chunk; most chunks share it."""
 
     dtype: np.dtype[np.generic]
     row_bytes: int
@@ -124,7 +124,7 @@ class Coding(NamedTuple):
 class ChunkDecoder:
     """Reads rows out of the bytes that `ChunkEncoder` made. Safe to share between threads.
 
-    Bytes that come from elsewhere than this process' memory go through `check` first.
+    Bytes from outside this process' memory must be checked by `check` first.
 
     Args:
         spec: The fields that the chunks were written with.
@@ -148,14 +148,14 @@ class ChunkDecoder:
         self._local = threading.local()
 
     def least_bytes(self, rows: np.ndarray) -> np.ndarray:
-        """Bytes [n] that chunks of so many rows [n] take at the very least, as float64."""
-        least = rows * self._least_row + self._head.size  # more, perhaps, than 64 bits hold
+        """Least number of bytes [n] of chunks of so many rows [n], as float64."""
+        least = rows * self._least_row + self._head.size  # may exceed 64 bits
         for block_rows in self._least_blocks:
             least += np.ceil(rows / block_rows) * _END.size
         return least
 
     def check_head(self, buffer: Buffer, origin: int, nbytes: int) -> None:
-        """Refuse a head of another length than its slot says, or of another number of fields.
+        """Refuse a head whose length, or number of fields, is not the expected one.
 
         Raises:
             StoreCorrupt: No `ChunkEncoder` made this.
@@ -163,19 +163,19 @@ class ChunkDecoder:
         fields, metadata = _HEADER.unpack_from(cast("bytes", buffer), origin)
         if fields != len(self._fields) or self._head.size + metadata != nbytes:
             raise StoreCorrupt(
-                f"its head tells of {fields} fields and {metadata} bytes of metadata, expected "
+                f"its head has {fields} fields and {metadata} bytes of metadata, expected "
                 f"{len(self._fields)} and {nbytes - self._head.size}"
             )
 
     def check(self, buffer: Buffer, origin: int, nbytes: int, rows: int) -> None:
-        """Refuse a chunk whose fields do not lie in its bytes as its rows ask for.
+        """Refuse a chunk whose fields do not fit in its bytes.
 
-        Every size and offset is looked at, and no row decoded.
+        Checks every size and offset, and decodes no row.
 
         Args:
             buffer: Memory that holds the chunk.
-            origin: Where the chunk begins in it.
-            nbytes: How long it is.
+            origin: Offset of the chunk in it.
+            nbytes: Length of the chunk.
             rows: Rows that were written into it.
 
         Raises:
@@ -209,7 +209,7 @@ class ChunkDecoder:
             least = offset + size
 
     def check_rows(self, buffer: Buffer, origin: int, rows: int) -> None:
-        """Decode every row of a chunk, which `check` has let through.
+        """Decode every row of a chunk, which `check` has accepted.
 
         Raises:
             StoreCorrupt: A compressed block does not hold its rows.
@@ -304,11 +304,11 @@ class ChunkDecoder:
         Args:
             source: Memory that holds the chunk.
             coding: How the rows are stored.
-            offset: Where the field begins in the memory.
-            rows: All rows of the chunk.
-            start: First row wanted.
-            count: Rows wanted.
-            target: Where their bytes go.
+            offset: Offset of the field in the memory.
+            rows: Rows of the chunk.
+            start: First row to decode.
+            count: Number of rows to decode.
+            target: Receives their bytes.
         """
         _, row_bytes, block_rows = coding
         data, stop = offset + 4 * -(-rows // block_rows), start + count
@@ -334,7 +334,7 @@ class ChunkDecoder:
         if len(packed) == size:
             target[:] = packed[skip : skip + len(target)]
             return
-        # Stops as soon as the wanted rows are there; into re-used memory where some come before.
+        # Stops as soon as the rows are decoded; uses scratch memory if other rows precede them.
         want = skip + len(target)
         into = target if skip == 0 else self._scratch(want)
         try:
@@ -344,7 +344,7 @@ class ChunkDecoder:
             raise StoreCorrupt(f"a compressed block cannot be decoded ({error})") from error
         if holds != size or got != want:
             raise StoreCorrupt(
-                f"a compressed block tells of {holds} bytes and gave {got} of {want}, expected "
+                f"a compressed block declares {holds} bytes and has {got} of {want}, expected "
                 f"{size} in all"
             )
         if skip:
@@ -373,9 +373,9 @@ def _metadata_text(chunk: Chunk) -> bytes:
 
 
 def _rows_of(chunk: Chunk, field: Field) -> np.ndarray:
-    """The rows of one field; a silent cast or a missing row would be stored for good."""
+    """The rows of one field, whose dtype and shape are checked: a wrong cast would be permanent."""
     rows, expected = chunk.fields.get(field.name), (chunk.rows, *field.shape)
-    # The byte order of the source does not matter: it is turned around exactly.
+    # Any byte order is accepted, as it is converted exactly.
     if rows is not None and rows.shape == expected:
         dtype = field.numpy_dtype
         if rows.dtype == dtype or rows.dtype.newbyteorder("=") == dtype.newbyteorder("="):
@@ -387,7 +387,7 @@ def _rows_of(chunk: Chunk, field: Field) -> np.ndarray:
 
 
 def _narrowed(rows: np.ndarray) -> np.ndarray:
-    """The same values in the smallest dtype that gives back every bit of them."""
+    """The same values in the smallest dtype that preserves every bit."""
     for name in _NARROWER.get(rows.dtype.kind, ()):
         if np.dtype(name).itemsize >= rows.itemsize:
             break
@@ -406,10 +406,9 @@ def _block_rows(field: Field) -> int:
 
 
 def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
-    """All ways in which `ChunkEncoder` may keep a field: codec, dtype and rows a block.
+    """All codings of a field by `ChunkEncoder`, by codec, dtype and rows a block.
 
-    The store that a chunk comes from may keep the field otherwise than the Spec says, where several
-    stores are read as one: so all codecs are here.
+    Joined stores may use other codecs than the Spec of the first store, so all codecs are here.
     """
     own = field.numpy_dtype.newbyteorder("<")
     narrower = (np.dtype(name) for name in _NARROWER.get(own.kind, ()))
@@ -426,15 +425,15 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
 def _check_blocks(
     field: Field, buffer: Buffer, offset: int, size: int, rows: int, coding: Coding
 ) -> None:
-    """Refuse compressed rows whose blocks do not fill their place, or are too small for them.
+    """Refuse compressed rows whose blocks do not add up to their size, or are too small.
 
     Args:
-        field: What they are.
+        field: The field.
         buffer: Memory that holds the chunk.
-        offset: Where the ends of the blocks stand in it.
+        offset: Offset of the ends of the blocks in it.
         size: Length of ends and blocks.
-        rows: How many rows there are.
-        coding: How they are kept.
+        rows: Number of rows.
+        coding: Their coding.
     """
     blocks = -(-rows // coding.block_rows)
     room = size - _END.size * blocks
@@ -448,7 +447,7 @@ def _check_blocks(
     lengths[1:] -= ends[:-1]
     full = coding.block_rows * coding.row_bytes
     last = (rows - (blocks - 1) * coding.block_rows) * coding.row_bytes
-    # The last block may have fewer rows: it is compared with what those take.
+    # The last block may have fewer rows.
     is_right = (
         int(ends[-1]) == room
         and _least_block(last) <= lengths[-1] <= last
@@ -463,7 +462,7 @@ def _check_blocks(
 
 
 def _least_block(nbytes: int) -> int:
-    """Bytes that a block of so many bytes takes at least when it is compressed."""
+    """Least number of bytes of a compressed block of ``nbytes`` bytes."""
     return min(nbytes, _FRAME_BYTES + _PART_BYTES * -(-nbytes // _PART_HOLDS))
 
 

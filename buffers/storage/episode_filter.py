@@ -1,4 +1,4 @@
-"""Which episodes a condition on their metadata chooses."""
+"""Chooses episodes by a condition on their metadata."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stepwell.buffers.episode import End
 __all__ = ["EpisodeFilter", "Where", "check_where", "chooses"]
 
 Where: TypeAlias = "Mapping[str, object] | Callable[[Mapping[str, object]], bool]"
-"""A condition on an episode's metadata: keys with the values that they must have, or a function of
-the metadata that says whether the episode is wanted."""
+"""A condition on an episode's metadata: keys with the values that they must have, or a function
+that returns True for the metadata of a chosen episode."""
 
 
 class EpisodeFilter:
-    """Keeps for each stored chunk whether its episode is chosen; asks once for each.
+    """Remembers for each stored chunk whether its episode is chosen, decided once per episode.
 
     Args:
         where: The condition.
@@ -69,11 +69,11 @@ class EpisodeFilter:
         return self
 
     def verdicts(self, position: int, count: int) -> np.ndarray:
-        """Whether the episodes of ``count`` chunks from a position on are chosen, [count] bool."""
+        """[count] bool: the episodes of ``count`` chunks from a position on are chosen."""
         return self._verdicts[position - self._begin : position - self._begin + count]
 
     def _forget_before(self, position: int) -> None:
-        """Let go of chunks that were evicted."""
+        """Forget chunks that were evicted."""
         gone = min(position - self._begin, self._known)
         self._verdicts = self._verdicts[gone:].copy() if gone else self._verdicts
         self._known -= gone
@@ -81,7 +81,7 @@ class EpisodeFilter:
 
 
 def check_where(where: Where) -> None:
-    """Refuse what is no condition.
+    """Refuse an invalid condition.
 
     Raises:
         TypeError: It is neither a mapping nor a function.
@@ -94,7 +94,7 @@ def check_where(where: Where) -> None:
 
 
 def chooses(where: Where, metadata: Mapping[str, object]) -> bool:
-    """Whether a condition holds for an episode with this metadata.
+    """True if the condition holds for this metadata.
 
     Example:
         >>> chooses({"task": "door"}, {"task": "door", "seed": 3})

@@ -1,4 +1,4 @@
-"""Where the fields of the stored chunks lie in memory, found at the first touch of each."""
+"""Locates the fields of stored chunks in memory, and copies consecutive rows of episodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class DamagedChunk(StoreCorrupt):
 
     Args:
         position: Its position.
-        error: What the storage said.
-        record: Its record, where the error does not tell which chunk it is.
+        error: The storage's error.
+        record: The chunk's record, if the error does not name the chunk.
     """
 
     def __init__(self, position: int, error: StoreCorrupt, record: ChunkInfo | None = None) -> None:
@@ -40,7 +40,7 @@ class DamagedChunk(StoreCorrupt):
 
 
 class FieldLocator:
-    """Remembers for each chunk that was touched where its fields lie: ten bytes a field.
+    """Finds the offset and coding of a chunk's fields, and remembers them: ten bytes a field.
 
     Chunks are addressed by *index*: their position less `base`.
 
@@ -61,7 +61,7 @@ class FieldLocator:
         self._forget()
 
     def follow(self) -> None:
-        """Take up what the storage has added, evicted, or given other positions."""
+        """Follow the storage: chunks that were added, evicted or moved to other positions."""
         generation, table = self._storage.generation, self._storage.table
         if generation != self.generation or table.base < self.base:
             self._forget()
@@ -75,7 +75,7 @@ class FieldLocator:
             self._grow(2 * len(table))
 
     def find(self, position: int, record: ChunkInfo) -> tuple[memoryview, list[int], list[int]]:
-        """Memory of a chunk, and of each of its fields the offset in it and the kind of coding.
+        """The memory of a chunk, and the offset and the number of the coding of each field.
 
         Raises:
             DamagedChunk: The bytes are not what was written.
@@ -84,8 +84,8 @@ class FieldLocator:
         index = position - self.base
         if index < 0:
             raise NotEnoughData(
-                "rows were evicted while they were read: expected a replay that nobody writes into "
-                "meanwhile; begin anew"
+                "rows were evicted while they were read: expected a replay that is not written "
+                "meanwhile; start again"
             )
         buffer = self._buffers.get(record.segment)
         if buffer is None or not self.is_known[index]:
@@ -93,7 +93,7 @@ class FieldLocator:
         return buffer, self.offsets[:, index].tolist(), self.kinds[:, index].tolist()
 
     def buffers(self, indices: np.ndarray, segments: np.ndarray) -> list[memoryview]:
-        """Memory that holds chunks, all of which were found before.
+        """The memory of chunks, all of which were found before.
 
         Args:
             indices: [n] indices of the chunks.
@@ -128,7 +128,7 @@ class FieldLocator:
         return buffer
 
     def _kind(self, coding: Coding) -> int:
-        """The number of a coding; two threads may give it two, which does no harm."""
+        """The number of a coding; two threads may assign two, which is harmless."""
         if coding not in self._numbers:
             self.codings.append(coding)
             self._numbers[coding] = self.codings.index(coding)
@@ -150,7 +150,7 @@ class FieldLocator:
 
 
 class RowCopier:
-    """Copies rows out of a storage.
+    """Copies consecutive rows of an episode out of the chunks that hold them.
 
     Args:
         storage: Where the chunks are.
@@ -161,7 +161,7 @@ class RowCopier:
         self._places = FieldLocator(storage)
 
     def follow(self) -> None:
-        """Take up what the storage has added, evicted, or given other positions."""
+        """Follow the storage: chunks that were added, evicted or moved to other positions."""
         self._places.follow()
 
     def metadata(self, position: int) -> Mapping[str, object]:
@@ -190,7 +190,7 @@ class RowCopier:
             record: Its record.
             begin: First row, counted in the episode.
             stop: Row after the last.
-            targets: Fields by their place in the Spec, each with memory for the rows.
+            targets: Fields by their number in the Spec, each with memory for the rows.
 
         Returns:
             Position and record of the chunk that holds the first row.

@@ -16,7 +16,7 @@ from stepwell.buffers.storage.chunk_index import ChunkIndex
 
 __all__ = ["MemoryStorage"]
 
-# Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
+# Memory is allocated and freed in slabs: a whole one is evicted at a time, the oldest first.
 _SLABS = 16
 _SLAB_BYTES = 8 << 20
 _MOST_SLABS, _MOST_SLAB_BYTES = 128, 1 << 30
@@ -27,9 +27,9 @@ class MemoryStorage:
 
     Args:
         spec: The fields of every row.
-        capacity: Steps to keep at most; the oldest go first, about a sixteenth of them at a time.
-            None keeps everything.
-        capacity_bytes: Bytes of RAM to take at most; the oldest go first.
+        capacity: Steps to keep at most; the oldest are evicted first, about a sixteenth of them at
+            a time. None keeps everything.
+        capacity_bytes: Bytes of RAM to use at most; the oldest are evicted first.
 
     Raises:
         ValueError: A capacity is not positive, or its uncompressed fields need more memory than is
@@ -79,7 +79,7 @@ class MemoryStorage:
 
     @property
     def skips_corrupt(self) -> bool:
-        """Nothing is damaged in RAM."""
+        """False: nothing is damaged in RAM."""
         return False
 
     @property
@@ -89,12 +89,12 @@ class MemoryStorage:
 
     @property
     def generation(self) -> int:
-        """Positions are given once."""
+        """0: positions are assigned once."""
         return 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of RAM taken for stored chunks."""
+        """Bytes of RAM allocated for stored chunks."""
         return sum(slab.memory.nbytes for slab in self._slabs)
 
     @property
@@ -103,11 +103,11 @@ class MemoryStorage:
         return self._sessions
 
     def append_session(self, facts: Mapping[str, object]) -> None:
-        """Note that a new run writes here."""
+        """Record that a new run writes here."""
         self._sessions.append(facts)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Store chunks, evicting the oldest slabs where the capacity asks for it.
+        """Store chunks, and evict the oldest slabs to keep the capacity.
 
         Raises:
             ValueError: A chunk does not continue its episode, or is larger than the capacity;
@@ -124,13 +124,13 @@ class MemoryStorage:
                 self._add(chunk, data)
 
     def drop_before(self, row_id: int) -> None:
-        """Forget slabs all of whose rows are older than the one with this id."""
+        """Evict slabs all of whose rows are older than the one with this id."""
         with self._lock:
             while self._slabs and self._table.oldest_segment_stop <= row_id:
                 self._evict()
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """The slab that holds the chunk at a position of the table, and where it begins in it."""
+        """The slab that holds the chunk at a position, and the chunk's offset in it."""
         record = self._table.records[position - self._table.base]
         return self._slabs[int(record["segment"]) - self._first_slab].memory, int(record["offset"])
 
@@ -143,7 +143,7 @@ class MemoryStorage:
         self._table.lose([position])
 
     def refresh(self) -> bool:
-        """Nobody else stores here."""
+        """False: no other process stores here."""
         return False
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class MemoryStorage:
             return newest
         size = max(self._slab_bytes, nbytes)
         budget = self._capacity_bytes
-        if budget is None:  # larger ones rather than very many
+        if budget is None:  # larger slabs rather than very many
             size = max(size, min(self.nbytes // _MOST_SLABS, _MOST_SLAB_BYTES))
         while budget is not None and self._slabs and self.nbytes + size > budget:
             self._evict()
@@ -183,7 +183,7 @@ class MemoryStorage:
 
 
 class _Slab:
-    """A stretch of memory that chunks are appended to."""
+    """A block of memory that chunks are appended to."""
 
     def __init__(self, nbytes: int) -> None:
         self.memory = np.empty(nbytes, np.uint8)
@@ -191,7 +191,7 @@ class _Slab:
         self.rows = 0
 
     def has_room(self, nbytes: int, rows: int, max_rows: int) -> bool:
-        """A chunk of so many bytes and rows still goes in."""
+        """A chunk of so many bytes and rows still fits."""
         return self.used + nbytes <= len(self.memory) and self.rows + rows <= max_rows
 
 
@@ -217,7 +217,7 @@ def check_chunk_bytes(chunk: Chunk, nbytes: int, capacity_bytes: int | None) -> 
 
 
 def _check_free_memory(spec: Spec, capacity: int | None) -> None:
-    """Memory is taken as data comes, so a plan that cannot work must fail now, not in the night."""
+    """Refuse a capacity that does not fit in free memory, which is allocated only as data comes."""
     planned = (capacity or 0) * sum(f.row_bytes for f in spec.fields if f.codec == "raw")
     free = free_memory()
     if planned > free:

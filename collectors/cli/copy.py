@@ -174,8 +174,8 @@ def _summary(job: CopyJob, report: CopyReport, before: int, after: int) -> list[
         first.append(Part(f"{report.left_out_steps:,} steps left out"))
     if report.duplicate_episodes:
         first.append(Part(f"{report.duplicate_episodes:,} of them duplicates", style="yellow"))
-    if report.beheaded:
-        first.append(Part(f"{report.beheaded:,} without beginning", style="yellow"))
+    if report.late_starts:
+        first.append(Part(f"{report.late_starts:,} without beginning", style="yellow"))
     first += [
         Part(f"{format_bytes(before)} -> {format_bytes(after)} on disk"),
         *map(Part, size_in_words(after, report.raw_bytes)[1:]),

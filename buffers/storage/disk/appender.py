@@ -1,4 +1,4 @@
-"""The one writer of a store: brings it in order, appends, seals, evicts."""
+"""The only writer of a store: recovers it, appends chunks, seals and evicts segments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stepwell.buffers.storage.memory import check_chunk_bytes, max_chunk_rows
 __all__ = ["SEGMENTS", "Appender"]
 
 SEGMENTS = 16
-# A large store has larger files rather than more: each one that is mapped may hold a descriptor.
+# A large store has larger files rather than more: each map may hold a descriptor.
 _MOST_SEGMENTS, _MOST_BYTES = 128, 1 << 30
 """Files that a budget in bytes is divided into: a whole one is evicted at a time."""
 
@@ -45,7 +45,7 @@ class Appender:
     Args:
         folder: The store's folder.
         lock: The lock, held.
-        maps: Where evicted segments must be forgotten.
+        maps: Maps of the segments, of which evicted ones are dropped.
         table_lock: Held while the table changes.
     """
 
@@ -120,7 +120,7 @@ class Appender:
             self._folder.write_checkpoint(name, data)
 
     def set_capacity(self, capacity: int | None, capacity_bytes: int | None) -> None:
-        """Keep at most so much from now on; None leaves a capacity as it was."""
+        """Change the capacities; None leaves one as it was."""
         before = self._facts
         changed = replace(
             before,
@@ -147,7 +147,7 @@ class Appender:
             self._lock.close()
 
     def _check_room(self) -> None:
-        """Refuse a store whose numbers are nearly used up, as no writer leaves one."""
+        """Refuse a store whose numbers are nearly used up, which no writer leaves."""
         segment, *others = self.view.next
         if segment > MOST_SEGMENTS - _SPARE_SEGMENTS or max(others) > MOST // 2:
             raise StoreCorrupt(
@@ -156,9 +156,9 @@ class Appender:
             )
 
     def _recover(self, loaded: Sequence[Loaded]) -> None:
-        """Bring the folder in order: heal, seal, sweep."""
+        """Recover the folder after a crash: heal, seal, sweep."""
         files, manifest = self._folder.files, self._manifest
-        # The writer before may have been killed between renaming this manifest and this sync.
+        # The previous writer may have been killed after the rename and before this sync.
         files.fsync_folder(self._folder.path)
         for each in loaded:
             is_open = each.entry.number == manifest.open
@@ -172,7 +172,7 @@ class Appender:
         self._folder.sweep(self._manifest)
 
     def _encode(self, chunks: Sequence[Chunk]) -> list[Encoded]:
-        """The chunks' bytes, after all that can be wrong with them was checked."""
+        """Check and encode the chunks."""
         max_rows = max_chunk_rows(self._facts.capacity)
         parts = [part for chunk in chunks for part in chunk.split(max_rows)]
         steps = self.view.table.check(parts)
@@ -237,7 +237,7 @@ class Appender:
             self._evict()
 
     def _evict(self) -> None:
-        """Forget the oldest segment; those who have it mapped can still read it."""
+        """Evict the oldest segment; readers that have it mapped can still read it."""
         entry, *rest = self._manifest.sealed
         self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
         table = self.view.table
@@ -269,7 +269,7 @@ class Appender:
 
     @contextlib.contextmanager
     def _poisoning(self) -> Generator[None]:
-        """Write nothing more after a call that failed: it is unknown what it left."""
+        """Refuse all writes after a failed call, whose effects are unknown."""
         try:
             yield
         except BaseException as error:
@@ -283,5 +283,5 @@ class Appender:
 
 
 def _describe(error: BaseException) -> str:
-    """What went wrong, in a few words."""
+    """A short description of the error."""
     return (error.strerror if isinstance(error, OSError) else None) or repr(error)

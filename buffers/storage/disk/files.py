@@ -223,7 +223,7 @@ def check_platform() -> None:
 
 
 def kind_of(path: Path) -> str | None:
-    """What has a name, in a word, links being such: "file" for a regular one, None for nothing."""
+    """The kind of a path without following links: "file" for a regular one, None for nothing."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Tell whether a store is what was written, and where it is not."""
+"""Compares every checksum of a store and decodes every row; reports what is damaged."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _RUN_BYTES = 8 << 20
 
 
 class Damage(NamedTuple):
-    """One thing that is not what was written.
+    """One damaged part of a store.
 
     Args:
         path: The file.
-        what: A sentence that says where in it, and what is gone.
-        slot: Number of the chunk in the segment; None where the whole file is meant.
-        rows: Rows that are gone; None where that is not known.
-        is_harmless: Nothing is gone.
+        what: A sentence that names the place in the file and the lost rows.
+        slot: Number of the chunk in the segment; None for the whole file.
+        rows: Number of lost rows; None if it is unknown.
+        is_harmless: No row is lost.
     """
 
     path: Path
@@ -54,12 +54,12 @@ class Damage(NamedTuple):
 
 
 class SegmentSurvey(NamedTuple):
-    """What a segment's file holds.
+    """The chunks and damages found in a segment's file.
 
     Args:
         number: Number of the segment.
-        loaded: Its slots; None where they cannot be read.
-        damages: What is not what was written.
+        loaded: Its slots; None if they cannot be read.
+        damages: Its damaged parts.
         nbytes: Bytes whose checksums were compared.
     """
 
@@ -70,24 +70,24 @@ class SegmentSurvey(NamedTuple):
 
     @property
     def lost(self) -> list[int]:
-        """Slots whose chunks are gone."""
+        """Slots whose chunks are lost."""
         return [each.slot for each in self.damages if each.slot is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found in a store.
+    """The result of `verify`.
 
     Args:
         path: The folder.
-        damages: What is not what was written; empty in a sound store.
-        recovery: What a crash left, which the next writer brings in order; nothing is lost by it.
+        damages: Damaged parts; empty in a sound store.
+        recovery: Traces of a crash, which the next writer removes; no row is lost by them.
         segments: Number of files.
-        chunks: Chunks that are whole.
+        chunks: Undamaged chunks.
         rows: Rows in them that count.
-        episodes: Episodes of which rows are left.
+        episodes: Episodes with such rows.
         nbytes: Bytes whose checksums were compared.
-        lost_chunks: Chunks that an earlier repair took out.
+        lost_chunks: Chunks that an earlier repair removed.
     """
 
     path: Path
@@ -102,7 +102,7 @@ class VerifyReport:
 
     @property
     def is_whole(self) -> bool:
-        """Every byte is what was written."""
+        """True if nothing is damaged."""
         return not self.damages
 
 
@@ -114,13 +114,13 @@ def verify(
 ) -> VerifyReport:
     """Compare every checksum of the store in a folder, and decode every row.
 
-    What is whole here can be read, all of it. Nothing is changed, no lock is taken. While another
-    process writes, what it had stored at the beginning is verified.
+    Changes nothing and takes no lock. While another process writes, the chunks that were stored at
+    the beginning are verified.
 
     Args:
         path: The folder.
         on_bytes: Called with the number of bytes that were compared since the last call.
-        files: The system calls; tests put faults here.
+        files: The system calls; tests inject faults here.
 
     Raises:
         StoreNotFound: There is no store in the folder.
@@ -142,12 +142,12 @@ def verify(
     manifest, damages = read_or_rebuild(folder)
     found = list(survey(folder, manifest, on_bytes or (lambda nbytes: None)))
     live = set(read_or_rebuild(folder)[0].numbers)
-    # What a writer has evicted meanwhile is not missing.
+    # A segment that a writer has evicted meanwhile is not missing.
     return _report(folder, manifest, damages, [each for each in found if each.number in live])
 
 
 def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
-    """The manifest, or what the segments tell of it.
+    """Read the manifest, or rebuild it from the segments.
 
     Raises:
         StoreNotFound: There is no store in the folder.
@@ -161,7 +161,7 @@ def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
         if rebuilt is None:
             raise
         with contextlib.suppress(StoreNotFound, StoreCorrupt):
-            old = folder.read_manifest()  # where it is too old it still knows of all runs before
+            old = folder.read_manifest()  # one that is too old still lists the earlier runs
             if old.store == rebuilt.store:
                 rebuilt = replace(rebuilt, facts=old.facts)
         is_missing = isinstance(error, StoreNotFound)
@@ -204,7 +204,7 @@ def _report(
 def survey(
     folder: StoreFolder, manifest: Manifest, on_bytes: Callable[[int], None]
 ) -> Iterator[SegmentSurvey]:
-    """Compare every checksum of the live segments, one segment after the other.
+    """Compare every checksum of the live segments, segment by segment.
 
     Args:
         folder: The store's folder.
@@ -243,10 +243,10 @@ def _wrong_length(manifest: Manifest, loaded: Loaded) -> list[Damage]:
 def _damaged_chunks(
     files: Files, loaded: Loaded, on_bytes: Callable[[int], None]
 ) -> tuple[list[Damage], int]:
-    """The chunks that are not what was written, and the number of bytes compared.
+    """The damaged chunks, and the number of bytes compared.
 
-    They are read, before they are looked at where they are mapped: a sector that cannot be read is
-    then an error, not the end.
+    Chunks are read before they are mapped: a sector that cannot be read is then an error, not the
+    end of the process.
     """
     path, header = loaded.segment.path, loaded.segment.header
     found = list[Damage]()

@@ -85,7 +85,7 @@ def test_a_copy_holds_every_row_bit_by_bit(
     assert (report.episodes, report.steps) == (source.episodes, len(source))
     assert (target.episodes, target.steps) == (source.episodes, len(source))
     assert (report.chosen_episodes, report.chosen_steps) == (report.episodes, report.steps)
-    assert (report.left_out_episodes, report.left_out_steps, report.beheaded) == (0, 0, 0)
+    assert (report.left_out_episodes, report.left_out_steps, report.late_starts) == (0, 0, 0)
     assert report.raw_bytes == source.storage.table.rows * SPEC.row_bytes
     assert report.stored_bytes == target.total_bytes
     json.dumps(report.to_json())
@@ -437,7 +437,7 @@ def test_an_episode_without_its_beginning_is_copied_without_inventing_one(
     target = stack.enter_context(SequenceReplayBuffer("copy"))
     report = copy_episodes(source, target)
     assert contents(target) == contents(source)
-    assert report.beheaded == 1
+    assert report.late_starts == 1
     assert report.digest == target.digest() == source.digest()
     assert (report.steps, target.steps, len(target)) == (len(source),) * 3
     first = next(target.iter_episodes())
@@ -451,7 +451,7 @@ def test_what_is_left_of_an_episode_with_a_lost_chunk_is_copied(stack: ExitStack
         source.add([Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
     source.storage.lose(1)
     target = SequenceReplayBuffer()
-    assert copy_episodes(source, target).beheaded == 1
+    assert copy_episodes(source, target).late_starts == 1
     assert contents(target) == contents(source)
     assert [(one.first_row, one.rows) for one in target.iter_episodes()] == [(0, 10), (20, 10)]
 
