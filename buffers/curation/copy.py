@@ -76,9 +76,9 @@ def copy_episodes(
     A folder appears when the copy is complete and durable, and not at all after an error, Ctrl-C or
     a kill.
 
-    Rows, streams, ends and metadata are copied bit for bit; ids are assigned again, from 0 on and in
-    the same order. Small chunks are joined into large ones. The sources' sessions are copied, too,
-    and one that describes the copy is added.
+    Rows, streams, ends and metadata are copied bit for bit; ids are assigned again, from 0 on and
+    in the same order. Small chunks are joined into large ones. The sources' sessions are copied,
+    too, and one that describes the copy is added.
 
     Args:
         source: The source; several are copied one after the other.
