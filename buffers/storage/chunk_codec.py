@@ -135,7 +135,7 @@ class ChunkDecoder:
         self._head = struct.Struct(
             _HEADER.format + _FIELD.format.removeprefix("<") * len(spec.fields)
         )
-        # By codec, stored dtype and rows a block, as they stand in an entry.
+        # By codec, stored dtype and rows a block, as in an entry.
         self._codings = [dict(_codings(field)) for field in spec.fields]
         stored = [
             [coding for (tag, *_), coding in codings.items() if tag == _TAGS[field.codec]]

@@ -58,7 +58,7 @@ class ChunkInfo(NamedTuple):
     """Index of the first row among the rows of the stream without a gap."""
     stream_head: int
     """Index of the first of those that is still stored."""
-    is_stream_beheaded: int
+    stream_starts_late: int
     """1 if that one is not the row of a reset."""
 
 
@@ -310,7 +310,7 @@ class ChunkIndex:
         record = self._records[before - self._base]
         record["stream_next"] = position
         row = int(record["stream_row"] + record["rows"])
-        return before, -1, row, int(record["stream_head"]), int(record["is_stream_beheaded"])
+        return before, -1, row, int(record["stream_head"]), int(record["stream_starts_late"])
 
     def _find_newest(self) -> None:
         """Find the newest chunk of each stream."""
@@ -423,7 +423,7 @@ def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray,
     records["stream_next"][order] = np.where(is_joined, base + np.roll(order, -1), -1)
     records["stream_row"][order] = rows_before - rows_before[begin]
     records["stream_head"] = 0
-    records["is_stream_beheaded"][order] = of_stream["first_row"][begin] > 0
+    records["stream_starts_late"][order] = of_stream["first_row"][begin] > 0
 
 
 def _mark_late_starts(kept: np.ndarray, base: int) -> None:
@@ -435,5 +435,5 @@ def _mark_late_starts(kept: np.ndarray, base: int) -> None:
         gaps = np.flatnonzero(kept["stream_previous"][rest[1:]] < 0)
         rest = rest[: gaps[0] + 1] if len(gaps) else rest
         kept["stream_head"][rest] = kept["stream_row"][first]
-        kept["is_stream_beheaded"][rest] = kept["first_row"][first] > 0
+        kept["stream_starts_late"][rest] = kept["first_row"][first] > 0
         kept["stream_previous"][first] = -1

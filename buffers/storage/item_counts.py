@@ -193,7 +193,7 @@ def _first_start(records: np.ndarray, context: int, is_across: bool) -> np.ndarr
     head: np.ndarray = records["stream_head" if is_across else "head"]
     if not context:
         return head
-    starts_late = records["is_stream_beheaded"] if is_across else head > 0
+    starts_late = records["stream_starts_late"] if is_across else head > 0
     first: np.ndarray = head + context * starts_late
     return first
 

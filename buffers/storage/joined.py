@@ -39,7 +39,7 @@ class JoinedStorage:
     """Shows the chunks of several storages as one storage that can only be read.
 
     Episode ``e`` of the k-th storage has the id ``(k << 48) + e``, its stream ``s`` is
-    ``(k << 32) + s``: both stay what they are when a storage grows. The same storage may stand in
+    ``(k << 32) + s``: both stay what they are when a storage grows. The same storage may be in
     several places; each then counts.
 
     Args:

@@ -166,7 +166,7 @@ class Files:
         return np.frombuffer(memory, np.uint8)
 
     def lock(self, file: io.FileIO) -> bool:
-        """Take the lock of a file, or return False where somebody holds it.
+        """Take the lock of a file, or return False if another process holds it.
 
         The kernel frees it when the file is closed, and when the process ends in any way.
         """

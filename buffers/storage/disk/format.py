@@ -232,7 +232,7 @@ def _reader_of(facts_text: bytes) -> ChunkDecoder:
 
 @contextlib.contextmanager
 def _reading(where: str) -> Generator[None]:
-    """Name the file in which something stands that no writer has written."""
+    """Name the file in errors about values that no writer has written."""
     try:
         yield
     except ValueError as error:

@@ -103,7 +103,7 @@ def publish(
             )
             raise StoreFailed(
                 f"{target} was not made ({getattr(why, 'strerror', None) or why}), and {left}; "
-                f"cure the cause, then begin anew"
+                f"cure the cause, then start again"
             ) from error
         raise
     part.leave()
@@ -156,7 +156,7 @@ def check_complete(path: Path) -> None:
         got, cure = f"what {holder} is making", f"wait until {target} is there"
     elif os.path.lexists(part / _NEW) or not os.path.lexists(target):
         got = f"what a process that was killed has left of {target}"
-        cure = "run its command again, which begins anew"
+        cure = "run its command again, which starts from the beginning"
     else:
         got, cure = f"what is left of the making of {target}, which is complete", "remove it"
     raise StoreNotFound(f"{path} is not complete: expected a store, got {got}; {cure}")
@@ -264,7 +264,7 @@ class _Part:
             return False
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                with contextlib.suppress(OSError):  # nobody's, as long as it is empty
+                with contextlib.suppress(OSError):  # if it is empty
                     self.path.rmdir()
                 raise
             raise self._in_the_way(f"a folder with another {_LOCK}") from None

@@ -114,10 +114,10 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
     def refuse(is_wrong: Any, what: str) -> None:
         if is_wrong.any():
             number = int(is_wrong.argmax())
-            told = dict(zip(_NUMBERS, numbers[:, number].tolist(), strict=True))
+            values = dict(zip(_NUMBERS, numbers[:, number].tolist(), strict=True))
             raise StoreCorrupt(
                 f"{where}: slot {number} is not what a writer has made: {what} "
-                f"({told}); {cure(where)}"
+                f"({values}); {cure(where)}"
             )
 
     refuse(is_out.any(0), "a number out of range")

@@ -247,7 +247,7 @@ class DiskStorage:
         self._require_appender().append_session(_plain_json(facts))
 
     def replace_spec(self, spec: Spec) -> bool:
-        """Give another Spec to a store that never held a chunk, and remove its sessions, for good.
+        """Give another Spec to a store that never held a chunk, and remove its sessions.
 
         Returns:
             Whether it did: False where a chunk was stored, or a file for chunks was made.
