@@ -368,7 +368,7 @@ def test_no_storage_and_several_in_one_are_refused() -> None:
     with pytest.raises(ValueError, match="expected at least one store, got none"):
         JoinedStorage([])
     inner = JoinedStorage([MemoryStorage(SPEC)])
-    with pytest.raises(ValueError, match="got several that are read as one already"):
+    with pytest.raises(ValueError, match="expected stores, got joined stores"):
         JoinedStorage([inner, MemoryStorage(SPEC)])
 
 
