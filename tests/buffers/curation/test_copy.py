@@ -240,7 +240,7 @@ def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
 
 def test_other_rows_are_refused(stack: ExitStack) -> None:
     other = replay(stack, spec=SPEC.with_more([SPEC.fields[-1].__class__("x", "int8", (), "raw")]))
-    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) holds other rows .* 'x' is not in"):
+    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) .*'x'"):
         copy_episodes([played(stack, 0), other], SequenceReplayBuffer())
 
 
@@ -265,11 +265,11 @@ def test_a_target_in_use_is_refused_before_anything_is_written(stack: ExitStack)
 
 def test_nothing_chosen_is_an_error_and_leaves_no_folder(stack: ExitStack) -> None:
     source = played(stack, 0)
-    with pytest.raises(ValueError, match=f"none of {source.episodes} episodes would be copied"):
+    with pytest.raises(ValueError, match=f"none of {source.episodes} episodes"):
         copy_episodes(source, SequenceReplayBuffer("copy"), keep=lambda episode: False)
-    with pytest.raises(ValueError, match="source: expected at least one replay, got none"):
+    with pytest.raises(ValueError, match=r"source: .*got none"):
         copy_episodes([], SequenceReplayBuffer("copy"))
-    with pytest.raises(ValueError, match="codecs names 'colour', expected one of"):
+    with pytest.raises(ValueError, match="'colour'"):
         copy_episodes(source, SequenceReplayBuffer("copy", codecs={"colour": "raw"}))
     with pytest.raises(TypeError, match="where: expected a mapping"):
         copy_episodes(source, SequenceReplayBuffer("copy"), where="x")  # type: ignore[arg-type]
@@ -501,7 +501,7 @@ def merged(sources: Any, **options: Any) -> list[Any]:
 def refused(sources: Any) -> str:
     """What a merge says, which writes nothing."""
     before = list(Path().iterdir())
-    with pytest.raises(ValueError, match="would be copied twice, expected each once") as caught:
+    with pytest.raises(ValueError, match="twice, expected each once") as caught:
         copy_episodes(sources, SequenceReplayBuffer("target"))
     assert list(Path().iterdir()) == before
     assert "duplicates='skip', --duplicates skip" in str(caught.value)

@@ -134,7 +134,7 @@ def test_a_mapping_asks_for_equal_values(where: Any, metadata: Any, expected: bo
 def test_what_is_no_condition_is_refused() -> None:
     replay = filled()
     replay.add([Recording().chunk(0, 5, End.TERMINATED)])
-    with pytest.raises(TypeError, match=r"^where: expected a mapping of .*, got 'task'$"):
+    with pytest.raises(TypeError, match=r"^where: expected a mapping .*, got 'task'$"):
         replay.sample_sequences(1, 1, where="task")  # type: ignore[arg-type]
 
 
