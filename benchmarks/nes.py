@@ -30,9 +30,9 @@ from gymnasium.vector import VectorEnv
 import rounds
 import stepwell as sw
 from stepwell.wrappers.nes import Cartridge, Game, installed_backends
-from stepwell.wrappers.nes.boot import parse_boot, play_boot
-from stepwell.wrappers.nes.buttons import action_set
-from stepwell.wrappers.nes.consoles.backends import NesBackend, open_console
+from stepwell.wrappers.nes.buttons import action_set, parse_boot
+from stepwell.wrappers.nes.emulators import NesBackend, open_console
+from stepwell.wrappers.nes.starts import play_boot
 
 FRAME_SKIP = 4
 EPISODE_FRAMES = 3_600
@@ -60,7 +60,7 @@ def bare(setting: Setting, *, screens: bool) -> Work:
     console = open_console(Cartridge.read(setting.rom), setting.backend)
     play_boot(console, parse_boot(game.boot or ""))
     start, rng = console.save(), np.random.default_rng(0)
-    buttons = action_set("game" if game.actions else "simple", of_game=game.actions).buttons
+    buttons = action_set("game" if game.actions else "simple", game_actions=game.actions).buttons
 
     def work(frames: int) -> int:
         for frame in range(0, frames, FRAME_SKIP):

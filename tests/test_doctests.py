@@ -35,7 +35,7 @@ NEEDS = {
     ),
     "stepwell.buffers.dropin.memmap.video": "av",
     **dict.fromkeys(
-        [f"{NES}{name}" for name in ("consoles.backends", "env", "snapshot", "vector")], "cynes"
+        [f"{NES}{name}" for name in ("emulators", "env", "snapshot", "vector")], "cynes"
     ),
 }
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -1,4 +1,4 @@
-"""Environment wrappers, one behaviour each, and the makers that put them together."""
+"""Environment wrappers, one behavior each, and functions that make vector envs of them."""
 
 from typing import TYPE_CHECKING
 
@@ -6,28 +6,21 @@ if __name__ != "stepwell.wrappers":  # would hold every class a second time
     raise ImportError(f"import stepwell.wrappers, not {__name__}, in a checkout as elsewhere")
 
 from stepwell import lazy_names
-from stepwell.wrappers.ale_frame_skip import AleFrameSkip
+from stepwell.wrappers.ale_env import AleFrameSkip, EmulatorSeed
 from stepwell.wrappers.atari import make_atari
-from stepwell.wrappers.atari_games import atari_games
-from stepwell.wrappers.clip_reward import ClipReward
-from stepwell.wrappers.crop import Crop
-from stepwell.wrappers.emulator_seed import EmulatorSeed
-from stepwell.wrappers.episodic_life import EpisodicLife
-from stepwell.wrappers.fire_reset import FireReset
-from stepwell.wrappers.frame_skip import FrameSkip
-from stepwell.wrappers.frame_stack import FrameStack
-from stepwell.wrappers.grayscale import Grayscale
+from stepwell.wrappers.atari_settings import atari_games
+from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
+from stepwell.wrappers.frames import FrameSkip, FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
-from stepwell.wrappers.noop_start import NoopStart
-from stepwell.wrappers.resize import Resize
-from stepwell.wrappers.sign_reward import SignReward
+from stepwell.wrappers.pixels import Crop, Grayscale, Resize
+from stepwell.wrappers.rewards import ClipReward, SignReward
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
-if TYPE_CHECKING:  # loaded when it is first asked for
+if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.check.vector_env import check_vector_env
     from stepwell.wrappers.nes import NesEnv, make_nes
     from stepwell.wrappers.old_gym.env import from_gym
-    from stepwell.wrappers.old_gym.nes_py_repair import patch_nes_py
+    from stepwell.wrappers.old_gym.nes_py_patch import patch_nes_py
 
 __all__ = [
     "AleFrameSkip",
@@ -62,6 +55,6 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "nes.env": ["NesEnv"],
             "nes.vector": ["make_nes"],
             "old_gym.env": ["from_gym"],
-            "old_gym.nes_py_repair": ["patch_nes_py"],
+            "old_gym.nes_py_patch": ["patch_nes_py"],
         },
     )

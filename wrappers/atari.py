@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from stepwell.wrappers.atari_env import atari_env, check_buildable
-from stepwell.wrappers.atari_games import find_game
-from stepwell.wrappers.atari_settings import AtariSettings, Backend, LifeLoss, Pool
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.wrappers.ale_env import (
+    AleFrameSkip,
+    EmulatorSeed,
+    action_meanings,
+    emulator_of,
+    quiet_emulators,
+)
+from stepwell.wrappers.atari_settings import (
+    AtariSettings,
+    Backend,
+    LifeLoss,
+    Pool,
+    find_game,
+    game_ids,
+)
+from stepwell.wrappers.episodes import EpisodicLife, FireReset, NoopStart
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import vectorize
+from stepwell.wrappers.pixels import Resize, require_opencv
 from stepwell.wrappers.recipe import spec_of
+from stepwell.wrappers.rewards import SignReward
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-__all__ = ["TESTED_ALE_PY", "make_atari"]
+TESTED_ALE_PY = "0.12.1"  # the version of tests/wrappers/test_ale_py_facts.py
 
-TESTED_ALE_PY = "0.12.1"  # what tests/wrappers/test_ale_py_facts.py holds for
+Image = npt.NDArray[np.uint8]
 
 
 def make_atari(
@@ -43,14 +64,13 @@ def make_atari(
     difficulty: int | None = None,
     num_workers: int | None = None,
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a vector env of an Atari game, preprocessed as usual.
+    """Make a vector env of an Atari game with the usual preprocessing.
 
-    Two backends stand behind one set of settings, with the same defaults. "native" is ale-py's
-    `AtariVectorEnv`, in threads; "python" is Stepwell's wrappers over ale-py's `AtariEnv`, in
-    worker processes. Equal settings and seeds give equal frames, rewards and ends, but for two
-    things: the numbers of no-ops are drawn by different generators (and are recorded in
-    `info["noops"]`), and where an episode ends the native backend shows an older screen than the
-    one it ended on.
+    Two backends share one set of settings and defaults. "native" is ale-py's `AtariVectorEnv`,
+    in threads; "python" is Stepwell's wrappers around ale-py's `AtariEnv`, in worker processes.
+    Equal settings and seeds give equal frames, rewards and ends, with two exceptions: the numbers
+    of no-ops are drawn by different generators (they are recorded in `info["noops"]`), and at the
+    end of an episode the native backend shows an older screen than the last one.
 
     | setting | default | native | python | meaning |
     |---|---|---|---|---|
@@ -66,8 +86,8 @@ def make_atari(
     | `clip_rewards` | False | yes | yes | the reward's sign; the raw one in `info["raw_reward"]` |
     | `life_loss` | "ignore" | "ignore" | yes | "end": a lost life ends the episode, not the game |
     | `full_actions` | False | yes | yes | all 18 actions instead of the game's own |
-    | `mode`, `difficulty` | None | None | yes | the game's flavours; None is the game's default |
-    | `num_workers` | None | yes | yes | threads or processes; None: as many as pay |
+    | `mode`, `difficulty` | None | None | yes | the game's variants; None is the game's default |
+    | `num_workers` | None | yes | yes | threads or processes; None chooses the number |
     | last observation | | stale | true | `metadata["stepwell"]["final_observation"]` |
 
     With `fire_reset` the native backend counts the FIRE as one of the no-ops that it drew.
@@ -76,9 +96,9 @@ def make_atari(
     "Revisiting the Arcade Learning Environment", recommend; `AtariVectorEnv` itself has them off.
 
     Args:
-        game: "pong", "Pong" or "ALE/Pong-v5"; `atari_games()` names them all.
+        game: "pong", "Pong" or "ALE/Pong-v5"; `atari_games()` lists all games.
         num_envs: Number of envs, N >= 1.
-        backend: "native" for speed, "python" for true last observations, lives and flavours.
+        backend: "native" for speed, "python" for true last observations, lives and game modes.
         frame_skip: See the table.
         pool: See the table.
         noop_max: See the table.
@@ -93,18 +113,18 @@ def make_atari(
         full_actions: See the table.
         mode: See the table.
         difficulty: See the table.
-        num_workers: Threads ("native", at least 1) or processes ("python"; 0 steps in this one).
+        num_workers: Threads ("native", at least 1) or processes ("python"; 0 is this process).
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
-        (RGB: one more axis of 3). `metadata["stepwell"]` tells how it was made.
+        (RGB: one more axis of 3). `metadata["stepwell"]` records how it was made.
 
     Raises:
-        ValueError: An unknown game, a value out of range, or one that the backend cannot honour.
-        ImportError: backend="python" is to resize and OpenCV cannot be imported.
+        ValueError: The game is unknown, or a value is out of range or not supported by the backend.
+        ImportError: backend="python" resizes images and OpenCV cannot be imported.
 
     Warns:
-        UserWarning: The installed ale-py is newer than the one that this was tested with.
+        UserWarning: The installed ale-py is newer than the tested version.
 
     Example:
         >>> envs = make_atari("Pong", num_envs=2)
@@ -134,22 +154,22 @@ def make_atari(
         mode=mode,
         difficulty=difficulty,
     )
-    _warn_of_news()
+    _warn_if_untested()
     envs = _make(settings, num_envs, backend, num_workers)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
 
 
-def _warn_of_news() -> None:
-    """Warn the caller of `make_atari` of an ale-py that nobody has tested it with."""
-    # Loads in some 10 ms, which `import stepwell` need not take.
+def _warn_if_untested() -> None:
+    """Warn the caller of `make_atari` if ale-py is newer than the tested version."""
+    # Imported here because it takes 10 ms.
     from importlib.metadata import version
 
     found = version("ale-py")
     if _numbers(found) > _numbers(TESTED_ALE_PY):
         warnings.warn(
-            f"ale-py: expected at most {TESTED_ALE_PY}, which make_atari was tested with, got "
-            f"{found}; what docs/atari.md says of it may have changed: install "
+            f"ale-py: expected at most {TESTED_ALE_PY}, the version tested with make_atari, got "
+            f"{found}; docs/atari.md may not hold for it: install "
             f"'ale-py=={TESTED_ALE_PY}', or silence this with "
             f"warnings.filterwarnings('ignore', message='ale-py')",
             stacklevel=3,
@@ -157,13 +177,13 @@ def _warn_of_news() -> None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a release, without what follows them: (0, 13, 0) of "0.13.0rc1"."""
+    """Return the numbers of a release without a suffix: (0, 13, 0) for "0.13.0rc1"."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _spec(settings: AtariSettings) -> dict[str, str]:
-    """How gymnasium makes one such env, of whichever backend: that of the python backend."""
+    """Return Gymnasium's spec of one env of the python backend, used for both backends."""
     with contextlib.closing(atari_env(settings)) as env:
         spec = spec_of(env)
     return {} if spec is None else {"env_spec": spec}
@@ -183,3 +203,55 @@ def _make(
             "use backend='python' to step in this process"
         )
     return NativeAtari(settings, num_envs, num_workers or 0)
+
+
+def atari_env(settings: AtariSettings) -> gymnasium.Env[Image, int]:
+    """Make one wrapped game, with one wrapper per setting, the innermost first."""
+    env: gymnasium.Env[Image, int] = EmulatorSeed(_bare(settings))
+    if settings.fire_reset and "FIRE" in action_meanings(env):
+        env = FireReset(env)
+    env = NoopStart(env, settings.noop_max)
+    env = AleFrameSkip(env, settings.frame_skip, pool=settings.pool, max_frames=settings.max_frames)
+    if settings.clip_rewards:
+        env = SignReward(env)
+    if settings.size is not None and settings.size != emulator_of(env).getScreenDims():
+        env = Resize(env, settings.size)
+    if settings.life_loss == "end":
+        env = EpisodicLife(env)
+    return FrameStack(env, settings.frame_stack, padding="zero")
+
+
+def check_buildable(settings: AtariSettings) -> None:
+    """Raise errors of `atari_env` in the parent process, before workers are started.
+
+    Raises:
+        ValueError: The game has no such mode or difficulty.
+        ImportError: OpenCV, needed to resize images, cannot be imported.
+    """
+    if settings.size is not None:
+        require_opencv()
+    if settings.mode is not None or settings.difficulty is not None:
+        ale = emulator_of(_bare(dataclasses.replace(settings, mode=None, difficulty=None)))
+        _check_offered("mode", settings.mode, ale.getAvailableModes())
+        _check_offered("difficulty", settings.difficulty, ale.getAvailableDifficulties())
+
+
+def _bare(settings: AtariSettings) -> gymnasium.Env[Image, int]:
+    """Make ale-py's env with one frame per step and without a time limit."""
+    quiet_emulators()
+    return gymnasium.make(
+        game_ids()[settings.game],
+        obs_type="grayscale" if settings.grayscale else "rgb",
+        frameskip=1,
+        repeat_action_probability=settings.sticky,
+        full_action_space=settings.full_actions,
+        max_num_frames_per_episode=None,
+        mode=settings.mode,
+        difficulty=settings.difficulty,
+        disable_env_checker=True,
+    )
+
+
+def _check_offered(name: str, value: int | None, offered: list[int]) -> None:
+    if value is not None and value not in offered:
+        raise ValueError(f"{name}: expected one of {offered} or None for this game, got {value}")

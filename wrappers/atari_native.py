@@ -1,4 +1,4 @@
-"""The native backend of make_atari: ale-py's own vector env, in C++ threads."""
+"""The native backend of make_atari: ale-py's vector env, in C++ threads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ import numpy.typing as npt
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
+from stepwell.wrappers.ale_env import LARGEST_SEED, quiet_emulators
 from stepwell.wrappers.atari_settings import AtariSettings
-from stepwell.wrappers.emulator import quiet_emulators
-from stepwell.wrappers.emulator_seed import LARGEST_SEED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["NativeAtari"]
-
-IDLE_FRAMES = 600  # no game that ale-py brings ends sooner when nothing is pressed
+IDLE_FRAMES = 600  # no game of ale-py ends earlier without input
 PLAIN_GAME = "pong"  # plays no frames inside its reset
 
 Step = tuple[
@@ -34,25 +31,25 @@ Step = tuple[
 
 
 class NativeAtari(AtariVectorEnv):
-    """ale-py's `AtariVectorEnv` under `make_atari`'s settings, less the traps that can be disarmed.
+    """ale-py's `AtariVectorEnv` with `make_atari`'s settings and several corrections.
 
-    Its frames and ends are ale-py's. On top: metadata of its own (ale-py writes into a dict that
+    Frames and ends are ale-py's. Corrected are: metadata per object (ale-py modifies a dict that
     all vector envs share), entropy for a first reset without a seed (ale-py seeds every env with
-    the same second of the clock), an error for an action out of range (ale-py waits for ever), the
-    number of no-ops in `info["noops"]` and, when clipping, the raw reward in `info["raw_reward"]`.
+    the clock in seconds), an error for an action out of range (ale-py waits forever), the number
+    of no-ops in `info["noops"]` and, with clipping, the raw reward in `info["raw_reward"]`.
 
-    ale-py does not tell the number of no-ops, only how many frames were played. Some games play
+    ale-py does not return the number of no-ops, only the number of frames played. Some games play
     frames inside their reset, to select their mode: usually a fixed number, which is subtracted.
-    Where it is random (Double Dunk), a second vector env of a plain game is seeded and reset
+    If it is random (Double Dunk), a second vector env of a simple game is seeded and reset
     together with this one, since the draw depends on the seed alone and not on the game.
 
     Args:
-        settings: What was chosen.
+        settings: The settings.
         num_envs: Number of envs, N.
-        num_threads: Number of threads; 0 leaves it to ale-py.
+        num_threads: Number of threads; 0 lets ale-py choose.
 
     Raises:
-        ValueError: This backend cannot do what the settings ask for.
+        ValueError: This backend does not support the settings.
     """
 
     def __init__(self, settings: AtariSettings, num_envs: int, num_threads: int = 0) -> None:
@@ -73,7 +70,7 @@ class NativeAtari(AtariVectorEnv):
             stack_num=settings.frame_stack,
             frameskip=settings.frame_skip,
             maxpool=settings.pool == "max",
-            noop_max=settings.noop_max + 1,  # ale-py leaves the greatest number out
+            noop_max=settings.noop_max + 1,  # ale-py excludes the maximum
             reward_clipping=False,
             use_fire_reset=settings.fire_reset,
         )
@@ -83,7 +80,7 @@ class NativeAtari(AtariVectorEnv):
         self._clips = settings.clip_rewards
         self._ended = np.zeros(num_envs, np.bool_)  # these are reset by the next step
         self._was_reset = False
-        # What each emulator's count of frames was before the reset, if the next step resets it.
+        # Each emulator's frame count before the reset, for envs that the next step resets.
         self._frames = np.zeros(num_envs, np.int32)
         self._drawing = None
         if self._reset_frames is None or (self._reset_frames and settings.noop_max > IDLE_FRAMES):
@@ -95,7 +92,7 @@ class NativeAtari(AtariVectorEnv):
         seed: int | list[int] | npt.NDArray[np.int64] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-        """Reset the envs; the first time with fresh entropy where no seed is given.
+        """Reset the envs; a first reset without a seed uses fresh entropy.
 
         Raises:
             ValueError: A seed is not in 0 .. 2**31 - 1.
@@ -122,13 +119,13 @@ class NativeAtari(AtariVectorEnv):
         return self.recv()
 
     def send(self, actions: npt.NDArray[np.int64]) -> None:
-        """Begin a step in the threads; `recv` gives what comes of it.
+        """Start a step in the threads; `recv` returns its results.
 
         Args:
             actions: Integers [N], each within the action space.
 
         Raises:
-            ValueError: The actions have another shape or dtype, or one is out of range.
+            ValueError: The actions have a wrong shape or dtype, or one is out of range.
         """
         actions = np.asarray(actions)
         count = self._num_actions
@@ -141,7 +138,7 @@ class NativeAtari(AtariVectorEnv):
         super().send(actions.astype(np.int64, copy=False))
 
     def recv(self) -> Step:
-        """Wait for the step that `send` began."""
+        """Wait for the step that `send` started."""
         observation, reward, terminated, truncated, info = super().recv()
         if self._ended.any():
             self._add_noops(info, self._ended)
@@ -168,7 +165,7 @@ class NativeAtari(AtariVectorEnv):
 
 
 def _check(settings: AtariSettings) -> None:
-    """Refuse what ale-py's vector env cannot do, or does in another sense."""
+    """Raise for settings that ale-py's vector env lacks or interprets differently."""
     if settings.life_loss != "ignore":
         raise ValueError(
             f"life_loss={settings.life_loss!r}: expected 'ignore' on the native backend, which can "
@@ -178,33 +175,33 @@ def _check(settings: AtariSettings) -> None:
         if getattr(settings, name) is not None:
             raise ValueError(
                 f"{name}={getattr(settings, name)}: expected None on the native backend, which "
-                "plays every game as it comes; use backend='python'"
+                "plays every game in its default variant; use backend='python'"
             )
 
 
 def _check_seed(seed: int | npt.NDArray[np.int64] | None, count: int) -> None:
-    """Refuse what the python backend refuses; ale-py leaves an env with a negative seed unseeded.
+    """Check seeds as the python backend does; ale-py ignores a negative seed.
 
     Args:
-        seed: One for each of `count` envs, or that of the first, counted up for the others.
-        count: How many envs are reset.
+        seed: One for each of `count` envs, or the first env's, counted up for the others.
+        count: Number of envs that are reset.
     """
     if seed is None:
         return
     last = seed + count - 1 if isinstance(seed, int) else seed
     if np.any(np.less(seed, 0)) or np.any(np.greater(last, LARGEST_SEED)):
-        given = f"{seed} for {count} envs" if isinstance(seed, int) else seed.tolist()
-        raise ValueError(f"seed: expected 0 to {LARGEST_SEED} for every env, got {given}")
+        got = f"{seed} for {count} envs" if isinstance(seed, int) else seed.tolist()
+        raise ValueError(f"seed: expected 0 to {LARGEST_SEED} for every env, got {got}")
 
 
 @functools.cache
 def _facts(game: str) -> tuple[tuple[int, int], int | None]:
-    """The screen's rows and columns, and the frames played inside a reset; None if random."""
+    """Return the screen size, and the frames played inside a reset (None if random)."""
     quiet_emulators()
     ale = ale_py.ALEInterface()
-    ale.setFloat("repeat_action_probability", 0.9)  # what depends on luck shall differ
+    ale.setFloat("repeat_action_probability", 0.9)  # makes random counts differ
     ale.setInt("random_seed", 0)
-    ale.loadROM(cast("Path", roms.get_rom_path(game)))  # resets the game, too
+    ale.loadROM(cast("Path", roms.get_rom_path(game)))  # also resets the game
     counts = {ale.getEpisodeFrameNumber()}
     if counts != {0}:
         for _ in range(4):
@@ -214,7 +211,7 @@ def _facts(game: str) -> tuple[tuple[int, int], int | None]:
 
 
 def _plain(settings: AtariSettings, fires: bool) -> AtariSettings:
-    """A plain game, as cheap as can be, that begins with the same numbers of no-ops."""
+    """Return settings of a simple, small game that starts with the same numbers of no-ops."""
     return dataclasses.replace(
         settings, game=PLAIN_GAME, fire_reset=fires, size=(1, 1), grayscale=True, frame_stack=1
     )

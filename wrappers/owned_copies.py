@@ -1,4 +1,4 @@
-"""Copy what an env returned, so that nothing the env does later can change it."""
+"""Copy observations and infos, so that an env that reuses its arrays cannot change them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-__all__ = ["owned_array", "owned_info", "owned_observation", "owned_value"]
-
 
 def owned_observation(
     space: spaces.Space[Any], observation: object, where: str = "observation"
 ) -> Any:
-    """Copy an observation into memory of its own; it must be of the space's form.
+    """Copy an observation after checking its structure, shapes and dtypes against the space.
 
     Args:
         space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them.
-        observation: What the env returned; arrays of any strides, with the space's shapes and
-            dtypes. Values are not compared with the bounds of a Box.
-        where: What it is called in messages.
+        observation: The observation, with arrays of any strides. Values are not compared with
+            the bounds of a Box.
+        where: Name in error messages.
 
     Returns:
         C-contiguous arrays, ints, and dicts and tuples of them.
 
     Raises:
-        ValueError: Another shape, dtype, number or set of parts than the space's.
+        ValueError: The structure, a shape or a dtype differs from the space.
 
     Example:
         >>> live = np.zeros((2, 2, 3), np.uint8)[:, :, ::-1]
@@ -46,17 +44,17 @@ def owned_observation(
 
 def _owned_array(space: spaces.Space[Any], observation: object, where: str) -> npt.NDArray[Any]:
     if not isinstance(observation, np.ndarray | np.generic):
-        raise _differs(space, type(observation).__qualname__, where)
+        raise _wrong_array(space, type(observation).__qualname__, where)
     if observation.dtype != space.dtype or observation.shape != space.shape:
-        raise _differs(space, f"{observation.dtype} {observation.shape}", where)
+        raise _wrong_array(space, f"{observation.dtype} {observation.shape}", where)
     return owned_array(np.asarray(observation))
 
 
 def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A C-contiguous copy of an array of any strides.
+    """Return a C-contiguous copy of an array of any strides.
 
-    numpy copies an image whose channels are turned round, as nes-py's are, pixel by pixel;
-    channel by channel takes a quarter of the time.
+    NumPy copies an image with reversed channels (nes-py's) pixel by pixel; copying channel by
+    channel takes a quarter of the time.
 
     Example:
         >>> owned_array(np.arange(3)[::-1])
@@ -70,7 +68,7 @@ def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return copy
 
 
-def _differs(space: spaces.Space[Any], got: str, where: str) -> ValueError:
+def _wrong_array(space: spaces.Space[Any], got: str, where: str) -> ValueError:
     return ValueError(
         f"{where} does not fit the env's space: expected an array {space.dtype} {space.shape}, got "
         f"{got}; correct the env's space, or convert the observation in a wrapper of the old env"
@@ -125,13 +123,13 @@ def _wrong_tuple(space: spaces.Tuple[Any], got: str, where: str) -> ValueError:
 
 
 def owned_info(info: object) -> dict[str, Any]:
-    """Copy an info: its arrays, dicts, lists and tuples; other objects are handed on.
+    """Copy an info: its arrays, dicts, lists and tuples; other objects are not copied.
 
     Args:
-        info: What the env returned; None counts as an empty one.
+        info: The info; None is converted to an empty dict.
 
     Raises:
-        ValueError: It is no mapping.
+        ValueError: The info is not a mapping.
 
     Example:
         >>> owned_info({"coins": 3, "tiles": [1, 2]})
@@ -141,13 +139,13 @@ def owned_info(info: object) -> dict[str, Any]:
         return {}
     if not isinstance(info, Mapping):
         raise ValueError(
-            f"info is wrong: expected a dict, got {type(info).__qualname__}; correct the env"
+            f"info is invalid: expected a dict, got {type(info).__qualname__}; correct the env"
         )
     return cast("dict[str, Any]", owned_value(cast("Mapping[str, object]", info)))
 
 
 def owned_value(value: Any) -> Any:
-    """Copy arrays, and dicts, lists and tuples of them; other objects are handed on.
+    """Copy arrays, and dicts, lists and tuples of them; other objects are not copied.
 
     Example:
         >>> live = np.zeros(2)

@@ -1,5 +1,6 @@
-"""Say in plain data how an env was made, so that two stores of data can be compared."""
+"""Describe how an env was made as JSON data, so that two stores can be compared."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -9,14 +10,15 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
+from gymnasium.envs.registration import WrapperSpec
 
-from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
-# They change neither the data nor the ends of episodes.
+# Wrappers that change neither data nor episode ends.
 CHECKERS = (wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
-# They leave observations alone, so a frame stack may be looked for below them.
-SHOW_AS_IT_IS = (
+# Wrappers that do not change observations, so a frame stack can be below them.
+KEEP_OBSERVATIONS = (
     *CHECKERS,
     gym.ActionWrapper,
     gym.RewardWrapper,
@@ -24,7 +26,7 @@ SHOW_AS_IT_IS = (
     wrappers.RecordEpisodeStatistics,
     wrappers.TimeLimit,
 )
-VECTORS_SHOW_AS_IT_IS = (
+VECTOR_WRAPPERS_KEEP_OBSERVATIONS = (
     gym.vector.VectorActionWrapper,
     gym.vector.VectorRewardWrapper,
     wrappers.vector.RecordEpisodeStatistics,
@@ -35,16 +37,16 @@ AnyEnv = gym.Env[Any, Any]
 
 
 def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
-    """The recipe of an env that `make_vec` built.
+    """Return the recipe of an env that `make_vec` built.
 
     Args:
         env: One env with all its wrappers.
-        source: What it was built from, for an env without a spec.
+        source: The argument of `make_vec`, for an env without a spec.
 
     Returns:
-        JSON-able data: maker, id, kwargs, wrappers (outermost last), frame_skip,
-        versions, for a stack of frames `frame_stack` and `stack_padding`, and under `env` what
-        the env itself says about how it was made, as `NesEnv` and `from_gym`'s do.
+        JSON data: maker, id, kwargs, wrappers (outermost last), frame_skip, versions, for a frame
+        stack `frame_stack` and `stack_padding`, and under `env` the recipe that the env itself has
+        in its metadata, as those of `NesEnv` and `from_gym` do.
 
     Example:
         >>> recipe = recipe_of(gym.make("CartPole-v1"), None)
@@ -68,7 +70,7 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
 
 
 def spec_of(env: AnyEnv) -> str | None:
-    """What gymnasium needs to make the env again, as JSON; None where it cannot be told so.
+    """Return the env's `EnvSpec` as JSON, or None if it has none that JSON can hold.
 
     Example:
         >>> text = spec_of(gym.make("CartPole-v1"))
@@ -76,21 +78,32 @@ def spec_of(env: AnyEnv) -> str | None:
         'CartPole-v1'
     """
     try:
-        spec = env.spec  # a wrapper that does not record its arguments makes gymnasium fail here
-        return None if spec is None else spec.to_json()
+        spec = env.spec  # fails for a wrapper that does not record its arguments
+        if spec is None:
+            return None
+        wrapped_by = tuple(_public(one) for one in spec.additional_wrappers)
+        return dataclasses.replace(spec, additional_wrappers=wrapped_by).to_json()
     except (AttributeError, TypeError, ValueError):
         return None
 
 
+def _public(wrapper: WrapperSpec) -> WrapperSpec:
+    """Refer to a wrapper of Stepwell by its public module, which outlives a move between files."""
+    module, _, name = wrapper.entry_point.partition(":")
+    if module.startswith("stepwell.wrappers."):
+        return dataclasses.replace(wrapper, entry_point=f"stepwell.wrappers:{name}")
+    return wrapper
+
+
 def _own_recipe(env: AnyEnv) -> Mapping[str, Any]:
-    """What the env itself says about how it was made; nothing for most."""
-    said: Mapping[str, Any] = env.unwrapped.metadata.get("stepwell", {})
-    # An env that went through `make_vec` before carries that recipe, with its own inside.
-    return said.get("env", {}) if said.get("maker") == "make_vec" else said
+    """Return the recipe in the metadata of the env itself; most envs have none."""
+    recipe: Mapping[str, Any] = env.unwrapped.metadata.get("stepwell", {})
+    # An env made by `make_vec` has the recipe of `make_vec`, which contains its own.
+    return recipe.get("env", {}) if recipe.get("maker") == "make_vec" else recipe
 
 
 def _wrappers_of(env: AnyEnv) -> list[gym.Wrapper[Any, Any, Any, Any]]:
-    """The wrappers, outermost first."""
+    """Return the wrappers, outermost first."""
     found: list[gym.Wrapper[Any, Any, Any, Any]] = []
     inner: Any = env
     while isinstance(inner, gym.Wrapper):
@@ -100,7 +113,9 @@ def _wrappers_of(env: AnyEnv) -> list[gym.Wrapper[Any, Any, Any, Any]]:
 
 
 def _wrapper_recipe(wrapper: gym.Wrapper[Any, Any, Any, Any]) -> dict[str, Any]:
-    kwargs = getattr(wrapper, "_saved_kwargs", None)  # None: it does not record its arguments
+    kwargs = getattr(
+        wrapper, "_saved_kwargs", None
+    )  # None: the wrapper does not record its arguments
     return {"name": wrapper.class_name(), "kwargs": None if kwargs is None else jsonable(kwargs)}
 
 
@@ -112,11 +127,11 @@ def _stack_recipe(env: AnyEnv) -> dict[str, Any]:
 
 
 def stack_of(env: AnyEnv) -> tuple[int, str | None] | None:
-    """Read how many frames an env's observations stack, and how it pads the first ones.
+    """Find the frame stack of an env: its size and its padding.
 
     Returns:
-        The number of frames and "zero", "repeat" or, where an episode begins with other frames of
-        the user's, None; None in place of both where no stack is seen.
+        (number of frames, "zero" or "repeat" or, for a padding frame of the user's, None); None
+        if the env has no frame stack.
 
     Example:
         >>> env = gym.make("CartPole-v1")
@@ -128,16 +143,16 @@ def stack_of(env: AnyEnv) -> tuple[int, str | None] | None:
             return cast("tuple[int, ...]", wrapper.observation_space.shape)[0], wrapper.padding
         if isinstance(wrapper, wrappers.FrameStackObservation):
             return wrapper.stack_size, _padding(wrapper.padding_type, wrapper.padding_value)
-        if not isinstance(wrapper, SHOW_AS_IT_IS):
+        if not isinstance(wrapper, KEEP_OBSERVATIONS):
             return None
     return None
 
 
 def stack_of_vector(envs: gym.vector.VectorEnv[Any, Any, Any]) -> tuple[int, str | None] | None:
-    """Read it as `stack_of` does from every env of a vector, also where they are in workers.
+    """Find the frame stack of all envs of a vector env, including envs in worker processes.
 
     Returns:
-        As `stack_of`; None in place of both where the envs differ or cannot be asked.
+        As `stack_of`; None if the envs differ or cannot be examined.
 
     Example:
         >>> make = lambda: wrappers.FrameStackObservation(gym.make("CartPole-v1"), 4)
@@ -147,7 +162,7 @@ def stack_of_vector(envs: gym.vector.VectorEnv[Any, Any, Any]) -> tuple[int, str
     inner = envs.unwrapped
     vector: Any = envs
     while vector is not inner:
-        if not isinstance(vector, VECTORS_SHOW_AS_IT_IS):
+        if not isinstance(vector, VECTOR_WRAPPERS_KEEP_OBSERVATIONS):
             return None
         vector = vector.env
     if isinstance(inner, gym.vector.SyncVectorEnv):
@@ -160,13 +175,13 @@ def stack_of_vector(envs: gym.vector.VectorEnv[Any, Any, Any]) -> tuple[int, str
 
 
 def _stacks_in_workers(envs: Any) -> list[tuple[int, str | None] | None]:
-    """One for each env; none at all where asking is impossible or might harm a worker."""
+    """Return the stack of each env, or [] if the workers cannot be asked safely."""
     is_async = isinstance(envs, gym.vector.AsyncVectorEnv) and envs.worker is None
     if not is_async and not isinstance(envs, WorkerVectorEnv):
         return []
     try:
         stacks = {_stack_in(chain) for chain in envs.call("__str__")}
-        # An attribute that is not there would end a worker of gymnasium's.
+        # A missing attribute would end a worker of Gymnasium's.
         if stacks == {FrameStack.__name__} and all(envs.call("has_wrapper_attr", "padding")):
             shape = cast("tuple[int, ...]", envs.single_observation_space.shape)
             return [(shape[0], padding) for padding in envs.call("padding")]
@@ -175,7 +190,7 @@ def _stacks_in_workers(envs: Any) -> list[tuple[int, str | None] | None]:
             return []
         sizes, paddings = envs.call("stack_size"), envs.call("padding_type")
         values = envs.call("padding_value")
-    except (gym.error.Error, RuntimeError):  # a step is under way, or a worker is dead
+    except (gym.error.Error, RuntimeError):  # a step is pending, or a worker is dead
         return []
     return [
         (size, _padding(padding, value))
@@ -184,13 +199,13 @@ def _stacks_in_workers(envs: Any) -> list[tuple[int, str | None] | None]:
 
 
 def _stack_in(chain: str) -> str | None:
-    """Find a stack in "<TimeLimit<FrameStack<...>>>", as gymnasium names an env's wrappers."""
+    """Find a frame stack in "<TimeLimit<FrameStack<...>>>", the text of an env's wrappers."""
     names: list[str] = re.findall(r"<(\w+)", chain)
     for name in names:
         if name in (FrameStack.__name__, wrappers.FrameStackObservation.__name__):
             return name
         kind = getattr(wrappers, name, None)
-        if not isinstance(kind, type) or not issubclass(kind, SHOW_AS_IT_IS):
+        if not isinstance(kind, type) or not issubclass(kind, KEEP_OBSERVATIONS):
             return None
     return None
 
@@ -201,12 +216,12 @@ def _can_stack(space: gym.Space[Any]) -> bool:
 
 def _padding(kind: str, value: Any) -> str | None:
     if kind not in PADDINGS and not np.any(value):
-        return "zero"  # a frame of the user's, which is black
+        return "zero"  # a black padding frame of the user's
     return PADDINGS.get(kind)
 
 
 def _frame_skip(env: AnyEnv) -> int:
-    """Frames of the emulator in one step: ale-py's own `frameskip` times those of wrappers."""
+    """Return emulator frames per step: ale-py's `frameskip` times that of each wrapper."""
     spec = env.unwrapped.spec
     skips = [spec.kwargs.get("frameskip", 1) if spec is not None else 1]
     skips.append(_own_recipe(env).get("frame_skip", 1))
@@ -217,7 +232,7 @@ def _frame_skip(env: AnyEnv) -> int:
 
 
 def _versions(env: AnyEnv) -> dict[str, str]:
-    # Loads in some 10 ms, which `import stepwell` need not take.
+    # Imported here because it takes 10 ms.
     from importlib.metadata import PackageNotFoundError, version
 
     packages = ("gymnasium", type(env.unwrapped).__module__.partition(".")[0])
@@ -226,12 +241,12 @@ def _versions(env: AnyEnv) -> dict[str, str]:
         try:
             found[package.replace("_", "-")] = version(package)
         except PackageNotFoundError:
-            pass  # a module that no package brought
+            pass  # a module that belongs to no installed package
     return found
 
 
 def jsonable(value: object) -> Any:
-    """The value as JSON can hold it, the same in every run: no addresses, no order of sets.
+    """Convert a value to JSON data that is the same in every run: no addresses, no set order.
 
     Example:
         >>> jsonable({"size": (84, 84), "kind": np.uint8, "f": jsonable})

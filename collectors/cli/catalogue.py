@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from stepwell.collectors.cli.env_options import NesBackend
-from stepwell.wrappers.atari_games import game_ids
+from stepwell.wrappers.atari_settings import game_ids
 
 __all__ = ["Catalogue", "Emulators", "catalogue", "cure", "nearest", "unknown_env"]
 
@@ -66,7 +66,7 @@ def catalogue() -> Catalogue:
         (True, True)
     """
     # Imported here: most commands look for no emulator.
-    from stepwell.wrappers.nes.consoles.backends import installed_backends, missing_backends
+    from stepwell.wrappers.nes.emulators import installed_backends, missing_backends
 
     atari = tuple(sorted(game_ids().values()))
     ready: list[str] = []

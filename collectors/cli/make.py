@@ -21,7 +21,7 @@ from stepwell.collectors.cli.env_options import (
 from stepwell.collectors.cli.load import load_object, refuse_signature
 from stepwell.collectors.cli.nes import is_cartridge
 from stepwell.collectors.vector_envs import Vector
-from stepwell.wrappers.atari_games import atari_name
+from stepwell.wrappers.atari_settings import atari_name
 
 __all__ = ["EnvRequest", "make_envs"]
 

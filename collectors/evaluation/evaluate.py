@@ -21,7 +21,7 @@ from stepwell.collectors.policies.policy import AnyPolicy, check_policy
 from stepwell.collectors.report import CollectReport, EpisodeReport
 from stepwell.collectors.session import recipe_of
 from stepwell.collectors.vector_envs import Vector, is_ale
-from stepwell.wrappers.atari_games import atari_name
+from stepwell.wrappers.atari_settings import atari_name
 from stepwell.wrappers.recipe import recipe_of as recipe_of_env
 
 __all__ = ["evaluate"]

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stepwell.collectors.evaluation.video import Frame, FrameKeeper, Mp4Writer, Video
 from stepwell.collectors.report import StepReport
 from stepwell.collectors.vector_envs import Vector, mode_of
-from stepwell.wrappers.emulator import emulator_of
+from stepwell.wrappers.ale_env import emulator_of
 from stepwell.wrappers.recipe import recipe_of
 
 __all__ = ["VideoRecorder", "real_time_fps"]

@@ -1,6 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
-"""What was found out about ale-py 0.12.1's vector env: why `make_atari` departs from it."""
+"""Facts about ale-py 0.12.1's vector env, the reasons for the corrections in `make_atari`."""
 
 from collections.abc import Generator
 from importlib.metadata import version
@@ -26,7 +26,7 @@ def shared_metadata() -> Generator[None]:  # pyright: ignore[reportUnusedFunctio
 
 
 def test_this_is_the_ale_py_that_make_atari_says_it_was_tested_with() -> None:
-    """With another one: run this file, correct docs/atari.md, and say the new version."""
+    """For another version: run this file, correct docs/atari.md, and update TESTED_ALE_PY."""
     assert version("ale-py") == TESTED_ALE_PY
 
 
@@ -119,7 +119,7 @@ def test_the_number_of_noops_is_drawn_from_the_seed_whatever_the_game() -> None:
 
 
 def test_without_a_seed_all_envs_draw_the_same_sticky_actions() -> None:
-    """They are seeded with the clock's seconds; ours are given entropy of their own."""
+    """They are seeded with the clock in seconds; ours get fresh entropy."""
 
     def twins(envs: VectorEnv[Any, Any, Any]) -> bool:
         envs.reset()

@@ -66,10 +66,10 @@ def test_metadata_belongs_to_the_object() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"life_loss": "end"}, "only by resetting the whole game; use backend='python'"),
-        ({"mode": 0}, "mode=0: expected None on the native backend.*use backend='python'"),
-        ({"difficulty": 1}, "difficulty=1: expected None on the native backend"),
-        ({"num_workers": 0}, "num_workers: expected at least 1 thread on the native backend"),
+        ({"life_loss": "end"}, r"life_loss='end'.*backend='python'"),
+        ({"mode": 0}, r"mode=0.*backend='python'"),
+        ({"difficulty": 1}, r"difficulty=1.*native"),
+        ({"num_workers": 0}, r"num_workers.*got 0"),
     ],
 )
 def test_what_the_native_backend_cannot_honour_is_refused(
@@ -83,16 +83,16 @@ def test_what_the_native_backend_cannot_honour_is_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"frame_skip": 0}, "frame_skip: expected a whole number from 1 to .*, got 0"),
-        ({"pool": "mean"}, "pool: expected 'max' or 'none', got 'mean'"),
-        ({"noop_max": -1}, "noop_max: expected a whole number from 0 to"),
-        ({"size": (84,)}, r"size: expected \(rows, columns\), each at least 1, got \(84,\)"),
-        ({"size": (0, 84)}, r"size: expected \(rows, columns\), each at least 1, got \(0, 84\)"),
-        ({"frame_stack": 0}, "frame_stack: expected a whole number from 1 to"),
-        ({"sticky": 1.0}, "sticky: expected a probability from 0 to below 1, got 1.0"),
-        ({"max_frames": 0}, "max_frames: expected a whole number from 1 to .*, got 0"),
-        ({"max_frames": 2**31}, "max_frames: expected a whole number from 1 to"),
-        ({"life_loss": "yes"}, "life_loss: expected 'ignore' or 'end', got 'yes'"),
+        ({"frame_skip": 0}, r"frame_skip.*from 1 to.*got 0"),
+        ({"pool": "mean"}, r"pool.*'max'.*'mean'"),
+        ({"noop_max": -1}, r"noop_max.*from 0 to.*got -1"),
+        ({"size": (84,)}, r"size.*got \(84,\)"),
+        ({"size": (0, 84)}, r"size.*got \(0, 84\)"),
+        ({"frame_stack": 0}, r"frame_stack.*from 1 to.*got 0"),
+        ({"sticky": 1.0}, r"sticky.*got 1.0"),
+        ({"max_frames": 0}, r"max_frames.*from 1 to.*got 0"),
+        ({"max_frames": 2**31}, r"max_frames.*got 2147483648"),
+        ({"life_loss": "yes"}, r"life_loss.*'ignore'.*'yes'"),
     ],
 )
 def test_values_out_of_range_are_refused(
@@ -103,15 +103,15 @@ def test_values_out_of_range_are_refused(
 
 
 def test_other_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="backend: expected 'native' or 'python', got 'envpool'"):
+    with pytest.raises(ValueError, match=r"backend.*'native'.*'envpool'"):
         make_atari("Breakout", backend=cast(Any, "envpool"))
-    with pytest.raises(ValueError, match="num_envs: expected at least 1 env, got 0"):
+    with pytest.raises(ValueError, match=r"num_envs.*got 0"):
         make_atari("Breakout", 0)
-    with pytest.raises(ValueError, match=r"unknown Atari game: .* did you mean breakout"):
+    with pytest.raises(ValueError, match=r"Atari game.* breakout"):
         make_atari("Braekout")
-    with pytest.raises(ValueError, match=r"mode: expected one of \[0, .*\] or None .*, got 77"):
+    with pytest.raises(ValueError, match=r"mode: .*\[0, .*\].*77"):
         make_atari("Breakout", backend="python", mode=77)
-    with pytest.raises(ValueError, match=r"difficulty: expected one of \[0, 1\] .*, got 9"):
+    with pytest.raises(ValueError, match=r"difficulty: .*\[0, 1\].*9"):
         make_atari("Breakout", backend="python", difficulty=9)
 
 
@@ -213,7 +213,7 @@ def test_an_ale_py_that_is_newer_than_the_tested_one_is_noticed(
         with pytest.warns(UserWarning, match=rf"^ale-py: .*{TESTED_ALE_PY}.*{found}") as caught:
             make(backend)
         assert caught[0].filename == __file__
-    with warnings.catch_warnings():  # as the sentence says
+    with warnings.catch_warnings():  # as the message says
         warnings.filterwarnings("ignore", message="ale-py")
         make("native")
 

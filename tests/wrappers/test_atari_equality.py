@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from stepwell.wrappers.atari_env import atari_env
+from stepwell.wrappers.ale_env import action_meanings
+from stepwell.wrappers.atari import atari_env
 from stepwell.wrappers.atari_native import NativeAtari
 from stepwell.wrappers.atari_settings import AtariSettings
-from stepwell.wrappers.emulator import action_meanings
 from support.models.atari_reference import settings
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]

@@ -11,11 +11,10 @@ from ale_py import roms
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from stepwell.wrappers import make_atari
-from stepwell.wrappers.atari_env import atari_env
-from stepwell.wrappers.atari_games import atari_games
+from stepwell.wrappers.ale_env import quiet_emulators
+from stepwell.wrappers.atari import atari_env
 from stepwell.wrappers.atari_native import IDLE_FRAMES, NativeAtari
-from stepwell.wrappers.atari_settings import AtariSettings
-from stepwell.wrappers.emulator import quiet_emulators
+from stepwell.wrappers.atari_settings import AtariSettings, atari_games
 from support.models.atari_reference import settings
 
 SEED = 11

@@ -1,6 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
-"""What was found out about gymnasium 1.4.0's wrappers: why some are used and some are not."""
+"""Facts about the wrappers of Gymnasium 1.4.0: the reasons why some are used and some are not."""
 
 from typing import Any
 

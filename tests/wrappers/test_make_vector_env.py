@@ -1,4 +1,4 @@
-"""make_vec and vectorize: what may be given, what comes back, what the recipe says."""
+"""make_vec and vectorize: arguments, results and recipes."""
 
 import json
 from functools import partial
@@ -11,11 +11,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TransformObservation
 from numpy.testing import assert_equal
 
-from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import make_vec, vectorize
-from stepwell.wrappers.recipe import jsonable
-from stepwell.wrappers.workers.checks import available_cores
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+from stepwell.wrappers.recipe import jsonable, spec_of
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv, available_cores
 from support.envs.fakes import CounterEnv, FrameEnv
 
 
@@ -56,9 +55,9 @@ def test_a_built_env_becomes_a_vector_of_one() -> None:
     assert_equal(envs.reset()[0], [[0, 0, 8]])
     assert "stepwell" not in CounterEnv.metadata
     envs.close()
-    with pytest.raises(ValueError, match="one built env cannot be multiplied"):
+    with pytest.raises(ValueError, match=r"num_envs=.*num_workers="):
         make_vec(env, 2)
-    with pytest.raises(ValueError, match="one built env cannot be multiplied"):
+    with pytest.raises(ValueError, match=r"num_envs=.*num_workers="):
         make_vec(env, num_workers=1)
 
 
@@ -112,11 +111,11 @@ def test_an_atari_id_gives_what_gymnasium_make_gives() -> None:
         ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
         ("SuperMarioBros-v0", r'make_nes\("game.nes"\).*docs/nes.md'),
         ("SuperMarioBros-Nes-v0", r'make_nes\("game.nes"\)'),
-        ("zzzzzz", "`stepwell envs` lists what there is"),
+        ("zzzzzz", "`stepwell envs`"),
         ("not an id!", "unknown env id 'not an id!'"),
         (
             "no_such_module:X-v0",
-            "names a module that cannot be imported: expected 'no_such_module'",
+            "no_such_module",
         ),
     ],
 )
@@ -133,11 +132,11 @@ def test_an_unknown_id_is_one_sentence_with_the_nearest_names(env_id: str, messa
         (
             {"env": "CartPole-v1", "num_envs": 0},
             ValueError,
-            "num_envs is wrong: expected 1 or more",
+            "num_envs.*got 0",
         ),
-        ({"env": CounterEnv, "num_workers": -1}, ValueError, "num_workers is wrong: expected 0 or"),
-        ({"env": CounterEnv, "env_kwargs": {"length": 1}}, ValueError, "env_kwargs cannot be used"),
-        ({"env": 3}, TypeError, "env is of the wrong kind: .* got int"),
+        ({"env": CounterEnv, "num_workers": -1}, ValueError, "num_workers.*got -1"),
+        ({"env": CounterEnv, "env_kwargs": {"length": 1}}, ValueError, "env_kwargs.*CounterEnv"),
+        ({"env": 3}, TypeError, "env .*factory.*got int"),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -157,7 +156,7 @@ def test_one_env_runs_here_and_several_in_one_worker_for_each_core() -> None:
 
 
 def test_vectorize_refuses_to_make_nothing() -> None:
-    with pytest.raises(ValueError, match="env_fns is empty"):
+    with pytest.raises(ValueError, match="env_fns"):
         vectorize([])
 
 
@@ -228,3 +227,12 @@ def test_no_recipe_holds_an_address() -> None:
     text = json.dumps(jsonable(odd))
     assert "0x" not in text
     assert json.loads(text)["a"][2] == [0, 1]
+
+
+def test_a_spec_names_wrappers_by_their_public_module() -> None:
+    """A stored spec must not depend on the file that a wrapper is in."""
+    text = spec_of(FrameStack(gym.make("CartPole-v1"), 3))
+    assert text is not None
+    assert '"stepwell.wrappers:FrameStack"' in text
+    env = gym.make(gym.envs.registration.EnvSpec.from_json(text))
+    assert env.observation_space.shape == (3, 4)

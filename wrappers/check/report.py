@@ -1,4 +1,4 @@
-"""What `check_vector_env` found, as data and as a table."""
+"""The report of `check_vector_env`, as data and as a table."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,10 +21,10 @@ class Finding:
     """One line of the report.
 
     Args:
-        topic: What was looked at.
-        found: What was found.
+        topic: The property that was checked.
+        found: The result.
         collector: What the collector does about it.
-        is_problem: Whether the user should do something about it.
+        is_problem: The user has to fix it.
     """
 
     topic: str
@@ -35,30 +35,30 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VectorEnvReport:
-    """What a vector env really does.
+    """The observed behavior of a vector env.
 
     Args:
-        name: The vector env, as it prints.
+        name: The vector env as text.
         num_envs: Number of envs.
         steps: Vector steps that were made.
-        ends: Ends of episodes that were seen.
-        declared: The declared autoreset mode's name, such as "NEXT_STEP"; None without one.
-        autoreset: What it practises: "next_step"; "same_step" (gymnasium's dialect: `final_obs`
-            with a mask), "same_step_ale" (`final_obs` without a mask), "same_step_lost" (no
-            final observation at all); "disabled"; "goes_on" (terminated, but no reset: the game
-            goes on); "mixed" (some of its ends go on); "unproven" (no end seen, or nothing to
-            tell by).
-        final_observation: "true"; "repeats" (it mostly equals the one before); "overwritten" (it
-            lies in an array that the env has written again); "lost"; "unknown".
-        same_memory: Whether a step returns the arrays of the step before.
-        changes_later: Whether a batch that was held has another content after the next step.
-        is_asynchronous: Whether a step brings rows of only some envs.
-        is_reproducible: Whether equal seeds gave equal first observations.
-        envs_differ: Whether the envs' first observations differ.
+        ends: Number of episode ends observed.
+        declared: Name of the declared autoreset mode, such as "NEXT_STEP", or None.
+        autoreset: The observed mode: "next_step"; "same_step" (as in Gymnasium: `final_obs` with a
+            mask), "same_step_ale" (`final_obs` without a mask), "same_step_lost" (no final
+            observation); "disabled"; "goes_on" (terminated without a reset: the game continues);
+            "mixed" (continues after some ends); "unproven" (no end was observed, or it could not be
+            classified).
+        final_observation: "true"; "repeats" (it mostly equals the previous one); "overwritten" (it
+            is in an array that the env has reused); "lost"; "unknown".
+        same_memory: A step returns the arrays of the previous step.
+        changes_later: The next step changes arrays that were returned before.
+        is_asynchronous: A step returns rows of only some envs.
+        is_reproducible: Equal seeds gave equal first observations.
+        envs_differ: The first observations of the envs differ.
         frame_stack: Frames in a stack on the first axis of an observation; 1 for none.
-        stack_padding: How the stack begins: "zero", "repeat", or None.
-        has_frame_counters: Whether info counts frames, as ale-py does, which tells resets for sure.
-        problems: What does not fit the declared spaces, a sentence each.
+        stack_padding: Padding of the stack: "zero", "repeat", or None.
+        has_frame_counters: The info counts frames, as ale-py's does, which identifies resets.
+        problems: Violations of the declared spaces, one sentence each.
     """
 
     name: str
@@ -93,7 +93,7 @@ class VectorEnvReport:
 
     @property
     def is_fine(self) -> bool:
-        """Whether there is nothing that the user should do something about."""
+        """True if no finding is a problem."""
         return not any(finding.is_problem for finding in self.findings)
 
     def _autoreset_finding(self) -> Finding:
@@ -104,12 +104,12 @@ class VectorEnvReport:
         )
         is_bad = contradicts or self.declared is None or self.autoreset == "same_step_lost"
         if self.autoreset in ("goes_on", "mixed") and not self.has_frame_counters:
-            collector, is_bad = "cannot tell: would end episodes that go on; wrap the env", True
+            collector, is_bad = "cannot detect it: would end episodes too early; wrap the env", True
         if contradicts:
-            collector = "goes by the declared mode: correct metadata['autoreset_mode'] first"
+            collector = "uses the declared mode: correct metadata['autoreset_mode'] first"
         if self.declared is None:
             collector = "refuses the env: set metadata['autoreset_mode']"
-        declared = f"declared {self.declared or 'nothing'}, {self.ends} ends seen: {found}"
+        declared = f"declared {self.declared or 'nothing'}, {self.ends} ends observed: {found}"
         return Finding("autoreset", declared, collector, is_bad)
 
     def _final_finding(self) -> Finding:
@@ -119,21 +119,21 @@ class VectorEnvReport:
 
     def _memory_finding(self) -> Finding:
         if self.changes_later or self.same_memory:
-            found = "the next step writes into the arrays that this step returned"
-            return Finding("memory", found, "copies each row at once")
-        return Finding("memory", "each step returns new arrays", "needs nothing else")
+            found = "the next step modifies the arrays that this step returned"
+            return Finding("memory", found, "copies each row")
+        return Finding("memory", "each step returns new arrays", "has nothing to do")
 
     def _rows_finding(self) -> Finding:
         if self.is_asynchronous:
-            found = "a step brings rows of some envs; info['env_id'] says of which"
+            found = "a step returns rows of some envs, given by info['env_id']"
             return Finding("rows", found, "sorts rows by env_id")
-        return Finding("rows", "a step brings a row of each env", "keeps one stream for each env")
+        return Finding("rows", "a step returns a row of each env", "keeps one stream per env")
 
     def _seed_finding(self) -> Finding:
         if self.is_reproducible is None:
-            return Finding("seeds", "not tried", "seeds each env once, at its first reset")
-        same = "the same" if self.is_reproducible else "another"
-        differ = {True: "the envs differ", False: "all envs begin alike", None: "one env"}
+            return Finding("seeds", "not checked", "seeds each env once, at its first reset")
+        same = "the same" if self.is_reproducible else "a different"
+        differ = {True: "the envs differ", False: "all envs start alike", None: "one env"}
         found = f"the same seed gives {same} first observation; {differ[self.envs_differ]}"
         collector = "seeds each env once, at its first reset"
         if not self.is_reproducible:
@@ -142,13 +142,13 @@ class VectorEnvReport:
 
     def _stack_finding(self) -> Finding:
         if self.frame_stack == 1:
-            return Finding("frame stack", "none seen", "stores observations as they are")
+            return Finding("frame stack", "none found", "stores observations as they are")
         padding = self.stack_padding or "unknown padding"
-        found = f"{self.frame_stack} frames on the first axis, begins with: {padding}"
+        found = f"{self.frame_stack} frames on the first axis, padding: {padding}"
         return Finding("frame stack", found, "stores each frame once, if the stack is declared")
 
     def __str__(self) -> str:
-        """The report as a table."""
+        """Return the report as a table."""
         rows = [("", "found", "the collector")]
         rows += [
             (f"{'!' if one.is_problem else ' '} {one.topic}", one.found, one.collector)
@@ -161,7 +161,7 @@ class VectorEnvReport:
 
 
 AUTORESETS: dict[Autoreset, tuple[str, str]] = {
-    "next_step": ("the next step resets", "takes that step as the next episode's first row"),
+    "next_step": ("the next step resets", "stores that step as the first row of the next episode"),
     "same_step": (
         "the same step resets, final_obs with a mask",
         "takes the last row from info['final_obs']",
@@ -176,25 +176,25 @@ AUTORESETS: dict[Autoreset, tuple[str, str]] = {
     ),
     "disabled": ("the caller resets", "resets the envs that ended, by reset_mask"),
     "goes_on": (
-        "terminated, but the game goes on",
+        "terminated, but the game continues",
         "ends an episode only where the frame counters show a reset",
     ),
     "mixed": (
-        "after some ends the game goes on, others reset",
+        "after some ends the game continues, after others it is reset",
         "ends an episode only where the frame counters show a reset",
     ),
-    "unproven": ("nothing to tell by", "goes by the declared mode"),
+    "unproven": ("too few ends observed", "uses the declared mode"),
 }
 FINALS: dict[FinalObservation, tuple[str, str]] = {
-    "true": ("is one of its own", "stores it as the episode's last row"),
+    "true": ("differs from the previous one", "stores it as the episode's last row"),
     "repeats": (
-        "mostly equals the one before: the last frame is not shown",
-        "stores it as it is; make_atari(backend='python') shows the true one",
+        "mostly equals the previous one: the last frame is not shown",
+        "stores it unchanged; make_atari(backend='python') shows the true one",
     ),
     "overwritten": (
-        "lies in an array that is written again: a live buffer",
-        "refuses the env where memory proves it; use autoreset mode NEXT_STEP",
+        "is in an array that the env reuses",
+        "raises where it detects this; use autoreset mode NEXT_STEP",
     ),
-    "lost": ("is not handed out", "refuses the env at the first end; use NEXT_STEP"),
-    "unknown": ("too few ends seen", "stores what comes"),
+    "lost": ("is not returned", "raises at the first end; use NEXT_STEP"),
+    "unknown": ("too few ends observed", "stores it unchanged"),
 }

@@ -1,4 +1,4 @@
-"""Find out what a vector env really does, whatever it declares."""
+"""Check the behavior of a vector env against its declarations."""
 
 import copy
 from collections.abc import Callable
@@ -30,23 +30,23 @@ AnyVectorEnv = VectorEnv[Any, Any, Any]
 def check_vector_env(
     envs: AnyVectorEnv | Callable[[], AnyVectorEnv], *, steps: int = 500, seed: int = 0
 ) -> VectorEnvReport:
-    """Step a vector env with random actions and report what it really does.
+    """Step a vector env with random actions and report its actual behavior.
 
-    The env is reset before and after, so do not check one in the middle of collecting; one that
-    is made here by a factory is closed as well. Print the report to read it.
+    The env is reset before and after, so do not check one while collecting. A vector env made by
+    a factory is closed. Print the report to read it.
 
     Args:
         envs: A vector env, or a factory of one.
-        steps: Vector steps to make, at least 10. Ends of episodes tell most, so make enough of
-            them for a few ends.
+        steps: Vector steps to make, at least 10. Choose enough for a few episode ends, on which
+            most of the report is based.
         seed: Seed of the actions and of the resets.
 
     Returns:
-        The report: autoreset as practised, memory, final observations, dtypes, seeds, stacks.
+        The report: autoreset mode, memory, final observations, dtypes, seeds, frame stacks.
 
     Raises:
-        ValueError: Too few steps.
-        TypeError: `envs` is no vector env, or one that does not tell the spaces of one env.
+        ValueError: `steps` is below 10.
+        TypeError: `envs` is not a vector env, or lacks the spaces of a single env.
 
     Example:
         >>> import gymnasium as gym
@@ -61,7 +61,7 @@ def check_vector_env(
     made: Any = envs() if callable(envs) else envs
     if not isinstance(made, VectorEnv):
         raise TypeError(
-            f"envs is no vector env: expected a gymnasium.vector.VectorEnv or a factory of one, "
+            f"envs has the wrong type: expected a gymnasium.vector.VectorEnv or a factory of one, "
             f"got {type(made).__name__}; make one with make_vec"
         )
     try:
@@ -77,13 +77,13 @@ class _Check:
         require_spaces(envs)
         self._envs, self._seed = envs, seed
         self._memory = MemoryWatch()
-        self._keeper, self._held = InfoKeeper(envs), HeldFinals()  # as the Collector has them
+        self._keeper, self._held = InfoKeeper(envs), HeldFinals()  # as in the Collector
         self._is_overwritten = False
         self._stack = StackWatch(envs.single_observation_space)
         self._resets = ResetWatch(self._stack.newest)
         self._problems: dict[str, None] = {}
         self._single = _empty(envs.single_observation_space, 1)
-        self._actions = copy.deepcopy(envs.action_space)  # its own generator is left alone
+        self._actions = copy.deepcopy(envs.action_space)  # the env's generator is not used
         self._actions.seed(seed)
         self._declared = envs.metadata.get("autoreset_mode")
         self._is_asynchronous = False
@@ -100,7 +100,7 @@ class _Check:
         first = self._reset(self._seed)
         self._is_asynchronous = len(first[0]) < self._envs.num_envs
         if self._is_asynchronous:
-            # Its rows change places from step to step: only its shapes and memory can be judged.
+            # Its rows change places between steps: only shapes and memory can be checked.
             for _ in range(10):
                 self._check_step(*self._step())
                 self._steps += 1
@@ -149,7 +149,7 @@ class _Check:
             self._check_finals(seen.ended, leaves_of(result[0]), result[4])
             self._steps += 1
             if self._problems:
-                return  # rows that do not fit cannot be compared
+                return  # rows of wrong shapes cannot be compared
             self._resets.see(seen)
             inner = ~ended & ~seen.ended
             if len(last) == 1:
@@ -163,7 +163,7 @@ class _Check:
     def _check_finals(
         self, ended: npt.NDArray[np.bool_], batch: Leaves, info: dict[str, Any]
     ) -> None:
-        """See by their memory whether last observations are what they are said to be."""
+        """Check by their memory whether last observations were overwritten."""
         self._is_overwritten |= self._held.written(ended) is not None
         finals = info.get("final_obs")
         if isinstance(finals, np.ndarray) and finals.dtype.hasobject:
@@ -174,7 +174,7 @@ class _Check:
             self._is_overwritten |= np.shares_memory(finals, batch[0])
 
     def _reset_ended(self, seen: Seen) -> Leaves:
-        """The caller's part in DISABLED mode."""
+        """Reset the envs that ended, as the caller must in DISABLED mode."""
         ended = seen.ended
         with self._keeper:
             observation, _ = self._envs.reset(options={"reset_mask": ended.copy()})
@@ -194,9 +194,9 @@ class _Check:
         flags: dict[str, npt.NDArray[Any]] = {"terminated": terminated, "truncated": truncated}
         for name, array in flags.items():
             if np.shape(array) != (rows,) or np.asarray(array).dtype != np.bool_:
-                self._problem(f"{name} is {_said(array)} where bool ({rows},) is expected")
+                self._problem(f"{name} is {_form(array)} where bool ({rows},) is expected")
         if np.shape(reward) != (rows,) or np.asarray(reward).dtype.kind not in "fiub":
-            self._problem(f"reward is {_said(reward)} where numbers ({rows},) are expected")
+            self._problem(f"reward is {_form(reward)} where numbers ({rows},) are expected")
         return Seen(
             copied(leaves),
             np.array(reward, np.float64).reshape(-1),
@@ -215,7 +215,7 @@ class _Check:
         for want, have in zip(self._single, got, strict=True):
             if want.dtype != have.dtype or want.shape[1:] != have.shape[1:]:
                 self._problem(
-                    f"an observation is {_said(have)} where {want.dtype} (N, "
+                    f"an observation is {_form(have)} where {want.dtype} (N, "
                     f"{', '.join(map(str, want.shape[1:]))}) is declared"
                 )
 
@@ -262,14 +262,14 @@ class _Check:
             return "disabled", self._disabled_resets
         votes = self._resets.votes
         ends = votes.total()
-        telling: dict[Autoreset, int] = {
+        known: dict[Autoreset, int] = {
             vote: count for vote, count in votes.items() if vote != "unproven"
         }
-        if not telling:
+        if not known:
             return "unproven", ends
-        if "goes_on" in telling:
-            return ("goes_on" if len(telling) == 1 else "mixed"), ends
-        return max(telling, key=telling.__getitem__), ends
+        if "goes_on" in known:
+            return ("goes_on" if len(known) == 1 else "mixed"), ends
+        return max(known, key=known.__getitem__), ends
 
     def _final(self) -> FinalObservation:
         finals = self._resets.finals
@@ -289,5 +289,5 @@ def _empty(space: spaces.Space[Any], num_envs: int) -> Leaves:
     return leaves_of(create_empty_array(space, num_envs))
 
 
-def _said(array: Any) -> str:
+def _form(array: Any) -> str:
     return f"{np.asarray(array).dtype} {np.shape(array)}"

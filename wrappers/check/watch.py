@@ -1,4 +1,4 @@
-"""Watchers that look at each step of a vector env and remember what tells its ways."""
+"""Observers of the steps of a vector env: memory, frame stacks, and resets."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ MAX_RESETS = 64  # first observations that are remembered to compare with
 
 
 def leaves_of(value: Any) -> Leaves:
-    """The arrays of a batched observation, in a fixed order; not copied."""
+    """Return the arrays of a batched observation in a fixed order, not copied."""
     if isinstance(value, Mapping):
         keyed = cast("Mapping[str, Any]", value)
         return [leaf for key in sorted(keyed) for leaf in leaves_of(keyed[key])]
@@ -28,12 +28,12 @@ def leaves_of(value: Any) -> Leaves:
 
 
 def copied(leaves: Leaves) -> Leaves:
-    """Copies of the arrays."""
+    """Return copies of the arrays."""
     return [leaf.copy() for leaf in leaves]
 
 
 def rows_equal(left: Leaves, right: Leaves) -> npt.NDArray[np.bool_]:
-    """Which rows are equal in all leaves, [N]; a NaN equals a NaN."""
+    """Return a mask [N] of the rows that are equal in all arrays; NaN equals NaN."""
     same = np.ones(len(left[0]), np.bool_)
     for a, b in zip(left, right, strict=True):
         equal = (a == b) | ((a != a) & (b != b))
@@ -42,7 +42,7 @@ def rows_equal(left: Leaves, right: Leaves) -> npt.NDArray[np.bool_]:
 
 
 class Seen(NamedTuple):
-    """One step: the observation's leaves (copies), reward, flags and info."""
+    """One step: copies of the arrays of the observation, reward, flags and info."""
 
     leaves: Leaves
     reward: Array
@@ -52,12 +52,12 @@ class Seen(NamedTuple):
 
     @property
     def ended(self) -> npt.NDArray[np.bool_]:
-        """Which envs said that their episode ended, [N]."""
+        """Mask [N] of the envs whose episode ended."""
         return np.asarray(self.terminated | self.truncated, np.bool_)
 
 
 class MemoryWatch:
-    """Whether arrays that were returned are returned again, or written into."""
+    """Detects arrays that are returned twice, or modified after they were returned."""
 
     def __init__(self) -> None:
         self.same_memory = self.changes_later = False
@@ -65,7 +65,7 @@ class MemoryWatch:
         self._copies: Leaves = []
 
     def see(self, returned: Leaves) -> None:
-        """Look at the arrays that a call returned, before anything else is done with them."""
+        """Process the arrays that a call returned, before anything else uses them."""
         if len(returned) == len(self._held):
             pairs = zip(self._held, returned, strict=True)
             self.same_memory |= any(np.may_share_memory(a, b) for a, b in pairs)
@@ -75,7 +75,7 @@ class MemoryWatch:
 
 
 class StackWatch:
-    """Whether a new observation is the one before, shifted by a frame on its first axis."""
+    """Detects frame stacks: observations that are the previous one shifted by a frame."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         shape = space.shape if isinstance(space, spaces.Box) else None
@@ -85,12 +85,12 @@ class StackWatch:
         self._padding: set[str] = set()
 
     def see_first(self, leaf: Array) -> None:
-        """Look at first observations [n, ...]."""
+        """Process first observations [n, ...]."""
         if not self._is_stack:
             return
         before, newest = leaf[:, :-1], leaf[:, -1:]
         if not newest.any():
-            return  # an empty frame tells nothing
+            return  # an empty frame looks like padding
         if not before.any():
             self._padding.add("zero")
         elif (before == newest).all():
@@ -99,13 +99,13 @@ class StackWatch:
             self._padding.add("other")
 
     def see(self, before: Array, after: Array) -> None:
-        """Look at observations [n, ...] of two steps inside episodes."""
+        """Process observations [n, ...] of two steps inside episodes."""
         if self._is_stack and len(after):
             self._is_stack = bool((after[:, :-1] == before[:, 1:]).all())
             self._moved |= bool((after[:, -1] != after[:, -2]).any())
 
     def newest(self, leaves: Leaves) -> Leaves:
-        """Of stacks the newest frame, as far as is known by now; else all there is."""
+        """Return the newest frame of a known stack, else the whole observation."""
         return leaves if self.frame_stack == 1 else [leaf[:, -1] for leaf in leaves]
 
     @property
@@ -115,7 +115,7 @@ class StackWatch:
 
     @property
     def padding(self) -> Literal["zero", "repeat"] | None:
-        """How a stack begins; None if it is neither way, or unknown."""
+        """Padding of the stack; None if it is another one, or unknown."""
         if self.frame_stack == 1:
             return None
         if self._padding == {"zero"}:
@@ -124,10 +124,10 @@ class StackWatch:
 
 
 class ResetWatch:
-    """What happens at and after the ends of episodes: a vote for each.
+    """Classifies each end of an episode by the steps after it.
 
     Args:
-        newest: Takes the newest frames out of stacks of them.
+        newest: Returns the newest frames of frame stacks.
     """
 
     def __init__(self, newest: Callable[[Leaves], Leaves]) -> None:
@@ -142,7 +142,7 @@ class ResetWatch:
         self._rewarded = self._inner = self._repeated = 0
 
     def see_first(self, leaves: Leaves, rows: npt.NDArray[np.bool_] | None = None) -> None:
-        """Learn what first observations look like."""
+        """Add first observations, which later observations are compared with."""
         indices = range(len(leaves[0])) if rows is None else np.flatnonzero(rows)
         for row in indices:
             self._firsts.append([leaf[row].copy() for leaf in leaves])
@@ -150,13 +150,13 @@ class ResetWatch:
         self._scale(leaves)
 
     def forget(self, leaves: Leaves) -> None:
-        """All envs were reset by the caller, which gave these observations."""
+        """Restart after the caller has reset all envs, with these observations."""
         nothing = np.zeros(len(leaves[0]), np.bool_)
         self._before = None
         self._last = Seen(leaves, nothing.astype(np.float64), nothing, nothing, {})
 
     def see(self, now: Seen) -> None:
-        """Look at a step."""
+        """Process a step."""
         self._scale(now.leaves)
         last = self._last
         if last is not None:
@@ -180,7 +180,7 @@ class ResetWatch:
         return rows_equal(self._newest(before.leaves), self._newest(after.leaves))
 
     def _judge_same_step(self, now: Seen) -> None:
-        """An end whose step brought a final observation beside the reset's."""
+        """Classify ends whose step returned both the final observation and that of the reset."""
         if "final_obs" not in now.info:
             return
         is_masked = "_final_obs" in now.info
@@ -194,7 +194,7 @@ class ResetWatch:
                 self._judge_final(int(env), self._last, now._replace(leaves=whole))
 
     def _judge_last_ends(self, last: Seen, now: Seen) -> None:
-        """Ends of the step before, by what came after them."""
+        """Classify the ends of the previous step by this step."""
         if "final_obs" in last.info:
             return
         self.has_frame_counters |= "frame_number" in now.info
@@ -209,7 +209,7 @@ class ResetWatch:
                 self._judge_final(int(env), self._before, last)
 
     def judge_finals(self, envs: npt.NDArray[np.int64]) -> None:
-        """The newest step brought the last observations of these envs, and nothing beside."""
+        """Classify the final observations of these envs, which the newest step returned."""
         if self._before is not None and self._last is not None:
             for env in envs:
                 self._judge_final(int(env), self._before, self._last)
@@ -219,7 +219,7 @@ class ResetWatch:
 
     def _vote(self, env: int, last: Seen, now: Seen) -> Vote:
         if "episode_frame_number" in now.info and "frame_number" in last.info:
-            return "goes_on" if _clocks_moved_alike(env, last.info, now.info) else "next_step"
+            return "goes_on" if _counters_moved_equally(env, last.info, now.info) else "next_step"
         is_quiet = not (now.ended[env] or now.reward[env] != 0)
         begins_now = self._begins(env, last, now)
         if self._before is not None and not begins_now and self._begins(env, self._before, last):
@@ -230,7 +230,7 @@ class ResetWatch:
         return "next_step" if begins_now or is_telling else "unproven"
 
     def _begins(self, env: int, before: Seen, after: Seen) -> bool:
-        """Whether an observation is much more like a first one than like the one before it."""
+        """Return True if an observation is much closer to a first one than to the previous one."""
         row = [leaf[env] for leaf in after.leaves]
         step = self._distance(row, [leaf[env] for leaf in before.leaves])
         return any(self._distance(row, first) < 0.5 * step for first in self._firsts)
@@ -241,13 +241,13 @@ class ResetWatch:
 
     @property
     def finals_repeat(self) -> bool:
-        """Whether final observations mostly repeat the one before, and others seldom do."""
+        """True if final observations mostly repeat the previous one, and others rarely do."""
         repeats, others = self.finals["repeats"], self.finals["true"]
         is_usual = self._repeated > 0.2 * max(self._inner, 1)
         return repeats >= max(2, others) and not is_usual
 
 
-def _clocks_moved_alike(env: int, last: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """ale-py counts frames of the emulator's life and of the episode; a reset parts the two."""
+def _counters_moved_equally(env: int, last: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Compare ale-py's two frame counters, total and per episode; a reset makes them differ."""
     moves = [now[key][env] - last[key][env] for key in ("frame_number", "episode_frame_number")]
     return bool(moves[0] == moves[1])

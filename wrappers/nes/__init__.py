@@ -1,12 +1,12 @@
-"""NES cartridges as Gymnasium envs: the user's ROM, an emulator behind one protocol, a RAM map."""
+"""NES cartridges as Gymnasium envs: a ROM file, an emulator, and a RAM map."""
 
 from typing import TYPE_CHECKING
 
 from stepwell import lazy_names
 
-if TYPE_CHECKING:  # loaded when it is first asked for
+if TYPE_CHECKING:  # imported on first use
     from stepwell.wrappers.nes.cartridge import Cartridge
-    from stepwell.wrappers.nes.consoles.backends import installed_backends
+    from stepwell.wrappers.nes.emulators import installed_backends
     from stepwell.wrappers.nes.env import NesEnv
     from stepwell.wrappers.nes.ram_map.game import Game
     from stepwell.wrappers.nes.retro_env import from_retro
@@ -28,7 +28,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
         __name__,
         {
             "cartridge": ["Cartridge"],
-            "consoles.backends": ["installed_backends"],
+            "emulators": ["installed_backends"],
             "env": ["NesEnv"],
             "ram_map.game": ["Game"],
             "retro_env": ["from_retro"],

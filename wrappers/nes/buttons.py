@@ -1,4 +1,4 @@
-"""The buttons of a joypad, and the sets of them that an agent may choose from."""
+"""The buttons of a joypad: action sets, and boot scripts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import TypeAlias, cast
 import gymnasium
 import numpy as np
 
-__all__ = ["ActionSet", "Actions", "Button", "action_set", "parse_buttons", "text_of"]
-
 
 class Button(enum.IntFlag):
-    """The buttons, in the bits that the console's register $4016 hands them out in, from the right.
+    """The buttons of a joypad, as bits in the order of the console's register $4016.
 
     Example:
         >>> Button.RIGHT | Button.A
@@ -33,10 +31,10 @@ class Button(enum.IntFlag):
     A = 0x80
 
 
-# A name of a set, or the set itself: texts such as "RIGHT+A", or lists of buttons' names.
+# The name of a set, or a list of texts such as "RIGHT+A" or of lists of button names.
 Actions: TypeAlias = str | Sequence[str | Sequence[str]]
 
-# The sets of buttons that most published results on scrolling games use.
+# The sets used by most published results on scrolling games.
 _RIGHT_ONLY = ("NOOP", "RIGHT", "RIGHT+A", "RIGHT+B", "RIGHT+A+B")
 _SIMPLE = (*_RIGHT_ONLY, "A", "LEFT")
 _COMPLEX = (*_SIMPLE, "LEFT+A", "LEFT+B", "LEFT+A+B", "DOWN", "UP")
@@ -48,7 +46,7 @@ _ALL = tuple(
 _SETS = {"right_only": _RIGHT_ONLY, "simple": _SIMPLE, "complex": _COMPLEX, "all": _ALL}
 MULTIBINARY = "multibinary"
 GAME = "game"
-# In the order of a bit vector's elements: as people read a joypad.
+# The order of the elements of a bit vector.
 VECTOR = (
     Button.A,
     Button.B,
@@ -64,13 +62,13 @@ _OPPOSITES = (Button.LEFT | Button.RIGHT, Button.UP | Button.DOWN)
 
 @dataclass(frozen=True, slots=True)
 class ActionSet:
-    """What an agent may press.
+    """The actions of an env.
 
     Args:
-        meanings: Text of each action, or of a bit vector's each element.
-        buttons: `Button` bits of the same.
+        meanings: Text of each action, or of each element of a bit vector.
+        buttons: `Button` bits of each.
         is_vector: Actions are bit vectors [8] instead of indices.
-        allow_opposites: Left and right, or up and down, may be pressed at once.
+        allow_opposites: Left and right, or up and down, may be pressed at the same time.
     """
 
     meanings: tuple[str, ...]
@@ -86,9 +84,9 @@ class ActionSet:
         return gymnasium.spaces.Discrete(len(self.buttons))
 
     def pressed(self, action: object) -> int:
-        """The `Button` bits of an action.
+        """Return the `Button` bits of an action.
 
-        In a bit vector opposite directions cancel each other, unless they are allowed.
+        In a bit vector opposite directions cancel each other unless they are allowed.
 
         Raises:
             ValueError: The action is not in the space.
@@ -120,20 +118,20 @@ class ActionSet:
 
 
 def action_set(
-    actions: Actions, *, allow_opposites: bool = False, of_game: Sequence[str] | None = None
+    actions: Actions, *, allow_opposites: bool = False, game_actions: Sequence[str] | None = None
 ) -> ActionSet:
-    """Find a set by its name, or make one of a list.
+    """Return the action set with a name, or make one from a list.
 
     Args:
         actions: "right_only" (5 actions), "simple" (7), "complex" (12), "all" (36: each direction
             with A, B, both or neither), "game" (the RAM map's list), "multibinary" (a bit for each
             button), or a list of texts such as "RIGHT+A" or of lists of buttons' names.
-        allow_opposites: Take sets in which opposite directions are pressed at once.
-        of_game: The list that "game" stands for.
+        allow_opposites: Accept actions that press opposite directions at the same time.
+        game_actions: The list for "game".
 
     Raises:
-        ValueError: There is no such set or button, an action is there twice, or it presses
-            opposite directions, which glitches real games and no real joypad does.
+        ValueError: A set or button is unknown, an action occurs twice, or it presses opposite
+            directions, which a real joypad cannot do and games do not handle.
 
     Example:
         >>> action_set("right_only").meanings
@@ -145,7 +143,7 @@ def action_set(
         if actions == MULTIBINARY:
             names = tuple(str(button.name) for button in VECTOR)
             return ActionSet(names, tuple(map(int, VECTOR)), True, allow_opposites)
-        actions = _set_named(actions, of_game)
+        actions = _set_named(actions, game_actions)
     if not isinstance(actions, list | tuple):
         raise ValueError(
             f"actions: expected a name such as 'simple' or a list such as ['NOOP', 'RIGHT'], got "
@@ -156,14 +154,14 @@ def action_set(
     return ActionSet(tuple(map(text_of, masks)), tuple(masks), False, allow_opposites)
 
 
-def _set_named(name: str, of_game: Sequence[str] | None) -> Sequence[str]:
+def _set_named(name: str, game_actions: Sequence[str] | None) -> Sequence[str]:
     if name == GAME:
-        if of_game is None:
+        if game_actions is None:
             raise ValueError(
                 "actions='game': expected a RAM map that lists actions, got none; "
                 "add actions = [...] to the map, or choose 'simple'"
             )
-        return of_game
+        return game_actions
     if name not in _SETS:
         names = [*_SETS, MULTIBINARY, GAME]
         near = difflib.get_close_matches(name, names, n=1)
@@ -185,18 +183,18 @@ def _check_masks(masks: Sequence[int], allow_opposites: bool) -> None:
         if not allow_opposites and any(mask & pair == pair for pair in _OPPOSITES):
             raise ValueError(
                 f"actions: expected no opposite directions at once, got {text_of(mask)!r}; games "
-                "glitch on what no joypad can do; set allow_opposites if you mean it"
+                "do not handle that; set allow_opposites=True to allow it"
             )
 
 
 def parse_buttons(text: str | Sequence[str]) -> int:
-    """Read the buttons that are held together: "RIGHT+A", ["RIGHT", "A"], "NOOP" for none.
+    """Parse buttons that are held together: "RIGHT+A", ["RIGHT", "A"], or "NOOP" for none.
 
     Returns:
         `Button` bits.
 
     Raises:
-        ValueError: There is no such button, or one is named twice.
+        ValueError: A button is unknown, or occurs twice.
 
     Example:
         >>> parse_buttons("right+a"), parse_buttons("NOOP"), parse_buttons([])
@@ -226,7 +224,7 @@ def parse_buttons(text: str | Sequence[str]) -> int:
 
 
 def text_of(mask: int) -> str:
-    """The text that `parse_buttons` reads as these buttons, directions first.
+    """Format buttons as text for `parse_buttons`, directions first.
 
     Example:
         >>> text_of(129), text_of(0)
@@ -234,3 +232,47 @@ def text_of(mask: int) -> str:
     """
     order = (*VECTOR[7:3:-1], *VECTOR[:4])
     return "+".join(str(button.name) for button in order if mask & button) or "NOOP"
+
+
+# The parts of a boot script: `Button` bits and a number of frames.
+Boot: TypeAlias = tuple[tuple[int, int], ...]
+
+LONGEST = 100_000  # frames of a script: almost half an hour
+
+
+def parse_boot(script: str) -> Boot:
+    """Parse a boot script such as "NOOP 20, START 3, NOOP 5".
+
+    Args:
+        script: Parts separated by commas or line ends; each is buttons ("START", "RIGHT+A",
+            "NOOP") and a number of frames.
+
+    Returns:
+        (`Button` bits, frames) of each part.
+
+    Raises:
+        ValueError: A part has another form.
+
+    Example:
+        >>> parse_boot("NOOP 20, START 3")
+        ((0, 20), (16, 3))
+    """
+    parts = [part.strip() for part in script.replace("\n", ",").split(",")]
+    boot = tuple(_part(part) for part in parts if part)
+    total = sum(frames for _, frames in boot)
+    if total > LONGEST:
+        raise ValueError(f"boot: expected at most {LONGEST:,} frames in all, got {total:,}")
+    return boot
+
+
+def _part(part: str) -> tuple[int, int]:
+    fields = part.split()
+    if len(fields) != 2 or not fields[1].isdecimal() or int(fields[1]) < 1:
+        raise ValueError(
+            f"boot: expected parts such as 'START 3' (buttons, then frames, at least 1), "
+            f"got {part!r}; a whole script reads 'NOOP 20, START 3, NOOP 5'"
+        )
+    try:
+        return parse_buttons(fields[0]), int(fields[1])
+    except ValueError as error:
+        raise ValueError(f"boot, part {part!r}: {error}") from None

@@ -1,4 +1,4 @@
-"""The user's ROM file: read, and checked before any emulator sees it."""
+"""ROM files: iNES and NES 2.0 headers, checked before an emulator loads them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,36 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, NoReturn
 
-from stepwell.wrappers.nes.cartridge_header import HEADER_BYTES, Header, parse_header
-
-__all__ = ["Cartridge"]
-
-LARGEST = 16 * 2**20  # bytes; the largest cartridges ever made are a tenth of it
-# Boards whose submappers 1 and 2 say only whether two chips may talk at once: a game made for
-# either plays on an emulator that knows neither.
+LARGEST = 16 * 2**20  # bytes; ten times the largest cartridges ever made
+# Boards whose submappers 1 and 2 only describe bus conflicts: their games also run on emulators
+# without submappers.
 _BUS_CONFLICT_MAPPERS = frozenset({2, 3, 7})
 _HONOURS_SUBMAPPERS = "stable-retro"
-# It maps four screens onto two, whatever the header says, so that a game would scroll into garbage.
+# It ignores four screens in the header, so a game would scroll into garbage.
 _WITHOUT_FOUR_SCREENS = "cynes"
 
 
 @dataclass(frozen=True, slots=True)
 class Cartridge:
-    r"""A ROM file whose header makes sense.
+    r"""A ROM file with a valid header.
 
-    Emulators do not agree on what they make of an odd file: one crashes, the next one shows a
-    blank screen, a third plays it at the wrong speed. So it is judged here, for all of them alike.
+    Emulators treat an invalid file differently: one crashes, another shows a blank screen, a third
+    plays it at the wrong speed. So files are checked here, equally for all of them.
 
     Args:
-        name: Name of the file, without folders; "bytes" if it was given as bytes.
-        data: The file as it is.
-        sha256: Of `data`, in hexadecimal.
+        name: Name of the file, without folders; "bytes" for bytes.
+        data: Content of the file.
+        sha256: SHA-256 of `data`, in hexadecimal.
         mapper: Number of the cartridge's board.
-        submapper: Its variant; 0 if the header does not tell.
+        submapper: Variant of the board; 0 if the header has none.
         prg_bytes: Size of the program.
-        chr_bytes: Size of the tiles; 0 if the program draws them itself.
+        chr_bytes: Size of the tiles; 0 if the program draws them.
         header: "iNES" or "NES 2.0".
-        has_battery: The cartridge keeps its RAM when it is switched off.
-        has_four_screens: It has RAM for four background screens, where a console has two.
-        region: "NTSC" (60 frames a second), or "multi" for both kinds of television.
+        has_battery: The cartridge has battery-backed RAM.
+        has_four_screens: The cartridge has RAM for four background screens instead of two.
+        region: "NTSC" (60 frames a second), or "multi" for NTSC and PAL.
 
     Example:
         >>> prg, chr = bytes(0x4000), bytes(0x2000)
@@ -66,15 +62,15 @@ class Cartridge:
 
     @classmethod
     def read(cls, rom: Cartridge | str | os.PathLike[str] | bytes) -> Cartridge:
-        """Read a ROM file, or what is in one.
+        """Read a ROM file.
 
         Args:
-            rom: Path of a .nes file, or of a .zip with one .nes file in it; or the bytes of either;
-                a cartridge comes back as it is.
+            rom: Path of a .nes file, or of a .zip file with one .nes file; or the bytes of either;
+                or a `Cartridge`, which is returned unchanged.
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: It is no cartridge image, is cut short, or needs another machine than a
+            ValueError: It is not a cartridge image, is truncated, or needs another machine than a
                 60 Hz console with two pads.
             TypeError: `rom` is neither a path nor bytes.
         """
@@ -96,26 +92,26 @@ class Cartridge:
             region=header.region,
         )
 
-    def groomed(self) -> bytes:
-        """What an emulator is given: the file without what does not belong in it.
+    def cleaned(self) -> bytes:
+        """Return the file without garbage in the header and after the last bank.
 
-        Old dumping tools left their names in header bytes that later got a meaning ("DiskDude!"),
-        which emulators take for another board or refuse; and some files have text or padding
-        behind the last bank. A clean file comes back as it is.
+        Old dumping tools wrote their names into header bytes that later got a meaning
+        ("DiskDude!"), so that emulators see another board or raise; and some files have text or
+        padding after the last bank. A clean file is returned unchanged.
         """
         header: Header = parse_header(self.data, self.name)
         end = HEADER_BYTES + self.prg_bytes + self.chr_bytes
         return header.clean + self.data[HEADER_BYTES:end]
 
     def check_playable(self, backend: str, mappers: frozenset[int]) -> None:
-        """See that a backend plays the cartridge's board right.
+        """Check that a backend supports the cartridge's board.
 
         Args:
-            backend: Its name.
-            mappers: The boards that it knows.
+            backend: Name of the backend.
+            mappers: Boards that it supports.
 
         Raises:
-            ValueError: It does not.
+            ValueError: The backend does not support it.
         """
         if self.mapper not in mappers:
             raise ValueError(
@@ -137,7 +133,7 @@ class Cartridge:
             )
 
     def recipe(self) -> dict[str, object]:
-        """What identifies the cartridge, as JSON has it."""
+        """Return JSON data that identifies the cartridge."""
         return {
             "name": self.name,
             "sha256": self.sha256,
@@ -147,7 +143,7 @@ class Cartridge:
 
 
 def _content(rom: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
-    """(name, bytes) of the ROM file, out of its .zip if it is in one."""
+    """Return name and bytes of the ROM file, unpacked if it is in a .zip."""
     if isinstance(rom, bytes):
         name, data = "bytes", rom
     elif isinstance(rom, str | os.PathLike):
@@ -155,7 +151,7 @@ def _content(rom: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
         name, data = path.name, _file(path)
     else:
         raise TypeError(
-            f"rom is of the wrong kind: expected a path or bytes, got {type(rom).__name__}"
+            f"rom has the wrong type: expected a path or bytes, got {type(rom).__name__}"
         )
     return _unzipped(name, data) if data.startswith(b"PK\x03\x04") else (name, data)
 
@@ -183,7 +179,7 @@ def _read_up_to_limit(file: IO[bytes], name: str) -> bytes:
 
 
 def _unzipped(name: str, data: bytes) -> tuple[str, bytes]:
-    """The one .nes file in a .zip."""
+    """Return name and bytes of the only .nes file in a .zip."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             games = [info for info in archive.infolist() if info.filename.lower().endswith(".nes")]
@@ -203,7 +199,7 @@ def _unzipped(name: str, data: bytes) -> tuple[str, bytes]:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """0, 1, 2, 3, 7 as "0-3, 7"."""
+    """Format 0, 1, 2, 3, 7 as "0-3, 7"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -217,3 +213,176 @@ def _another(backend: str) -> str:
     if backend == _HONOURS_SUBMAPPERS:
         return "none of the backends can play it"
     return f"backend={_HONOURS_SUBMAPPERS!r} knows the most"
+
+
+HEADER_BYTES = 16
+MAGIC = b"NES\x1a"
+PRG_BANK, CHR_BANK = 0x4000, 0x2000
+BATTERY, TRAINER, FOUR_SCREENS = 2, 4, 8  # bits of byte 6
+# Other files that are mistaken for a ROM: {first bytes: description}.
+LOOKS_LIKE = {
+    b"PK": "a .zip file that is empty or broken",
+    b"UNIF": "a UNIF image, another format for cartridges",
+    b"FDS\x1a": "a disk of the Famicom Disk System",
+    b"\x01*NINTENDO-HVC*": "a disk of the Famicom Disk System",
+    b"NESM\x1a": "the music of a game (NSF)",
+    b"7z\xbc\xaf": "a .7z file",
+    b"Rar!": "a .rar file",
+    b"\x1f\x8b": "a .gz file",
+    b"<": "a web page",
+    b"version https://git-lfs": "a placeholder of Git LFS",
+}
+CONSOLES = {1: "a Vs. System arcade machine", 2: "a PlayChoice-10 arcade machine"}
+REGIONS = {1: "PAL", 3: "Dendy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The content of the header.
+
+    Args:
+        kind: Format of the header.
+        mapper: Number of the board.
+        submapper: Variant of the board; 0 in iNES, which has none.
+        prg_bytes: Size of the program.
+        chr_bytes: Size of the tiles.
+        has_battery: The RAM is battery-backed.
+        has_four_screens: The board has RAM for two more screens.
+        region: Television standard.
+        clean: The header without garbage in its unused bytes.
+    """
+
+    kind: Literal["iNES", "NES 2.0"]
+    mapper: int
+    submapper: int
+    prg_bytes: int
+    chr_bytes: int
+    has_battery: bool
+    has_four_screens: bool
+    region: Literal["NTSC", "multi"]
+    clean: bytes
+
+
+def parse_header(data: bytes, name: str) -> Header:
+    r"""Parse the header of a ROM file, and check the length of the file.
+
+    Args:
+        data: The whole file.
+        name: Name of the file in error messages.
+
+    Raises:
+        ValueError: It is not a ROM file, is truncated, or needs hardware that no backend emulates.
+
+    Example:
+        >>> parse_header(b"NES\x1a\2\0\x10" + bytes(9) + bytes(0x8000), "game.nes").mapper
+        1
+    """
+    if not data.startswith(MAGIC):
+        raise ValueError(
+            f"{name} is no cartridge image: expected it to begin with 'NES' and 0x1A, got "
+            f"{_description(data)}; give a .nes file"
+        )
+    if len(data) < HEADER_BYTES:
+        _refuse_short(name, HEADER_BYTES, len(data), "for the header alone")
+    clean = _clean(data[:HEADER_BYTES])
+    is_new = clean[7] & 0x0C == 0x08
+    _check_machine(clean, name, is_new)
+    prg_banks, chr_banks = clean[4], clean[5]
+    if is_new:
+        prg_banks, chr_banks = _new_banks(clean, name)
+    if prg_banks == 0:
+        raise ValueError(
+            f"{name} has no program: expected at least one bank of 16 KB, got 0; the file is "
+            "damaged, take another dump of the cartridge"
+        )
+    header = Header(
+        kind="NES 2.0" if is_new else "iNES",
+        mapper=clean[6] >> 4 | clean[7] & 0xF0 | ((clean[8] & 0x0F) << 8 if is_new else 0),
+        submapper=clean[8] >> 4 if is_new else 0,
+        prg_bytes=prg_banks * PRG_BANK,
+        chr_bytes=chr_banks * CHR_BANK,
+        has_battery=bool(clean[6] & BATTERY),
+        has_four_screens=bool(clean[6] & FOUR_SCREENS),
+        region="multi" if is_new and clean[12] & 3 == 2 else "NTSC",
+        clean=clean,
+    )
+    expected = HEADER_BYTES + header.prg_bytes + header.chr_bytes
+    if len(data) < expected:
+        sizes = f"for {prg_banks} x 16 KB of program and {chr_banks} x 8 KB of tiles"
+        _refuse_short(name, expected, len(data), sizes)
+    return header
+
+
+def _clean(header: bytes) -> bytes:
+    """Return the header with zeros in the bytes that iNES does not define.
+
+    Bytes 12 to 15 must be zero. If they are not, an old dumping tool has written its name over
+    the bytes from 7 on, so the high nibble of the mapper in byte 7 is invalid too. The same holds
+    if bits 2 and 3 of byte 7, which mark NES 2.0, have another value.
+    """
+    mark = header[7] & 0x0C
+    if mark == 0x08:
+        return header
+    if mark or any(header[12:]):
+        return header[:7] + bytes(9)
+    return header[:11] + bytes(5)
+
+
+def _check_machine(header: bytes, name: str, is_new: bool) -> None:
+    """Raise unless the game is for a 60 Hz console with two pads."""
+    console = header[7] & 3
+    if console:
+        machine = "a machine of another kind"
+        if console in CONSOLES:
+            machine = CONSOLES[console]
+        raise ValueError(
+            f"{name} is not for an NES: expected console type 0 in its header, got {console} "
+            f"({machine}); no backend plays it right"
+        )
+    region = REGIONS.get(header[12] & 3) if is_new else "PAL" if header[9] & 1 else None
+    if region:
+        raise ValueError(
+            f"{name} is made for another television standard: expected an NTSC game, got {region}; "
+            "it would run at the wrong speed, take the NTSC release"
+        )
+    if header[6] & TRAINER:
+        raise ValueError(
+            f"{name} has a trainer: expected no 512 bytes of patches before the program, got "
+            "them; not every backend runs them, take an unpatched dump"
+        )
+    if is_new and header[14] & 3:
+        raise ValueError(
+            f"{name} has ROMs of other kinds: expected program and tiles alone, got "
+            f"{header[14] & 3} more; no backend plays it right"
+        )
+
+
+def _new_banks(header: bytes, name: str) -> tuple[int, int]:
+    """Return the numbers of program banks and tile banks of a NES 2.0 header."""
+    high_prg, high_chr = header[9] & 0x0F, header[9] >> 4
+    if 0x0F in (high_prg, high_chr):
+        raise ValueError(
+            f"{name} gives its sizes by an exponent: expected whole banks of 16 and 8 KB, got "
+            f"{header[9]:#04x} in byte 9 of the NES 2.0 header; no backend reads it right"
+        )
+    return header[4] | high_prg << 8, header[5] | high_chr << 8
+
+
+def _description(data: bytes) -> str:
+    """Describe a file that is not a cartridge image by its first bytes."""
+    if not data:
+        return "an empty file"
+    for start, what in LOOKS_LIKE.items():
+        if data.startswith(start):
+            return what
+    head = data[:HEADER_BYTES]
+    if all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in head):
+        return f"a text ({head.decode('ascii')!r})"
+    return f"the bytes {head[:4].hex(' ')}"
+
+
+def _refuse_short(name: str, expected: int, got: int, sizes: str) -> NoReturn:
+    raise ValueError(
+        f"{name} is cut short: expected at least {expected:,} bytes {sizes}, got {got:,}; take a "
+        "whole dump of the cartridge"
+    )

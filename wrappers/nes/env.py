@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
@@ -10,23 +12,21 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from stepwell.wrappers.nes.buttons import Actions, action_set
+from stepwell.wrappers.nes.buttons import Actions, ActionSet, action_set
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.consoles.backends import NesBackend, open_console
-from stepwell.wrappers.nes.consoles.console import RAM_BYTES, Console, Image
-from stepwell.wrappers.nes.play import Play, Pool, Rules
+from stepwell.wrappers.nes.console import RAM_BYTES, Console, Image
+from stepwell.wrappers.nes.emulators import NesBackend, open_console
+from stepwell.wrappers.nes.play import FramePlayer, Pool, Rules
 from stepwell.wrappers.nes.ram_map.game import Game, GameSource
-from stepwell.wrappers.nes.recipe import nes_recipe
 from stepwell.wrappers.nes.snapshot import Snapshot
 from stepwell.wrappers.nes.starts import (
     Boots,
+    Place,
     SnapshotSource,
     StartRule,
     Starts,
     prepare_starts,
 )
-
-__all__ = ["InfoKind", "NesEnv", "Rom"]
 
 Rom: TypeAlias = str | os.PathLike[str] | bytes | Cartridge
 InfoKind: TypeAlias = Literal["vars", "all", "none"]
@@ -35,17 +35,15 @@ InfoKind: TypeAlias = Literal["vars", "all", "none"]
 class NesEnv(gymnasium.Env[Image, Any]):
     """An NES cartridge, its rewards and ends read from the RAM by a map.
 
-    Whatever the emulator does: observations are the caller's own, a reset gives the same frame
-    each time, rewards are summed over every frame that was played, a step stops at the frame in
-    which the game ends and shows that very frame. `terminated` is the map's; `truncated` is a limit
-    of this env's.
+    On every emulator observations are copies, a reset gives the same frame each time, rewards are
+    summed over all frames played, and a step stops at the frame in which the game ends and shows
+    that frame. `terminated` is determined by the map, `truncated` by a limit of this env.
 
-    A console has no chance in it: without no-ops, sticky buttons or several starts every episode
-    begins alike, equal actions give equal episodes, and seeds change nothing.
+    A console is deterministic: without no-ops, sticky buttons or several starts all episodes begin
+    alike, equal actions give equal episodes, and seeds have no effect.
 
     Args:
-        rom: The cartridge: a path or the file's bytes. It stays the user's; none comes with
-            Stepwell.
+        rom: The cartridge: a path or the file's bytes. Stepwell contains none.
         backend: "cynes", "nes-py" (Python 3.13 or newer) or "stable-retro". They agree on the RAM;
             colours and edges of the picture differ.
         game: The RAM map: a path of a .toml or of a stable-retro integration's folder, or
@@ -53,25 +51,26 @@ class NesEnv(gymnasium.Env[Image, Any]):
             never ends.
         actions: "right_only" (5), "simple" (7), "complex" (12), "all" (36), "game" (the map's),
             "multibinary" (a bit for each button), or a list of texts such as "RIGHT+A".
-        allow_opposites: Allow left and right, or up and down, at once: games glitch on it.
-        frame_skip: Frames of a step, at least 1.
+        allow_opposites: Allow left and right, or up and down, at the same time, which games do
+            not handle.
+        frame_skip: Frames per step, at least 1.
         pool: "max" for the pixel-wise maximum of a step's last two frames, "none" for the last.
         noop_max: No-op frames after a reset: 0 to this many, uniform.
         sticky: Probability, for each frame, that the buttons of the frame before stay held.
-        boot: How to get from power-on into the game: a script "NOOP 20, START 3, NOOP 5", or
-            several. None takes the map's.
+        boot: Script from power-on into the game, such as "NOOP 20, START 3, NOOP 5", or several.
+            None takes the map's.
         start: Instead of scripts, a `Snapshot` or its file, or several.
         start_rule: Of several starts: "random", or "cycle".
         max_frames: Truncation, in frames since the first observation.
         stuck_frames: Truncation, in frames in which none of the map's watched variables changed.
         ram_obs: Observe the RAM, uint8 [2048], instead of the screen.
         info: "vars" for the map's variables, "lives" and "episode_frame_number"; "all" for
-            "reward_terms" besides, the sum of each of the map's terms in the step; "none".
+            "reward_terms" in addition, the sum of each of the map's terms in the step; "none".
         render_mode: None or "rgb_array".
 
     Raises:
-        ValueError: A value makes no sense, the cartridge cannot be played, or the game is over
-            where an episode begins.
+        ValueError: A value is invalid, the cartridge cannot be played, or the game is over at the
+            start of an episode.
         ImportError: The backend is not installed.
         FileNotFoundError: There is no such file.
 
@@ -123,7 +122,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         self.game.check_cartridge(self.cartridge)
         _check_watched(self.game, stuck_frames)
         self._actions = action_set(
-            actions, allow_opposites=allow_opposites, of_game=self.game.actions
+            actions, allow_opposites=allow_opposites, game_actions=self.game.actions
         )
         self.action_space = self._actions.space
         self.render_mode = render_mode
@@ -134,18 +133,18 @@ class NesEnv(gymnasium.Env[Image, Any]):
         shape = (RAM_BYTES,) if ram_obs else console.screen_shape
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self._tracker = self.game.tracker(console.peek)
-        self._play = Play(console, self._tracker, self._rules, shows_screens=not ram_obs)
+        self._player = FramePlayer(console, self._tracker, self._rules, shows_screens=not ram_obs)
         places = prepare_starts(
-            self.cartridge, console, boot=boot, start=start, boot_of_game=self.game.boot
+            self.cartridge, console, boot=boot, start=start, game_boot=self.game.boot
         )
         self._starts = Starts(places, start_rule)
         self._check_starts()
-        # Emulators show an old picture when they have gone back to a state: this is the right one.
+        # The screen of a loaded state, for which emulators still show the previous screen.
         self._loaded_screen: Image | None = None
         self._must_reset = "it has not been reset yet"
         self.metadata = {
             **type(self).metadata,
-            "stepwell": nes_recipe(
+            "stepwell": _recipe(
                 self.cartridge,
                 console,
                 self.game,
@@ -161,30 +160,30 @@ class NesEnv(gymnasium.Env[Image, Any]):
 
     @property
     def screen_edges(self) -> tuple[int, int, int, int]:
-        """What the backend's screens leave out of the console's 240 x 256 picture, in pixels.
+        """Pixels that the backend's screens omit of the console's 240 x 256 picture.
 
         Top, bottom, left, right.
         """
         return self._open_console().hidden
 
     def get_action_meanings(self) -> list[str]:
-        """The buttons of each action, or of each bit."""
+        """Return the buttons of each action, or of each bit."""
         return list(self._actions.meanings)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
-        """Go to a start, and play the no-ops that are drawn.
+        """Go to a start, and play a random number of no-ops.
 
         Args:
-            seed: Of the generator that draws starts, no-ops and sticking buttons.
-            options: {"start": index} chooses the start.
+            seed: Seed of the generator of starts, no-ops and sticky buttons.
+            options: {"start": index} selects the start.
 
         Returns:
-            The observation, and the info with "noops" and, of several starts, "start".
+            The observation, and the info with "noops" and, with several starts, "start".
 
         Raises:
-            ValueError: An unknown option, or a start that there is not.
+            ValueError: An option is unknown, or the start does not exist.
         """
         console = self._open_console()
         _check_options(options)
@@ -194,9 +193,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
         noops = int(self.np_random.integers(self._rules.noop_max + 1))
         for _ in range(noops):
             self._loaded_screen = None
-            if not self._play.idle():  # the game ended by itself: the rest follows in a new one
+            if not self._player.idle():  # the game ended: the remaining no-ops follow in a new one
                 self._go_to(index)
-        self._play.begin()
+        self._player.begin()
         self._must_reset = ""
         info = {**self._info(), "noops": noops}
         if len(self._starts.places) > 1:
@@ -204,13 +203,13 @@ class NesEnv(gymnasium.Env[Image, Any]):
         return console.ram() if self._shows_ram else self._screen(), info
 
     def step(self, action: Any) -> tuple[Image, float, bool, bool, dict[str, Any]]:
-        """Hold the action's buttons for `frame_skip` frames, or up to the episode's end.
+        """Hold the buttons of the action for `frame_skip` frames, or until the episode ends.
 
         Returns:
-            Observation, sum of the frames' rewards, terminated, truncated, info.
+            Observation, sum of the rewards, terminated, truncated, info.
 
         Raises:
-            ResetNeeded: The episode is over, or was never begun.
+            ResetNeeded: The episode is over, or was not started.
             ValueError: The action is not in the action space.
             RuntimeError: The game has crashed.
         """
@@ -219,28 +218,28 @@ class NesEnv(gymnasium.Env[Image, Any]):
             raise ResetNeeded(f"step: expected a reset before, since {self._must_reset}")
         buttons = self._actions.pressed(action)
         self._loaded_screen = None
-        picture, reward = self._play.step(buttons, self.np_random)
-        terminated, truncated = self._tracker.terminated, self._play.truncated
+        picture, reward = self._player.step(buttons, self.np_random)
+        terminated, truncated = self._tracker.terminated, self._player.truncated
         if terminated or truncated:
             self._must_reset = "the episode is over"
         observation = console.ram() if picture is None else picture
         return observation, reward, terminated, truncated, self._info()
 
     def render(self) -> Image | None:
-        """The console's screen, RGB uint8 [H, W, 3], the caller's own; None without a mode."""
+        """Return a copy of the screen, RGB uint8 [H, W, 3]; None without a render mode."""
         self._open_console()
         return None if self.render_mode is None else self._screen()
 
     def snapshot(self) -> Snapshot:
-        """Keep this moment: the console, its screen, and where the episode stands.
+        """Return a snapshot of the console, its screen and the episode.
 
-        The random generator is not in it, nor is what wrappers keep, such as a stack of frames.
+        It does not contain the random generator or the state of wrappers, such as frame stacks.
         """
         console = self._open_console()
         episode = {
             "game": self.game.recipe(),
             "tracker": self._tracker.save(),
-            "play": self._play.save(),
+            "play": self._player.save(),
             "must_reset": self._must_reset,
         }
         return Snapshot(
@@ -254,17 +253,17 @@ class NesEnv(gymnasium.Env[Image, Any]):
         )
 
     def restore(self, snapshot: Snapshot) -> tuple[Image, dict[str, Any]]:
-        """Go back to a moment. The same actions then give the same frames.
+        """Restore a snapshot. The same actions then give the same frames.
 
         Args:
             snapshot: Made by this env, or by one of the same cartridge, backend and version. With
-                another RAM map an episode begins there.
+                another RAM map a new episode begins there.
 
         Returns:
-            The observation (the last frame, without the one before it) and the info.
+            The observation (the last frame, not pooled) and the info.
 
         Raises:
-            TypeError: It is no snapshot.
+            TypeError: `snapshot` is not a `Snapshot`.
             ValueError: It was saved with another cartridge, backend or version, or is damaged.
         """
         console = self._open_console()
@@ -273,25 +272,25 @@ class NesEnv(gymnasium.Env[Image, Any]):
                 f"restore: expected a Snapshot, got {snapshot!r}; Snapshot.load reads a file"
             )
         snapshot.check(self.cartridge, console)
-        goes_on = snapshot.episode["game"] == self.game.recipe()
-        if goes_on:  # on trial: what is damaged is refused before anything has changed
+        is_same_game = snapshot.episode["game"] == self.game.recipe()
+        if is_same_game:  # check the state on a new tracker, before anything changes
             self.game.tracker(console.peek).load(snapshot.episode["tracker"])
         console.load(snapshot.state)
         self._loaded_screen = snapshot.screen
-        if goes_on:
-            self._go_on(snapshot.episode)
+        if is_same_game:
+            self._continue(snapshot.episode)
         else:
-            self._play.begin()
+            self._player.begin()
             self._must_reset = ""
         return console.ram() if self._shows_ram else self._screen(), self._info()
 
-    def _go_on(self, episode: Mapping[str, Any]) -> None:
+    def _continue(self, episode: Mapping[str, Any]) -> None:
         self._tracker.load(episode["tracker"])
-        self._play.load(episode["play"])
+        self._player.load(episode["play"])
         self._must_reset = str(episode["must_reset"])
 
     def close(self) -> None:
-        """Let go of the emulator; a second time does nothing."""
+        """Release the emulator; a second call has no effect."""
         console, self._console = self._console, None
         if console is not None:
             console.close()
@@ -319,21 +318,21 @@ class NesEnv(gymnasium.Env[Image, Any]):
         lives = self._tracker.lives()
         if lives is not None:
             info["lives"] = lives
-        info["episode_frame_number"] = self._play.frames
+        info["episode_frame_number"] = self._player.frames
         if self._info_kind == "all":
             info["reward_terms"] = dict(self._tracker.reward_terms)
         return info
 
     def _check_starts(self) -> None:
-        """See that the game goes on at each start."""
+        """Check that the game is not over at a start."""
         for index in range(len(self._starts.places)):
             self._go_to(index)
             if self._tracker.terminated:
-                which = f" {index}" if len(self._starts.places) > 1 else ""
+                number = f" {index}" if len(self._starts.places) > 1 else ""
                 values = self._tracker.values()
                 self.close()
                 raise ValueError(
-                    f"the game is over where episodes begin: expected start{which} to lead into "
+                    f"the game is over when episodes begin: expected start{number} to lead into "
                     f"the game, got the map's [terminated] condition with {values};"
                     " correct the boot script (START may have to be pressed later, or longer), or "
                     "the condition"
@@ -350,7 +349,7 @@ def _check_kinds(info: str, render_mode: str | None) -> None:
 def _check_watched(game: Game, stuck_frames: int | None) -> None:
     if stuck_frames is not None and not game.watched:
         raise ValueError(
-            "stuck_frames: expected a RAM map that says what to watch, got none; add a [stuck] "
+            "stuck_frames: expected a RAM map with variables to watch, got none; add a [stuck] "
             "table with vars = [...] to the map, or use max_frames"
         )
 
@@ -359,3 +358,59 @@ def _check_options(options: dict[str, Any] | None) -> None:
     unknown = sorted(set(options or {}) - {"start"})
     if unknown:
         raise ValueError(f"options: expected 'start' at most, got {', '.join(map(repr, unknown))}")
+
+
+def _recipe(
+    cartridge: Cartridge,
+    console: Console,
+    game: Game,
+    actions: ActionSet,
+    rules: Rules,
+    *,
+    boot: Boots | None,
+    places: Sequence[Place] | None,
+    starts: int,
+    start_rule: str,
+    ram_obs: bool,
+) -> dict[str, Any]:
+    """Return JSON data that identifies the env, with the versions of the packages.
+
+    Args:
+        cartridge: The cartridge.
+        console: The console.
+        game: The RAM map.
+        actions: The actions.
+        rules: How frames are played.
+        boot: The boot scripts, or None.
+        places: The snapshots at which episodes begin; None with scripts.
+        starts: Number of starts.
+        start_rule: Rule that selects one of several starts.
+        ram_obs: The RAM is observed.
+
+    Returns:
+        The recipe; `make_nes` adds its own settings.
+    """
+    # Imported here because it takes 10 ms.
+    from importlib.metadata import version
+
+    return {
+        "maker": "NesEnv",
+        "backend": console.name,
+        "cartridge": cartridge.recipe(),
+        "game": game.recipe(),
+        "actions": list(actions.meanings),
+        "is_multibinary": actions.is_vector,
+        "allow_opposites": actions.allow_opposites,
+        **dataclasses.asdict(rules),
+        "boot": boot if boot is None or isinstance(boot, str) else list(boot),
+        "start": None if places is None else [_fingerprint(place) for place in places],
+        "start_rule": start_rule if starts > 1 else None,
+        "ram_obs": ram_obs,
+        "final_observation": "true",
+        "versions": {"gymnasium": version("gymnasium"), console.name: console.version},
+    }
+
+
+def _fingerprint(place: Place) -> str | None:
+    """Return the SHA-256 of a state; None if it is not bytes."""
+    return hashlib.sha256(place.state).hexdigest() if isinstance(place.state, bytes) else None

@@ -1,28 +1,26 @@
-"""The inner loop: play the frames of a step, and see after each whether the game goes on."""
+"""The inner loop: play the frames of a step, and stop when the game ends."""
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from stepwell.wrappers.nes.consoles.console import Console, Image
-from stepwell.wrappers.nes.numbers import check_whole, is_real
-from stepwell.wrappers.nes.ram_map.tracker import GameTracker
-
-__all__ = ["Play", "Pool", "Rules"]
+from stepwell.wrappers.nes.console import Console, Image
+from stepwell.wrappers.nes.ram_map.game import GameTracker
 
 Pool: TypeAlias = Literal["max", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How frames are played; the names are those of `NesEnv`'s arguments.
+    """The arguments of `NesEnv` that determine how frames are played.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     frame_skip: int
@@ -47,17 +45,17 @@ class Rules:
             )
 
 
-class Play:
-    """One console being played by rules.
+class FramePlayer:
+    """Plays frames on a console and counts them.
 
     Args:
-        console: What is played.
-        tracker: Follows the game in its RAM.
+        console: The console.
+        tracker: Reads the game's variables from the RAM.
         rules: How frames are played.
-        shows_screens: Whether steps make pictures.
+        shows_screens: Steps return screens.
 
     Attributes:
-        frames: Played since the episode's first observation.
+        frames: Frames since the episode's first observation.
         truncated: The episode has reached a limit, and the game is not over.
     """
 
@@ -72,14 +70,14 @@ class Play:
         self.truncated = False
 
     def begin(self) -> None:
-        """Start an episode where the console stands."""
+        """Start an episode at the current state of the console."""
         self._held = 0
         self.frames = 0
         self.truncated = False
         self._tracker.begin()
 
     def idle(self) -> bool:
-        """Play one frame without a button, before the episode; tell whether the game goes on."""
+        """Play one frame without buttons before the episode; return False if the game ended."""
         self._console.frame(0)
         self._tracker.advance()
         return not self._tracker.terminated
@@ -89,11 +87,11 @@ class Play:
 
         Args:
             buttons: `Button` bits to hold.
-            generator: Draws in which frames they stick.
+            generator: Draws the frames in which the previous buttons stay held.
 
         Returns:
-            The last two frames of this step as one picture [H, W, 3] (or the last, as the rules
-            say; None where no pictures are made), and the sum of the frames' rewards.
+            The pooled or last screen [H, W, 3], or None without screens, and the sum of the
+            rewards.
         """
         console, tracker, sticky = self._console, self._tracker, self._rules.sticky
         tracker.begin_step()
@@ -118,11 +116,11 @@ class Play:
         return self._picture(before), reward
 
     def _last_but_one(self, state: object, held: Sequence[int]) -> Image:
-        """The screen before the last frame of a step that ended early.
+        """Return the screen before the last frame of a step that ended early.
 
-        Any frame may turn out to be the last but one. To make pictures of all of them takes longer
-        than to keep the state that each step begins with, and to play the few steps that end early
-        once more: by 4 % of a step on stable-retro.
+        Any frame can be the second to last. Reading the screen of each of them is slower (by 4 % of
+        a step on stable-retro) than saving the state at the start of each step and replaying the
+        few steps that end early.
         """
         console = self._console
         console.load(state)
@@ -133,7 +131,7 @@ class Play:
         return before
 
     def _frames_left(self) -> int:
-        """How many frames this step may play."""
+        """Return the number of frames that this step may play."""
         skip, limit = self._rules.frame_skip, self._rules.max_frames
         return skip if limit is None else min(skip, limit - self.frames)
 
@@ -148,10 +146,40 @@ class Play:
         return now if before is None else np.maximum(now, before, out=now)
 
     def save(self) -> dict[str, Any]:
-        """Where the episode stands, as JSON has it."""
+        """Return the state of the episode as JSON data."""
         return {"held": self._held, "frames": self.frames, "truncated": self.truncated}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from where `save` was called."""
+        """Restore a state that `save` returned."""
         self._held, self.frames = int(state["held"]), int(state["frames"])
         self.truncated = bool(state["truncated"])
+
+
+def is_whole(value: object) -> bool:
+    """Return True for integers of Python and NumPy, but not for booleans.
+
+    Example:
+        >>> is_whole(3), is_whole(True), is_whole(3.0)
+        (True, False, False)
+    """
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_real(value: object) -> bool:
+    """Return True for real numbers of Python and NumPy, but not for booleans.
+
+    Example:
+        >>> is_real(0.5), is_real(False), is_real("0.5")
+        (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_whole(name: str, value: int, least: int, hint: str = "") -> None:
+    """Raise unless the value is a whole number of at least `least`.
+
+    Raises:
+        ValueError: It is another value.
+    """
+    if not is_whole(value) or value < least:
+        raise ValueError(f"{name}: expected a whole number from {least}, got {value!r}{hint}")

@@ -1,4 +1,4 @@
-"""Make a correct gymnasium env of stable-retro's own."""
+"""Adapt envs of stable-retro to Gymnasium."""
 
 from __future__ import annotations
 
@@ -10,39 +10,37 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
 
-__all__ = ["StableRetroEnv", "from_retro"]
-
 
 def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
-    """Adapt an env of stable-retro, which you already have, so that its episodes are right.
+    """Adapt an env of stable-retro, and correct its episodes.
 
     | `RetroEnv` (stable-retro 1.0.1) | adapted |
     |---|---|
-    | without a `.state` file `reset` does not reset, the game goes on | it starts at power-on |
-    | `step` after the end goes on silently | `ResetNeeded` |
+    | without a `.state` file `reset` does not reset the game | it starts at power-on |
+    | `step` after the end continues silently | `ResetNeeded` |
     | the observation is the array that `render` shows, cropped ones are views | contiguous copies |
-    | `reset` tells no variables | `info` has them, as Python ints, from the first frame on |
-    | an action in an array of no dimensions is changed by `step` | it is left alone |
-    | `metadata` has no `render_fps`, `RecordVideo` wants it | the console's |
+    | `reset` returns no variables | `info` has them, as Python ints, from the first frame |
+    | `step` modifies an action in a 0-d array | it is not modified |
+    | `metadata` lacks `render_fps`, which `RecordVideo` needs | the console's rate |
 
-    All else is stable-retro's: one frame a step, its picture, its rewards and ends, Lua scripts
-    included, its action space; nothing is ever truncated. By default that space is a MultiBinary
-    with a bit that does nothing, and START and SELECT are dropped for most games; it draws into a
-    window unless `render_mode` was "rgb_array" or None.
+    Everything else is unchanged: one frame per step, the picture, the rewards and ends including
+    Lua scripts, and the action space; episodes are never truncated. By default the action space is
+    a MultiBinary with an unused bit, without START and SELECT for most games, and the env renders
+    into a window unless `render_mode` was "rgb_array" or None.
 
-    stable-retro allows one emulator in a process, so that each env of a vector needs a worker:
+    stable-retro allows one emulator per process, so each env of a vector env needs a worker:
     `make_vec(lambda: from_retro(stable_retro.make("Name-Nes-v0")), 4, num_workers=4)`.
 
     Args:
-        env: An env of stable-retro, with wrappers or without, that was not played yet if it has no
-            start state.
+        env: An env of stable-retro, with or without wrappers. Without a start state it must not
+            have been reset yet.
 
     Returns:
-        An env that passes `gymnasium.utils.env_checker.check_env`; `retro_env` is the one given.
+        An env that passes `gymnasium.utils.env_checker.check_env`; its `retro_env` is `env`.
 
     Raises:
-        TypeError: It is another env, or none.
-        ValueError: It was played already without a start state, or gives one reward per player.
+        TypeError: `env` is not an env of stable-retro.
+        ValueError: It was reset without a start state, or returns one reward per player.
 
     Example:
         >>> from_retro(gymnasium.make("CartPole-v1"))
@@ -53,13 +51,13 @@ def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
 
 
 class StableRetroEnv(gymnasium.Env[Any, Any]):
-    """What `from_retro` returns; see there."""
+    """The env that `from_retro` returns."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         base = _checked_base(env)
         if not base.initial_state:
             base.initial_state = base.em.get_state()
-        self.retro_env = env  # the env that was given
+        self.retro_env = env
         self._base = base
         self.observation_space = env.observation_space
         self.action_space = env.action_space
@@ -72,7 +70,7 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Go back to the start state and play one frame without a button.
+        """Load the start state and play one frame without buttons.
 
         Raises:
             ClosedEnvironmentError: The env is closed.
@@ -97,14 +95,14 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
                 f"step came {when}: expected reset first, got step; call reset() and go on"
             )
         if isinstance(self.action_space, gymnasium.spaces.Discrete):
-            action = int(action)  # RetroEnv divides it in place
+            action = int(action)  # RetroEnv modifies it in place
         observation, reward, terminated, truncated, info = self.retro_env.step(action)
         self._is_over = bool(terminated or truncated)
         total = float(np.asarray(reward).item())
         return self._owned(observation), total, bool(terminated), bool(truncated), owned_info(info)
 
     def render(self) -> Any:
-        """The last frame in a copy, or with "human" a window that shows it.
+        """Return a copy of the last frame, or show it in a window with render mode "human".
 
         Raises:
             ClosedEnvironmentError: The env is closed.
@@ -114,7 +112,7 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
         return owned_array(picture) if isinstance(picture, np.ndarray) else None
 
     def close(self) -> None:
-        """Let go of the emulator, so that the process may have another one."""
+        """Release the emulator, so that the process can create another one."""
         if not self._is_closed:
             self._is_closed = True
             self.retro_env.close()
@@ -132,11 +130,11 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
 def _checked_base(env: object) -> Any:
     """The `RetroEnv` inside; Any, as stable-retro has no types."""
     base: Any = env.unwrapped if isinstance(env, gymnasium.Env) else env
-    # By name: whoever has such an env has stable-retro, all others need not load it.
+    # By name, so that stable-retro need not be imported.
     names = {(one.__module__.partition(".")[0], one.__name__) for one in type(base).__mro__}
     if ("stable_retro", "RetroEnv") not in names:
         raise TypeError(
-            f"env: expected an env of stable-retro, got {type(base).__name__}; give what "
+            f"env: expected an env of stable-retro, got {type(base).__name__}; pass what "
             "stable_retro.make returned, or use from_gym for an env of the old gym"
         )
     if not hasattr(base, "em"):
@@ -146,7 +144,7 @@ def _checked_base(env: object) -> Any:
     if not base.initial_state and (base.img is not None or base.ram is not None):
         raise ValueError(
             "env: expected an env without a start state that was not reset yet, got one in the "
-            "middle of a game, which cannot find back to power-on; give it to from_retro first"
+            "middle of a game, which cannot return to power-on; pass it to from_retro first"
         )
     if base.players > 1 and base.multi_rewards:
         raise ValueError(
@@ -157,7 +155,7 @@ def _checked_base(env: object) -> Any:
 
 
 def _recipe(env: gymnasium.Env[Any, Any], base: Any) -> dict[str, object]:
-    """What identifies the env, as JSON has it."""
+    """Return JSON data that identifies the env."""
     from importlib.metadata import version
 
     wrappers: list[str] = []
@@ -165,7 +163,7 @@ def _recipe(env: gymnasium.Env[Any, Any], base: Any) -> dict[str, object]:
     while isinstance(inner, gymnasium.Wrapper):
         wrappers.append(inner.class_name())
         inner = inner.env
-    # What it was made with; it keeps only some of that under names.
+    # The constructor arguments, of which only some are attributes.
     _, _, scenario, info, *_ = getattr(base, "_ezpickle_args", (None,) * 4)
     return {
         "maker": "from_retro",

@@ -1,4 +1,4 @@
-"""A moment of a game: kept, written to a file, gone back to."""
+"""Snapshots of a game, in memory and in files."""
 
 from __future__ import annotations
 
@@ -13,31 +13,28 @@ from typing import Any, cast
 import numpy as np
 
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.consoles.console import Console, Image
-
-__all__ = ["Snapshot"]
+from stepwell.wrappers.nes.console import Console, Image
 
 FORMAT = 1
-MOST_BYTES = 64 << 20  # a console has some hundred thousand
+MOST_BYTES = 64 << 20  # a console's state has some hundred thousand
 _FACTS = {"format": int, "cartridge": str, "sha256": str, "backend": str, "version": str}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A console's state, the screen that was shown, and where the episode stood.
+    """The state of a console, its screen, and the state of the episode.
 
-    Made by `NesEnv.snapshot`. It goes with one cartridge, one backend and one version of that
-    backend. The env's random generator is not in it.
+    Made by `NesEnv.snapshot`. It is valid for one cartridge, one backend and one version of that
+    backend. It does not contain the env's random generator.
 
     Args:
         cartridge: Name of the cartridge.
-        sha256: Of the cartridge.
-        backend: That saved it.
-        version: Of the backend's package.
-        state: What the emulator saved: bytes, or with nes-py an object that cannot leave the
-            process.
-        screen: RGB [H, W, 3] uint8. Emulators do not keep it in their states.
-        episode: Counters of the env, plain data.
+        sha256: SHA-256 of the cartridge.
+        backend: The backend that saved it.
+        version: Version of the backend's package.
+        state: State of the emulator: bytes, or with nes-py an object that cannot be pickled.
+        screen: RGB [H, W, 3] uint8, which the states of emulators do not contain.
+        episode: Counters of the env, JSON data.
 
     Example:
         >>> from stepwell.wrappers.nes.env import NesEnv
@@ -59,7 +56,7 @@ class Snapshot:
     episode: Mapping[str, Any]
 
     def check(self, cartridge: Cartridge, console: Console) -> None:
-        """See that a console can go back to it.
+        """Check that a console can load the snapshot.
 
         Raises:
             ValueError: It was saved with another cartridge, backend or version, or its screen has
@@ -79,16 +76,16 @@ class Snapshot:
         return f"{self.cartridge}, {self.sha256[:12]}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a new file, without pickle.
+        """Write the snapshot to a new file, without pickle.
 
         Raises:
-            ValueError: Its backend's states cannot be written.
-            FileExistsError: There is something at the path.
+            ValueError: The backend's states cannot be written.
+            FileExistsError: The path exists.
         """
         if not isinstance(self.state, bytes):
             raise ValueError(
                 f"snapshot: expected a state of bytes, got one of {self.backend}, which cannot "
-                "leave its process; play a boot script to the same place, or use another backend"
+                "be written to a file; play a boot script to the same place, or use another backend"
             )
         facts = {
             "format": FORMAT,
@@ -108,19 +105,19 @@ class Snapshot:
                 )
         except FileExistsError:
             raise FileExistsError(
-                f"snapshot: expected a path where nothing is, got {os.fspath(path)!r}; "
-                "choose another one, or remove what is there"
+                f"snapshot: expected a path that does not exist, got {os.fspath(path)!r}; "
+                "choose another path, or remove the file"
             ) from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Snapshot:
-        """Read one that `save` wrote.
+        """Read a snapshot that `save` wrote.
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: It is no snapshot, or a damaged one.
+            ValueError: The file is not a snapshot, or is damaged.
         """
-        if not Path(path).is_file():  # to open a pipe may never return
+        if not Path(path).is_file():  # opening a pipe may block forever
             raise FileNotFoundError(
                 f"snapshot: expected a file that Snapshot.save wrote, got {os.fspath(path)!r}, "
                 "which is no file; check the path"
@@ -134,10 +131,10 @@ class Snapshot:
                 facts = json.loads(arrays["facts"].tobytes())
                 state, screen = arrays["state"].tobytes(), np.array(arrays["screen"])
             _check_facts(facts)
-        except Exception as error:  # zipfile's, zlib's, numpy's: they have no class in common
+        except Exception as error:  # of zipfile, zlib and NumPy: they have no common base class
             raise ValueError(
                 f"snapshot: expected a file that Snapshot.save wrote, got {os.fspath(path)!r} "
-                f"({error}); save it anew"
+                f"({error}); save it again"
             ) from None
         return cls(
             facts["cartridge"],
@@ -172,17 +169,17 @@ def _check_facts(facts: object) -> None:
 
 
 def _check_episode(episode: Mapping[str, Any]) -> None:
-    """See that all is there that an env goes on with, before it changes anything."""
+    """Check that the state of the episode is complete, before the env changes."""
     play = episode.get("play")
-    whole = (
+    is_complete = (
         isinstance(episode.get("game"), dict)
         and isinstance(episode.get("tracker"), dict)
         and isinstance(episode.get("must_reset"), str)
         and isinstance(play, dict)
         and {"held", "frames", "truncated"} <= play.keys()
     )
-    if not whole:
+    if not is_complete:
         raise ValueError(
-            "snapshot: expected where the episode stood (game, tracker, play, must_reset), got "
-            f"{sorted(episode)}; the snapshot is damaged: save it anew"
+            "snapshot: expected the state of the episode (game, tracker, play, must_reset), got "
+            f"{sorted(episode)}; the snapshot is damaged: save it again"
         )

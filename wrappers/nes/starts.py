@@ -1,4 +1,4 @@
-"""Where episodes begin: after boot scripts, or at snapshots."""
+"""The starts of episodes: boot scripts or snapshots."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
-from stepwell.wrappers.nes.boot import parse_boot, play_boot
+from stepwell.wrappers.nes.buttons import Boot, parse_boot
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.consoles.console import Console, Image
+from stepwell.wrappers.nes.console import Console, Image
 from stepwell.wrappers.nes.snapshot import Snapshot
-
-__all__ = ["Boots", "Place", "SnapshotSource", "StartRule", "Starts", "prepare_starts"]
 
 StartRule: TypeAlias = Literal["random", "cycle"]
 Boots: TypeAlias = str | Sequence[str]
@@ -23,18 +21,18 @@ SnapshotSource: TypeAlias = Snapshot | str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A state of a console, and the screen that goes with it."""
+    """A state of a console and its screen."""
 
     state: object
     screen: Image
 
 
 class Starts:
-    """The places where episodes may begin, and the rule by which one is chosen.
+    """The places where episodes may begin, and the rule that selects one.
 
     Args:
         places: At least one.
-        rule: "random": each time uniformly, by the env's generator; "cycle": one after another.
+        rule: "random" draws uniformly with the env's generator; "cycle" takes them in turn.
 
     Raises:
         ValueError: The rule is unknown.
@@ -47,29 +45,29 @@ class Starts:
         self._rule = rule
         self._next = 0
 
-    def choose(self, generator: np.random.Generator, wanted: object = None) -> int:
-        """Index of the place where the next episode begins.
+    def choose(self, generator: np.random.Generator, index: object = None) -> int:
+        """Return the index of the place where the next episode begins.
 
         Args:
-            generator: The env's.
-            wanted: An index asked for; None lets the rule choose.
+            generator: The env's generator.
+            index: The index from the reset options; None applies the rule.
 
         Raises:
             ValueError: There is no such place.
         """
         count = len(self.places)
-        if wanted is not None:
-            if isinstance(wanted, bool) or wanted not in range(count):
+        if index is not None:
+            if isinstance(index, bool) or index not in range(count):
                 raise ValueError(
                     f"options['start']: expected a whole number from 0 to {count - 1}, "
-                    f"got {wanted!r}"
+                    f"got {index!r}"
                 )
-            return int(cast("int", wanted))
+            return int(cast("int", index))
         if self._rule == "random":
             return int(generator.integers(count)) if count > 1 else 0
-        index = self._next
-        self._next = (index + 1) % count
-        return index
+        place = self._next
+        self._next = (place + 1) % count
+        return place
 
 
 def prepare_starts(
@@ -78,29 +76,29 @@ def prepare_starts(
     *,
     boot: Boots | None,
     start: SnapshotSource | Sequence[SnapshotSource] | None,
-    boot_of_game: str | None,
+    game_boot: str | None,
 ) -> list[Place]:
-    """Play the boot scripts from power-on, or read the snapshots.
+    """Play the boot scripts from power-on, or load the snapshots.
 
     Args:
-        cartridge: What is in the console.
-        console: One that has just been switched on.
-        boot: A script or several; None takes the game's.
-        start: A snapshot or several, or files of them, instead of scripts.
-        boot_of_game: The RAM map's script; None where it has none: episodes begin at power-on.
+        cartridge: The cartridge in the console.
+        console: A console that was just started.
+        boot: One or several scripts; None takes the game's.
+        start: One or several snapshots, or their files, instead of scripts.
+        game_boot: The script of the RAM map; without one, episodes begin at power-on.
 
     Raises:
-        ValueError: Both were given, one makes no sense, or a snapshot does not fit.
+        ValueError: Both `boot` and `start` are set, or a script or a snapshot is invalid.
         FileNotFoundError: There is no such file.
     """
     if start is not None:
         if boot is not None:
             raise ValueError(
-                "boot and start: expected one of them, got both; a snapshot is already where a "
-                "boot script leads"
+                "boot and start: expected one of them, got both; omit boot, since a snapshot "
+                "does not need it"
             )
         return [_place_of(one, cartridge, console) for one in _listed(start)]
-    chosen = boot_of_game or "" if boot is None else boot
+    chosen = game_boot or "" if boot is None else boot
     texts = [chosen] if isinstance(chosen, str) else chosen
     if (
         not isinstance(texts, list | tuple)
@@ -118,6 +116,13 @@ def prepare_starts(
         play_boot(console, script)
         places.append(Place(console.save(), console.screen()))
     return places
+
+
+def play_boot(console: Console, boot: Boot) -> None:
+    """Play a script; an empty one plays no frame."""
+    for buttons, frames in boot:
+        for _ in range(frames):
+            console.frame(buttons)
 
 
 def _listed(start: SnapshotSource | Sequence[SnapshotSource]) -> list[SnapshotSource]:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+import gymnasium
+
+from stepwell.wrappers.episodes import EpisodicLife
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import vectorize
 from stepwell.wrappers.nes.buttons import Actions
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.console import PICTURE, Image
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import InfoKind, NesEnv, Rom
-from stepwell.wrappers.nes.numbers import check_whole
-from stepwell.wrappers.nes.picture import SIZE, CropChoice, LifeLoss, Picture, cut, wrapped
-from stepwell.wrappers.nes.play import Pool
+from stepwell.wrappers.nes.play import Pool, check_whole, is_real, is_whole
 from stepwell.wrappers.nes.ram_map.game import Game, GameSource
 from stepwell.wrappers.nes.starts import Boots, SnapshotSource, StartRule
+from stepwell.wrappers.pixels import Crop, Grayscale, Resize, require_opencv
+from stepwell.wrappers.rewards import ClipReward
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-__all__ = ["make_nes"]
+LifeLoss: TypeAlias = Literal["ignore", "end"]
+CropChoice: TypeAlias = str | tuple[int, int, int, int]
+
+SIZE = (84, 84)
+OVERSCAN = (8, 8, 8, 8)  # hidden by most television sets
 
 
 def make_nes(
@@ -51,12 +61,12 @@ def make_nes(
     render_mode: Literal["rgb_array"] | None = None,
     num_workers: int | None = None,
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a vector env of an NES cartridge, preprocessed as usual.
+    """Make a vector env of an NES cartridge with the usual preprocessing.
 
-    Three emulators stand behind one set of settings; which one is never chosen for you, and is
-    recorded. The same buttons give the same RAM on each, hence the same rewards and ends; pictures
-    differ in palette and edges. Several envs run in worker processes, several in each, also on an
-    emulator that holds Python's lock (cynes) or that a process may have only one of (stable-retro).
+    Three emulators share one set of settings; the backend is recorded. The same buttons give the
+    same RAM on each, hence the same rewards and ends; pictures differ in palette and edges.
+    Several envs run in worker processes, several in each, even if the emulator holds Python's lock
+    (cynes) or exists only once per process (stable-retro).
 
     | setting | default | meaning |
     |---|---|---|
@@ -75,14 +85,14 @@ def make_nes(
     | `start`, `start_rule` | None, "random" | snapshots to begin at instead |
     | `life_loss` | "ignore" | "end": a lost life ends the episode, not the game |
     | `max_frames` | None | truncation, in frames since the first observation |
-    | `stuck_frames` | None | truncation, when nothing that the map watches changed for so long |
-    | `reward_clip` | None | bound the step's reward to +- this; raw in `info["raw_reward"]` |
+    | `stuck_frames` | None | truncation, in frames without a change of the watched variables |
+    | `reward_clip` | None | clip the step's reward to +- this; raw in `info["raw_reward"]` |
     | `ram_obs` | False | observe the RAM, uint8 [2048], instead of the screen |
-    | `info` | "vars" | the map's variables; "all": what each reward term paid, too; "none" |
-    | `num_workers` | None | processes; 0 steps the envs in this one, None: as many as pay |
+    | `info` | "vars" | the map's variables; "all": also the sum of each reward term; "none" |
+    | `num_workers` | None | worker processes; 0 is this process, None chooses the number |
 
-    A console has no chance in it: unless no-ops, sticky buttons or several starts are asked for,
-    all envs and episodes begin alike, and a seed changes nothing but the policy's draws.
+    A console is deterministic: without no-ops, sticky buttons or several starts all envs and
+    episodes begin alike, and a seed only affects the draws of the policy.
 
     Args:
         rom: The cartridge: a path or the file's bytes.
@@ -90,7 +100,7 @@ def make_nes(
         backend: See the table.
         game: See the table.
         actions: See the table.
-        allow_opposites: Allow left and right, or up and down, at once.
+        allow_opposites: Allow left and right, or up and down, at the same time.
         frame_skip: See the table.
         pool: See the table.
         crop: See the table. Four: top, bottom, left, right. Pixels are those of the console's
@@ -114,11 +124,11 @@ def make_nes(
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
-        (RGB: one more axis of 3; RAM: [N, frame_stack, 2048]). `metadata["stepwell"]` tells how it
-        was made.
+        (RGB: one more axis of 3; RAM: [N, frame_stack, 2048]). `metadata["stepwell"]` records
+        how it was made.
 
     Raises:
-        ValueError: A value makes no sense, or the cartridge cannot be played.
+        ValueError: A value is invalid, or the cartridge cannot be played.
         ImportError: The backend is not installed, or OpenCV cannot be imported.
         FileNotFoundError: There is no such file.
 
@@ -167,3 +177,140 @@ def make_nes(
 
 def _recipe_of(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
     return cast("dict[str, Any]", envs.metadata["stepwell"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """The settings of `make_nes` for the wrappers around a `NesEnv`."""
+
+    crop: tuple[int, int, int, int] | None
+    size: tuple[int, int] | None
+    grayscale: bool
+    frame_stack: int
+    life_loss: LifeLoss
+    reward_clip: float | None
+
+    def check(self, game: Game, *, ram_obs: bool, has_info: bool) -> None:
+        """Raise for settings that would fail in a worker, or have no effect."""
+        if self.life_loss not in get_args(LifeLoss):
+            raise ValueError(f"life_loss: expected 'ignore' or 'end', got {self.life_loss!r}")
+        if self.life_loss == "end" and (game.life is None or not has_info):
+            lacks = "a RAM map with a [life] table" if game.life is None else "info='vars' or 'all'"
+            raise ValueError(
+                f"life_loss='end': expected {lacks}, got none; lives are counted by the map's "
+                "life variable and shown in the info"
+            )
+        if self.reward_clip is not None and not (
+            is_real(self.reward_clip) and self.reward_clip > 0
+        ):
+            raise ValueError(
+                f"reward_clip: expected a number above 0, got {self.reward_clip!r}; None clips "
+                "nothing"
+            )
+        check_whole("frame_stack", self.frame_stack, 1, "; 1 stacks nothing")
+        if self.size is not None:
+            _check_size(self.size)
+        if ram_obs:
+            self._check_untouched()
+        elif self.size is not None or self.grayscale:
+            require_opencv()
+
+    def _check_untouched(self) -> None:
+        """Raise for settings of the picture if the RAM is observed."""
+        changed = {
+            "crop": self.crop is not None,
+            "size": self.size not in (SIZE, None),
+            "grayscale": not self.grayscale,
+        }
+        wrong = [name for name, is_changed in changed.items() if is_changed]
+        if wrong:
+            raise ValueError(
+                f"ram_obs: expected no settings of the picture, got {', '.join(wrong)}; "
+                "omit them, or observe the screen"
+            )
+
+    def recipe(self) -> dict[str, Any]:
+        """Return the settings as JSON data."""
+        return {
+            "maker": "make_nes",
+            "crop": None if self.crop is None else list(self.crop),
+            "size": None if self.size is None else list(self.size),
+            "grayscale": self.grayscale,
+            "frame_stack": self.frame_stack,
+            "stack_padding": "zero",
+            "life_loss": self.life_loss,
+            "reward_clip": self.reward_clip,
+        }
+
+
+def wrapped(bare: Callable[[], NesEnv], picture: Picture) -> gymnasium.Env[Image, Any]:
+    """Make one env with its wrappers, the innermost first."""
+    inner = bare()
+    env: gymnasium.Env[Image, Any] = inner
+    is_screen = len(inner.observation_space.shape or ()) > 1
+    if is_screen:
+        env = _shown(inner, picture)
+    if picture.reward_clip is not None:
+        env = ClipReward(env, picture.reward_clip)
+    if picture.life_loss == "end":
+        env = EpisodicLife(env)
+    return FrameStack(env, picture.frame_stack, padding="zero")
+
+
+def _shown(inner: NesEnv, picture: Picture) -> gymnasium.Env[Image, Any]:
+    env: gymnasium.Env[Image, Any] = inner
+    if picture.crop is not None:
+        env = _cropped(inner, picture.crop)
+    if picture.grayscale:
+        env = Grayscale(env)
+    shape = cast("tuple[int, ...]", env.observation_space.shape)
+    if picture.size is not None and tuple(picture.size) != shape[:2]:
+        env = Resize(env, picture.size)
+    return env
+
+
+def _cropped(inner: NesEnv, crop: tuple[int, int, int, int]) -> gymnasium.Env[Image, Any]:
+    # The backend's screens omit a part already.
+    pairs = zip(crop, inner.screen_edges, strict=True)
+    top, bottom, left, right = (max(wanted - hidden, 0) for wanted, hidden in pairs)
+    rows, columns = cast("tuple[int, ...]", inner.observation_space.shape)[:2]
+    if top + bottom >= rows or left + right >= columns:
+        raise ValueError(
+            f"crop: expected to keep some of the {rows} rows and {columns} columns that this "
+            f"backend shows of the console's {PICTURE[0]} x {PICTURE[1]}, got {crop}; cut off less"
+        )
+    return Crop(inner, top=top, bottom=bottom, left=left, right=right)
+
+
+def cut(crop: CropChoice, game: Game) -> tuple[int, int, int, int]:
+    """Pixels to cut off: top, bottom, left, right."""
+    if isinstance(crop, str):
+        named = {"overscan": OVERSCAN, **game.crops}
+        if crop not in named:
+            raise ValueError(
+                f"crop: expected {', '.join(map(repr, named))} or (top, bottom, left, right), got "
+                f"{crop!r}; the RAM map's [crop] table can name more"
+            )
+        return named[crop]
+    sides = crop if isinstance(crop, tuple | list) else ()
+    if len(sides) != 4 or not all(map(is_whole, sides)) or min(sides) < 0:
+        raise ValueError(
+            f"crop: expected (top, bottom, left, right) in pixels, each at least 0, got {crop!r}"
+        )
+    rows, columns = PICTURE[0] - sides[0] - sides[1], PICTURE[1] - sides[2] - sides[3]
+    if rows < 1 or columns < 1:
+        raise ValueError(
+            f"crop: expected to keep some of {PICTURE[0]} rows and {PICTURE[1]} columns, got "
+            f"{crop!r}; cut off less"
+        )
+    top, bottom, left, right = map(int, sides)
+    return top, bottom, left, right
+
+
+def _check_size(size: tuple[int, int]) -> None:
+    is_pair = isinstance(size, tuple | list) and len(size) == 2
+    if not is_pair or not all(map(is_whole, size)) or min(size) < 1:
+        raise ValueError(
+            f"size: expected (rows, columns), each at least 1, got {size!r}; "
+            "None keeps the screen's"
+        )

@@ -1,4 +1,4 @@
-"""Envs of the old `gym`, made correct envs of gymnasium's.
+"""Adapters for envs of the old `gym`: `from_gym` and `patch_nes_py`.
 
-`env` has `from_gym`; `nes_py_repair` has `patch_nes_py`. Both are exported by `stepwell.wrappers`.
+Both are exported by `stepwell.wrappers`.
 """

@@ -1,62 +1,55 @@
-"""Make a correct gymnasium env of an env of the old `gym` API."""
+"""Adapt envs of the old `gym` API to Gymnasium."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded, UnsupportedMode
 
-from stepwell.wrappers.old_gym.outside import (
-    accepts,
-    check_old_env,
-    render_modes,
-    seed_method,
-    what_it_is,
-)
-from stepwell.wrappers.old_gym.spaces import modern_space
 from stepwell.wrappers.owned_copies import owned_array, owned_info, owned_observation
-
-__all__ = ["OldGymEnv", "from_gym"]
 
 AnyInfo = dict[str, Any]
 RENAMED = ("render.modes", "video.frames_per_second")
 
 
 def from_gym(env: object, *, max_episode_steps: int | None = None) -> gymnasium.Env[Any, Any]:
-    """Adapt an env object of the old `gym` API, which you already have, to gymnasium's.
+    """Adapt an env object of the old `gym` API to Gymnasium's API.
 
-    `gym` is not imported: what the object can do is read off its methods. What comes back passes
-    `gymnasium.utils.env_checker.check_env`, and differs from the old env in this:
+    `gym` is not imported; the object is inspected instead. The adapted env passes
+    `gymnasium.utils.env_checker.check_env`, and differs from the old env as follows:
 
     | old env | adapted |
     |---|---|
-    | `step` returns 4 values, or 5 | 5; `info["TimeLimit.truncated"]` tells truncated from done |
+    | `step` returns 4 values, or 5 | 5; `info["TimeLimit.truncated"]` sets truncated |
     | `reset` takes nothing, returns an observation | takes seed and options, returns (obs, info) |
-    | observations live in the emulator's memory | C-contiguous copies, in Dict and Tuple too |
+    | observations in the emulator's memory | C-contiguous copies, also in Dict and Tuple |
     | done and reward are numpy scalars or (1,) arrays | bool and float |
-    | `seed(...)`, or `reset(seed=)`, or both | what there is gets the seed, and its action space |
+    | `seed(...)`, or `reset(seed=)`, or both | both get the seed, and so does the action space |
     | gym's spaces, `render.modes` | gymnasium's, `render_modes` |
-    | `render(mode="human")` is the default | `render_mode` is "rgb_array" where there is one |
-    | `step` after the end, a second `close` | `ResetNeeded`; harmless |
+    | `render(mode="human")` is the default | `render_mode` is "rgb_array" if supported |
+    | `step` after the end, a second `close` | `ResetNeeded`; no effect |
 
-    An observation of another shape or dtype than the space says is refused, never cast. A seed
-    has no effect on an env that takes none; `metadata["stepwell"]["seeded_by"]` tells.
+    An observation with another shape or dtype than its space is an error, and never cast. A seed
+    has no effect on an env without seeding; see `metadata["stepwell"]["seeded_by"]`.
 
     Args:
-        env: The old env, with its wrappers. Where it was built with `gym.make`, that must have
-            been with `disable_env_checker=True`: the checker fails with numpy 2.
-        max_episode_steps: Steps after which an episode is truncated; None sets no limit. gym's
-            own limit is one of `gym.make`, and absent where the env is built by its class.
+        env: The old env, with its wrappers. If it was built with `gym.make`, use
+            `disable_env_checker=True`: the checker fails with NumPy 2.
+        max_episode_steps: Steps after which an episode is truncated; None sets no limit. The limit
+            of `gym.make` does not apply to an env that is built by its class.
 
     Returns:
-        An `OldGymEnv`; its `old_env` is the env given, its `metadata["stepwell"]` names the class,
+        An `OldGymEnv`, whose `old_env` is `env`, and whose `metadata["stepwell"]` has the class,
         the wrappers and the versions.
 
     Raises:
-        TypeError: A gymnasium env, a vector env, a class, or a space that gymnasium does not have.
+        TypeError: `env` is a Gymnasium env, a vector env or a class, or has a space that
+            Gymnasium lacks.
         ValueError: `max_episode_steps` is below 1.
 
     Example:
@@ -80,18 +73,20 @@ def from_gym(env: object, *, max_episode_steps: int | None = None) -> gymnasium.
 
 
 class OldGymEnv(gymnasium.Env[Any, Any]):
-    """What `from_gym` returns; see there."""
+    """The env that `from_gym` returns."""
 
     def __init__(self, env: object, *, max_episode_steps: int | None = None) -> None:
         _check_limit(max_episode_steps)
         check_old_env(env)
         old: Any = env
-        self.old_env: Any = env  # the env that was given
+        self.old_env: Any = env
         self.observation_space = modern_space(old.observation_space, "observation_space")
         self.action_space = modern_space(old.action_space, "action_space")
         self._max_steps = max_episode_steps
         self._seed_method = seed_method(env)
-        self._reset_words = {word for word in ("seed", "options") if accepts(env, "reset", word)}
+        self._reset_keywords = {
+            keyword for keyword in ("seed", "options") if accepts(env, "reset", keyword)
+        }
         self._renders_by_mode = accepts(env, "render", "mode")
         self.metadata = self._metadata()
         self.render_mode = self._chosen_render_mode()
@@ -102,32 +97,32 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: AnyInfo | None = None
     ) -> tuple[Any, AnyInfo]:
-        """Reset, after seeding whatever of the old env takes a seed when one is given.
+        """Reset; with a seed, seed the old env and its action space first.
 
         Raises:
-            ValueError: Options for an env that takes none, or an observation that does not fit.
+            ValueError: The env does not accept options, or the observation does not fit its space.
             ClosedEnvironmentError: The env is closed.
         """
         self._check_open()
-        if options and "options" not in self._reset_words:
+        if options and "options" not in self._reset_keywords:
             raise ValueError(
-                f"options cannot be used: expected none, as the old env's reset takes none, got "
-                f"{options!r}; leave them out"
+                f"options cannot be used: expected none, since the old env's reset accepts none, "
+                f"got {options!r}; omit them"
             )
         super().reset(seed=seed)
-        words: AnyInfo = {} if seed is None else self._seeded(seed)
-        if options and "options" in self._reset_words:
-            words["options"] = options
-        observation, info = self._split(self.old_env.reset(**words))
+        kwargs: AnyInfo = {} if seed is None else self._seeded(seed)
+        if options and "options" in self._reset_keywords:
+            kwargs["options"] = options
+        observation, info = self._split(self.old_env.reset(**kwargs))
         self._steps, self._is_over = 0, False
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
-        """Play a step; a Discrete action reaches the old env as a Python int.
+        """Step the old env; a Discrete action is passed as a Python int.
 
         Raises:
             ResetNeeded: Before the first reset, and after the end of an episode.
-            ValueError: What the old env returned is no step, or does not fit its space.
+            ValueError: The old env returned no valid step, or one that does not fit its space.
             ClosedEnvironmentError: The env is closed.
         """
         self._check_open()
@@ -145,16 +140,16 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         return copy, reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """What the old env draws in `render_mode`; an array is a copy, "human" gives None.
+        """Render the old env in `render_mode`; returns a copy of an array, or None for "human".
 
         Raises:
-            UnsupportedMode: The env has no render mode that can be used without a display.
+            UnsupportedMode: The env has no render mode without a display.
             ClosedEnvironmentError: The env is closed.
         """
         self._check_open()
         if self.render_mode is None:
             raise UnsupportedMode(
-                f"the env cannot draw into an array: expected 'rgb_array' among its render modes, "
+                f"the env cannot render an array: expected 'rgb_array' among its render modes, "
                 f"got {self.metadata['render_modes']}; call old_env.render yourself"
             )
         old = self.old_env
@@ -181,17 +176,17 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
             )
 
     def _seeded(self, seed: int) -> AnyInfo:
-        """Seed what has a method for it; the words with which `reset` gets the seed."""
+        """Seed the env and its action space; return the keyword arguments for `reset`."""
         if self._seed_method is not None:
             self._seed_method(seed)
-        # Some old envs draw their own no-ops from it.
+        # Some old envs draw their no-ops from the action space.
         seed_actions = getattr(self.old_env.action_space, "seed", None)
         if seed_actions is not None:
             seed_actions(seed)
-        return {"seed": seed} if "seed" in self._reset_words else {}
+        return {"seed": seed} if "seed" in self._reset_keywords else {}
 
     def _split(self, result: Any) -> tuple[Any, AnyInfo]:
-        """Tell an observation from a pair of observation and info."""
+        """Split the result of `reset` into observation and info."""
         space = self.observation_space
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):  # pyright: ignore[reportUnknownArgumentType]
             if not isinstance(space, gymnasium.spaces.Tuple) or not _fits(space, result):
@@ -203,21 +198,21 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         kept = {key: value for key, value in old.items() if key not in RENAMED}
         fps = old.get("render_fps", old.get("video.frames_per_second"))
         seeded_by = ["seed"] * (self._seed_method is not None)
-        seeded_by += ["reset"] * ("seed" in self._reset_words)
+        seeded_by += ["reset"] * ("seed" in self._reset_keywords)
         return {
             **kept,
             "render_modes": render_modes(self.old_env),
             **({} if fps is None else {"render_fps": fps}),
             "stepwell": {
                 "maker": "from_gym",
-                **what_it_is(self.old_env),
+                **_recipe(self.old_env),
                 "seeded_by": seeded_by,
                 "max_episode_steps": self._max_steps,
             },
         }
 
     def _chosen_render_mode(self) -> str | None:
-        """The old env's own choice, else a picture; never a window that nobody asked for."""
+        """Return the old env's render mode, else "rgb_array" if supported; never "human"."""
         own = getattr(self.old_env, "render_mode", None)
         if isinstance(own, str):
             return own
@@ -230,13 +225,13 @@ def _check_limit(max_episode_steps: object) -> None:
         return
     if type(max_episode_steps) is not int or max_episode_steps < 1:
         raise ValueError(
-            f"max_episode_steps is wrong: expected a whole number of at least 1, got "
+            f"max_episode_steps is invalid: expected a whole number of at least 1, got "
             f"{max_episode_steps!r}; None sets no limit"
         )
 
 
 def _plain_action(action: Any) -> Any:
-    """A whole number as a Python int: JoypadSpace and others look it up in a dict."""
+    """Convert an integer to a Python int, which JoypadSpace and others look up in a dict."""
     if isinstance(action, np.integer) or (
         isinstance(action, np.ndarray) and action.shape == () and action.dtype.kind in "iu"
     ):
@@ -245,11 +240,11 @@ def _plain_action(action: Any) -> Any:
 
 
 def _read_step(result: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
-    """A step of 4 or 5 values as one of 5; the observation is not looked at."""
+    """Convert a step of 4 or 5 values to 5 values; the observation is not checked."""
     if not isinstance(result, tuple | list) or len(cast("list[Any]", result)) not in (4, 5):
         size = f" of {len(cast('Any', result))}" if isinstance(result, tuple | list) else ""
         raise ValueError(
-            f"step returned something else: expected a tuple of 4 or 5 values, got "
+            f"step returned an invalid result: expected a tuple of 4 or 5 values, got "
             f"{type(result).__qualname__}{size}; correct the env"  # pyright: ignore[reportUnknownArgumentType]
         )
     observation, reward, *flags, info = cast("list[Any]", result)
@@ -270,7 +265,7 @@ def _flag(value: object, name: str) -> bool:
 def _scalar(value: object, name: str) -> float:
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} is wrong: expected one number, got {value!r}; correct the env")
+        raise ValueError(f"{name} is invalid: expected one number, got {value!r}; correct the env")
     return cast("float", array.item())
 
 
@@ -280,3 +275,196 @@ def _fits(space: gymnasium.Space[Any], value: object) -> bool:
     except ValueError:
         return False
     return True
+
+
+NEEDED = ("reset", "step", "observation_space", "action_space")
+
+
+def layers(env: object) -> Iterator[Any]:
+    """Yield the env and the envs that it wraps, outermost first."""
+    seen: set[int] = set()
+    inner: Any = env
+    while inner is not None and id(inner) not in seen and hasattr(inner, "step"):
+        seen.add(id(inner))
+        yield inner
+        inner = getattr(inner, "env", None)
+
+
+def check_old_env(env: object) -> None:
+    """Check that this is an env object of the old API.
+
+    Raises:
+        TypeError: It is another object, or has gym's own checker among its wrappers.
+    """
+    if isinstance(env, gymnasium.Env):
+        raise TypeError(
+            f"{type(env).__qualname__} needs no adapter: expected an env of the old gym, got a "
+            "gymnasium env; use it directly"
+        )
+    if hasattr(env, "num_envs"):
+        raise TypeError(
+            f"from_gym adapts one env: expected an env of the old gym, got a vector env "
+            f"({type(env).__qualname__}); pass a factory of one to make_vec: "
+            "make_vec(lambda: from_gym(...), 8)"
+        )
+    missing = [name for name in NEEDED if not hasattr(env, name)]
+    if isinstance(env, type) or missing:
+        lacks = f"{type(env).__qualname__} without {', '.join(missing)}"
+        got = f"the class {env.__qualname__}" if isinstance(env, type) else lacks
+        raise TypeError(
+            f"from_gym adapts an env object: expected an object of the old gym's API, got "
+            f"{got}; build the env first"
+        )
+    for layer in layers(env):
+        if type(layer).__name__ == "PassiveEnvChecker":
+            raise TypeError(
+                "gym's own checker fails on the first step with numpy 2: expected an env without "
+                f"it, got {env!s}; build the env by its class, or with gym.make(..., "
+                "disable_env_checker=True)"
+            )
+
+
+def accepts(env: object, method: str, keyword: str) -> bool:
+    """Return True if a method accepts a keyword in every layer down to the one that names it.
+
+    A wrapper that accepts any keyword passes it on, so the wrapped layer is checked next.
+    """
+    for layer in layers(env):
+        try:
+            parameters = inspect.signature(getattr(layer, method)).parameters
+        except (
+            AttributeError,
+            TypeError,
+            ValueError,
+        ):  # no such method, or one without a signature
+            return False
+        if keyword in parameters:
+            return True
+        if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+            return False
+    return True  # the innermost layer accepts any keyword
+
+
+def seed_method(env: object) -> Any:
+    """Return the env's `seed` method, or None; gym's default only if `reset` accepts no seed.
+
+    The default does the same as `reset(seed=)`, and warns at each call that it is deprecated.
+    """
+    method: Any = getattr(env, "seed", None)
+    if not callable(method):
+        return None
+    innermost = list(layers(env))[-1]
+    home = getattr(getattr(type(innermost), "seed", None), "__module__", "")
+    return None if home == "gym.core" and accepts(env, "reset", "seed") else method
+
+
+def render_modes(env: object) -> list[str]:
+    """Return the render modes in the env's metadata, under the new key or the old one."""
+    metadata = getattr(env, "metadata", None) or {}
+    found = metadata.get("render_modes") or metadata.get("render.modes") or []
+    return [str(mode) for mode in found]
+
+
+def _recipe(env: object) -> dict[str, Any]:
+    """Return the env's class, wrappers (outermost last) and package versions as JSON data."""
+    # Imported here because it takes 10 ms.
+    from importlib.metadata import PackageNotFoundError, version
+
+    chain = [type(layer) for layer in layers(env)]
+    packages = {kind.__module__.partition(".")[0] for layer in chain for kind in layer.__mro__}
+    versions: dict[str, str] = {}
+    for package in sorted(packages):
+        try:
+            versions[package.replace("_", "-")] = version(package)
+        except PackageNotFoundError:
+            pass  # the standard library, or a module that belongs to no package
+    names = [f"{kind.__module__}:{kind.__qualname__}" for kind in chain]
+    return {"id": names[-1], "wrappers": names[-2::-1], "versions": versions}
+
+
+AnySpace = spaces.Space[Any]
+
+
+def modern_space(space: object, where: str) -> AnySpace:
+    """Convert a space of the old `gym` to the equal Gymnasium space.
+
+    A space is recognized by the name of its class or of a base class, so `gym` is not imported. It
+    may also be a Gymnasium space.
+
+    Args:
+        space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them.
+        where: Name in error messages.
+
+    Raises:
+        TypeError: The space has another class, or lacks an attribute.
+
+    Example:
+        >>> class Discrete:
+        ...     n = 7
+        >>> modern_space(Discrete(), "action_space")
+        Discrete(7)
+    """
+    for kind in type(space).__mro__:
+        make = _MAKERS.get(kind.__name__)
+        if make is not None:
+            return _made(make, space, where)
+    raise TypeError(
+        f"{where} cannot be turned into gymnasium's: expected {', '.join(_MAKERS)}, got "
+        f"{type(space).__module__}.{type(space).__qualname__}; set it to one of them first"
+    )
+
+
+def _made(make: Callable[[Any, str], AnySpace], space: object, where: str) -> AnySpace:
+    try:
+        return make(space, where)
+    except AttributeError as error:
+        raise TypeError(
+            f"{where} cannot be turned into gymnasium's: expected a {type(space).__qualname__} "
+            f"with the attributes of gym's, got one where {error}; set it to gymnasium's own space"
+        ) from None
+
+
+def _box(space: Any, where: str) -> AnySpace:
+    if space.dtype is None:
+        raise TypeError(
+            f"{where} has no dtype: expected one, got None; set it to gymnasium's own Box"
+        )
+    return spaces.Box(space.low, space.high, tuple(space.shape), np.dtype(space.dtype).type)
+
+
+def _discrete(space: Any, where: str) -> AnySpace:
+    dtype = np.dtype(getattr(space, "dtype", None) or np.int64).type
+    return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)), dtype=dtype)
+
+
+def _multi_discrete(space: Any, where: str) -> AnySpace:
+    dtype = np.dtype(space.dtype or np.int64).type
+    start = getattr(space, "start", None)  # gymnasium's
+    return spaces.MultiDiscrete(np.asarray(space.nvec), dtype=dtype, start=start)
+
+
+def _multi_binary(space: Any, where: str) -> AnySpace:
+    return spaces.MultiBinary(int(space.n) if np.ndim(space.n) == 0 else tuple(space.n))
+
+
+def _dict(space: Any, where: str) -> AnySpace:
+    parts: Mapping[str, object] = space.spaces
+    return spaces.Dict(
+        {key: modern_space(part, f"{where}[{key!r}]") for key, part in parts.items()}
+    )
+
+
+def _tuple(space: Any, where: str) -> AnySpace:
+    return spaces.Tuple(
+        [modern_space(part, f"{where}[{index}]") for index, part in enumerate(space.spaces)]
+    )
+
+
+_MAKERS: dict[str, Callable[[Any, str], AnySpace]] = {
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": _multi_binary,
+    "Dict": _dict,
+    "Tuple": _tuple,
+}

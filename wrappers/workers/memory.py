@@ -1,7 +1,7 @@
-"""Rows of a vector env in memory that several processes share.
+"""Rows of a vector env in memory that is shared between processes.
 
-The memory is one anonymous block (an unlinked file), so nothing is left behind however a process
-ends. Each process sees it as numpy arrays with one row for each env.
+The memory is one anonymous block (an unlinked file), so nothing remains however a process ends.
+Each process maps it to NumPy arrays with one row per env.
 """
 
 from multiprocessing.context import BaseContext
@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 # The batched form of a space: an array [N, ...], or a dict or a tuple of such.
 Arrays: TypeAlias = "npt.NDArray[Any] | dict[str, Arrays] | tuple[Arrays, ...]"
-ALIGNMENT = 64  # bytes: each array begins on a cache line of its own
+ALIGNMENT = 64  # bytes: each array begins on a new cache line
 
 
 class SharedRows:
@@ -24,7 +24,7 @@ class SharedRows:
         action_space: Space of one env's action.
         num_envs: Number of envs, N.
         num_workers: Number of worker processes.
-        context: The start method's context, which makes the memory fit to be handed over.
+        context: Context of the start method, which allocates memory that can be shared.
     """
 
     def __init__(
@@ -36,33 +36,33 @@ class SharedRows:
         context: BaseContext,
     ) -> None:
         self._plan = (observation_space, action_space, num_envs, num_workers)
-        measure = _Carver(None)
-        self._carve(measure)
+        measure = _Allocator(None)
+        self._allocate(measure)
         self._memory: Any = context.RawArray("B", measure.offset)
-        self._carve(_Carver(self._memory))
+        self._allocate(_Allocator(self._memory))
 
-    def _carve(self, carver: "_Carver") -> None:
+    def _allocate(self, allocator: "_Allocator") -> None:
         observation_space, action_space, num_envs, num_workers = self._plan
-        # number asked, number answered, command, status: a line of int64 for each worker
-        self.control: npt.NDArray[np.int64] = carver.array(np.int64, (num_workers, 8))
-        self.reward: npt.NDArray[np.float64] = carver.array(np.float64, (num_envs,))
-        self.terminated: npt.NDArray[np.bool_] = carver.array(np.bool_, (num_envs,))
-        self.truncated: npt.NDArray[np.bool_] = carver.array(np.bool_, (num_envs,))
-        self.observation: Arrays = carver.arrays(observation_space, num_envs)
-        self.action: Arrays = carver.arrays(action_space, num_envs)
+        # requests, replies, command, status: a row of int64 for each worker
+        self.control: npt.NDArray[np.int64] = allocator.array(np.int64, (num_workers, 8))
+        self.reward: npt.NDArray[np.float64] = allocator.array(np.float64, (num_envs,))
+        self.terminated: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))
+        self.truncated: npt.NDArray[np.bool_] = allocator.array(np.bool_, (num_envs,))
+        self.observation: Arrays = allocator.arrays(observation_space, num_envs)
+        self.action: Arrays = allocator.arrays(action_space, num_envs)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """What another process needs; only allowed while a process is being started."""
+        """Pickle the layout and the block; only possible while a process is being started."""
         return self._plan, self._memory
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """See the same memory in another process."""
+        """Map the same memory in another process."""
         self._plan, self._memory = state
-        self._carve(_Carver(self._memory))
+        self._allocate(_Allocator(self._memory))
 
 
-class _Carver:
-    """Cuts arrays from a block of memory, one after the other; without memory it only measures."""
+class _Allocator:
+    """Lays arrays out in a block of memory one after the other; without memory, only measures."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
@@ -94,11 +94,11 @@ def _tuple_parts(space: Any) -> tuple[spaces.Space[Any], ...]:
 
 
 def check_space(space: spaces.Space[Any], what: str) -> None:
-    """Refuse a space whose values have no fixed shape.
+    """Check that the values of a space have a fixed shape.
 
     Args:
         space: Space of one env.
-        what: How to call it in the error, such as "observation space".
+        what: Name in the error message, such as "observation space".
 
     Raises:
         ValueError: The space, or a part of it, cannot be batched.
@@ -125,12 +125,12 @@ def write_row(arrays: Arrays, index: int, value: Any, what: str = "observation")
     Args:
         arrays: Arrays [N, ...].
         index: The env's index.
-        value: A value of the single env's space; it is copied, so it may be a live buffer.
-        what: How to call it in an error.
+        value: A value of the single env's space; it is copied, so the env may reuse its array.
+        what: Name in the error message.
 
     Raises:
-        ValueError: A part has another shape than its space says.
-        TypeError: A part has a dtype that does not fit.
+        ValueError: The shape of an array differs from its space.
+        TypeError: A dtype cannot be cast to the dtype of its space.
     """
     if isinstance(arrays, dict):
         for key, part in arrays.items():
@@ -155,7 +155,7 @@ def write_rows(arrays: Arrays, values: Any, what: str = "actions") -> None:
 
 
 def _copy(target: npt.NDArray[Any], value: Any, what: str) -> None:
-    if np.shape(value) != target.shape:  # numpy alone would broadcast
+    if np.shape(value) != target.shape:  # NumPy alone would broadcast
         raise ValueError(
             f"{what} has the wrong shape: expected {target.shape}, got {np.shape(value)}; "
             f"give values of the declared space"
@@ -170,7 +170,7 @@ def _copy(target: npt.NDArray[Any], value: Any, what: str) -> None:
 
 
 def read_row(arrays: Arrays, index: int) -> Any:
-    """Copy row `index` out, as a value of the single env's space."""
+    """Return a copy of row `index`, as a value of the single env's space."""
     if isinstance(arrays, dict):
         return {key: read_row(part, index) for key, part in arrays.items()}
     if isinstance(arrays, tuple):
@@ -179,7 +179,7 @@ def read_row(arrays: Arrays, index: int) -> Any:
 
 
 def copy_rows(arrays: Arrays) -> Any:
-    """Copy all rows out: arrays `[N, ...]` that the caller owns."""
+    """Return copies of all rows, arrays `[N, ...]`."""
     if isinstance(arrays, dict):
         return {key: copy_rows(part) for key, part in arrays.items()}
     if isinstance(arrays, tuple):

@@ -1,26 +1,241 @@
-"""All workers of one vector env: start them, ask them, replace the dead, end them."""
+"""The parent's side: start worker processes, send commands, replace dead ones, shut down."""
 
+import importlib
+import multiprocessing
 import os
+import pickle
+import signal
 import time
+import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from stepwell.wrappers.workers.checks import pickled
 from stepwell.wrappers.workers.memory import SharedRows
-from stepwell.wrappers.workers.process import (
-    NO_MAIN_GUARD,
-    Reply,
-    Worker,
-    WorkerDied,
-    no_main_guard,
+from stepwell.wrappers.workers.worker import (
+    ANSWERED,
+    ASKED,
+    BUILD,
+    CLOSE,
+    COMMAND,
+    PAYLOAD,
+    QUIET,
+    RAISED,
+    RESET,
+    STATUS,
+    STEP,
+    EnvFn,
+    Infos,
+    packed,
+    run_worker,
 )
-from stepwell.wrappers.workers.worker import BUILD, RESET, EnvFn, Infos
+
+# Interval of the checks that a silent worker is alive.
+LOOK_SECONDS = 0.1
+PROCESS_NAME = "stepwell-worker-"
+NO_MAIN_GUARD = 97  # exit code of a worker that ran the top level of the script again
+
+
+def no_main_guard(start_method: str) -> str:
+    """Return the error message for a script that starts itself again in each worker."""
+    return (
+        f"the script started itself again in a worker process: expected its top level to be under "
+        f'`if __name__ == "__main__":`, which start method {start_method!r} needs, got a call at '
+        f"top level; add that line, or use context='fork'"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A worker's reply: a payload, or the exception that one of its envs raised."""
+
+    payload: Any = None
+    error: Exception | None = None
+
+
+class WorkerDied(Exception):
+    """The process ended or was killed before it replied."""
+
+
+class WorkerProcess:
+    """One worker process, with its pipe and semaphores.
+
+    Args:
+        number: The worker's number, from 0.
+        envs: Indices of its envs.
+        env_fns: Factories of its envs, cloudpickled unless the start method is fork.
+        rows: The shared rows.
+        start_method: "fork", "spawn" or "forkserver".
+    """
+
+    def __init__(
+        self,
+        number: int,
+        envs: range,
+        env_fns: Sequence[EnvFn] | bytes,
+        rows: SharedRows,
+        start_method: str,
+    ) -> None:
+        self.number, self.envs = number, envs
+        self._env_fns, self._rows = env_fns, rows
+        self._start_method = start_method
+        self._control = rows.control[number]
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._is_reading = False
+        self.is_pending = False
+        self.exit_code: int | None = None
+
+    def start(self) -> None:
+        """Start the process; its first command must be BUILD."""
+        context: Any = multiprocessing.get_context(self._start_method)
+        self._control[:] = 0
+        self._wake, self._done = context.Semaphore(0), context.Semaphore(0)
+        self._pipe, far_end = context.Pipe()
+        self._is_reading = False
+        process = context.Process(
+            target=run_worker,
+            name=f"{PROCESS_NAME}{self.number}",
+            args=(
+                self.number,
+                self.envs.start,
+                self._env_fns,
+                self._rows,
+                self._wake,
+                self._done,
+                far_end,
+            ),
+            daemon=True,
+        )
+        with warnings.catch_warnings():
+            # Python 3.12 warns about any fork in a process with threads, NumPy's idle ones too.
+            warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+            try:
+                process.start()
+            except (EOFError, ConnectionError):  # the fork server failed on the script
+                raise RuntimeError(no_main_guard(self._start_method)) from None
+        far_end.close()
+        self._process = process
+
+    @property
+    def pipe(self) -> Connection:
+        """The parent's end of the pipe."""
+        assert self._pipe is not None
+        return self._pipe
+
+    @property
+    def is_started(self) -> bool:
+        """True once the process was started, even if it has died since."""
+        return self._pipe is not None
+
+    @property
+    def ending(self) -> str:
+        """Description of the exit code or signal."""
+        code = self.exit_code
+        if code is None or code >= 0:
+            return f"exit code {code}"
+        return f"signal {-code}, {signal.Signals(-code).name}"
+
+    def ask(self, command: int, *arguments: Any) -> None:
+        """Send a command; a dead worker is detected by `take`."""
+        if not self.is_started:
+            self.is_pending = True
+            return
+        control = self._control
+        payload = None if command == STEP else packed(arguments)
+        control[COMMAND] = command
+        control[ASKED] += 1
+        self.is_pending = True
+        self._wake.release()
+        if payload is not None:
+            try:
+                self.pipe.send_bytes(payload)
+            except OSError:
+                pass  # dead; `take` raises
+
+    def take(self, timeout: float | None = None) -> Reply:
+        """Wait for the reply to the last command.
+
+        Args:
+            timeout: Seconds after which a silent worker is killed; None waits while it is alive.
+
+        Raises:
+            WorkerDied: The process ended without a reply; `exit_code` has its exit code.
+        """
+        if not self._wait(timeout):
+            was_alive = self._process is not None and self._process.is_alive()
+            self.kill()
+            raise WorkerDied(f"no reply in {timeout} s" if was_alive else self.ending)
+        self.is_pending = False
+        status = int(self._control[STATUS])
+        if status == QUIET:
+            return Reply()
+        payload = self._receive()
+        if status == PAYLOAD:
+            return Reply(payload)
+        assert status == RAISED
+        index, error, text = payload
+        error.add_note(f"raised in env {index}, in worker process {self.number}:\n{text}")
+        return Reply(error=error)
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait for the reply; return False if the worker died or timed out."""
+        if self._process is None or self._is_reading:
+            return False
+        control = self._control
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            # The counters decide; the semaphore only wakes, so an interrupted wait loses no reply.
+            was_alive = True
+            if not self._done.acquire(timeout=LOOK_SECONDS):
+                was_alive = self._process.is_alive()
+            if control[ASKED] == control[ANSWERED]:
+                return True
+            if not was_alive or (deadline is not None and time.monotonic() > deadline):
+                return False
+
+    def _receive(self) -> Any:
+        self._is_reading = True  # remains True if interrupted: the pipe cannot be used any more
+        try:
+            data = self.pipe.recv_bytes()
+        except (EOFError, OSError):
+            self.kill()
+            raise WorkerDied(self.ending) from None
+        self._is_reading = False
+        return pickle.loads(data)
+
+    def send_close(self) -> None:
+        """Send CLOSE: the process closes its envs and exits."""
+        if self.is_started:
+            self.ask(CLOSE)
+
+    def end(self, deadline: float) -> None:
+        """Wait for the process to end until `deadline` (time.monotonic), then kill it."""
+        if self._process is not None:
+            self._process.join(max(0.0, deadline - time.monotonic()))
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the process and release its resources."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.join()
+            self.exit_code = process.exitcode
+            process.close()
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        self.is_pending = False
+
 
 CLOSE_SECONDS = 5.0
 
@@ -33,12 +248,12 @@ class WorkerPool:
 
     Args:
         env_fns: Factories, one for each env.
-        num_workers: Number of processes, not more than envs.
+        num_workers: Number of processes, at most the number of envs.
         start_method: "fork", "spawn" or "forkserver".
         rows: The shared rows.
         space_pair: One env's observation and action space.
-        max_restarts: Number of deaths to survive in all.
-        timeout: Seconds that a step or a reset may take; None for any number.
+        max_restarts: Number of worker deaths to survive in total.
+        timeout: Seconds that a step or a reset may take; None for no limit.
     """
 
     def __init__(
@@ -55,20 +270,20 @@ class WorkerPool:
         self._space_pair, self._max_restarts, self._timeout = space_pair, max_restarts, timeout
         self._seeds: list[int | None] = [None] * self.num_envs
         self.restarts = 0
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         borders = [self.num_envs * k // num_workers for k in range(num_workers + 1)]
         for number, (first, end) in enumerate(pairwise(borders)):
             fns = env_fns[first:end]
-            its_fns = fns if start_method == "fork" else pickled(fns, first)
+            worker_fns = fns if start_method == "fork" else _pickled(fns, first)
             envs = range(first, end)
-            self.workers.append(Worker(number, envs, its_fns, rows, start_method))
+            self.workers.append(WorkerProcess(number, envs, worker_fns, rows, start_method))
         self.close = weakref.finalize(self, _end_all, self.workers, os.getpid())
 
     def start(self) -> None:
-        """Start all processes and have them build their envs, all at the same time.
+        """Start all processes; they build their envs in parallel.
 
         Raises:
-            RuntimeError: A process died of it; an exception of a factory is raised as it is.
+            RuntimeError: A process died. An exception of a factory is re-raised as it is.
         """
         try:
             for worker in self.workers:
@@ -79,32 +294,32 @@ class WorkerPool:
             self.close()
             raise
 
-    def _start(self, worker: Worker) -> None:
+    def _start(self, worker: WorkerProcess) -> None:
         worker.start()
         worker.ask(BUILD, *self._space_pair)
 
-    def _take_built(self, worker: Worker) -> None:
+    def _take_built(self, worker: WorkerProcess) -> None:
         try:
             reply = worker.take()
         except WorkerDied as death:
             if worker.exit_code == NO_MAIN_GUARD:
                 raise RuntimeError(no_main_guard(self._start_method)) from None
             raise RuntimeError(
-                f"the worker process of {_named(worker.envs)} died while it built them: expected "
-                f"an answer, got {death}; see what it printed above"
+                f"the worker process of {_label(worker.envs)} died while it built them: expected "
+                f"a reply, got {death}; see its output above"
             ) from None
         if reply.error is not None:
             raise reply.error
 
     def ask(self, command: int) -> None:
-        """Give all workers a command without arguments."""
+        """Send all workers a command without arguments."""
         for worker in self.workers:
             worker.ask(command)
 
     def ask_reset(
         self, seeds: list[int | None], options: dict[str, Any] | None, chosen: list[bool]
     ) -> None:
-        """Let the chosen envs be reset; the seeds are remembered for restarts."""
+        """Send a reset of the chosen envs; the seeds are kept for restarts."""
         pairs = zip(self._seeds, seeds, strict=True)
         self._seeds = [old if new is None else new for old, new in pairs]
         for worker in self.workers:
@@ -114,18 +329,18 @@ class WorkerPool:
     def take(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> tuple[Infos, Bools]:
-        """Take all answers to a step or a reset, and replace the dead.
+        """Receive all replies to a step or a reset, and replace dead workers.
 
         Args:
-            seeds: Seeds for envs that must be reset after a restart; None for a derived one.
+            seeds: Seeds for envs that are reset after a restart; None derives one.
             options: Options for such a reset.
 
         Returns:
-            The infos, and which envs were restarted, [N].
+            The infos, and a mask [N] of the envs that were restarted.
 
         Raises:
-            Exception: What an env raised; all answers are taken before.
-            RuntimeError: One death too many; everything is closed before.
+            Exception: Raised by an env; all replies are received first.
+            RuntimeError: More deaths than `max_restarts`; everything is closed first.
         """
         infos: Infos = []
         restarted = np.zeros(self.num_envs, np.bool_)
@@ -144,7 +359,7 @@ class WorkerPool:
 
     def _revive(
         self,
-        worker: Worker,
+        worker: WorkerProcess,
         death: WorkerDied,
         seeds: Sequence[int | None],
         options: dict[str, Any] | None,
@@ -154,7 +369,7 @@ class WorkerPool:
             if self.restarts == self._max_restarts:
                 self.close()
                 raise RuntimeError(
-                    f"the worker process of {_named(worker.envs)} died ({death}): expected at most "
+                    f"the worker process of {_label(worker.envs)} died ({death}): expected at most "
                     f"max_restarts={self._max_restarts} deaths, got one more; look for a crash in "
                     f"the env or for lack of memory, or raise max_restarts"
                 )
@@ -171,22 +386,22 @@ class WorkerPool:
                 death = next_death
 
     def _derived_seed(self, index: int) -> int | None:
-        """A seed for env `index` after a restart, from its last seed and the restart's number."""
+        """Derive a seed for env `index` from its last seed and the number of restarts."""
         seed = self._seeds[index]
         if seed is None:
             return None
-        words = np.random.SeedSequence([seed, self.restarts]).generate_state(1)
-        return int(words[0]) >> 1  # some emulators take seeds of 31 bits
+        state = np.random.SeedSequence([seed, self.restarts]).generate_state(1)
+        return int(state[0]) >> 1  # some emulators take seeds of 31 bits
 
     def ask_each(self, command: int, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Give each worker a command with its own arguments, and join the lists they answer.
+        """Send each worker a command with its own arguments, and join the lists in the replies.
 
         Raises:
-            Exception: What an env raised.
+            Exception: Raised by an env.
             RuntimeError: A worker is dead; the next step or reset replaces it.
         """
-        for worker, its_arguments in zip(self.workers, arguments, strict=True):
-            worker.ask(command, *its_arguments)
+        for worker, worker_arguments in zip(self.workers, arguments, strict=True):
+            worker.ask(command, *worker_arguments)
         results: list[Any] = []
         error: Exception | None = None
         for worker in self.workers:
@@ -197,35 +412,55 @@ class WorkerPool:
             raise error
         return results
 
-    def _take_or_explain(self, worker: Worker) -> Reply:
+    def _take_or_explain(self, worker: WorkerProcess) -> Reply:
         try:
             return worker.take()
         except WorkerDied as death:
             text = (
-                f"the worker process of {_named(worker.envs)} died: expected an answer, got "
+                f"the worker process of {_label(worker.envs)} died: expected a reply, got "
                 f"{death}; the next step or reset replaces it"
             )
             return Reply(error=RuntimeError(text))
 
     def drain(self) -> None:
-        """Take the answers that nobody will ask for any more; the dead are replaced later."""
+        """Receive and discard pending replies; dead workers are replaced later."""
         for worker in self.workers:
-            if worker.is_waited_for:
+            if worker.is_pending:
                 try:
                     worker.take(self._timeout)
                 except WorkerDied:
                     pass
 
 
-def _named(envs: range) -> str:
+def _label(envs: range) -> str:
     return f"env {envs[0]}" if len(envs) == 1 else f"envs {envs[0]}-{envs[-1]}"
 
 
-def _end_all(workers: Sequence[Worker], owner: int) -> None:
+def _end_all(workers: Sequence[WorkerProcess], owner: int) -> None:
     if os.getpid() != owner:
-        return  # a forked child's copy of the crew
+        return  # a forked child's copy of the pool
     for worker in workers:
-        worker.say_close()
+        worker.send_close()
     deadline = time.monotonic() + CLOSE_SECONDS
     for worker in workers:
         worker.end(deadline)
+
+
+def _pickled(env_fns: Sequence[EnvFn], first: int) -> bytes:
+    """Pickle factories for a process that is not forked; `first` is the index of the first."""
+    dumps = _cloudpickle_dumps()
+    for index, env_fn in enumerate(env_fns, first):
+        try:
+            dumps(env_fn)
+        except Exception as error:
+            raise TypeError(
+                f"env_fns[{index}] cannot be sent to a worker process: expected a factory that "
+                f"can be pickled, got {env_fn!r} ({error}); build what it needs inside it, "
+                f"or use context='fork'"
+            ) from None
+    return dumps(list(env_fns))
+
+
+def _cloudpickle_dumps() -> Callable[[object], bytes]:
+    # It pickles lambdas and the like too; gymnasium depends on it. It has no type hints.
+    return cast("Callable[[object], bytes]", importlib.import_module("cloudpickle").dumps)

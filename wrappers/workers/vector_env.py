@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,18 +14,15 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from stepwell.wrappers.workers.checks import (
-    checked_autoreset_mode,
-    checked_num_workers,
-    checked_options,
-    checked_seeds,
-    checked_start_method,
-    one_for_each,
-)
 from stepwell.wrappers.workers.infos import add_info, plain_columns
 from stepwell.wrappers.workers.memory import SharedRows, check_space, copy_rows, write_rows
-from stepwell.wrappers.workers.pool import Bools, WorkerPool
-from stepwell.wrappers.workers.process import NO_MAIN_GUARD, PROCESS_NAME, no_main_guard
+from stepwell.wrappers.workers.pool import (
+    NO_MAIN_GUARD,
+    PROCESS_NAME,
+    Bools,
+    WorkerPool,
+    no_main_guard,
+)
 from stepwell.wrappers.workers.worker import CALL, SET, STEP, EnvFn, Infos
 
 Array = npt.NDArray[Any]
@@ -34,37 +33,36 @@ StepResult = tuple[Any, Array, Array, Array, Info]
 class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
     """Run envs in worker processes, a contiguous block of envs in each.
 
-    `step(actions)` is `send(actions)` followed by `recv()`, so that the caller can work while the
-    envs step. What comes back is in memory that the caller owns. Results do not depend on
-    `num_workers`, and equal those of gymnasium's `SyncVectorEnv`, as long as no worker dies.
+    `step(actions)` is `send(actions)` followed by `recv()`, so the caller can work while the envs
+    step. Returned arrays are owned by the caller. Results do not depend on `num_workers`, and equal
+    those of Gymnasium's `SyncVectorEnv`, as long as no worker dies.
 
     A worker that dies (killed, out of memory, a crash in native code) is replaced: its envs are
-    built anew and reset, and the info of that step has `worker_restarted`, a bool array [N], True
-    for the envs whose row is the first observation of such a fresh episode. An exception that an
-    env raises is no death: it is raised here, with the env's index and the worker's traceback as
-    a note, and the next call must be `reset`.
+    rebuilt and reset, and the info of that step has `worker_restarted`, a bool array [N] that is
+    True for the envs whose row is the first observation of such a new episode. If an env raises,
+    the exception is re-raised in the parent, with the env's index and the worker's traceback as a
+    note, and the next call must be `reset`.
 
-    The first factory is called once more in this process, to learn the spaces. Actions are cast
-    to the dtype of the action space. Workers ignore Ctrl-C: shutting down is up to the parent, and
-    they end by themselves when it is gone.
+    The first factory is called once in this process as well, to get the spaces. Actions are cast
+    to the dtype of the action space. Workers ignore Ctrl-C: the parent shuts them down, and they
+    exit by themselves when the parent has exited.
 
-    The start method is fork on Linux whatever Python's default is: workers start in
-    milliseconds, take any callable, and scripts need no main guard. Choose "forkserver" or
-    "spawn" where the parent runs threads that may hold locks while a worker is started (an
-    OpenMP library in use, for example). Elsewhere it is spawn.
+    On Linux the default start method is fork, regardless of Python's default: workers start in
+    milliseconds, accept any callable, and scripts need no main guard. Choose "forkserver" or
+    "spawn" if the parent runs threads that may hold locks while a worker is started (for example
+    an OpenMP library in use). On other systems the default is spawn.
 
     Args:
-        env_fns: Factories, one for each env; zero arguments.
-        num_workers: Number of processes; None for one per core that this process may use, and
-            never more than there are envs.
-        autoreset_mode: NEXT_STEP, the only one supported.
-        context: Start method: "fork", "forkserver", "spawn", or None as said above.
-        max_restarts: Number of worker deaths to survive in all.
-        step_timeout: Seconds after which a worker that does not answer a step or a reset is
-            killed, which counts as a death; None waits for ever.
+        env_fns: Factories without arguments, one for each env.
+        num_workers: Number of processes, at most one per env; None for one per available core.
+        autoreset_mode: NEXT_STEP, the only supported mode.
+        context: Start method: "fork", "forkserver", "spawn", or None for the default above.
+        max_restarts: Number of worker deaths to survive in total.
+        step_timeout: Seconds after which a worker that does not reply to a step or a reset is
+            killed, which counts as a death; None waits without limit.
 
     Raises:
-        ValueError: An argument or a space that cannot be honoured.
+        ValueError: An argument is invalid, or a space is not supported.
 
     Example:
         >>> import gymnasium as gym
@@ -87,28 +85,28 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         max_restarts: int = 3,
         step_timeout: float | None = None,
     ) -> None:
-        self.closed = True  # until there is something to close
+        self.closed = True  # until the workers are started
         start_method = checked_start_method(context)
         _refuse_run_without_main_guard(start_method)
-        checked_autoreset_mode(autoreset_mode)
-        num_workers = checked_num_workers(num_workers, len(env_fns))
+        _check_autoreset_mode(autoreset_mode)
+        num_workers = _checked_num_workers(num_workers, len(env_fns))
         if max_restarts < 0:
-            raise ValueError(f"max_restarts is wrong: expected 0 or more, got {max_restarts}")
+            raise ValueError(f"max_restarts is invalid: expected 0 or more, got {max_restarts}")
         self.num_envs = len(env_fns)
         self._is_stepping = False
         self._failure = ""
-        self._learn_from(env_fns[0])
+        self._set_spaces(env_fns[0])
         space_pair = self.single_observation_space, self.single_action_space
         context_object = multiprocessing.get_context(start_method)
         self._rows = SharedRows(*space_pair, self.num_envs, num_workers, context_object)
-        self._crew = WorkerPool(
+        self._pool = WorkerPool(
             env_fns, num_workers, start_method, self._rows, space_pair, max_restarts, step_timeout
         )
-        self._crew.start()
+        self._pool.start()
         self.closed = False
 
-    def _learn_from(self, env_fn: EnvFn) -> None:
-        """Take spaces and metadata from an env that is built for that and closed again."""
+    def _set_spaces(self, env_fn: EnvFn) -> None:
+        """Take spaces and metadata from an env that is built and closed here."""
         env = env_fn()
         try:
             check_space(env.observation_space, "observation space")
@@ -125,12 +123,12 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
     @property
     def num_workers(self) -> int:
         """Number of worker processes."""
-        return len(self._crew.workers)
+        return len(self._pool.workers)
 
     @property
     def restarts(self) -> int:
-        """Number of workers that died and were replaced so far."""
-        return self._crew.restarts
+        """Number of workers that died and were replaced."""
+        return self._pool.restarts
 
     def reset(
         self,
@@ -141,24 +139,24 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         """Reset the envs.
 
         Args:
-            seed: One for env 0, the others get the next ones; or one for each; or None.
-            options: Given to each env's reset, except `reset_mask`, a bool array [N] of the envs
-                to reset (all when absent).
+            seed: The seed of env 0, counted up for the others; or one for each env; or None.
+            options: Passed to each env's reset, except `reset_mask`, a bool array [N] of the envs
+                to reset (default: all).
 
         Returns:
             Observations [N, ...] and info.
 
         Raises:
-            ValueError: Wrong number of seeds, or a wrong mask.
-            RuntimeError: A worker died once more than `max_restarts` allows.
+            ValueError: Wrong number of seeds, or an invalid mask.
+            RuntimeError: More workers died than `max_restarts` allows.
         """
         self._require_open()
-        seeds = checked_seeds(seed, self.num_envs)
-        options, chosen = checked_options(options, self.num_envs)
-        self._crew.drain()
-        self._crew.ask_reset(seeds, options, chosen)
+        seeds = _checked_seeds(seed, self.num_envs)
+        options, chosen = _checked_options(options, self.num_envs)
+        self._pool.drain()
+        self._pool.ask_reset(seeds, options, chosen)
         infos, restarted = self._take(seeds, options)
-        restarted &= ~np.array(chosen)  # the chosen ones begin afresh in any case
+        restarted &= ~np.array(chosen)  # the chosen envs start a new episode in any case
         return copy_rows(self._rows.observation), self._collected(infos, restarted)
 
     def step(self, actions: Any) -> StepResult:
@@ -175,35 +173,35 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         return self.recv()
 
     def send(self, actions: Any) -> None:
-        """Let all envs begin their step, and return at once.
+        """Start a step of all envs, and return immediately.
 
         Args:
             actions: Actions [N, ...].
 
         Raises:
-            AlreadyPendingCallError: The step before was not received yet.
-            RuntimeError: An env raised in the step before, and there was no reset since.
-            ValueError: Actions of a wrong shape.
-            TypeError: Actions of a dtype that does not fit.
+            AlreadyPendingCallError: The previous step was not received yet.
+            RuntimeError: An env raised in the previous step, and `reset` was not called since.
+            ValueError: The actions have the wrong shape.
+            TypeError: The actions have a dtype that cannot be cast.
         """
         self._require_idle("send")
         if self._failure:
             raise RuntimeError(f"the envs cannot step: {self._failure}; call reset() first")
         write_rows(self._rows.action, actions)
         self._is_stepping = True
-        self._crew.ask(STEP)
+        self._pool.ask(STEP)
 
     def recv(self) -> StepResult:
-        """Wait for the step that `send` began; returns as `step` does.
+        """Wait for the step that `send` started; returns the same as `step`.
 
         Raises:
-            NoAsyncCallError: Nothing was sent.
-            RuntimeError: A worker died once more than `max_restarts` allows.
+            NoAsyncCallError: No step is pending.
+            RuntimeError: More workers died than `max_restarts` allows.
         """
         self._require_open()
         if not self._is_stepping:
             raise NoAsyncCallError(
-                "recv() has nothing to wait for: expected send(actions) before it, got none; "
+                "recv() has no pending step: expected send(actions) before it, got none; "
                 "call send or step",
                 "step",
             )
@@ -220,14 +218,14 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
     def _take(self, seeds: list[int | None], options: Info | None) -> tuple[Infos, Bools]:
         self._failure, self._is_stepping = "the last call was interrupted", False
         try:
-            answers = self._crew.take(seeds, options)
+            result = self._pool.take(seeds, options)
         except Exception as error:
             self._failure = f"the last call raised {type(error).__name__}"
-            if not self._crew.close.alive:
+            if not self._pool.close.alive:
                 self.closed = True
             raise
         self._failure = ""
-        return answers
+        return result
 
     def _collected(self, infos: Infos, restarted: Bools) -> Info:
         collected = plain_columns(infos, self.num_envs)
@@ -241,14 +239,14 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         return collected
 
     def _add_info(self, vector_infos: Info, env_info: Info, env_num: int) -> Info:
-        """Gymnasium's own casts an env's value to the type of another env's."""
+        """Override Gymnasium's method, which casts all values to the type of the first env's."""
         return add_info(vector_infos, env_info, env_num, self.num_envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each env, or read an attribute that is no method.
+        """Call a method of each env, or read an attribute that is not callable.
 
         Args:
-            name: Its name, looked up through the wrappers.
+            name: Name of the method or attribute, looked up through the wrappers.
             *args: Positional arguments.
             **kwargs: Keyword arguments.
 
@@ -259,10 +257,10 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             RuntimeError: A worker is dead; the next step or reset replaces it.
         """
         self._require_idle("call")
-        return tuple(self._crew.ask_each(CALL, [(name, args, kwargs)] * self.num_workers))
+        return tuple(self._pool.ask_each(CALL, [(name, args, kwargs)] * self.num_workers))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Read an attribute of each env; as `call` without arguments."""
+        """Read an attribute of each env; the same as `call` without arguments."""
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -270,23 +268,23 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
 
         Args:
             name: Its name.
-            values: A list or tuple with one value for each env, or one value for all.
+            values: A list or tuple with one value per env, or a single value for all.
 
         Raises:
-            ValueError: A list or tuple of another length.
+            ValueError: The list or tuple has another length than N.
         """
         self._require_idle("set_attr")
-        each = one_for_each(values, self.num_envs)
-        blocks = [each[w.envs.start : w.envs.stop] for w in self._crew.workers]
-        self._crew.ask_each(SET, [(name, block) for block in blocks])
+        each = _one_per_env(values, self.num_envs)
+        blocks = [each[w.envs.start : w.envs.stop] for w in self._pool.workers]
+        self._pool.ask_each(SET, [(name, block) for block in blocks])
 
     def render(self) -> tuple[Any, ...]:
         """Render each env, in its worker."""
         return self.call("render")
 
     def close_extras(self) -> None:
-        """Close the envs and end the workers; those that take longer than 5 s are killed."""
-        self._crew.close()
+        """Close the envs and stop the workers; workers that take longer than 5 s are killed."""
+        self._pool.close()
 
     def _require_open(self) -> None:
         if self.closed:
@@ -294,21 +292,115 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
                 "the vector env is closed: expected an open one; make a new one"
             )
 
-    def _require_idle(self, what: str) -> None:
+    def _require_idle(self, method: str) -> None:
         self._require_open()
         if self._is_stepping:
             raise AlreadyPendingCallError(
-                f"{what} came too early: expected recv() after send(actions), got another call; "
-                f"call recv() first",
+                f"{method}() came too early: expected recv() after send(actions), got {method}; "
+                "call recv() first",
                 "step",
             )
 
 
 def _refuse_run_without_main_guard(start_method: str) -> None:
-    """In a worker that runs the script's top level a second time, stop there."""
+    """Stop in a worker process that runs the top level of the script again."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
         if process.name.startswith(PROCESS_NAME):
-            # The parent says it, in one sentence; a fork server would swallow SystemExit.
+            # The parent raises the error; a fork server would swallow SystemExit.
             os._exit(NO_MAIN_GUARD)
         raise RuntimeError(no_main_guard(start_method))
+
+
+def _checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+    """Return one seed per env, from the seed of env 0, one seed per env, or None."""
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + k for k in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(
+            f"seed has the wrong length: expected {num_envs}, one for each env, got {len(seed)}"
+        )
+    return [None if one is None else int(one) for one in seed]
+
+
+def _checked_options(
+    options: dict[str, Any] | None, num_envs: int
+) -> tuple[dict[str, Any] | None, list[bool]]:
+    """Split options into those of the envs and the mask of the envs to reset."""
+    if options is None or "reset_mask" not in options:
+        return options, [True] * num_envs
+    value: Any = options["reset_mask"]
+    mask: npt.NDArray[Any] = np.asarray(value)
+    if mask.dtype != np.bool_ or mask.shape != (num_envs,) or not mask.any():
+        raise ValueError(
+            f"options['reset_mask'] is invalid: expected a bool array of shape ({num_envs},) with "
+            f"at least one True, got {value!r}"
+        )
+    rest = {key: value for key, value in options.items() if key != "reset_mask"}
+    return rest, [bool(one) for one in mask]
+
+
+def _one_per_env(values: Any, num_envs: int) -> list[Any]:
+    """Return a list of one value per env; a value that is no list or tuple is repeated."""
+    if not isinstance(values, list | tuple):
+        return [values] * num_envs
+    listed = list(values)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if len(listed) != num_envs:  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(
+            f"values has the wrong length: expected {num_envs}, one for each env, got {len(listed)}"  # pyright: ignore[reportUnknownArgumentType]
+        )
+    return listed  # pyright: ignore[reportUnknownVariableType]
+
+
+def available_cores() -> int:
+    """Return the number of cores available to this process, by affinity and container quota.
+
+    Example:
+        >>> available_cores() >= 1
+        True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, -(-int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no such file, or no limit ("max")
+    return max(1, cores)
+
+
+def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
+    """Return the number of workers: at most one per env, by default one per available core."""
+    if num_envs < 1:
+        raise ValueError("env_fns is empty: expected at least one factory, got none")
+    if num_workers is None:
+        return min(available_cores(), num_envs)
+    if num_workers < 1:
+        raise ValueError(
+            f"num_workers is invalid: expected 1 or more, got {num_workers}; "
+            f"use gymnasium's SyncVectorEnv to step in this process"
+        )
+    return min(num_workers, num_envs)
+
+
+def checked_start_method(context: str | None) -> str:
+    """Return the start method; the default is fork on Linux, else spawn."""
+    if context is None:
+        return "fork" if sys.platform == "linux" else "spawn"
+    methods = multiprocessing.get_all_start_methods()
+    if context not in methods:
+        raise ValueError(f"context is unknown: expected one of {methods}, got {context!r}")
+    return context
+
+
+def _check_autoreset_mode(autoreset_mode: AutoresetMode | str) -> None:
+    """Raise for any mode other than NEXT_STEP."""
+    if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
+        raise ValueError(
+            f"autoreset_mode is not supported: expected NEXT_STEP, got {autoreset_mode}; "
+            f"use gymnasium's SyncVectorEnv or AsyncVectorEnv for another mode"
+        )

@@ -1,4 +1,4 @@
-"""What runs inside a worker process: a block of envs and the loop that serves the parent."""
+"""The worker's side: a block of envs, and the loop that serves the parent process."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from stepwell.wrappers.workers.memory import SharedRows, read_row, write_row
 
-# Columns of a worker's line of control words.
+# Columns of a worker's row of control words.
 ASKED, ANSWERED, COMMAND, STATUS = 0, 1, 2, 3
 # Commands; all but STEP have a pickled payload in the pipe.
 BUILD, RESET, STEP, CALL, SET, CLOSE = range(6)
@@ -25,7 +25,7 @@ BUILD, RESET, STEP, CALL, SET, CLOSE = range(6)
 QUIET, PAYLOAD, RAISED = range(3)
 
 ORPHAN_CHECK_SECONDS = 1.0
-# A message of this size fits in the pipe, so it can be written before the parent is woken.
+# A message up to this size fits in the pipe, so it is written before the parent is woken.
 SMALL_BYTES = 32_768
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
@@ -33,19 +33,19 @@ Infos = list[tuple[int, dict[str, Any]]]
 
 
 class EnvBlock:
-    """The envs of one worker; `current` is the index of the env at work, for error messages."""
+    """The envs of one worker; `current` is the index of the env being called, for errors."""
 
     def __init__(self, env_fns: Sequence[EnvFn], first: int, rows: SharedRows) -> None:
         self._env_fns, self._first, self._rows = env_fns, first, rows
         self._envs: list[gym.Env[Any, Any]] = []
-        self._over = [False] * len(env_fns)
+        self._ended = [False] * len(env_fns)
         self.current = first
 
     def _each(self) -> "list[tuple[int, int, gym.Env[Any, Any]]]":
         return [(k, self._first + k, env) for k, env in enumerate(self._envs)]
 
     def build(self, observation_space: Any, action_space: Any) -> None:
-        """Call the factories; their spaces must be the given ones."""
+        """Call the factories; every env must have the given spaces."""
         for k, env_fn in enumerate(self._env_fns):
             self.current = self._first + k
             env = env_fn()
@@ -71,7 +71,7 @@ class EnvBlock:
         infos: Infos = []
         for k, index, env in self._each():
             self.current = index
-            if self._over[k]:  # NEXT_STEP: the step after an episode's end resets
+            if self._ended[k]:  # NEXT_STEP: the step after an episode's end resets
                 observation, info = env.reset()
                 self._write(k, observation, 0.0, False, False)
             else:
@@ -86,13 +86,13 @@ class EnvBlock:
     def _write(
         self, k: int, observation: Any, reward: Any, terminated: bool, truncated: bool
     ) -> None:
-        """Copy at once: the env may write its next observation into the same array."""
+        """Copy the results now: the env may write its next observation into the same array."""
         rows, index = self._rows, self._first + k
         write_row(rows.observation, index, observation)
         rows.reward[index] = scalar(reward)
         rows.terminated[index] = terminated
         rows.truncated[index] = truncated
-        self._over[k] = bool(terminated or truncated)
+        self._ended[k] = bool(terminated or truncated)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method of each env, or read an attribute that is no method."""
@@ -117,7 +117,7 @@ class EnvBlock:
 
 
 def scalar(reward: Any) -> float:
-    """The reward as one float, whether it came as a number, a 0-d array or an array of one."""
+    """Convert a reward to float: a number, a 0-d array or an array with one element."""
     if isinstance(reward, float | int):  # np.float64 too
         return float(reward)
     array: npt.NDArray[Any] = np.asarray(reward)
@@ -146,7 +146,7 @@ def run_worker(
     done: Semaphore,
     pipe: Connection,
 ) -> None:
-    """Serve the parent until it says CLOSE or is gone.
+    """Serve the parent until it sends CLOSE or has exited.
 
     Args:
         number: The worker's number.
@@ -154,15 +154,15 @@ def run_worker(
         env_fns: Factories of its envs, cloudpickled unless the process was forked.
         rows: The shared rows.
         wake: Released by the parent for each command.
-        done: Released by the worker for each answer.
+        done: Released by the worker for each reply.
         pipe: Carries the payloads.
     """
-    # What the fork brought along is not collected here: some of the parent's garbage (ale-py's
-    # vector envs) joins threads, when it is, that this process does not have, and crashes.
+    # Objects inherited by the fork are not collected here: finalizers of some (ale-py's vector
+    # envs) join threads that do not exist in this process, and crash.
     gc.freeze()
-    # Ctrl-C reaches the whole process group: only the parent decides what to do about it.
+    # Ctrl-C reaches the whole process group: only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Libraries that are loaded from here on: one thread each, since the workers fill the cores.
+    # One thread for each library loaded from here on, since the workers use all cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     fns: Sequence[EnvFn] = pickle.loads(env_fns) if isinstance(env_fns, bytes) else env_fns
@@ -171,15 +171,15 @@ def run_worker(
     try:
         while (command := link.wait()) is not None:
             limit_threads()
-            link.answer(command, block)
+            link.reply(command, block)
             if command == CLOSE:
                 break
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone
+        pass  # the parent has exited
 
 
 class Link:
-    """The worker's end of the line to the parent."""
+    """The worker's end of the connection to the parent."""
 
     def __init__(
         self, rows: SharedRows, number: int, wake: Semaphore, done: Semaphore, pipe: Connection
@@ -189,7 +189,7 @@ class Link:
         self._parent = os.getppid()
 
     def wait(self) -> int | None:
-        """The next command; None when the parent is gone."""
+        """Wait for the next command; None when the parent has exited."""
         control = self._control
         while True:
             self._wake.acquire(timeout=ORPHAN_CHECK_SECONDS)
@@ -198,9 +198,9 @@ class Link:
             if os.getppid() != self._parent:
                 return None
 
-    def answer(self, command: int, block: EnvBlock) -> None:
-        """Do the command and say what came of it."""
-        asked = int(self._control[ASKED])
+    def reply(self, command: int, block: EnvBlock) -> None:
+        """Execute the command and send the result."""
+        request = int(self._control[ASKED])
         arguments = b"" if command == STEP else self._pipe.recv_bytes()
         try:
             payload = _do(command, arguments, block)
@@ -210,7 +210,7 @@ class Link:
         self._control[STATUS] = status
         if payload is not None and len(payload) <= SMALL_BYTES:
             self._pipe.send_bytes(payload)
-        self._control[ANSWERED] = asked
+        self._control[ANSWERED] = request
         self._done.release()
         if payload is not None and len(payload) > SMALL_BYTES:
             self._pipe.send_bytes(payload)
@@ -240,17 +240,17 @@ def packed(value: Any) -> bytes:
 
 
 def packed_infos(infos: Infos) -> bytes:
-    """Pickle infos; if that fails, say which key of which env it was."""
+    """Pickle infos; on failure, raise an error that names the env and the key."""
     try:
         return packed(infos)
     except Exception as error:
         for index, info in infos:
             for key, value in info.items():
-                _check_can_travel(index, key, value)
+                _check_picklable(index, key, value)
         raise error
 
 
-def _check_can_travel(index: int, key: str, value: Any) -> None:
+def _check_picklable(index: int, key: str, value: Any) -> None:
     try:
         packed(value)
     except Exception as error:
@@ -262,20 +262,20 @@ def _check_can_travel(index: int, key: str, value: Any) -> None:
 
 
 def packed_error(index: int, error: Exception) -> bytes:
-    """Pickle an exception with the env's index and the traceback's text."""
+    """Pickle an exception with the env's index and the formatted traceback."""
     text = "".join(traceback.format_exception(error))
     try:
         pickle.loads(data := packed((index, error, text)))
-    except Exception:  # its class cannot travel: send its text
+    except Exception:  # its class cannot be pickled: send its text
         data = packed((index, RuntimeError(f"{type(error).__name__}: {error}"), text))
     return data
 
 
 def limit_threads() -> None:
-    """Keep libraries that are loaded here from starting threads: the workers fill the cores."""
+    """Limit loaded libraries to one thread, since the workers use all cores."""
     cv2 = sys.modules.get("cv2")
     if cv2 is not None and cv2.getNumThreads() > 1:
-        # 0 (not 1): run sequentially without waiting for threads that a fork left behind.
+        # 0 (not 1): run sequentially, without waiting for threads that are missing after a fork.
         cv2.setNumThreads(0)
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() > 1:

@@ -14,7 +14,7 @@ import pytest
 import stepwell as sw
 from demo_rom import write_demo
 from stepwell.wrappers.nes import installed_backends
-from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.emulators import NesBackend
 from support.command_line import CommandLine
 
 PLAY = "collect game.nes --game game.toml --actions game --num-envs 2"

@@ -19,8 +19,7 @@ from stepwell.collectors.cli.envs import matching
 from stepwell.collectors.cli.nes import action_set, crop_area, is_cartridge
 from stepwell.collectors.cli.recipe import recipe_in_words
 from stepwell.wrappers import atari_settings, make_atari
-from stepwell.wrappers.nes import installed_backends, make_nes, vector
-from stepwell.wrappers.nes.consoles import backends
+from stepwell.wrappers.nes import emulators, installed_backends, make_nes, vector
 from support.command_line import CommandLine
 
 PLAY = "collect game.nes --num-envs 1 --workers 0 --steps 8 --out new"
@@ -224,7 +223,7 @@ def test_every_setting_of_make_atari_can_be_said() -> None:
 
 
 def test_the_command_line_names_the_backends_that_the_makers_have() -> None:
-    own = backends.NesBackend
+    own = emulators.NesBackend
     assert get_args(knobs.NesBackend) == get_args(own)
     assert get_args(knobs.AtariBackend) == get_args(atari_settings.Backend)
     assert {*get_args(knobs.Backend)} == {*get_args(own), *get_args(knobs.AtariBackend)}

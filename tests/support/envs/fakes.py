@@ -79,7 +79,7 @@ class LiveBufferEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
 class DictEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     """Observations and actions mix Dict, Tuple, Box, Discrete, MultiDiscrete and MultiBinary.
 
-    Every part of an observation says (seed-dependent `base` + t); `actions_seen` keeps the actions.
+    Every part of an observation is (seed-dependent `base` + t); `actions_seen` keeps the actions.
     """
 
     def __init__(self, length: int | Sequence[int] = 5) -> None:
@@ -243,7 +243,7 @@ class FrameEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
 
 
 class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
-    """Observation (tag, episode, t, last action, a seeded draw); episodes as `plan` says.
+    """Observation (tag, episode, t, last action, a seeded draw); episodes follow `plan`.
 
     `plan` lists length and end of one episode after the other, gone through again and again.
     """
@@ -294,7 +294,7 @@ class ReusingEnv(gym.Env[Any, np.int64]):
     - "two, both reset": two arrays in turns, and a reset writes into both
     - "constant": one array, never written
 
-    `row_of` says what is shown. The numbers of a "ring" come again in each episode, so that its
+    `row_of` makes the observation. The numbers of a "ring" come again in each episode, so that its
     last observation may equal its first.
     """
 
@@ -317,7 +317,7 @@ class ReusingEnv(gym.Env[Any, np.int64]):
 
     @staticmethod
     def row_of(tag: int, ring: int, nan: bool, episode: int, t: int) -> npt.NDArray[np.float64]:
-        """What each part of an observation shows."""
+        """Return the value of each part of an observation."""
         value = 100 * tag + (t % ring if ring else 10 * episode + t)
         return np.array([[value, np.nan if nan else 0], [value, -value]], np.float64)
 
@@ -370,7 +370,7 @@ class ReusingEnv(gym.Env[Any, np.int64]):
 
 
 class RestartVectorEnv(SyncVectorEnv):
-    """Says that env `env` was begun anew at vector step `at_step`, as if its worker had died."""
+    """Reports a restart of env `env` at vector step `at_step`, as if its worker had died."""
 
     def __init__(self, env_fns: Sequence[Any], at_step: int, env: int = 0, **options: Any) -> None:
         super().__init__(env_fns, **options)

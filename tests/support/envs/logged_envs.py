@@ -23,7 +23,7 @@ PLAN: tuple[tuple[int, str], ...] = (
     (1, "both"),
     (7, "truncated"),
 )
-_SHIFT = np.array([1, 1, 1, 1, 0])  # a byte is not negative, and padding must tell itself apart
+_SHIFT = np.array([1, 1, 1, 1, 0])  # a byte is not negative, and padding must be distinct
 _WEIGHTS = np.array([3, 5, 0.25, 1, 0.125])
 Kind = Literal["vector", "dict", "stack-zero", "stack-repeat"]
 
@@ -88,7 +88,7 @@ class Frames(gym.ObservationWrapper[Any, Any, Any]):
 
 
 def place_of(observation: Any) -> tuple[int, int, int]:
-    """Env, episode and step that an observation of any kind tells."""
+    """Return the env, episode and step of an observation of any kind."""
     if isinstance(observation, dict):
         observation = observation["place"]
     if observation.dtype == np.uint8:
@@ -110,7 +110,7 @@ def numbers(observation: Any) -> np.ndarray:
 
 
 class TracePolicy:
-    """Chooses, and says the value, by the observation alone."""
+    """Returns actions and values that depend on the observation alone."""
 
     def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
         seen = numbers(observation)
@@ -174,14 +174,14 @@ class Play:
 
     @property
     def steps(self) -> dict[tuple[int, int, int], Logged]:
-        """Every step, by what `place_of` says of its observation."""
+        """Return every step by the `place_of` its observation."""
         every = [step for _, steps in self.episodes for step in steps]
         found = {place_of(step.observation): step for step in every}
         assert len(found) == len(every)
         return found
 
     def replay(self, steps: int = 71, **options: Any) -> sw.SequenceReplayBuffer:
-        """What a Collector stores of so many steps; the open episodes are cut."""
+        """Return the rows that a Collector stores for these steps; open episodes are cut."""
         replay = sw.SequenceReplayBuffer(seed=0, **options)
         with sw.Collector(self.envs, TracePolicy(), replay, seed=0, info={"lives": -1}) as mine:
             mine.collect(steps=steps)

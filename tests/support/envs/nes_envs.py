@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.wrappers.nes.buttons import text_of
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.consoles.console import Image
+from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 from support.envs.nes_backends import (
     ANY,
@@ -44,7 +44,7 @@ Step = tuple[bytes, float, bool, bool, dict[str, Any]]
 
 
 def episode(env: NesEnv, actions: Sequence[int], **reset: Any) -> list[Step]:
-    """What an episode shows, up to its end or that of the actions."""
+    """Return the results of an episode, up to its end or that of the actions."""
     observation, info = env.reset(**reset)
     seen: list[Step] = [(observation.tobytes(), 0.0, False, False, info)]
     for action in actions:

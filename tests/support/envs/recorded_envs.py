@@ -68,7 +68,7 @@ class ListedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def traces() -> list[Callable[[], gym.Env[Any, Any]]]:
-    """Three envs whose observations tell env, episode, step and action; they end in all ways."""
+    """Three envs whose observations contain env, episode, step and action; they end in all ways."""
     return [partial(TraceEnv, plan, tag) for tag, plan in enumerate(PLANS)]
 
 
@@ -88,7 +88,7 @@ def recorded(
     """Collect from envs, and close the collector inside episodes.
 
     Returns:
-        The replay, and its episodes as the envs tell them, in the replay's order.
+        The replay, and its episodes as logged by the envs, in the replay's order.
     """
     listed: list[ListedEnv] = []
 
@@ -102,8 +102,8 @@ def recorded(
     replay = SequenceReplayBuffer()
     with Collector(envs, RandomPolicy(), replay, seed=3, frame_stack=stack) as collector:
         collector.collect(steps=steps)
-    told = [
+    logged = [
         listed[episode.stream].episodes[int(str(episode.metadata["stream_episode"]))]
         for episode in replay.iter_episodes()
     ]
-    return replay, told
+    return replay, logged

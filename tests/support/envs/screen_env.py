@@ -1,4 +1,4 @@
-"""An env that can be looked at: each frame tells its env, episode and step."""
+"""An env that renders: each frame shows its env, episode and step."""
 
 from __future__ import annotations
 

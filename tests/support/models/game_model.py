@@ -1,4 +1,4 @@
-"""What a RAM map means, said slowly and from the start again for every frame.
+"""A slow model of a RAM map, computed from the start for every frame.
 
 Plain functions over a list of snapshots of the RAM, the first one of which is the episode's first
 frame. Nothing of the library is used, so that the two can disagree.
@@ -37,7 +37,7 @@ def value(tables: Tables, name: str, ram: bytes) -> int:
 
 
 def change(tables: Tables, name: str, new: bytes, old: bytes) -> int:
-    """How far it went; round the corner it is the shortest way, and backwards if both are."""
+    """Return the change; with a wrap the shortest distance, and backwards if both are equal."""
     plain = value(tables, name, new) - value(tables, name, old)
     wrap: int | None = tables["vars"][name].get("wrap")
     if wrap is None:
@@ -75,7 +75,7 @@ def measure(tables: Tables, key: str, entry: Tables, usual: str, new: bytes, old
 
 
 def pays(tables: Tables, new: bytes, old: bytes) -> dict[str, float]:
-    """What each term pays for a frame."""
+    """Return the reward of each term for a frame."""
     found = {}
     for key, entry in tables.get("reward", {}).items():
         number = measure(tables, key, entry, "delta", new, old)
@@ -85,7 +85,7 @@ def pays(tables: Tables, new: bytes, old: bytes) -> dict[str, float]:
 
 
 def holds(tables: Tables, node: Tables, new: bytes, old: bytes) -> bool:
-    """Whether a condition does."""
+    """Return True if a condition is met."""
     parts = [
         measure(tables, key, entry, "absolute", new, old) > 0
         for key, entry in node.items()
@@ -96,7 +96,7 @@ def holds(tables: Tables, node: Tables, new: bytes, old: bytes) -> bool:
 
 
 def is_over(tables: Tables, new: bytes, old: bytes) -> bool:
-    """Whether the game is."""
+    """Return True if the game is over."""
     return "terminated" in tables and holds(tables, tables["terminated"], new, old)
 
 

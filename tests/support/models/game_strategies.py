@@ -113,7 +113,7 @@ def as_map(node: Tables) -> Tables:
 
 @st.composite
 def maps(draw: st.DrawFn) -> Tables:
-    """Tables of a RAM map, with all that such a map can say about an episode."""
+    """Tables of a RAM map, with everything that affects an episode."""
     found: Tables = {"vars": draw(variables(4, ours=True))}
     names = list(found["vars"])
     paid = draw(rewards(names))

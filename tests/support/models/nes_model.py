@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demo_rom import STATE
-from stepwell.wrappers.nes.consoles.console import Console, Image
+from stepwell.wrappers.nes.console import Console, Image
 from support.envs.nes_backends import BOOT, peek, play
 
 OVER = (STATE["game_over"], STATE["cleared"])
@@ -16,7 +16,7 @@ OVER = (STATE["game_over"], STATE["cleared"])
 
 @dataclass(frozen=True)
 class Seen:
-    """What one step should give."""
+    """The expected result of one step."""
 
     picture: Image
     reward: float
@@ -26,7 +26,7 @@ class Seen:
 
 
 class SlowGame:
-    """The game behind the boot script, its rewards computed from the RAM as the map says them.
+    """The game behind the boot script, its rewards computed from the RAM by the map.
 
     Args:
         console: One that was just switched on.
@@ -85,7 +85,7 @@ def reward_of(old: dict[str, int], new: dict[str, int]) -> float:
 
 
 def shows_the_coin(console_picture: Image, hidden: tuple[int, int, int, int]) -> bool:
-    """Whether the first coin, at (100, 160), is to be seen before the sky."""
+    """Return True if the first coin, at (100, 160), is visible against the sky."""
     top, _, left, _ = hidden
     row, column = 160 + 8 - top, 100 + 8 - left
     return bool((console_picture[row, column] != console_picture[row - 20, column]).any())

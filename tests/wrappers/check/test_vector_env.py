@@ -1,4 +1,4 @@
-"""check_vector_env says what vector envs really do."""
+"""check_vector_env reports the actual behavior of vector envs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from numpy.testing import assert_equal
 
 from stepwell.wrappers.check.report import VectorEnvReport
 from stepwell.wrappers.check.vector_env import check_vector_env
-from stepwell.wrappers.frame_stack import FrameStack
+from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.make_vector_env import vectorize
 from support.envs.fakes import (
     CounterEnv,
@@ -34,7 +34,7 @@ MODES = {
 
 
 def check(envs: VectorEnv[Any, Any, Any], steps: int = 60) -> VectorEnvReport:
-    """The report on a vector env that is closed then."""
+    """Return the report on a vector env, and close it."""
     report = check_vector_env(envs, steps=steps)
     envs.close()
     return report
@@ -156,7 +156,7 @@ def test_arrays_that_are_returned_again_are_found(kind: Any) -> None:
     assert report.changes_later
     assert report.autoreset == "next_step"
     assert report.final_observation == "true"
-    assert "copies each row at once" in str(report)
+    assert "copies each row" in str(report)
 
 
 class Batched(gym.vector.VectorWrapper[Any, Any, Any]):
@@ -279,7 +279,7 @@ def test_an_env_made_here_is_closed_here() -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="steps is too small: expected at least 10, got 3"):
         check_vector_env(cartpoles, steps=3)
-    with pytest.raises(TypeError, match=r"envs is no vector env: .* got CounterEnv"):
+    with pytest.raises(TypeError, match=r"envs.*VectorEnv.*got CounterEnv"):
         check_vector_env(CounterEnv())  # type: ignore[arg-type] # pyright: ignore
 
 
@@ -325,4 +325,4 @@ def test_ale_py_with_a_smaller_batch_is_asynchronous() -> None:
     report = check(ale(num_envs=3, batch_size=2))
     assert report.is_asynchronous
     assert report.problems == ()
-    assert "info['env_id'] says of which" in str(report)
+    assert "info['env_id']" in str(report)

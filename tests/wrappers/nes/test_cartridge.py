@@ -1,4 +1,4 @@
-"""What `Cartridge.read` takes, what it refuses and in which words, and what emulators are given."""
+"""`Cartridge.read`: accepted files, errors, and the bytes for the emulators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from demo_rom import build_rom
 from stepwell.wrappers.nes.cartridge import LARGEST, Cartridge
-from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.emulators import NesBackend
 from support.envs.nes_backends import BOOT, RIGHT, console_of, each_backend, play
 
 ROM = build_rom()
@@ -113,7 +113,7 @@ def test_its_text_does_not_hold_the_rom() -> None:
 def test_the_header_is_read(data: bytes, facts: dict[str, object]) -> None:
     cartridge = Cartridge.read(data)
     assert {name: getattr(cartridge, name) for name in facts} == facts
-    assert cartridge.groomed() == data
+    assert cartridge.cleaned() == data
 
 
 @pytest.mark.parametrize(
@@ -123,24 +123,24 @@ def test_a_dumping_tools_name_in_the_header_is_no_mapper(name: bytes) -> None:
     dirty = ROM[:7] + name.ljust(9, b"\0")[:9] + BANKS
     cartridge = Cartridge.read(dirty)
     assert (cartridge.mapper, cartridge.header, cartridge.region) == (0, "iNES", "NTSC")
-    assert cartridge.groomed() == ROM
+    assert cartridge.cleaned() == ROM
     assert cartridge.data == dirty
 
 
 def test_a_name_that_begins_behind_the_mapper_takes_the_high_nibble_with_it() -> None:
-    """Nothing tells whether byte 7 is the name's or the mapper's: it is not trusted."""
+    """Byte 7 may belong to the name or to the mapper, so it is not used."""
     cartridge = Cartridge.read(header(b6=0x41, b7=0x40, b12=0x61, b15=0x72) + BANKS)
-    assert (cartridge.mapper, cartridge.groomed()[7:16]) == (4, bytes(9))
+    assert (cartridge.mapper, cartridge.cleaned()[7:16]) == (4, bytes(9))
 
 
 def test_garbage_in_byte_11_alone_is_cleared_and_the_mapper_stays() -> None:
     cartridge = Cartridge.read(header(b6=0x21, b7=0x40, b11=9) + BANKS)
-    assert (cartridge.mapper, cartridge.groomed()[:16]) == (66, header(b6=0x21, b7=0x40))
+    assert (cartridge.mapper, cartridge.cleaned()[:16]) == (66, header(b6=0x21, b7=0x40))
 
 
 @pytest.mark.parametrize("tail", [b"\0", bytes(128), b"Title of the game".ljust(128, b"\0")])
 def test_what_stands_behind_the_last_bank_is_left_out(tail: bytes) -> None:
-    assert Cartridge.read(ROM + tail).groomed() == ROM
+    assert Cartridge.read(ROM + tail).cleaned() == ROM
 
 
 def test_a_zip_with_one_game_in_it_is_read(tmp_path: Path) -> None:
@@ -221,19 +221,19 @@ def test_a_file_that_is_cut_short_says_how_short(length: int) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no ROM file .*nowhere\.nes") as error:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.nes") as error:
         Cartridge.read(tmp_path / "nowhere.nes")
     assert one_sentence(str(error.value))
 
 
 def test_a_folder_is_no_game(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected a \.nes file, got a folder"):
+    with pytest.raises(ValueError, match=r"\.nes.*folder"):
         Cartridge.read(tmp_path)
 
 
 @pytest.mark.parametrize("rom", [None, 3, bytearray(ROM), [ROM]])
 def test_what_is_neither_path_nor_bytes_is_refused(rom: object) -> None:
-    with pytest.raises(TypeError, match="rom is of the wrong kind: expected a path or bytes"):
+    with pytest.raises(TypeError, match=r"rom .*path or bytes"):
         Cartridge.read(rom)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -246,7 +246,7 @@ def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> N
     tracemalloc.start()
     try:
         for rom in (path, bomb):
-            with pytest.raises(ValueError, match="expected at most 16,777,216 bytes"):
+            with pytest.raises(ValueError, match="16,777,216"):
                 Cartridge.read(rom)
         assert tracemalloc.get_traced_memory()[1] < 4 * LARGEST
     finally:
@@ -256,7 +256,7 @@ def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> N
 def test_a_zip_that_cannot_be_unpacked_is_refused() -> None:
     damaged = bytearray(zipped(a_nes=ROM))
     damaged[30 + len("a.nes")] |= 0b110  # a kind of block that does not exist
-    with pytest.raises(ValueError, match=r"cannot be unpacked: .* invalid block type") as error:
+    with pytest.raises(ValueError, match="invalid block type") as error:
         Cartridge.read(bytes(damaged))
     assert one_sentence(str(error.value))
 
@@ -265,7 +265,7 @@ def test_a_zip_with_a_password_is_refused() -> None:
     locked = bytearray(zipped(a_nes=ROM))
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         locked[locked.index(mark) + flags] |= 1
-    with pytest.raises(ValueError, match=r"expected a sound \.zip without a password"):
+    with pytest.raises(ValueError, match=r"\.zip.*password"):
         Cartridge.read(bytes(locked))
 
 
@@ -302,7 +302,7 @@ def test_four_screens_are_refused_where_the_emulator_has_two() -> None:
     cartridge = Cartridge.read(header(b6=0x48) + BANKS)
     cartridge.check_playable("nes-py", frozenset({4}))
     cartridge.check_playable("stable-retro", EVERY)
-    with pytest.raises(ValueError, match="two screens of background, got one with four"):
+    with pytest.raises(ValueError, match=r"two screens.*four"):
         cartridge.check_playable("cynes", frozenset({4}))
 
 
@@ -310,7 +310,7 @@ def test_four_screens_are_refused_where_the_emulator_has_two() -> None:
 
 
 def cartridge_or_sentence(data: bytes) -> Cartridge | None:
-    """What was read, or None where it was refused as it should be."""
+    """Return the cartridge, or None if it was refused with a proper error."""
     try:
         return Cartridge.read(data)
     except ValueError as error:
@@ -334,11 +334,11 @@ def test_any_header_over_any_length_gives_a_cartridge_or_one_sentence(
     cartridge = cartridge_or_sentence(data)
     if cartridge is None:
         return
-    groomed = cartridge.groomed()
-    assert len(groomed) == 16 + cartridge.prg_bytes + cartridge.chr_bytes <= len(data)
+    cleaned = cartridge.cleaned()
+    assert len(cleaned) == 16 + cartridge.prg_bytes + cartridge.chr_bytes <= len(data)
     assert cartridge.prg_bytes >= PRG
-    again = Cartridge.read(groomed)  # what emulators get says the same, and is clean
-    assert again.groomed() == groomed
+    again = Cartridge.read(cleaned)  # the bytes for the emulators are equivalent, and clean
+    assert again.cleaned() == cleaned
     same = ("mapper", "submapper", "prg_bytes", "chr_bytes", "header", "has_battery", "region")
     assert [getattr(again, name) for name in same] == [getattr(cartridge, name) for name in same]
 
@@ -373,7 +373,7 @@ def test_a_damaged_zip_gives_the_cartridge_or_one_sentence(
     ids=["DiskDude", "trailing bytes", "NES 2.0"],
 )
 def test_an_odd_file_plays_as_the_clean_one(backend: NesBackend, odd: bytes) -> None:
-    """C5: what is groomed away, or said in another format, changes nothing in the game."""
+    """C5: bytes that are cleaned, or have another format, do not change the game."""
     seen = []
     for data in (ROM, odd):
         with console_of(backend, data) as console:

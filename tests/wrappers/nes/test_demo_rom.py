@@ -30,7 +30,7 @@ def test_the_cartridge_is_the_same_bytes_as_ever() -> None:
 def test_it_is_a_plain_cartridge() -> None:
     cartridge = Cartridge.read(build_rom())
     assert (cartridge.mapper, cartridge.prg_bytes, cartridge.chr_bytes) == (0, 0x4000, 0x2000)
-    assert cartridge.groomed() == cartridge.data
+    assert cartridge.cleaned() == cartridge.data
 
 
 def test_its_map_is_of_this_cartridge_and_names_its_variables_as_the_program_does(

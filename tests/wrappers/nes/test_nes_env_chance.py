@@ -1,4 +1,4 @@
-"""What is drawn in a `NesEnv`: no-ops, sticky buttons, starts; and nothing else."""
+"""The random draws of a `NesEnv`: no-ops, sticky buttons, starts; and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from demo_rom import RAM
-from stepwell.wrappers.nes.consoles.backends import NesBackend
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 from support.envs.nes_backends import (
     ANY,
@@ -45,7 +45,7 @@ def test_without_chance_a_seed_changes_nothing(demo: tuple[Path, Path]) -> None:
 def test_noops_are_drawn_by_the_seed_and_are_frames_without_a_button(
     demo: tuple[Path, Path], backend: NesBackend
 ) -> None:
-    """E2: 0 to `noop_max`, told in the info."""
+    """E2: 0 to `noop_max`, recorded in the info."""
     with env_of(demo, backend, noop_max=4) as env:
         shown = {}
         for seed in range(24):
@@ -203,6 +203,6 @@ def test_snapshots_are_starts_too(
 
 def test_a_script_that_leads_to_an_end_is_refused(demo: tuple[Path, Path]) -> None:
     over = "NOOP 20, START 3, NOOP 5, SELECT 1, NOOP 1, SELECT 1, NOOP 1, SELECT 1, NOOP 2"
-    with pytest.raises(ValueError, match="the game is over where episodes begin") as error:
+    with pytest.raises(ValueError, match=r"the game is over.*terminated") as error:
         NesEnv(demo[0], backend=ANY, game=demo[1], boot=over)
     assert "\n" not in str(error.value)

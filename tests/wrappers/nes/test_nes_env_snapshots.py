@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_rom import write_demo
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.consoles.console import Image
+from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.snapshot import Snapshot
 from support.envs.nes_backends import (
     ANY,
@@ -113,7 +113,7 @@ def test_any_mixture_of_steps_resets_and_snapshots_shows_what_its_path_leads_to(
 ) -> None:
     """C3, E1: what an env shows depends on the buttons since the last reset, and on nothing else.
 
-    The model keeps that path, and plays it on a console of its own each time.
+    The model keeps that path, and replays it on a new console each time.
     """
     demo = write_demo(tmp_path)
     with (
@@ -142,7 +142,7 @@ def test_any_mixture_of_steps_resets_and_snapshots_shows_what_its_path_leads_to(
             for name, number in operations:
                 if name == "step":
                     if path.count(LOSE) == 2 and number == LOSE:
-                        continue  # the game's end: asked for elsewhere
+                        continue  # the game's end: tested elsewhere
                     observation = env.step(number)[0]
                     path = (*path, number)
                 elif name == "keep":
@@ -195,7 +195,7 @@ def test_a_snapshot_of_an_end_is_an_end(demo: tuple[Path, Path], backend: NesBac
 def test_a_snapshot_in_a_file_is_the_same_snapshot(
     demo: tuple[Path, Path], backend: NesBackend, tmp_path: Path
 ) -> None:
-    """C4: also for another env; nes-py's states cannot leave the process, and that is said."""
+    """C4: also for another env; nes-py's states cannot leave the process, which is an error."""
     path = tmp_path / "start.snapshot"
     actions = random_actions(20, seed=6)
     with env_of(demo, backend, frame_skip=2) as env:

@@ -11,8 +11,8 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.seeding import np_random
 
 from demo_rom import RAM
-from stepwell.wrappers.nes.consoles.backends import NesBackend
-from stepwell.wrappers.nes.consoles.console import Console
+from stepwell.wrappers.nes.console import Console
+from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 from support.envs.nes_backends import (
     BOOT,
@@ -88,7 +88,7 @@ def test_a_step_is_what_a_frame_by_frame_player_sees(
 
 
 class Hands:
-    """What is held in the frames of each step when buttons stick, by the env's own generator."""
+    """Return the buttons held in the frames of each step, with sticky buttons by the generator."""
 
     def __init__(self, seed: int, sticky: float, asked: Sequence[int]) -> None:
         self.generator = np_random(seed)[0]

@@ -101,7 +101,7 @@ ANYTHING = st.recursive(
 
 
 def given_by(columns: dict[str, Any], env: int) -> dict[str, Any]:
-    """What one env gave, read off the columns of all."""
+    """Return the info of one env, from the columns of all."""
     return {
         key: given_by(column, env) if isinstance(column, dict) else column[env]
         for key, column in columns.items()

@@ -94,7 +94,7 @@ class SlowEnv(PidEnv):
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Return True if a process runs and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -230,12 +230,12 @@ def test_the_caller_can_work_between_send_and_recv(make: Make) -> None:
     envs = make([CounterEnv] * 2)
     envs.reset()
     envs.send(np.zeros(2, np.int64))
-    with pytest.raises(AlreadyPendingCallError, match="call recv"):
+    with pytest.raises(AlreadyPendingCallError, match=r"recv\(\)"):
         envs.send(np.zeros(2, np.int64))
-    with pytest.raises(AlreadyPendingCallError, match="call recv"):
+    with pytest.raises(AlreadyPendingCallError, match=r"recv\(\)"):
         envs.call("render")
     assert_equal(envs.recv()[0][:, 1], [1, 1])
-    with pytest.raises(NoAsyncCallError, match="call send or step"):
+    with pytest.raises(NoAsyncCallError, match=r"send\(actions\)"):
         envs.recv()
 
 
@@ -259,7 +259,7 @@ def test_attributes_and_methods_are_reached_in_the_workers(make: Make) -> None:
     assert envs.get_attr("tag") == (9, 9, 9)
     envs.reset()
     assert_equal(envs.call("observation"), [[0, 0, 9]] * 3)
-    with pytest.raises(ValueError, match="expected 3, one for each env, got 2"):
+    with pytest.raises(ValueError, match=r"values.*3.*got 2"):
         envs.set_attr("tag", [1, 2])
     with pytest.raises(AttributeError, match="no_such") as caught:
         envs.get_attr("no_such")
@@ -329,7 +329,7 @@ class OddInfoEnv(CounterEnv):
 def test_an_info_that_cannot_travel_is_named(make: Make) -> None:
     envs = make([CounterEnv, OddInfoEnv], num_workers=1)
     envs.reset()
-    with pytest.raises(TypeError, match=r"info\['odd'\] of env 1 cannot be sent .* got lock"):
+    with pytest.raises(TypeError, match=r"info\['odd'\].*env 1.*lock"):
         envs.step(np.zeros(2, np.int64))
 
 
@@ -367,9 +367,9 @@ class WrongDtypeEnv(CounterEnv):
         (
             WrongShapeEnv,
             ValueError,
-            r"observation has the wrong shape: expected \(3,\), got \(1,\)",
+            r"observation.*\(3,\).*\(1,\)",
         ),
-        (WrongDtypeEnv, TypeError, r"wrong dtype: expected int64, got float64"),
+        (WrongDtypeEnv, TypeError, r"observation.*int64.*float64"),
     ],
 )
 def test_an_observation_that_does_not_fit_its_space_is_refused(
@@ -382,11 +382,9 @@ def test_an_observation_that_does_not_fit_its_space_is_refused(
 def test_actions_that_do_not_fit_are_refused_before_anything_moves(make: Make) -> None:
     envs = make([CounterEnv] * 2)
     envs.reset()
-    with pytest.raises(
-        ValueError, match=r"actions has the wrong shape: expected \(2,\), got \(3,\)"
-    ):
+    with pytest.raises(ValueError, match=r"actions.*\(2,\).*\(3,\)"):
         envs.step(np.zeros(3, np.int64))
-    with pytest.raises(TypeError, match="actions has the wrong dtype: expected int64, got float64"):
+    with pytest.raises(TypeError, match=r"actions.*int64.*float64"):
         envs.step(np.zeros(2))
     assert_equal(envs.step(np.zeros(2, np.int32))[0][:, 1], [1, 1])
 
@@ -404,7 +402,7 @@ def test_an_env_that_cannot_be_built_says_why() -> None:
 
 
 def test_envs_with_different_spaces_are_refused() -> None:
-    with pytest.raises(ValueError, match="the envs have different observation spaces"):
+    with pytest.raises(ValueError, match=r"observation space.*env 0"):
         WorkerVectorEnv([CounterEnv, SeededEnv], num_workers=1)
 
 
@@ -455,7 +453,7 @@ def test_a_call_on_a_dead_worker_says_so_and_the_next_step_replaces_it(make: Mak
     envs = make([PidEnv] * 2, num_workers=2)
     envs.reset()
     os.kill(worker_pids(envs)[1], signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"of env 1 died: .*signal 9, SIGKILL"):
+    with pytest.raises(RuntimeError, match=r"env 1.*signal 9, SIGKILL"):
         envs.call("worker_pid")
     info = envs.step(np.zeros(2, np.int64))[4]
     assert_equal(info["worker_restarted"], [False, True])
@@ -485,11 +483,11 @@ def test_one_death_too_many_ends_everything_with_a_clear_error(make: Make) -> No
     envs.step(np.zeros(2, np.int64))
     envs.step(np.zeros(2, np.int64))
     envs.step(np.zeros(2, np.int64))
-    message = r"of env 1 died \(exit code 7\): expected at most max_restarts=1 deaths"
+    message = r"env 1.*exit code 7.*max_restarts=1"
     with pytest.raises(RuntimeError, match=message):
         envs.step(np.zeros(2, np.int64))
     wait_until_gone(pids)
-    with pytest.raises(ClosedEnvironmentError, match="make a new one"):
+    with pytest.raises(ClosedEnvironmentError, match="closed"):
         envs.reset()
 
 
@@ -534,7 +532,7 @@ def test_close_ends_the_workers_also_in_the_middle_of_a_step(make: Make) -> None
     envs.close()
     envs.close()
     wait_until_gone(pids)
-    with pytest.raises(ClosedEnvironmentError, match="make a new one"):
+    with pytest.raises(ClosedEnvironmentError, match="closed"):
         envs.step(np.zeros(4, np.int64))
 
 
@@ -547,10 +545,10 @@ def test_workers_end_when_the_vector_env_is_forgotten(make: Make) -> None:
 
 SCRIPT_HEAD = f"""
 import os, signal, sys, time
-sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT / "tests/wrappers")!r}]
+sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT / "tests/wrappers/workers")!r}]
 import numpy as np
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
-from test_workers import PidEnv, SlowEnv, worker_pids
+from test_vector_env import PidEnv, SlowEnv, worker_pids
 """
 
 
@@ -635,7 +633,7 @@ def test_a_factory_that_cannot_be_pickled_is_named() -> None:
         with lock:
             return CounterEnv()
 
-    with pytest.raises(TypeError, match=r"env_fns\[1\] cannot be sent .* or use context='fork'"):
+    with pytest.raises(TypeError, match=r"env_fns\[1\].*context='fork'"):
         WorkerVectorEnv([CounterEnv, build], num_workers=1, context="spawn")
 
 
@@ -645,17 +643,17 @@ def test_a_missing_main_guard_is_said_in_one_sentence(context: str, tmp_path: Pa
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert 'top level to be under `if __name__ == "__main__":`' in err.splitlines()[-1]
-    assert err.count("Traceback") == 1  # the worker says nothing
+    assert err.count("Traceback") == 1  # the worker prints nothing
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"env_fns": []}, "env_fns is empty: expected at least one factory"),
-        ({"num_workers": 0}, "num_workers is wrong: expected 1 or more, got 0"),
-        ({"autoreset_mode": AutoresetMode.SAME_STEP}, "expected NEXT_STEP, got AutoresetMode.SAME"),
-        ({"context": "thread"}, "context is unknown: expected one of .* got 'thread'"),
-        ({"max_restarts": -1}, "max_restarts is wrong: expected 0 or more, got -1"),
+        ({"env_fns": []}, "env_fns.*at least one"),
+        ({"num_workers": 0}, "num_workers.*got 0"),
+        ({"autoreset_mode": AutoresetMode.SAME_STEP}, "NEXT_STEP.*AutoresetMode.SAME_STEP"),
+        ({"context": "thread"}, "context.*'thread'"),
+        ({"max_restarts": -1}, "max_restarts.*got -1"),
     ],
 )
 def test_wrong_arguments_are_refused_before_a_process_starts(
@@ -676,16 +674,16 @@ class TextEnv(CounterEnv):
 
 
 def test_a_space_without_a_fixed_shape_is_refused_by_name() -> None:
-    message = r"observation space\['a'\] cannot be kept in shared memory: expected Box, .* got Text"
+    message = r"observation space\['a'\].*Box.*Text"
     with pytest.raises(ValueError, match=message):
         WorkerVectorEnv([TextEnv])
 
 
 def test_seeds_and_masks_of_a_wrong_length_are_refused(make: Make) -> None:
     envs = make([CounterEnv] * 2)
-    with pytest.raises(ValueError, match="seed has the wrong length: expected 2"):
+    with pytest.raises(ValueError, match=r"seed.*expected 2.*got 3"):
         envs.reset(seed=[1, 2, 3])
-    with pytest.raises(ValueError, match=r"reset_mask'\] is wrong: expected a bool array of shape"):
+    with pytest.raises(ValueError, match=r"reset_mask'\].*bool"):
         envs.reset(options={"reset_mask": np.array([1, 0])})
 
 

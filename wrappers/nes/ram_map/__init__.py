@@ -1,1 +1,1 @@
-"""What a game keeps in its RAM: reading a map of it, and following a game by it."""
+"""RAM maps: variables of a game in RAM, and the rewards and ends computed from them."""

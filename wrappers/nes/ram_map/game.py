@@ -1,26 +1,21 @@
-"""What is known about a game: where its numbers lie in RAM, what pays, when it is over."""
+"""Games: a RAM map in memory, and the tracker that applies it to a running console."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stepwell.wrappers.nes.ram_map.condition import Condition
 from stepwell.wrappers.nes.ram_map.retro_files import integration, read_retro
-from stepwell.wrappers.nes.ram_map.reward_term import RewardTerm
 from stepwell.wrappers.nes.ram_map.toml_map import RamMap, read_map, read_toml
-from stepwell.wrappers.nes.ram_map.tracker import GameTracker
-from stepwell.wrappers.nes.ram_map.variable import Variable
+from stepwell.wrappers.nes.ram_map.variables import Condition, RewardTerm, Variable
 
 if TYPE_CHECKING:
     from stepwell.wrappers.nes.cartridge import Cartridge
-
-__all__ = ["Game", "GameSource"]
 
 GameSource: TypeAlias = "Game | str | os.PathLike[str] | Mapping[str, Any]"
 
@@ -29,21 +24,21 @@ NES_HEADER_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """What a RAM map tells about a game; read one with `Game.load`.
+    """The content of a RAM map; load one with `Game.load`.
 
     Args:
-        name: What the game is called.
-        boot: A script of buttons that leads from power-on to the game, or None.
+        name: Name of the game.
+        boot: Boot script from power-on to the game, or None.
         actions: The game's own action list, or None.
         variables: The variables by name.
-        reward: The summands of the reward; none: the reward is 0.
-        terminated: When the game is over; None: never.
+        reward: The terms of the reward; without terms the reward is 0.
+        terminated: Condition for the end of the game; None: it never ends.
         life: The variable that counts lives, or None.
-        stuck: Variables that change as long as the game goes on; none: those of the reward.
-        crops: By name the pixels to cut, (top, bottom, left, right), of the 240x256 picture.
-        sha256: SHA-256 of the ROM files that the map is for, in hexadecimal; none: any.
-        sha1: SHA-1 of all that follows the 16 bytes of header, in hexadecimal; none: any. It is
-            what stable-retro keeps.
+        stuck: Variables that change while the game continues; by default those of the reward.
+        crops: Pixels to crop by name, (top, bottom, left, right), of the 240x256 picture.
+        sha256: SHA-256 of the map's ROM files, in hexadecimal; empty: any ROM.
+        sha1: SHA-1 of all bytes after the 16 bytes of header, in hexadecimal, as in stable-retro;
+            empty: any ROM.
 
     Example:
         >>> lives = {"address": 0x13, "type": "|u1"}
@@ -70,33 +65,33 @@ class Game:
     sha1: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Keep views that nobody can write through."""
+        """Replace mappings by read-only views."""
         for name in ("variables", "crops"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Callable[[dict[str, object]], Game], tuple[dict[str, object]]]:
-        """Travel to worker processes by the recipe, as read-only views cannot be pickled."""
+        """Pickle the recipe, as read-only views cannot be pickled."""
         return Game.load, (self.recipe(),)
 
     @classmethod
     def load(cls, source: GameSource | None) -> Game:
-        """Read what is known about a game.
+        """Load a RAM map.
 
         Args:
             source: One of:
 
-                - None: nothing is known. No variables, reward 0, never over;
+                - None: no variables, reward 0, no end;
                 - the path of a RAM map, a .toml file;
                 - the path of a folder with stable-retro's data.json and scenario.json;
                 - "retro:Name-Nes-v0": an integration of the installed stable-retro;
-                - the tables of a RAM map, as `tomllib` or `Game.recipe` gives them;
-                - a `Game`, which is given back.
+                - the tables of a RAM map, as from `tomllib` or `Game.recipe`;
+                - a `Game`, which is returned unchanged.
 
         Raises:
             FileNotFoundError: There is no such file or folder.
             ImportError: "retro:..." without stable-retro.
-            TypeError: The source is none of these.
-            ValueError: Something in the map is wrong, or it uses Lua scripts.
+            TypeError: The source has another type.
+            ValueError: The map is invalid, or uses Lua scripts.
         """
         if isinstance(source, Game):
             return source
@@ -113,38 +108,38 @@ class Game:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Variables that tell whether the game goes on: `stuck`, or else those of the reward."""
+        """Variables that show progress: `stuck`, or else those of the reward."""
         return self.stuck or tuple(dict.fromkeys(term.measured.var for term in self.reward))
 
     @property
     def can_terminate(self) -> bool:
-        """Whether the map tells when the game is over."""
+        """True if the map defines the end of the game."""
         return self.terminated is not None
 
     def check_cartridge(self, cartridge: Cartridge) -> None:
-        """See that the map is for this cartridge.
+        """Check that the map is for this cartridge.
 
         Raises:
-            ValueError: It is for others.
+            ValueError: The map is for other cartridges.
         """
-        behind = hashlib.sha1(cartridge.data[NES_HEADER_BYTES:], usedforsecurity=False).hexdigest()
+        content = hashlib.sha1(cartridge.data[NES_HEADER_BYTES:], usedforsecurity=False).hexdigest()
         checks = (
             ("SHA-256", self.sha256, cartridge.sha256.lower()),
-            ("SHA-1 (of all that follows the header)", self.sha1, behind),
+            ("SHA-1 (of all that follows the header)", self.sha1, content),
         )
         for kind, expected, got in checks:
             if expected and got not in expected:
                 raise ValueError(
                     f"cartridge {cartridge.name!r}: expected one with the {kind} "
                     f"{' or '.join(expected)}, for which the RAM map {self.name!r} was made, got "
-                    f"{got}; use that dump, or take the digest out of the map's [rom] if its "
-                    "addresses hold for this one too"
+                    f"{got}; use that dump, or remove the digest from the map's [rom] if its "
+                    "addresses are valid for this one too"
                 )
 
     def recipe(self) -> dict[str, object]:
-        """All that the map tells, as JSON has it: equal games have equal recipes.
+        """Return the map as JSON data; equal games have equal recipes.
 
-        `Game.load` makes an equal game of it.
+        `Game.load` makes an equal game from it.
         """
         digests = {"sha256": list(self.sha256), "sha1": list(self.sha1)}
         sides = ("top", "bottom", "left", "right")
@@ -160,14 +155,14 @@ class Game:
             "crop": {name: dict(zip(sides, crop, strict=True)) for name, crop in self.crops.items()}
             or None,
         }
-        given = {key: table for key, table in tables.items() if table is not None}
-        return {"name": self.name, **given}
+        present = {key: table for key, table in tables.items() if table is not None}
+        return {"name": self.name, **present}
 
     def tracker(self, peek: Callable[[int], int]) -> GameTracker:
-        """Follow a console that plays the game.
+        """Return a tracker for a console that plays the game.
 
         Args:
-            peek: Gives the byte at an address of the RAM as a Python int.
+            peek: Returns the byte at an address of the RAM as a Python int.
         """
         return GameTracker(
             peek,
@@ -196,4 +191,146 @@ def _read(text: str) -> RamMap:
         f"game: expected a .toml file, a folder with data.json and scenario.json, or "
         f"'retro:Name-Nes-v0', got the file {text!r}; "
         "rename it to .toml if it is one, or give its folder if it is stable-retro's"
+    )
+
+
+class GameTracker:
+    """Computes rewards and ends from the RAM, frame by frame; made by `Game.tracker`.
+
+    Call `begin` on the first frame of an episode, `begin_step` before each step of the env, and
+    `advance` after every frame. Only the variables of the reward, the end and the stuck detector
+    are read in every frame; the others are read by `values`.
+
+    Args:
+        peek: Returns the byte at an address of the RAM as a Python int.
+        variables: All variables by name.
+        reward: The terms of the reward.
+        terminated: Condition for the end of the game; None: it never ends.
+        watched: Variables that show progress.
+        life: The variable that counts lives, or None.
+
+    Attributes:
+        terminated: The game is over in the last frame.
+        still_frames: Frames since a watched variable changed; 0 if there are none.
+        reward_terms: Sum of each term since `begin_step`; a new dict for each step.
+    """
+
+    def __init__(
+        self,
+        peek: Callable[[int], int],
+        variables: Mapping[str, Variable],
+        *,
+        reward: Sequence[RewardTerm] = (),
+        terminated: Condition | None = None,
+        watched: Sequence[str] = (),
+        life: str | None = None,
+    ) -> None:
+        ended = [] if terminated is None else list(terminated.variables())
+        paid = [term.measured.var for term in reward]
+        # The watched variables first, so that they are one slice of the values.
+        names = tuple(dict.fromkeys([*watched, *paid, *ended]))
+        indices = {name: index for index, name in enumerate(names)}
+        self._names = names
+        self._watched = len(watched)
+        self._readers = {name: variable.reader(peek) for name, variable in variables.items()}
+        self._read_each_frame = tuple(self._readers[name] for name in names)
+        self._pays = tuple(
+            (term.name, term.pay(indices[term.measured.var], variables[term.measured.var]))
+            for term in reward
+        )
+        self._is_over = None if terminated is None else terminated.test(indices, variables)
+        self._life = None if life is None else self._readers[life]
+        self._values: list[int] = [0] * len(names)
+        self.terminated = False
+        self.still_frames = 0
+        self.reward_terms: dict[str, float] = {}
+        self.begin_step()
+
+    def begin(self) -> None:
+        """Start an episode: changes are relative to the current RAM."""
+        values = [read() for read in self._read_each_frame]
+        self._values = values
+        self.still_frames = 0
+        self.terminated = self._is_over is not None and self._is_over(values, values)
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Start a step: set the sums of the terms to 0."""
+        self.reward_terms = {name: 0.0 for name, _ in self._pays}
+
+    def advance(self) -> float:
+        """Process a frame.
+
+        Returns:
+            The reward of the frame.
+        """
+        old, new = self._values, [read() for read in self._read_each_frame]
+        self._values = new
+        total = 0.0
+        for name, pay in self._pays:
+            paid = pay(new, old)
+            if paid:
+                total += paid
+                self.reward_terms[name] += paid
+        if self._is_over is not None:
+            self.terminated = self._is_over(new, old)
+        watched = self._watched
+        if watched:
+            self.still_frames = self.still_frames + 1 if new[:watched] == old[:watched] else 0
+        return total
+
+    def values(self) -> dict[str, int]:
+        """Read all variables of the map."""
+        return {name: read() for name, read in self._readers.items()}
+
+    def lives(self) -> int | None:
+        """Read the life variable; None for a map without one."""
+        return None if self._life is None else self._life()
+
+    def save(self) -> dict[str, object]:
+        """Return the state for `load` as JSON data."""
+        return {
+            "values": dict(zip(self._names, self._values, strict=True)),
+            "terminated": self.terminated,
+            "still_frames": self.still_frames,
+            "reward_terms": dict(self.reward_terms),
+        }
+
+    def load(self, state: object) -> None:
+        """Restore a state that `save` returned.
+
+        Raises:
+            ValueError: It is the state of another RAM map, or no state.
+        """
+        values, terms = _part(state, "values"), _part(state, "reward_terms")
+        if not isinstance(values, Mapping) or not isinstance(terms, Mapping):
+            raise _no_state(state)
+        names = [name for name, _ in self._pays]
+        if set(values) != set(self._names) or set(terms) != set(names):
+            raise ValueError(
+                f"tracker state: expected the variables {sorted(self._names)} and the terms "
+                f"{sorted(names)}, got {sorted(values)} and {sorted(terms)}; "
+                "use the RAM map that it was saved with"
+            )
+        still = _part(state, "still_frames")
+        numbers = [*values.values(), *terms.values(), still]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise _no_state(state)
+        self._values = [values[name] for name in self._names]
+        self.reward_terms = {name: float(terms[name]) for name in names}
+        self.terminated = bool(_part(state, "terminated"))
+        self.still_frames = still
+
+
+def _part(state: object, key: str) -> Any:
+    keys = {"values", "terminated", "still_frames", "reward_terms"}
+    if not isinstance(state, Mapping) or set(state) != keys:
+        raise _no_state(state)
+    return state[key]
+
+
+def _no_state(state: object) -> ValueError:
+    return ValueError(
+        f"tracker state: expected a state of GameTracker.save, got {state!r:.60}; "
+        "save a snapshot of this env first"
     )

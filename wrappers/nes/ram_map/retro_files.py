@@ -1,4 +1,4 @@
-"""Read what stable-retro keeps of a game: data.json, scenario.json and rom.sha of a folder."""
+"""Read an integration of stable-retro: a folder with data.json, scenario.json and rom.sha."""
 
 from __future__ import annotations
 
@@ -10,29 +10,33 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from stepwell.wrappers.nes.ram_map.map_table import MOST_DEPTH, MapTable, map_text, nearest
-from stepwell.wrappers.nes.ram_map.measured import COMPARING
-from stepwell.wrappers.nes.ram_map.toml_map import RamMap, read_map
-
-__all__ = ["integration", "read_retro"]
+from stepwell.wrappers.nes.ram_map.toml_map import (
+    MOST_DEPTH,
+    MapTable,
+    RamMap,
+    map_text,
+    nearest,
+    read_map,
+)
+from stepwell.wrappers.nes.ram_map.variables import COMPARING
 
 COLLECTIONS = ("stable", "contrib", "experimental")
-# Buttons by their bits, lowest first, as stable-retro numbers them; it orders actions by them.
+# Buttons in the order of stable-retro's bits, lowest first, which determines that of actions.
 BITS = ("B", None, "SELECT", "START", "UP", "DOWN", "LEFT", "RIGHT", "A")
 WRITTEN = ("UP", "DOWN", "LEFT", "RIGHT", "A", "B", "SELECT", "START")
-# Of the 240x256 picture stable-retro shows all but 8 pixels on each side.
+# stable-retro omits 8 pixels on each side of the 240x256 picture.
 HIDDEN, SHOWN_ROWS, SHOWN_COLUMNS = 8, 224, 240
 
 
 def integration(name: str) -> Path:
-    """The folder of an NES integration of the installed stable-retro.
+    """Return the folder of an NES integration of the installed stable-retro.
 
     Args:
-        name: As stable-retro has it, "Name-Nes-v0".
+        name: Its name in stable-retro, "Name-Nes-v0".
 
     Raises:
         ImportError: stable-retro is not installed.
-        ValueError: It has no such integration.
+        ValueError: There is no such integration.
     """
     found = {folder.name: folder for folder in reversed(_integrations())}
     if name not in found:
@@ -44,7 +48,7 @@ def integration(name: str) -> Path:
 
 
 def _integrations() -> list[Path]:
-    """Folders of all NES integrations, those that stable-retro prefers first."""
+    """Return the folders of all NES integrations, in stable-retro's order of preference."""
     import importlib.util  # finds the folder without loading the emulators
 
     package = importlib.util.find_spec("stable_retro")
@@ -64,16 +68,16 @@ def _integrations() -> list[Path]:
 def read_retro(folder: Path) -> RamMap:
     """Read the files of an integration as a RAM map.
 
-    Rewards, ends and actions mean the same as in stable-retro, and so does the order of the
-    actions in its discrete action space. Its crop is called "scenario"; a variable "lives" is the
-    life variable. States are those of one emulator and are not read.
+    Rewards, ends, actions and the order of the discrete actions are the same as in stable-retro.
+    Its crop is named "scenario"; a variable "lives" is the life variable. States of the emulator
+    are not read.
 
     Args:
-        folder: Holds data.json, scenario.json and, if the ROM is to be checked, rom.sha.
+        folder: Folder with data.json, scenario.json and, to check the ROM, rom.sha.
 
     Raises:
         FileNotFoundError: There is no data.json or no scenario.json.
-        ValueError: The scenario uses Lua scripts, is for several players, or is wrong.
+        ValueError: The scenario uses Lua scripts, is for several players, or is invalid.
     """
     data, scenario = _read_json(folder / "data.json"), _read_json(folder / "scenario.json")
     reward = _reward_table(scenario)
@@ -89,8 +93,8 @@ def read_retro(folder: Path) -> RamMap:
         "crop": _crop(scenario),
         "rom": _digests(folder / "rom.sha"),
     }
-    given = {key: table for key, table in tables.items() if table}
-    return read_map(given, folder.name, folder.resolve().name)
+    present = {key: table for key, table in tables.items() if table}
+    return read_map(present, folder.name, folder.resolve().name)
 
 
 def _read_json(path: Path) -> MapTable:
@@ -102,9 +106,9 @@ def _read_json(path: Path) -> MapTable:
             f"game: expected data.json and scenario.json in the folder {str(path.parent)!r}, got "
             f"no {path.name}; give the folder of one of stable-retro's integrations"
         ) from None
-    except (ValueError, RecursionError) as error:  # no JSON, or nested without end
+    except (ValueError, RecursionError) as error:  # not JSON, or nested too deeply
         raise ValueError(
-            f"{where}: expected JSON, got something else: {error}; mend that place"
+            f"{where}: expected JSON, got something else: {error}; correct that place"
         ) from None
     return MapTable(where, found)
 
@@ -115,13 +119,13 @@ def _refuse_scripts(scenario: MapTable, reward: MapTable, done: MapTable) -> Non
             raise table.error(
                 key,
                 f"expected a reward and an end made of variables, got {table.entries[key]!r:.60}, "
-                "which is code in Lua for stable-retro alone; write them into a RAM map, a .toml "
+                "which is Lua code that only stable-retro runs; write them into a RAM map, a .toml "
                 "file",
             )
 
 
 def _reward_table(scenario: MapTable) -> MapTable:
-    """The reward of the first player."""
+    """Return the reward of the first player."""
     players = scenario.entries.get("rewards")
     if players is None:
         return scenario.table("reward")
@@ -138,13 +142,13 @@ def _variables(table: MapTable) -> dict[str, MapTable]:
         raise table.error(
             "time",
             f"expected rewards for variables, got {table.entries['time']!r:.60} for each frame; "
-            "take it out, and pay for frames in a wrapper",
+            "remove it, and add the reward for frames in a wrapper",
         )
     return table.table("variables").tables()
 
 
 def _measuring(entry: MapTable) -> dict[str, object]:
-    """An entry of a scenario as a RAM map has it: with what stable-retro takes for granted."""
+    """Convert an entry of a scenario to that of a RAM map, with stable-retro's defaults."""
     found = dict(entry.entries)
     if found.get("op") in COMPARING:
         found.setdefault("reference", 0)
@@ -154,10 +158,10 @@ def _measuring(entry: MapTable) -> dict[str, object]:
 
 
 def _condition(table: MapTable, depth: int = 0) -> dict[str, object]:
-    """A node of a scenario's "done", and those below it, as a RAM map has them."""
+    """Convert a node of a scenario's "done", with its subnodes, to a condition of a RAM map."""
     found: dict[str, object] = {}
     for name, entry in table.table("variables").tables().items():
-        # A RAM map has its variables beside these two.
+        # In a RAM map these two keys are in the same table as the variables.
         key = f"variable {name}" if name in ("condition", "nodes") else name
         found[key] = {"var": name, **_measuring(entry)}
     nodes = table.table("nodes").tables()
@@ -171,7 +175,7 @@ def _condition(table: MapTable, depth: int = 0) -> dict[str, object]:
 
 
 def _actions(scenario: MapTable) -> list[str]:
-    """All combinations of one entry of each group, in stable-retro's order."""
+    """Return all combinations of one entry of each group, in stable-retro's order."""
     groups = scenario.entries.get("actions")
     if groups is None:
         return []
@@ -181,12 +185,12 @@ def _actions(scenario: MapTable) -> list[str]:
         by_mask.setdefault(_union(held), sorted(set(held)))
     # The first group changes fastest.
     ordered = [by_mask[mask] for mask in sorted(by_mask, reverse=True)]
-    return [_written(_union(combination)) for combination in itertools.product(*ordered)]
+    return [_action_text(_union(combination)) for combination in itertools.product(*ordered)]
 
 
 def _groups(scenario: MapTable, groups: object) -> list[list[list[str]]]:
-    entries = [entry for group in _filled(groups) for entry in _filled(group)]
-    buttons = [button for entry in entries if entry != [] for button in _filled(entry)]
+    entries = [entry for group in _nonempty(groups) for entry in _nonempty(group)]
+    buttons = [button for entry in entries if entry != [] for button in _nonempty(entry)]
     if not all(button in WRITTEN for button in buttons):
         raise scenario.error(
             "actions",
@@ -196,8 +200,8 @@ def _groups(scenario: MapTable, groups: object) -> list[list[list[str]]]:
     return cast("list[list[list[str]]]", groups)
 
 
-def _filled(found: object) -> list[object]:
-    """The list, or one of something that is no button."""
+def _nonempty(found: object) -> list[object]:
+    """Return a non-empty list; for other values, a list that fails the check of buttons."""
     return found if isinstance(found, list) and found else [None]
 
 
@@ -205,31 +209,31 @@ def _union(masks: Iterable[int]) -> int:
     return functools.reduce(operator.or_, masks, 0)
 
 
-def _written(held: int) -> str:
+def _action_text(held: int) -> str:
     return "+".join(name for name in WRITTEN if held >> BITS.index(name) & 1) or "NOOP"
 
 
 def _crop(scenario: MapTable) -> dict[str, object]:
-    """[x, y, width, height] of the part that is shown of what stable-retro shows of the picture."""
+    """Convert the crop [x, y, width, height] of stable-retro's picture to the four sides."""
     crop = scenario.entries.get("crop") or [0, 0, 0, 0]
     if not isinstance(crop, list) or [type(number) for number in crop] != [int] * 4:
         raise scenario.error(
-            "crop", f"expected [x, y, width, height], got {crop!r:.60}; 0 is all there is"
+            "crop", f"expected [x, y, width, height], got {crop!r:.60}; 0 for no crop"
         )
     if not any(crop):
         return {}
     left, top, width, height = crop
     sides = {
         "top": HIDDEN + top,
-        "bottom": HIDDEN + _behind(top, height, SHOWN_ROWS),
+        "bottom": HIDDEN + _rest(top, height, SHOWN_ROWS),
         "left": HIDDEN + left,
-        "right": HIDDEN + _behind(left, width, SHOWN_COLUMNS),
+        "right": HIDDEN + _rest(left, width, SHOWN_COLUMNS),
     }
     return {"scenario": sides}
 
 
-def _behind(start: int, length: int, whole: int) -> int:
-    """Pixels behind the part; none if it has no length or more than there is."""
+def _rest(start: int, length: int, whole: int) -> int:
+    """Return the pixels after the part; 0 if its length is 0 or too large."""
     return whole - start - length if length and start + length <= whole else 0
 
 

@@ -1,22 +1,26 @@
-"""Read a RAM map: the tables of a .toml file, checked."""
+"""Parse and check the tables of a RAM map, from a .toml file."""
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
 
-from stepwell.wrappers.nes.boot import parse_boot
-from stepwell.wrappers.nes.buttons import parse_buttons
-from stepwell.wrappers.nes.ram_map.condition import Condition
-from stepwell.wrappers.nes.ram_map.map_table import MOST_DEPTH, MapTable, map_text, nearest
-from stepwell.wrappers.nes.ram_map.measured import COMPARING, OPERATIONS, Measured, Measurement
-from stepwell.wrappers.nes.ram_map.reward_term import RewardTerm
-from stepwell.wrappers.nes.ram_map.variable import LARGEST, Variable
-
-__all__ = ["RamMap", "read_map", "read_toml"]
+from stepwell.wrappers.nes.buttons import parse_boot, parse_buttons
+from stepwell.wrappers.nes.ram_map.variables import (
+    COMPARING,
+    LARGEST,
+    OPERATIONS,
+    Condition,
+    Measured,
+    Measurement,
+    RewardTerm,
+    Variable,
+)
 
 TOP = (
     "actions",
@@ -32,7 +36,7 @@ TOP = (
 )
 PICTURE = {"top": 240, "bottom": 240, "left": 256, "right": 256}
 MEASURING = ("var", "measurement", "op", "reference")
-# What else stands in an env's info, put there by the env, a wrapper or the vector env.
+# Other keys of the info, set by the env, a wrapper or the vector env.
 TAKEN = {
     "episode",
     "episode_frame_number",
@@ -48,7 +52,7 @@ DIGESTS = {"sha256": 64, "sha1": 40}
 
 
 class RamMap(TypedDict):
-    """What a RAM map says, checked: the arguments of `Game`, which tells what they mean."""
+    """A checked RAM map: the arguments of `Game`."""
 
     name: str
     boot: str | None
@@ -71,7 +75,7 @@ def read_toml(path: Path) -> RamMap:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is no TOML, or something in it is wrong.
+        ValueError: The file is not TOML, or the map is invalid.
     """
     try:
         tables = tomllib.loads(map_text(path))
@@ -79,9 +83,9 @@ def read_toml(path: Path) -> RamMap:
         raise FileNotFoundError(
             f"RAM map: expected a file, got {str(path)!r}, which does not exist; check the path"
         ) from None
-    except (ValueError, RecursionError) as error:  # no TOML, or nested without end
+    except (ValueError, RecursionError) as error:  # not TOML, or nested too deeply
         raise ValueError(
-            f"{path.name}: expected TOML in UTF-8, got something else: {error}; mend that place"
+            f"{path.name}: expected TOML in UTF-8, got something else: {error}; correct that place"
         ) from None
     return read_map(tables, path.name, path.stem)
 
@@ -90,12 +94,12 @@ def read_map(tables: Mapping[str, object], where: str, name: str) -> RamMap:
     """Check the tables of a RAM map.
 
     Args:
-        tables: The map, as `tomllib` gives it.
-        where: What errors begin with.
-        name: The game's name if the map does not tell.
+        tables: The map, as from `tomllib`.
+        where: Start of error messages.
+        name: Name of the game if the map has none.
 
     Raises:
-        ValueError: Something in the map is wrong.
+        ValueError: The map is invalid.
 
     Example:
         >>> tables = {"vars": {"lives": {"address": 0x13, "type": "|u1"}}}
@@ -130,7 +134,7 @@ def _boot(top: MapTable) -> str | None:
 
 
 def _actions(top: MapTable) -> tuple[str, ...] | None:
-    """The map's list; it is checked here, as an env may never choose from it."""
+    """Check the list here, as an env may not use it."""
     actions = top.texts("actions")
     try:
         for action in actions or ():
@@ -148,7 +152,7 @@ def _variable(name: str, entry: MapTable) -> Variable:
     if not name or name.startswith("_") or name in TAKEN:
         raise ValueError(
             f"{entry.where}: expected a name that begins with no underscore and is none of "
-            f"{', '.join(sorted(TAKEN))}, which info holds already, got {name!r}; rename it"
+            f"{', '.join(sorted(TAKEN))}, which info already has, got {name!r}; rename it"
         )
     entry.only(("address", "type", "wrap", "mask"))
     address, type_ = entry.whole("address", "it as in 0x13, without quotes"), entry.text("type")
@@ -178,8 +182,8 @@ def _measured(
     if op in COMPARING:
         entry.needed("reference", reference, "2, the number to compare with")
     elif reference is not None:
-        cure = f"write op = {next(iter(COMPARING))!r} or leave it out"
-        raise entry.error("reference", f"expected none with op {op!r}, got {reference}; {cure}")
+        hint = f"write op = {next(iter(COMPARING))!r} or leave it out"
+        raise entry.error("reference", f"expected none with op {op!r}, got {reference}; {hint}")
     if reference is not None and abs(reference) > LARGEST:
         raise entry.error(
             "reference", f"expected at most {LARGEST} either way, got {reference}; make it smaller"
@@ -298,3 +302,128 @@ def _digests(table: MapTable, key: str) -> tuple[str, ...]:
                 f"{key}sum prints it, or leave it out",
             )
     return tuple(digest.lower() for digest in found)
+
+
+MOST_BYTES = 1 << 20
+MOST_DEPTH = 50
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the closest known name, as the end of an error message."""
+    names = sorted(known)
+    if not names:
+        return "there are none"
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {found[0]!r}?" if found else f"known are {', '.join(names)}"
+
+
+class MapTable:
+    """One table of a RAM map.
+
+    Args:
+        where: Start of error messages: the file, then the table and the entry.
+        entries: The table, as from `tomllib`.
+
+    Raises:
+        ValueError: `entries` is not a table, or a key is not text. In each method: the entry has
+            another type than that in the name of the method.
+
+    Example:
+        >>> MapTable("map.toml, [life]", {"var": "lives"}).text("var")
+        'lives'
+    """
+
+    def __init__(self, where: str, entries: object) -> None:
+        if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
+            raise ValueError(
+                f"{where}: expected a table with named entries, got {entries!r:.60}; "
+                "write { key = value } or a [table]"
+            )
+        self.where = where
+        self.entries: Mapping[str, object] = entries
+
+    def error(self, key: str, problem: str) -> ValueError:
+        """Return an error about the entry."""
+        return ValueError(f"{self.where}, {key}: {problem}")
+
+    def only(self, known: Collection[str]) -> None:
+        """Raise for unknown keys."""
+        for key in self.entries:
+            if key not in known:
+                raise ValueError(
+                    f"{self.where}: expected the keys {', '.join(sorted(known))}, "
+                    f"got {key!r}; {nearest(key, known)}"
+                )
+
+    def table(self, key: str, header: str | None = None) -> MapTable:
+        """Return the table under a key, or an empty one; `header` is its name in errors."""
+        return MapTable(f"{self.where}, {header or key}", self.entries.get(key, {}))
+
+    def tables(self, besides: Collection[str] = ()) -> dict[str, MapTable]:
+        """Return all entries as tables, except those of the keys in `besides`."""
+        return {key: self.table(key) for key in self.entries if key not in besides}
+
+    def text(self, key: str) -> str | None:
+        """Return a text, or None."""
+        found = self.entries.get(key)
+        if found is None or isinstance(found, str):
+            return found
+        raise self.error(key, f"expected a text, got {found!r:.60}; write it in quotes")
+
+    def texts(self, key: str, *, one: bool = False) -> tuple[str, ...] | None:
+        """Return a list of texts, or None; with `one`, a single text is a list of one."""
+        found = self.entries.get(key)
+        if found is None:
+            return None
+        if one and isinstance(found, str):
+            return (found,)
+        if isinstance(found, list | tuple) and all(isinstance(item, str) for item in found):
+            return tuple(found)
+        expected = "a text or a list of texts" if one else "a list of texts"
+        raise self.error(key, f'expected {expected}, got {found!r:.60}; write it as ["..."]')
+
+    def choice(self, key: str, choices: Collection[str]) -> str | None:
+        """Return one of the choices, or None."""
+        found = self.text(key)
+        if found is None or found in choices:
+            return found
+        raise self.error(
+            key, f"expected one of {', '.join(choices)}, got {found!r}; {nearest(found, choices)}"
+        )
+
+    def whole(self, key: str, example: str) -> int | None:
+        """Return a whole number, or None; `example` ends the error message."""
+        found = self.entries.get(key)
+        if found is None or (isinstance(found, int) and not isinstance(found, bool)):
+            return found
+        raise self.error(key, f"expected a whole number, got {found!r:.60}; write {example}")
+
+    def needed(self, key: str, found: int | str | None, example: str) -> None:
+        """Raise if an entry is missing."""
+        if found is None:
+            raise self.error(key, f"expected a value, got none; write {key} = {example}")
+
+    def number(self, key: str) -> float | None:
+        """Return a finite number, or None."""
+        found = self.entries.get(key)
+        if found is None:
+            return None
+        if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found):
+            return float(found)
+        raise self.error(key, f"expected a finite number, got {found!r:.60}; write it as in 0.5")
+
+
+def map_text(path: Path) -> str:
+    """Return the text of a file with a map.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not a regular file (opening a pipe may block), too long, or not UTF-8.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path.name}: expected a regular file, got a folder or a pipe")
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path.name}: expected at most {MOST_BYTES:,} bytes, got more")
+    return data.decode()

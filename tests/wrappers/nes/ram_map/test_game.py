@@ -1,0 +1,461 @@
+"""`Game.load`: its sources and the games that they give."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demo_rom import build_rom
+from stepwell.wrappers.nes.cartridge import Cartridge
+from stepwell.wrappers.nes.ram_map.game import Game, GameTracker
+from support.models import game_model
+from support.models.game_strategies import episodes, maps
+
+FULL = """
+name = "A game"
+boot = "NOOP 20, START 3"
+actions = ["NOOP", "RIGHT+A"]
+[rom]
+sha256 = ["{digest}", "{digest}"]
+[vars]
+lives = {{ address = 0x13, type = "|u1" }}
+world_x = {{ address = 0x19, type = "<u2", wrap = 65536 }}
+flags = {{ address = 0x20, type = "|u1", mask = 0x0F }}
+[reward]
+world_x = {{ reward = 0.5, limit = 5 }}
+lives = {{ penalty = 5 }}
+[terminated]
+condition = "all"
+dead = {{ var = "lives", op = "zero" }}
+[terminated.nodes.far]
+world_x = {{ op = "greater-than", reference = 768 }}
+[life]
+var = "lives"
+[stuck]
+vars = ["world_x", "world_x"]
+[crop]
+status = {{ top = 32 }}
+frame = {{ top = 8, bottom = 8, left = 4, right = 6 }}
+"""
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    path = tmp_path / "a game.toml"
+    path.write_text(FULL.format(digest="AB" * 32), encoding="utf-8")
+    return path
+
+
+def test_a_file_is_read_whole(full: Path) -> None:
+    game = Game.load(full)
+    assert (game.name, game.boot, game.actions) == (
+        "A game",
+        "NOOP 20, START 3",
+        ("NOOP", "RIGHT+A"),
+    )
+    assert list(game.variables) == ["lives", "world_x", "flags"]
+    assert game.variables["world_x"].wrap == 65536
+    assert game.variables["flags"].mask == 15
+    assert [(term.name, term.reward, term.penalty, term.limit) for term in game.reward] == [
+        ("world_x", 0.5, 0.0, 5.0),
+        ("lives", 0.0, 5.0, None),
+    ]
+    assert game.can_terminate
+    assert game.terminated is not None
+    assert game.terminated.combine == "all"
+    assert list(game.terminated.variables()) == ["lives", "world_x"]
+    assert (game.life, game.stuck, game.watched) == ("lives", ("world_x",), ("world_x",))
+    assert dict(game.crops) == {"status": (32, 0, 0, 0), "frame": (8, 8, 4, 6)}
+    assert game.sha256 == ("ab" * 32,) * 2
+    assert Game.load(json.loads(json.dumps(game.recipe()))) == game
+
+
+def test_a_path_is_a_text_or_a_path(full: Path) -> None:
+    assert Game.load(str(full)) == Game.load(full)
+
+
+def test_a_game_is_given_back(full: Path) -> None:
+    game = Game.load(full)
+    assert Game.load(game) is game
+
+
+def test_a_file_without_a_name_is_called_by_its_files(tmp_path: Path) -> None:
+    path = tmp_path / "my game.toml"
+    path.write_text("", encoding="utf-8")
+    assert Game.load(path) == Game(name="my game")
+
+
+def test_nothing_is_a_game_of_which_nothing_is_known() -> None:
+    game = Game.load(None)
+    assert game.variables == {}
+    assert (game.boot, game.actions, game.life, game.terminated, game.reward) == (
+        None, None, None, None, ()
+    )  # fmt: skip
+    assert not game.can_terminate
+    assert game.recipe() == {"name": "unknown"}
+
+
+def test_without_stuck_variables_those_that_pay_are_watched() -> None:
+    byte = {"address": 0, "type": "|u1"}
+    paid = {"b": {"reward": 1}, "again": {"var": "b", "penalty": 1}, "a": {"reward": 1}}
+    assert Game.load({"vars": {"a": byte, "b": byte}, "reward": paid}).watched == ("b", "a")
+
+
+@given(maps())
+def test_a_recipe_is_json_that_makes_an_equal_game(tables: dict[str, Any]) -> None:
+    game = Game.load({**tables, "name": "x"})
+    recipe = game.recipe()
+    again = Game.load(json.loads(json.dumps(recipe)))
+    assert again == game
+    assert again.recipe() == recipe
+    assert pickle.loads(pickle.dumps(game)) == game
+    assert copy.deepcopy(game) == game
+
+
+CHANGES: list[Mapping[str, object]] = [
+    {"name": "Another"},
+    {"boot": "START 1"},
+    {"actions": []},
+    {"actions": ["RIGHT+A", "NOOP"]},
+    {"rom": {"sha256": "cd" * 32}},
+    {"rom": {"sha1": "ab" * 20}},
+    {"vars": {"x": {"address": 0x11, "type": "|u1"}, "y": {"address": 2, "type": "|u1"}}},
+    {"vars": {"x": {"address": 0x10, "type": "|i1"}, "y": {"address": 2, "type": "|u1"}}},
+    {"reward": {"x": {"reward": 2}}},
+    {"reward": {"x": {"reward": 1, "limit": 3}}},
+    {"reward": {"x": {"reward": 1, "op": "sign"}}},
+    {"reward": {"z": {"var": "x", "reward": 1}}},
+    {"terminated": {"x": {"op": "equal", "reference": 4}}},
+    {"terminated": {"x": {"op": "zero"}}},
+    {"terminated": {"condition": "all", "x": {"op": "equal", "reference": 3}}},
+    {"terminated": {"nodes": {"n": {"x": {"op": "equal", "reference": 3}}}}},
+    {"life": {"var": "y"}},
+    {"stuck": {"vars": ["y"]}},
+    {"crop": {"status": {"top": 9}}},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_games_that_differ_have_recipes_that_differ(change: Mapping[str, object]) -> None:
+    base = {
+        "name": "One",
+        "vars": {"x": {"address": 0x10, "type": "|u1"}, "y": {"address": 2, "type": "|u1"}},
+        "reward": {"x": {"reward": 1}},
+        "terminated": {"x": {"op": "equal", "reference": 3}},
+    }
+    first, second = Game.load(base), Game.load({**base, **change})
+    assert first != second
+    assert first.recipe() != second.recipe()
+
+
+def test_nobody_changes_a_game(full: Path) -> None:
+    game = Game.load(full)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        game.name = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        game.variables["lives"] = game.variables["flags"]  # type: ignore[index]
+    with pytest.raises(TypeError):
+        game.crops["status"] = (0, 0, 0, 0)  # type: ignore[index]
+    recipe: Any = game.recipe()
+    recipe["vars"].clear()
+    assert list(game.variables) == ["lives", "world_x", "flags"]
+
+
+def test_a_map_changed_after_it_was_read_changes_no_game() -> None:
+    tables = {"vars": {"x": {"address": 0x10, "type": "|u1"}}, "actions": ["A"]}
+    game = Game.load(tables)
+    tables["vars"]["y"] = tables["vars"]["x"]  # type: ignore[index]
+    tables["actions"].append("B")  # type: ignore[attr-defined]
+    assert (list(game.variables), game.actions) == (["x"], ("A",))
+
+
+@pytest.mark.parametrize("kind", ["sha256", "sha1"])
+def test_a_map_is_for_the_cartridges_that_it_names(kind: str) -> None:
+    """SHA-256 is of the file; SHA-1 is stable-retro's, of what follows the header."""
+    data = build_rom()
+    cartridge = Cartridge.read(data)
+    digest = {
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha1": hashlib.sha1(data[16:]).hexdigest(),
+    }[kind]
+    other = digest[::-1]
+    Game.load({"rom": {kind: digest.upper()}}).check_cartridge(cartridge)
+    Game.load({"rom": {kind: [other, digest]}}).check_cartridge(cartridge)
+    Game.load({}).check_cartridge(cartridge)
+    with pytest.raises(
+        ValueError, match=rf"cartridge 'bytes': expected .*{other}.* 'a map'.*, got {digest}; use"
+    ):
+        Game.load({"name": "a map", "rom": {kind: other}}).check_cartridge(cartridge)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "sentence"),
+    [
+        (3, TypeError, "game: expected None, a Game, a path, .* got int; see Game.load"),
+        ([{}], TypeError, "got list"),
+        ({1: {}}, ValueError, "game: expected a table with named entries, got {1: {}}"),
+        (b"game.toml", TypeError, "got bytes"),
+        ("nowhere.toml", FileNotFoundError, "'nowhere.toml', which does not exist; check"),
+        ("nowhere", FileNotFoundError, "expected a .toml file, a folder .* got 'nowhere', which"),
+    ],
+)
+def test_what_is_no_game_is_refused(source: Any, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        Game.load(source)
+
+
+def test_a_file_that_is_no_toml_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"got the file '.*data.json'; .* give its folder"):
+        Game.load(path)
+
+
+class Ram:
+    """A console that shows one snapshot of the RAM after the other."""
+
+    def __init__(self, snapshots: list[bytes]) -> None:
+        self.snapshots = snapshots
+        self.frame = 0
+        self.reads = 0
+
+    def peek(self, address: int) -> int:
+        self.reads += 1
+        return self.snapshots[self.frame][address]
+
+
+def played(tracker: GameTracker, ram: Ram) -> Iterator[float]:
+    """The rewards, frame by frame, from where the console stands to the last snapshot."""
+    while ram.frame + 1 < len(ram.snapshots):
+        ram.frame += 1
+        yield tracker.advance()
+
+
+@settings(max_examples=150)
+@given(maps(), episodes())
+def test_it_tells_what_the_model_tells(tables: dict[str, Any], snapshots: list[bytes]) -> None:
+    ram = Ram(snapshots)
+    tracker = Game.load(tables).tracker(ram.peek)
+    tracker.begin()
+    first = snapshots[0]
+    assert tracker.terminated == game_model.is_over(tables, first, first)
+    assert tracker.still_frames == 0
+    for reward in played(tracker, ram):
+        new, old = snapshots[ram.frame], snapshots[ram.frame - 1]
+        pays = game_model.pays(tables, new, old)
+        assert reward == pytest.approx(sum(pays.values()), abs=1e-9)
+        assert tracker.reward_terms == pays
+        tracker.begin_step()
+        assert tracker.terminated == game_model.is_over(tables, new, old)
+        assert tracker.still_frames == game_model.still_frames(tables, snapshots[: ram.frame + 1])
+        values = {name: game_model.value(tables, name, new) for name in tables["vars"]}
+        assert tracker.values() == values
+        assert tracker.lives() == values.get("lives")
+
+
+@settings(max_examples=100)
+@given(maps(), episodes(), st.data())
+def test_what_it_saved_goes_on_in_another_one(
+    tables: dict[str, Any], snapshots: list[bytes], data: st.DataObject
+) -> None:
+    game, ram = Game.load(tables), Ram(snapshots)
+    tracker = game.tracker(ram.peek)
+    tracker.begin()
+    saved_at = data.draw(st.integers(0, len(snapshots) - 1))
+    for _ in range(saved_at):
+        ram.frame += 1
+        tracker.advance()
+    saved = tracker.save()
+    kept = json.loads(json.dumps(saved))
+    expected = list(seen(tracker, ram))
+    ram.frame = 0
+    other = game.tracker(ram.peek)
+    other.begin()
+    ram.frame = saved_at
+    other.load(saved)
+    assert list(seen(other, ram)) == expected
+    assert saved == kept
+
+
+def seen(tracker: GameTracker, ram: Ram) -> Iterator[tuple[object, ...]]:
+    def now() -> tuple[object, ...]:
+        terms = dict(tracker.reward_terms)
+        return tracker.terminated, tracker.still_frames, terms, tracker.values()
+
+    yield now()
+    for reward in played(tracker, ram):
+        yield (reward, *now())
+
+
+def tracker_of(tables: dict[str, Any], *bytes_at_0x10: int) -> tuple[GameTracker, Ram]:
+    """One that began, over a RAM in which one byte changes from frame to frame."""
+    ram = Ram([bytes(0x10) + bytes([byte]) + bytes(2031) for byte in bytes_at_0x10])
+    tracker = Game.load(tables).tracker(ram.peek)
+    tracker.begin()
+    return tracker, ram
+
+
+BYTE = {"address": 0x10, "type": "|u1"}
+
+
+def test_changes_count_from_the_first_frame_of_the_episode_not_from_before() -> None:
+    tracker, ram = tracker_of({"vars": {"x": BYTE}, "reward": {"x": {"reward": 1}}}, 7, 9, 30)
+    assert list(played(tracker, ram)) == [2, 21]
+    ram.frame = 0
+    tracker.begin()
+    assert tracker.advance() == 0
+    assert list(played(tracker, ram)) == [2, 21]
+
+
+def test_a_loss_pays_minus_the_penalty_and_nothing_of_the_reward() -> None:
+    tables = {"vars": {"lives": BYTE}, "reward": {"lives": {"reward": 2, "penalty": 5}}}
+    tracker, ram = tracker_of(tables, 3, 2, 4, 4)
+    assert list(played(tracker, ram)) == [-5, 4, 0]
+
+
+def test_a_change_above_the_limit_pays_nothing_and_the_next_one_counts_from_there() -> None:
+    tables = {"vars": {"x": BYTE}, "reward": {"x": {"reward": 1, "penalty": 1, "limit": 5}}}
+    tracker, ram = tracker_of(tables, 0, 5, 11, 12, 6, 1)
+    assert list(played(tracker, ram)) == [5, 0, 1, 0, -5]
+
+
+def test_a_limit_holds_for_what_a_comparison_sees_too() -> None:
+    entry = {"op": "nonzero", "reward": 1, "limit": 5}
+    tracker, ram = tracker_of({"vars": {"x": BYTE}, "reward": {"x": entry}}, 0, 5, 11, 11)
+    assert list(played(tracker, ram)) == [1, 0, 0]
+
+
+def test_a_counter_that_wraps_goes_on() -> None:
+    """E5: deltas of wrapping counters."""
+    tables = {"vars": {"x": {**BYTE, "wrap": 256}}, "reward": {"x": {"reward": 1, "penalty": 1}}}
+    tracker, ram = tracker_of(tables, 254, 1, 255)
+    assert list(played(tracker, ram)) == [3, -2]
+
+
+def test_the_terms_of_a_step_are_summed_and_the_last_steps_are_left_alone() -> None:
+    tables = {"vars": {"x": BYTE}, "reward": {"x": {"reward": 1}, "a": {"var": "x", "penalty": 1}}}
+    tracker, ram = tracker_of(tables, 0, 2, 5, 1)
+    list(played(tracker, ram))
+    before = tracker.reward_terms
+    assert before == {"x": 5, "a": -4}
+    tracker.begin_step()
+    assert tracker.reward_terms == {"x": 0, "a": 0}
+    assert before == {"x": 5, "a": -4}
+
+
+def test_without_a_map_there_is_nothing() -> None:
+    ram = Ram([bytes(2048)] * 4)
+    tracker = Game.load(None).tracker(ram.peek)
+    tracker.begin()
+    assert list(played(tracker, ram)) == [0.0, 0.0, 0.0]
+    assert (tracker.terminated, tracker.still_frames) == (False, 0)
+    assert (tracker.values(), tracker.lives(), tracker.reward_terms) == ({}, None, {})
+    assert ram.reads == 0
+
+
+def test_a_frame_reads_only_what_it_needs_and_each_once() -> None:
+    wide = {"address": 0x20, "type": ">n6"}
+    tables = {
+        "vars": {"x": BYTE, "unused": wide},
+        "reward": {"x": {"reward": 1}, "again": {"var": "x", "penalty": 1}},
+        "terminated": {"x": {"op": "equal", "reference": 9}},
+    }
+    tracker, ram = tracker_of(tables, 0, 1, 2)
+    ram.reads = 0
+    list(played(tracker, ram))
+    assert ram.reads == 2
+
+
+def test_the_reward_is_a_python_float_also_where_nothing_paid() -> None:
+    tracker, ram = tracker_of({"vars": {"x": BYTE}, "reward": {"x": {"reward": 1}}}, 0, 0, 1)
+    assert [type(reward) for reward in played(tracker, ram)] == [float, float]
+
+
+def test_a_condition_on_a_change_does_not_hold_on_the_first_frame() -> None:
+    over = {"x": {"op": "nonzero", "measurement": "delta"}}
+    tracker, ram = tracker_of({"vars": {"x": BYTE}, "terminated": over}, 3, 2, 2)
+    seen = [tracker.terminated]
+    for _ in played(tracker, ram):
+        seen.append(tracker.terminated)
+    assert seen == [False, True, False]
+
+
+def test_an_episode_begins_with_nothing_of_the_one_before() -> None:
+    over = {"x": {"op": "equal", "reference": 5}}
+    tables = {"vars": {"x": BYTE}, "reward": {"x": {"reward": 1}}, "terminated": over}
+    tracker, ram = tracker_of(tables, 3, 5, 5, 5)
+    list(played(tracker, ram))
+    assert (tracker.terminated, tracker.still_frames, tracker.reward_terms) == (True, 2, {"x": 2})
+    ram.frame = 0
+    tracker.begin()
+    assert (tracker.terminated, tracker.still_frames, tracker.reward_terms) == (False, 0, {"x": 0})
+
+
+def test_only_the_watched_variables_keep_a_game_from_standing_still() -> None:
+    other = {"address": 0x11, "type": "|u1"}
+    tables = {
+        "vars": {"z": BYTE, "b": other, "a": {"address": 0x12, "type": "|u1"}},
+        "reward": {"z": {"reward": 1}},
+        "terminated": {"a": {"op": "equal", "reference": 9}},
+        "stuck": {"vars": ["b"]},
+    }
+    ram = Ram([bytes(0x10) + bytes(row) + bytes(2029) for row in ((0, 0, 0), (1, 0, 8), (1, 2, 9))])
+    tracker = Game.load(tables).tracker(ram.peek)
+    tracker.begin()
+    seen = []
+    for reward in played(tracker, ram):
+        seen.append((reward, tracker.terminated, tracker.still_frames))
+    assert seen == [(1, False, 1), (0, True, 0)]
+
+
+def test_a_game_that_was_over_when_it_was_saved_is_over_again() -> None:
+    over = {"x": {"op": "negative", "measurement": "delta"}}
+    tables = {"vars": {"x": BYTE}, "terminated": over}
+    tracker, ram = tracker_of(tables, 3, 2, 2)
+    ram.frame = 1
+    tracker.advance()
+    other, _ = tracker_of(tables, 2)
+    other.load(tracker.save())
+    assert other.terminated
+
+
+def spoilt(state: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+    return {**state, key: value}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: None,
+        lambda _: {},
+        lambda _: [1, 2],
+        lambda state: spoilt(state, "values", {"y": 1}),
+        lambda state: spoilt(state, "values", {}),
+        lambda state: spoilt(state, "values", 3),
+        lambda state: spoilt(state, "reward_terms", {"x": 0, "y": 1}),
+        lambda state: spoilt(state, "more", 1),
+        lambda state: spoilt(state, "values", {"x": "a"}),
+        lambda state: spoilt(state, "still_frames", None),
+        lambda state: spoilt(state, "reward_terms", {"x": []}),
+    ],
+    ids=range(11),
+)
+def test_a_state_of_something_else_is_refused_and_nothing_changes(
+    spoil: Callable[[dict[str, Any]], object],
+) -> None:
+    tracker, ram = tracker_of({"vars": {"x": BYTE}, "reward": {"x": {"reward": 1}}}, 3, 5)
+    list(played(tracker, ram))
+    before: Any = tracker.save()
+    with pytest.raises(ValueError, match=r"tracker state: expected .* got .*; (use|save) "):
+        tracker.load(spoil(before))
+    assert tracker.save() == before

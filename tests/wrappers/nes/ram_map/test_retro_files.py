@@ -1,0 +1,492 @@
+"""Folders of stable-retro are read as games, or refused in one sentence."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import itertools
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demo_rom import write_demo
+from stepwell.wrappers.nes.buttons import parse_buttons
+from stepwell.wrappers.nes.ram_map.game import Game
+from stepwell.wrappers.nes.ram_map.retro_files import integration
+from stepwell.wrappers.nes.ram_map.variables import Variable
+from support.models.game_strategies import COMPARING, ORDERS, OTHERS, WINDOW, episodes, scenarios
+
+needs_retro = pytest.mark.skipif(
+    importlib.util.find_spec("stable_retro") is None, reason="needs stable-retro"
+)
+INFO = {"lives": {"address": 0x13, "type": "|u1"}, "time": {"address": 0x14, "type": "|u1"}}
+SHA1 = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "Small-Nes-v0"
+    found.mkdir()
+    return found
+
+
+def write(folder: Path, data: object, scenario: object) -> None:
+    (folder / "data.json").write_text(json.dumps(data), encoding="utf-8")
+    (folder / "scenario.json").write_text(json.dumps(scenario), encoding="utf-8")
+
+
+def load(folder: Path, scenario: object) -> Game:
+    write(folder, {"info": INFO}, scenario)
+    return Game.load(folder)
+
+
+def integrations() -> list[Path]:
+    spec = importlib.util.find_spec("stable_retro")
+    assert spec is not None
+    return sorted((Path(str(spec.origin)).parent / "data").glob("*/*-Nes-v0"))
+
+
+@needs_retro
+def test_of_its_298_integrations_276_are_read_and_22_with_scripts_are_refused() -> None:
+    seen: Counter[str] = Counter()
+    for folder in integrations():
+        if list(folder.glob("*.lua")):
+            with pytest.raises(ValueError, match=r"Lua.*stable-retro"):
+                Game.load(folder)
+            seen["refused"] += 1
+            continue
+        game = Game.load(folder)
+        seen["read"] += 1
+        info = json.loads((folder / "data.json").read_text("utf-8"))["info"]
+        assert {name: variable.recipe() for name, variable in game.variables.items()} == info
+        assert game.name == folder.name
+        assert game.sha1 == ((folder / "rom.sha").read_text("utf-8").strip(),)
+        assert game.reward
+        assert game.can_terminate
+        assert game == Game.load(f"retro:{folder.name}")
+        assert game == Game.load(json.loads(json.dumps(game.recipe())))
+        for action in game.actions or ():
+            parse_buttons(action)
+        seen["actions"] += game.actions is not None
+    assert seen == {"read": 276, "refused": 22, "actions": 2}
+
+
+@needs_retro
+def test_an_unknown_integration_is_refused_with_the_nearest() -> None:
+    known = integrations()[0].name
+    wrong = {
+        f"{known}0": f"did you mean '{known}'",
+        f"../stable/{known}": f"did you mean '{known}'",
+        known.replace("Nes", "Genesis"): "did you mean",
+        "": "write retro:Name-Nes-v0",
+    }
+    for name, hint in wrong.items():
+        sentence = rf"one of stable-retro's 298 .* got '{re.escape(name)}'; {re.escape(hint)}"
+        with pytest.raises(ValueError, match=sentence):
+            Game.load(f"retro:{name}")
+
+
+def test_of_two_integrations_of_one_name_the_stable_one_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("stable_retro", tmp_path / "__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    for collection in ("contrib", "experimental", "stable"):
+        (tmp_path / "data" / collection / "Small-Nes-v0").mkdir(parents=True)
+    assert integration("Small-Nes-v0") == tmp_path / "data" / "stable" / "Small-Nes-v0"
+
+
+def test_without_stable_retro_an_integration_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r"pip install 'stepwell\[retro\]', or give the folder"):
+        integration("Small-Nes-v0")
+
+
+def test_a_folder_is_read_whole(folder: Path) -> None:
+    (folder / "rom.sha").write_text(f"{SHA1}\n{SHA1[::-1]}\n", encoding="utf-8")
+    done = {"variables": {"lives": {"op": "zero"}}}
+    reward = {"variables": {"time": {"reward": 1, "penalty": 0.5}}}
+    game = load(folder, {"done": done, "reward": reward})
+    assert game.recipe() == {
+        "name": "Small-Nes-v0",
+        "rom": {"sha1": [SHA1, SHA1[::-1]]},
+        "vars": INFO,
+        "reward": {"time": {"var": "time", "measurement": "delta", "reward": 1.0, "penalty": 0.5}},
+        "terminated": {
+            "condition": "any",
+            "lives": {"var": "lives", "measurement": "absolute", "op": "zero"},
+        },
+        "life": {"var": "lives"},
+    }
+
+
+def test_without_a_variable_lives_there_is_no_life_variable(folder: Path) -> None:
+    write(folder, {"info": {"life": INFO["lives"]}}, {})
+    assert Game.load(folder).life is None
+
+
+def test_a_text_names_a_folder_too(folder: Path) -> None:
+    assert load(folder, {}) == Game.load(str(folder))
+
+
+def test_an_empty_scenario_pays_nothing_and_never_ends(folder: Path) -> None:
+    game = load(folder, {"done": {}, "reward": {}, "crop": [0, 0, 0, 0], "scripts": []})
+    assert (game.reward, game.terminated, game.crops, game.actions) == ((), None, {}, None)
+
+
+def test_equal_without_a_reference_compares_with_zero_as_stable_retro_does(folder: Path) -> None:
+    game = load(folder, {"done": {"variables": {"lives": {"op": "equal"}}}})
+    tracker = game.tracker(bytes(2048).__getitem__)
+    tracker.begin()
+    assert tracker.terminated
+
+
+def test_a_reference_that_no_operation_needs_means_nothing(folder: Path) -> None:
+    entry = {"op": "zero", "reference": 7}
+    same = load(folder, {"done": {"variables": {"lives": {"op": "zero"}}}})
+    assert load(folder, {"done": {"variables": {"lives": entry}}}) == same
+
+
+def test_a_variable_may_be_called_as_a_key_of_a_ram_map(folder: Path) -> None:
+    info = {name: INFO["lives"] for name in ("condition", "nodes", "var")}
+    done = {"variables": {name: {"op": "zero"} for name in info}, "condition": "all"}
+    write(folder, {"info": info}, {"done": done})
+    game = Game.load(folder)
+    assert game.terminated is not None
+    assert (game.terminated.combine, list(game.terminated.variables())) == ("all", list(info))
+    assert game == Game.load(game.recipe())
+
+
+def test_the_reward_of_the_only_player_is_the_reward(folder: Path) -> None:
+    reward = {"variables": {"time": {"reward": 1}}}
+    assert load(folder, {"rewards": [reward]}) == load(folder, {"reward": reward})
+
+
+# A scenario, and the parts of the error message, in order.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"scripts": ["script.lua"]}, "Small-Nes-v0/scenario.json, scripts|['script.lua']|Lua|.toml"),
+    ({"reward": {"script": "lua:pay"}}, "reward, script|'lua:pay'|Lua"),
+    ({"done": {"script": "lua:over"}}, "done, script|'lua:over'|Lua"),
+    ({"reward": {"time": {"penalty": 1}}}, "reward, time|for each frame|in a wrapper"),
+    ({"rewards": [{}, {}]}, "rewards|one player|keep one"),
+    ({"rewards": [{}], "reward": {}}, "rewards|one player"),
+    ({"rewards": 3}, "rewards|one player|got 3"),
+    ({"reward": {"variables": {"live": {"reward": 1}}}}, "[reward], live, var|'lives'"),
+    ({"reward": {"variables": {"lives": {"rewrad": 1}}}}, "lives|got 'rewrad'|'reward'"),
+    ({"reward": {"variables": {"lives": {}}}}, "lives, reward|got neither"),
+    ({"reward": {"variables": {"lives": 3}}}, "reward, variables, lives|a table|got 3"),
+    ({"reward": 3}, "reward|expected a table|got 3"),
+    ({"done": {"variables": {"lives": {"op": "equal", "reference": "2"}}}}, "whole number|got '2'"),
+    ({"done": {"variables": {"lives": {"op": "is"}}}}, "[terminated], lives, op|got 'is'"),
+    ({"done": {"nodes": {"a": {}}}}, "nodes, a: expected at least one test"),
+    ({"done": {"condition": "all"}}, "[terminated]: expected at least one test"),
+    ({"actions": [[["FIRE"]]]}, "actions|UP, DOWN|got [[['FIRE']]]"),
+    ({"actions": [[None]]}, "actions|got [[None]]"),
+    ({"actions": 3}, "actions|got 3"),
+    ({"actions": []}, "actions|got []"),
+    ({"actions": [[["A"]], []]}, "actions|got [[['A']], []]"),
+    ({"crop": [1, 2, 3]}, "crop|[x, y, width, height]|got [1, 2, 3]"),
+    ({"crop": [0.5, 2, 3, 1]}, "crop|got [0.5"),
+    ({"crop": [-20, 2, 3, 1]}, "[crop], scenario|240 rows"),
+]
+
+
+@pytest.mark.parametrize(("scenario", "message"), REFUSED, ids=[str(case) for case, _ in REFUSED])
+def test_a_scenario_that_cannot_be_kept_is_refused_in_a_sentence(
+    folder: Path, scenario: object, message: str
+) -> None:
+    parts = ".*".join(map(re.escape, message.split("|")))
+    with pytest.raises(ValueError, match=parts) as caught:
+        load(folder, scenario)
+    assert str(caught.value).startswith("Small-Nes-v0")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_the_files_is_refused(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"expected data.json and .* got no data.json"):
+        Game.load(folder)
+    (folder / "data.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(FileNotFoundError, match=r"got no scenario.json; give the folder"):
+        Game.load(folder)
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff\xfe", b"[1, 2]"], ids=["cut", "no text", "list"])
+def test_a_file_that_is_no_json_table_is_refused(folder: Path, text: bytes) -> None:
+    write(folder, {}, {})
+    (folder / "scenario.json").write_bytes(text)
+    with pytest.raises(ValueError, match=r"^Small-Nes-v0/scenario.json: expected .*, got "):
+        Game.load(folder)
+
+
+def test_a_type_that_stable_retro_would_skip_is_refused(folder: Path) -> None:
+    write(folder, {"info": {"x": {"address": 1, "type": "u1"}}}, {})
+    with pytest.raises(ValueError, match=r"Small-Nes-v0, \[vars\], x, type: expected"):
+        Game.load(folder)
+
+
+def test_files_nested_without_end_and_pipes_are_told(folder: Path) -> None:
+    (folder / "scenario.json").write_text("{}")
+    for depth in (60, 100_000):
+        (folder / "data.json").write_text(json.dumps({"info": INFO}))
+        node = '{"nodes": {"a": ' * depth + "{}" + "}}" * depth
+        (folder / "scenario.json").write_text(f'{{"done": {node}}}')
+        with pytest.raises(ValueError, match=r"at most 50 levels|expected JSON"):
+            Game.load(folder)
+    (folder / "map.toml").write_text("x = " + "[" * 10_000 + "]" * 10_000)
+    with pytest.raises(ValueError, match=r"map\.toml: expected TOML"):
+        Game.load(folder / "map.toml")
+    (folder / "map.toml").write_text("#" * (2 << 20))
+    with pytest.raises(ValueError, match="at most 1,048,576 bytes"):
+        Game.load(folder / "map.toml")
+    (folder / "data.json").unlink()
+    os.mkfifo(folder / "data.json")
+    with pytest.raises(ValueError, match="expected a regular file"):
+        Game.load(folder)
+
+
+stable_retro: Any = pytest.importorskip("stable_retro", reason="needs stable-retro")
+
+TYPES = [f"{order}{kind}{width}" for order in ORDERS for kind in "uidn" for width in range(1, 9)]
+
+
+class Retro:
+    """The one emulator that stable-retro allows in a process, and its reading of scenarios."""
+
+    def __init__(self, folder: Path) -> None:
+        rom, _ = write_demo(folder)
+        self.folder = folder
+        self.emulator = stable_retro.RetroEmulator(str(rom))
+        self.power_on()
+
+    def power_on(self) -> None:
+        self.data = stable_retro.data.GameData()
+        self.emulator.configure_data(self.data)
+        self.emulator.step()
+
+    def read(self, data: object, scenario: object) -> Game:
+        """The same two files, read by both."""
+        for name, found in (("data", data), ("scenario", scenario)):
+            (self.folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+        self.data = stable_retro.data.GameData()
+        self.emulator.configure_data(self.data)
+        paths = [str(self.folder / f"{name}.json") for name in ("data", "scenario")]
+        assert self.data.load(*paths)
+        return Game.load(self.folder)
+
+    def peek(self, address: int) -> int:
+        return int(self.data.memory.extract(address, "|u1"))
+
+    def put(self, ram: bytes) -> None:
+        """Write the window's bytes, and let stable-retro look at them as after a frame."""
+        for address in WINDOW:
+            self.data.memory.assign(address, "|u1", ram[address])
+        self.data.update_ram()
+
+    def play(self, generator: np.random.Generator) -> None:
+        """A frame of the game, with some buttons held; rightwards, that something happens."""
+        chances = dict(B=0.5, START=0.1, UP=0.2, DOWN=0.2, RIGHT=0.8, A=0.5, SELECT=0.005)
+        order = ("B", "", "SELECT", "START", "UP", "DOWN", "LEFT", "RIGHT", "A")
+        drawn = [generator.random() < chances.get(name, 0) for name in order]
+        buttons = np.array(drawn, np.uint8)
+        self.emulator.set_button_mask(buttons, 0)
+        self.emulator.step()
+        self.data.update_ram()
+
+
+@pytest.fixture(scope="module")
+def retro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retro]:
+    found = Retro(tmp_path_factory.mktemp("retro"))
+    yield found
+    found.emulator = None
+    gc.collect()  # other tests want to have it
+
+
+def test_every_type_is_read_alike_while_the_game_runs(retro: Retro) -> None:
+    retro.power_on()
+    generator = np.random.default_rng(0)
+    addresses = [0x10, 0x15, 0x19, 0x1B, 0x200]
+    places = [(place, type_) for place in addresses for type_ in TYPES]
+    readers = [Variable(*place).reader(retro.peek) for place in places]
+    seen = set()
+    for _ in range(100):
+        retro.play(generator)
+        ours = [read() for read in readers]
+        assert ours == [retro.data.memory.extract(*place) for place in places]
+        seen.update(ours)
+    assert len(seen) > 10_000
+
+
+@given(st.binary(min_size=8, max_size=8), st.sampled_from(TYPES))
+def test_every_type_is_read_alike_whatever_the_bytes(retro: Retro, data: bytes, type_: str) -> None:
+    for address, byte in enumerate(data, WINDOW.start):
+        retro.data.memory.assign(address, "|u1", byte)
+    ours = Variable(WINDOW.start, type_).reader(retro.peek)()
+    assert ours == retro.data.memory.extract(WINDOW.start, type_)
+
+
+# With variables of up to 2 bytes all sums are exact, in stable-retro's 32 bits as in our 64.
+@settings(max_examples=150)
+@given(scenarios(most=2), episodes())
+def test_values_rewards_and_ends_are_alike(
+    retro: Retro, files: tuple[Any, Any], snapshots: list[bytes]
+) -> None:
+    game = retro.read(*files)
+    tracker = game.tracker(retro.peek)
+    retro.put(snapshots[0])
+    tracker.begin()
+    for ram in snapshots[1:]:
+        retro.put(ram)
+        assert tracker.advance() == retro.data.current_reward()
+        assert tracker.terminated == retro.data.is_done()
+        assert tracker.values() == retro.data.lookup_all()
+
+
+@given(scenarios(most=8), episodes())
+def test_wide_variables_pay_alike_but_for_the_rounding_to_32_bits(
+    retro: Retro, files: tuple[Any, Any], snapshots: list[bytes]
+) -> None:
+    game = retro.read(*files)
+    tracker = game.tracker(retro.peek)
+    retro.put(snapshots[0])
+    tracker.begin()
+    for ram in snapshots[1:]:
+        retro.put(ram)
+        tracker.begin_step()
+        ours = tracker.advance()
+        size = sum(map(abs, tracker.reward_terms.values()))
+        assert abs(ours - retro.data.current_reward()) <= 1e-6 * size
+        assert tracker.terminated == retro.data.is_done()
+        assert tracker.values() == retro.data.lookup_all()
+
+
+@pytest.mark.parametrize("op", [None, *COMPARING, *OTHERS])
+def test_every_operation_pays_and_ends_alike(retro: Retro, op: str | None) -> None:
+    info = {"x": {"address": WINDOW.start, "type": "|i1"}}
+    for measurement, reference in itertools.product(("absolute", "delta"), (-2, 0, 3)):
+        entry: dict[str, Any] = {"measurement": measurement, "reference": reference}
+        entry |= {} if op is None else {"op": op}
+        paid = {**entry, "reward": 8, "penalty": 3}
+        scenario = {"reward": {"variables": {"x": paid}}, "done": {"variables": {"x": entry}}}
+        game = retro.read({"info": info}, scenario)
+        tracker = game.tracker(retro.peek)
+        for number, byte in enumerate((5, 5, 3, 1, 255, 255, 2, 0, 0, 3, 1, 254, 1, 128, 127)):
+            retro.put(bytes(WINDOW.start) + bytes([byte]) + bytes(2047 - WINDOW.start))
+            if number == 0:
+                tracker.begin()
+                continue
+            assert tracker.advance() == retro.data.current_reward(), (entry, number)
+            assert tracker.terminated == retro.data.is_done(), (entry, number)
+
+
+def test_the_first_frame_of_an_episode_ends_it_alike(retro: Retro) -> None:
+    info = {"x": {"address": WINDOW.start, "type": "|u1"}}
+    done = {"variables": {"x": {"op": "equal", "reference": 3}}}
+    for byte in (2, 3):
+        game = retro.read({"info": info}, {"done": done})
+        tracker = game.tracker(retro.peek)
+        retro.put(bytes(WINDOW.start) + bytes([byte]) + bytes(2047 - WINDOW.start))
+        tracker.begin()
+        assert tracker.terminated == retro.data.is_done() == (byte == 3)
+
+
+def test_a_game_is_followed_alike(retro: Retro) -> None:
+    info = {
+        "lives": {"address": 0x13, "type": "|u1"},
+        "score": {"address": 0x15, "type": ">n2"},
+        "state": {"address": 0x12, "type": "|u1"},
+        "world_x": {"address": 0x19, "type": "<u2"},
+    }
+    scenario = {
+        "reward": {
+            "variables": {
+                "score": {"reward": 10},
+                "lives": {"penalty": 5, "reward": 1},
+                "world_x": {"reward": 0.125},
+            }
+        },
+        "done": {
+            "variables": {"state": {"op": "equal", "reference": 3}},
+            "nodes": {
+                "lost": {
+                    "condition": "all",
+                    "variables": {
+                        "state": {"op": "equal", "reference": 2},
+                        "lives": {"op": "zero"},
+                    },
+                }
+            },
+        },
+    }
+    game = retro.read({"info": info}, scenario)
+    tracker = game.tracker(retro.peek)
+    generator = np.random.default_rng(3)
+    retro.play(generator)
+    tracker.begin()
+    rewards, ends = [], []
+    for _ in range(1500):
+        retro.play(generator)
+        rewards.append(tracker.advance())
+        ends.append(tracker.terminated)
+        assert rewards[-1] == retro.data.current_reward()
+        assert ends[-1] == retro.data.is_done()
+        assert tracker.values() == retro.data.lookup_all()
+    assert len(set(rewards)) > 3
+    assert any(ends)
+    assert not all(ends)
+    assert -5 in rewards
+
+
+ACTIONS = [
+    [[[], ["UP"], ["DOWN"]], [[], ["LEFT"], ["RIGHT"]], [[], ["A"], ["B"], ["A", "B"], ["SELECT"]]],
+    [[[], ["RIGHT"]], [[], ["A"], ["B"], ["A", "B"]]],
+    [[["B"], [], ["A"]], [["START"], []]],
+    [[["UP"]]],
+    [[[], ["A"]], [[], ["A"]]],
+    [[[], ["A"]], [["A"]]],
+    [[["A"]], [[], ["A"]]],
+    [[[], ["A"]], [["A"], ["B"]]],
+]
+
+
+@pytest.mark.parametrize("actions", ACTIONS, ids=str)
+def test_the_actions_and_their_order_are_those_of_its_discrete_space(
+    retro: Retro, actions: list[list[list[str]]]
+) -> None:
+    game = retro.read({"info": {}}, {"actions": actions})
+    combos = retro.data.valid_actions()
+    names = ("B", "", "SELECT", "START", "UP", "DOWN", "LEFT", "RIGHT", "A")
+    expected = []
+    for number in range(int(np.prod([len(combo) for combo in combos]))):
+        held, rest = 0, number
+        for combo in combos:  # as RetroEnv takes a number apart
+            held, rest = held | combo[rest % len(combo)], rest // len(combo)
+        expected.append({name for bit, name in enumerate(names) if held >> bit & 1} or {"NOOP"})
+    assert game.actions is not None
+    assert [set(action.split("+")) for action in game.actions] == expected
+
+
+@given(st.lists(st.integers(0, 300), min_size=4, max_size=4))
+def test_the_crop_cuts_the_same_picture(retro: Retro, crop: list[int]) -> None:
+    if crop[0] >= 240 or crop[1] >= 224:
+        return
+    game = retro.read({"info": {}}, {"crop": crop})
+    x, y, width, height = retro.data.crop_info()
+    # As RetroEnv.get_screen does it, in a picture of which stable-retro shows all but 8 pixels.
+    end_x = 240 if not width or x + width > 240 else x + width
+    end_y = 224 if not height or y + height > 224 else y + height
+    if crop == [0, 0, 0, 0]:
+        assert game.crops == {}
+        return
+    top, bottom, left, right = game.crops["scenario"]
+    assert (left, 256 - right, top, 240 - bottom) == (x + 8, end_x + 8, y + 8, end_y + 8)

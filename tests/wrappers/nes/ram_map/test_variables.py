@@ -1,0 +1,224 @@
+"""A variable is decoded by its type, and its changes follow its wrap."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.wrappers.nes.ram_map.game import Game
+from stepwell.wrappers.nes.ram_map.variables import OPERATIONS, Variable
+from support.models import game_model
+from support.models.game_strategies import COMPARING, ORDERS, OTHERS, types
+
+
+def ram_with(address: int, data: bytes) -> bytes:
+    return bytes(address) + data + bytes(2048 - address - len(data))
+
+
+@given(types(8), st.binary(min_size=8, max_size=8), st.integers(0, 2040))
+def test_every_type_is_read_as_the_slow_model_reads_it(
+    type_: str, data: bytes, address: int
+) -> None:
+    variable = Variable(address, type_)
+    ram = ram_with(address, data)
+    expected = game_model.decode(type_, data[: variable.width])
+    assert variable.decode(ram) == expected
+    assert variable.reader(ram.__getitem__)() == expected
+
+
+# The bytes 01 02 03 04, and what each order makes of them.
+@pytest.mark.parametrize(
+    ("type_", "expected"),
+    [
+        ("<u4", 0x04030201),
+        ("=u4", 0x04030201),
+        ("|u4", 0x04030201),
+        ("<=u4", 0x04030201),
+        (">u4", 0x01020304),
+        ("<>u4", 0x03040102),
+        ("><u4", 0x02010403),
+        (">=u4", 0x02010403),
+        ("<u3", 0x030201),
+        ("<>u3", 0x020301),
+        ("><u3", 0x010302),
+        (">n4", 1234),
+        ("<n4", 4321),
+        (">d4", 1020304),
+        ("<d2", 201),
+    ],
+)
+def test_orders_are_what_the_table_says(type_: str, expected: int) -> None:
+    assert Variable(0, type_).decode(ram_with(0, b"\x01\x02\x03\x04")) == expected
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_single_byte_reads_alike_in_every_order(order: str) -> None:
+    ram = ram_with(7, b"\xfe")
+    found = [Variable(7, f"{order}{kind}1").decode(ram) for kind in "uidn"]
+    assert found == [254, -2, 54, 4]
+
+
+def test_digits_above_nine_count_modulo_ten() -> None:
+    ram = ram_with(0, b"\xab\x3c")
+    assert Variable(0, "<d2").decode(ram) == 3201
+    assert Variable(0, ">n2").decode(ram) == 12
+
+
+def test_the_values_of_an_array_become_python_ints() -> None:
+    """E5: uint8 values of an array would overflow in the first sum."""
+    ram = np.full(2048, 255, np.uint8)
+    for type_ in ("|u1", "<u2", "<i8", ">d4"):
+        assert type(Variable(0x10, type_).decode(ram)) is int  # type: ignore[arg-type]
+    assert Variable(0x10, "<u2").decode(ram) == 65535  # type: ignore[arg-type]
+
+
+def test_the_last_byte_of_the_ram_can_be_read() -> None:
+    ram = bytes(2046) + b"\x05\x06"
+    assert Variable(0x7FF, "|u1").decode(ram) == 6
+    assert Variable(0x7FE, ">u2").decode(ram) == 0x0506
+
+
+def test_eight_bytes_have_a_sign_even_without_one() -> None:
+    """stable-retro computes in signed 64-bit integers."""
+    for order in "<>":
+        assert Variable(0, f"{order}u8").decode(ram_with(0, b"\xff" * 8)) == -1
+        assert Variable(0, f"{order}u7").decode(ram_with(0, b"\xff" * 8)) == 2**56 - 1
+
+
+def test_a_mask_keeps_some_bits() -> None:
+    ram = ram_with(0x20, b"\xf6")
+    assert Variable(0x20, "|u1", mask=0x0F).decode(ram) == 6
+    assert Variable(0x20, "|i1", mask=0xF0).decode(ram) == 0xF0
+
+
+@given(st.integers(1, 300), st.integers(-1000, 1000), st.integers(-1000, 1000))
+def test_a_wrapping_change_leads_to_the_new_value_by_the_shortest_way(
+    wrap: int, new: int, old: int
+) -> None:
+    """E5: a counter that wraps."""
+    change = Variable(0, "|u1", wrap=wrap).change(new, old)
+    assert (old + change - new) % wrap == 0
+    assert -wrap / 2 <= change < wrap / 2
+
+
+def test_a_change_without_wrap_is_a_difference() -> None:
+    assert Variable(0, "|u1").change(3, 255) == -252
+
+
+BAD_TYPES = ["u1", "|u0", "|u9", "|h1", "<u10", "", "|U1", "|u1 ", " |u1", "<<u2", "int", "|u1\n"]
+
+
+@pytest.mark.parametrize("type_", BAD_TYPES)
+def test_a_text_that_is_no_type_is_refused(type_: str) -> None:
+    with pytest.raises(ValueError, match=r"type: expected an order .*, got .*; write it as in"):
+        Variable(0, type_)
+
+
+@pytest.mark.parametrize(
+    ("address", "type_", "hint"),
+    [
+        (-1, "|u1", "0 to 0x7FF for 1 byte of .* got -0x1; battery RAM"),
+        (0x800, "|u1", "got 0x800; 0x800 .*0x0:"),
+        (0x1FFF, "|u1", "0x7FF:"),
+        (0x813, "<u2", "0x7FE for 2 bytes.* 0x13:"),
+        (0x7FF, "<u2", "got 0x7ff; 2 bytes"),
+        (0x1FFF, "<u2", "battery RAM"),
+        (0x2010, "|u1", "battery RAM"),
+        (0x6000, "|u1", "battery RAM"),
+    ],
+)
+def test_bytes_outside_of_the_ram_are_refused(address: int, type_: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"address.*{hint}"):
+        Variable(address, type_)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**63])
+@pytest.mark.parametrize("name", ["wrap", "mask"])
+def test_wrap_and_mask_are_positive(name: str, value: int) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{name}: expected a whole number from 1 .* got {value};"
+    ):
+        dataclasses.replace(Variable(0, "|u1"), **{name: value})  # type: ignore[arg-type]
+
+
+def test_its_recipe_is_json_and_holds_what_was_given() -> None:
+    assert Variable(1, "|u1").recipe() == {"address": 1, "type": "|u1"}
+    full = Variable(1, "|u1", wrap=4, mask=3).recipe()
+    assert json.loads(json.dumps(full)) == {"address": 1, "type": "|u1", "wrap": 4, "mask": 3}
+
+
+A, B, C = ({"address": address, "type": "|i1"} for address in (0, 1, 2))
+NUMBERS = range(-4, 5)
+
+
+def ram(*numbers: int) -> bytes:
+    return bytes(number % 256 for number in numbers) + bytes(2048 - len(numbers))
+
+
+def advanced(tables: dict[str, Any], old: bytes, new: bytes) -> tuple[float, bool]:
+    """(reward, terminated) of a frame."""
+    shown = [old]
+    tracker = Game.load(tables).tracker(lambda address: shown[-1][address])
+    tracker.begin()
+    shown.append(new)
+    return tracker.advance(), tracker.terminated
+
+
+def test_there_are_stable_retros_operations() -> None:
+    assert set(OPERATIONS) == {*COMPARING, *OTHERS}
+
+
+@pytest.mark.parametrize("measurement", ["absolute", "delta"])
+@pytest.mark.parametrize("op", [None, *OPERATIONS])
+def test_an_operation_pays_and_ends_as_the_model_says(op: str | None, measurement: str) -> None:
+    for reference in (-2, 0, 2) if op in COMPARING else (None,):
+        entry: dict[str, Any] = {"measurement": measurement}
+        entry |= {} if op is None else {"op": op}
+        entry |= {} if reference is None else {"reference": reference}
+        paid = {**entry, "reward": 8, "penalty": 3}
+        tables = {"vars": {"a": A}, "reward": {"a": paid}, "terminated": {"a": entry}}
+        for number in NUMBERS:
+            # A change of -8 to 8 from where the value is not the change.
+            old, new = ram(10), ram(number if measurement == "absolute" else 10 + number)
+            expected = sum(game_model.pays(tables, new, old).values())
+            found = advanced(tables, old, new)
+            assert found == (expected, game_model.is_over(tables, new, old)), (reference, number)
+
+
+ZERO: dict[str, Any] = {name: {"op": "zero"} for name in "abc"}
+
+
+@pytest.mark.parametrize("inner", ["any", "all"])
+@pytest.mark.parametrize("outer", ["any", "all"])
+def test_conditions_nest(outer: str, inner: str) -> None:
+    node = {"condition": inner, "b": ZERO["b"], "c": ZERO["c"]}
+    over = {"condition": outer, "a": ZERO["a"], "nodes": {"n": node}}
+    tables = {"vars": {"a": A, "b": B, "c": C}, "terminated": over}
+    combine = {"any": any, "all": all}
+    for numbers in itertools.product((0, 1), repeat=3):
+        a, b, c = (number == 0 for number in numbers)
+        expected = combine[outer]([a, combine[inner]([b, c])])
+        assert advanced(tables, ram(1, 1, 1), ram(*numbers))[1] == expected, numbers
+
+
+@pytest.mark.parametrize("combine", ["any", "all"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_any_and_all_combine_what_there_is(combine: str, count: int) -> None:
+    over = {"condition": combine, **dict(itertools.islice(ZERO.items(), count))}
+    tables = {"vars": {"a": A, "b": B, "c": C}, "terminated": over}
+    for numbers in itertools.product((0, 1), repeat=count):
+        holding = [number == 0 for number in numbers]
+        expected = any(holding) if combine == "any" else all(holding)
+        assert advanced(tables, ram(1, 1, 1), ram(*numbers))[1] == expected, numbers
+
+
+def test_a_map_whose_condition_says_nothing_of_combining_means_any() -> None:
+    tables = {"vars": {"a": A, "b": B}, "terminated": {"a": ZERO["a"], "b": ZERO["b"]}}
+    assert advanced(tables, ram(1, 1), ram(0, 1))[1]

@@ -1,0 +1,433 @@
+"""Properties of a console on every emulator."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demo_rom import RAM, STATE, build_rom
+from stepwell.wrappers.nes.buttons import Button
+from stepwell.wrappers.nes.cartridge import Cartridge
+from stepwell.wrappers.nes.emulators import (
+    BACKENDS,
+    NesBackend,
+    installed_backends,
+    open_console,
+)
+from support.envs.nes_backends import (
+    BOOT,
+    INSTALLED,
+    NOOP,
+    RIGHT,
+    SELECT,
+    START,
+    A,
+    console_of,
+    each_backend,
+    fingerprint,
+    fingerprint_of,
+    peek,
+    play,
+    random_frames,
+    trajectory,
+)
+
+ROM = build_rom()
+MIRRORED = ROM[:6] + bytes([ROM[6] ^ 1]) + ROM[7:]  # another cartridge, with the same program
+# The stack page holds what the emulator's memory held at power-on: it differs between emulators.
+STACK = slice(0x100, 0x200)
+GAME = random_frames(984, seed=4)  # up to the frame in which the world's end is reached
+# Hash of the RAM (without the stack) after each frame of GAME, behind the boot script.
+GOLDEN = "e46c7f53694d386e496187813d81cb4e0ecde00bc79a45a10c14ef924d624064"
+
+
+def elsewhere(method: str, backend: NesBackend, frames: list[int], data: bytes = ROM) -> str:
+    """The fingerprint that another process finds."""
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.apply_async(fingerprint_of, (backend, frames, data)).get(timeout=60)
+
+
+# --- the same game on each, again and again ---
+
+
+@each_backend
+def test_golden_ram_is_the_same_on_every_backend(backend: NesBackend) -> None:
+    """E4: RAM is what backends share; one constant stands for 984 frames on all of them."""
+    digest = hashlib.sha256()
+    with console_of(backend) as console:
+        play(console, BOOT)
+        for buttons in GAME:
+            console.frame(buttons)
+            digest.update(np.delete(console.ram(), STACK).tobytes())
+        assert peek(console, "state") == STATE["cleared"]
+        assert (peek(console, "lives"), peek(console, "score")) == (1, 1)
+    assert digest.hexdigest() == GOLDEN
+
+
+@each_backend
+def test_sixty_fresh_emulators_agree_frame_for_frame(backend: NesBackend) -> None:
+    """C1: the first frame of a fresh cynes may not be one; here it always is."""
+    frames = [NOOP] * 12
+    assert len({fingerprint_of(backend, frames) for _ in range(60)}) == 1
+
+
+@each_backend
+def test_an_emulator_after_some_memory_was_dirtied_starts_alike(backend: NesBackend) -> None:
+    """C1: what the emulator finds in fresh memory does not matter."""
+    found = set()
+    for fill in (0x00, 0xFF, 0x01):
+        trash = [bytes([fill]) * size for size in (64, 1000, 4096, 70_000, 300_000) * 20]
+        del trash
+        found.add(fingerprint_of(backend, [NOOP] * 5))
+    assert len(found) == 1
+
+
+@each_backend
+def test_two_processes_agree(backend: NesBackend) -> None:
+    """C1, C4: a worker builds a new emulator and plays the same game."""
+    frames = [*BOOT, *random_frames(60, seed=2)]
+    assert fingerprint_of(backend, frames) == elsewhere("spawn", backend, frames)
+
+
+@each_backend
+def test_a_forked_process_plays_its_own_game(backend: NesBackend) -> None:
+    """R1: a child inherits its parent's emulator, and must not use it."""
+    frames = [*BOOT, *random_frames(60, seed=2)]
+    with console_of(backend) as console:
+        play(console, [START, RIGHT, RIGHT])
+        before = console.ram()
+        there = [elsewhere("fork", backend, frames, data) for data in (ROM, MIRRORED)]
+        np.testing.assert_array_equal(console.ram(), before)
+    assert [fingerprint_of(backend, frames, data) for data in (ROM, MIRRORED)] == there
+
+
+# --- buttons ---
+
+
+@each_backend
+@pytest.mark.parametrize("button", list(Button), ids=lambda button: str(button.name))
+def test_each_button_reaches_its_bit_of_the_pad(backend: NesBackend, button: Button) -> None:
+    """N2: nes-py has the bits the other way round; one enumeration stands for all."""
+    with console_of(backend) as console:
+        play(console, [*BOOT[:20], int(button), int(button)])
+        assert peek(console, "pad") == button
+        play(console, [NOOP])
+        assert peek(console, "pad") == 0
+
+
+@each_backend
+def test_all_256_combinations_reach_the_pad(backend: NesBackend) -> None:
+    """N2: also those that no joypad can do; SELECT and START act a frame later."""
+    with console_of(backend) as console:
+        play(console, BOOT[:20])
+        for buttons in range(256):
+            console.frame(buttons)
+            assert peek(console, "pad") == buttons
+
+
+@each_backend
+def test_buttons_do_not_stay_held(backend: NesBackend) -> None:
+    """C5: a frame without buttons has none, though cynes keeps them."""
+    with console_of(backend) as console:
+        play(console, [*BOOT, RIGHT])
+        there = peek(console, "player_x")
+        play(console, [NOOP] * 3)
+        assert peek(console, "player_x") == there
+
+
+# --- screens and RAM ---
+
+
+@each_backend
+def test_a_screen_is_the_readers_own(backend: NesBackend) -> None:
+    """C4, N1: a kept screen never changes, and writing into one changes nothing."""
+    with console_of(backend) as console:
+        play(console, BOOT)
+        first = console.screen()
+        kept = first.copy()
+        play(console, [RIGHT] * 8)
+        np.testing.assert_array_equal(first, kept)
+        later = console.screen()
+        assert not np.shares_memory(first, later)
+        assert (later != kept).any()
+        wanted = later.copy()
+        later[:] = 0
+        np.testing.assert_array_equal(console.screen(), wanted)
+        assert wanted.flags.c_contiguous
+        assert console.screen().flags.c_contiguous
+        assert console.screen().flags.writeable
+        assert wanted.shape == console.screen_shape
+        assert wanted.dtype == np.uint8
+
+
+@each_backend
+def test_the_screen_is_rgb_and_the_whole_picture_but_for_its_edges(backend: NesBackend) -> None:
+    """E4: colours differ between emulators, but red is red: the title is blue, its end green."""
+    with console_of(backend) as console:
+        top, bottom, left, right = console.hidden
+        rows, columns, _ = console.screen_shape
+        assert (rows + top + bottom, columns + left + right) == (240, 256)
+        play(console, BOOT[:20])
+        sky = console.screen()[100 - top, 4]
+        assert sky.argmax() == 2
+        play(console, [*BOOT[20:], *[SELECT, NOOP] * 3, NOOP])
+        assert peek(console, "state") == STATE["game_over"]
+        assert console.screen()[100 - top, 4].argmax() == 0
+
+
+@each_backend
+def test_peek_is_the_ram(backend: NesBackend) -> None:
+    """E5: and a Python int."""
+    with console_of(backend) as console:
+        play(console, [*BOOT, *random_frames(30, seed=3)])
+        ram = console.ram()
+        assert ram.shape == (2048,)
+        assert ram.dtype == np.uint8
+        assert [console.peek(address) for address in range(2048)] == ram.tolist()
+        assert type(console.peek(RAM["lives"])) is int
+
+
+@each_backend
+def test_the_ram_is_the_readers_own(backend: NesBackend) -> None:
+    with console_of(backend) as console:
+        play(console, BOOT)
+        ram = console.ram()
+        kept = ram.copy()
+        play(console, [RIGHT] * 4)
+        np.testing.assert_array_equal(ram, kept)
+        ram[:] = 7
+        assert peek(console, "lives") == 3
+
+
+# --- states ---
+
+
+@each_backend
+def test_after_load_the_same_buttons_give_the_same_game(backend: NesBackend) -> None:
+    with console_of(backend) as console:
+        play(console, [*BOOT, *random_frames(40, seed=4)])
+        state = console.save()
+        frames = random_frames(50, seed=5)
+        first = trajectory(console, frames)
+        for _ in range(3):
+            console.load(state)
+            assert trajectory(console, frames) == first
+
+
+@each_backend
+def test_a_state_is_not_touched_by_what_is_played_after_it(backend: NesBackend) -> None:
+    with console_of(backend) as console:
+        play(console, BOOT)
+        state = console.save()
+        ram = console.ram()
+        play(console, [RIGHT | A] * 50)
+        assert (console.ram() != ram).any()
+        console.load(state)
+        np.testing.assert_array_equal(console.ram(), ram)
+        assert peek(console, "player_x") == ram[RAM["player_x"]]
+
+
+@each_backend
+def test_a_state_of_power_on_leads_to_the_game_of_a_fresh_console(backend: NesBackend) -> None:
+    """E1, R1: the reset button is not power-on, and stable-retro's reset resets nothing."""
+    frames = [*BOOT, *random_frames(60, seed=6)]
+    with console_of(backend) as console:
+        power_on = console.save()
+        first = fingerprint(console, frames)
+        console.load(power_on)
+        assert fingerprint(console, frames) == first
+    assert fingerprint_of(backend, frames) == first
+
+
+@each_backend
+def test_another_console_of_the_cartridge_takes_the_state(backend: NesBackend) -> None:
+    with console_of(backend) as console, console_of(backend) as other:
+        play(console, [*BOOT, *[RIGHT] * 20])
+        state, ram = console.save(), console.ram()
+        other.load(state)
+        np.testing.assert_array_equal(other.ram(), ram)
+        frames = random_frames(30, seed=7)
+        assert trajectory(other, frames) == trajectory(console, frames)
+
+
+NO_STATES: list[Callable[[Any], object]] = [
+    lambda state: None,
+    lambda state: b"",
+    lambda state: b"0123456789",
+    lambda state: bytes(13_574),
+    lambda state: state[:-1],
+    lambda state: state + b"\0",
+    lambda state: np.frombuffer(state, np.uint8).astype(np.float64),
+    lambda state: np.zeros(10, np.uint8),
+    lambda state: state.hex(),
+]
+
+
+@each_backend
+@pytest.mark.parametrize("broken", range(len(NO_STATES)))
+def test_what_is_no_state_of_the_emulator_is_refused(backend: NesBackend, broken: int) -> None:
+    """C2: cynes itself takes ten bytes or a float array, and goes wild."""
+    with console_of(backend) as console:
+        play(console, [*BOOT, *[RIGHT] * 20])
+        state, ram = console.save(), console.ram()
+        if not isinstance(state, bytes):  # an opaque one cannot be cut
+            state = bytes(4096)
+        other = NO_STATES[broken](state)
+        if isinstance(other, bytes) and len(other) == len(state) and backend != "nes-py":
+            other += b"\0"
+        with pytest.raises(ValueError, match="state"):
+            console.load(other)
+        np.testing.assert_array_equal(console.ram(), ram)
+
+
+@each_backend
+def test_load_does_not_bring_the_picture_back(backend: NesBackend) -> None:
+    """C3: so a snapshot also has the screen; it is right a frame later."""
+    with console_of(backend) as console:
+        play(console, [*BOOT, *[RIGHT] * 30])
+        state = console.save()
+        play(console, [RIGHT])
+        following = console.screen()
+        play(console, [SELECT, NOOP, RIGHT | A, RIGHT | A])
+        console.load(state)
+        play(console, [RIGHT])
+        np.testing.assert_array_equal(console.screen(), following)
+
+
+@each_backend
+def test_states_of_bytes_can_travel(backend: NesBackend) -> None:
+    """C4: emulators cannot be pickled; states of bytes can (nes-py's are opaque)."""
+    with console_of(backend) as console:
+        play(console, BOOT)
+        state = console.save()
+        if backend == "nes-py":
+            assert not isinstance(state, bytes)
+            return
+        assert pickle.loads(pickle.dumps(state)) == state
+
+
+# --- several in one process ---
+
+
+@each_backend
+def test_consoles_played_in_turns_do_not_feel_each_other(backend: NesBackend) -> None:
+    """R1: stable-retro has one emulator in a process; its consoles take turns in it."""
+    rng = np.random.default_rng(0)
+    games = [[*BOOT, *random_frames(40, seed=seed)] for seed in range(3)]
+    alone = []
+    for frames in games:
+        with console_of(backend) as console:
+            alone.append(trajectory(console, frames))
+    consoles = [open_console(Cartridge.read(ROM), backend) for _ in games]
+    seen: list[list[tuple[bytes, bytes]]] = [[] for _ in games]
+    while any(len(one) < len(frames) for one, frames in zip(seen, games, strict=True)):
+        index = int(rng.integers(3))
+        if len(seen[index]) < len(games[index]):
+            seen[index] += trajectory(consoles[index], [games[index][len(seen[index])]])
+    assert seen == alone
+    for console in consoles:
+        console.close()
+
+
+@each_backend
+def test_reading_one_console_after_playing_another_reads_the_right_one(backend: NesBackend) -> None:
+    """R1: a screen or RAM that is read late is still that console's."""
+    games = [[*BOOT, *[RIGHT] * 20], [*BOOT, *[int(Button.DOWN)] * 10]]
+    alone = []
+    for frames in games:
+        with console_of(backend) as console:
+            alone.append(trajectory(console, frames)[-1])
+    with console_of(backend) as first, console_of(backend) as second:
+        play(first, games[0])
+        play(second, games[1])
+        for index in (0, 1, 0, 1):
+            console = (first, second)[index]
+            ram, screen = alone[index]
+            assert peek(console, "player_x") == ram[RAM["player_x"]]
+            assert (console.ram().tobytes(), console.screen().tobytes()) == (ram, screen)
+            console.save()
+    assert alone[0] != alone[1]
+
+
+@each_backend
+def test_another_cartridge_can_follow_in_the_same_process(backend: NesBackend) -> None:
+    for data in (ROM, MIRRORED, ROM):
+        with console_of(backend, data) as console:
+            play(console, BOOT)
+            assert peek(console, "state") == STATE["playing"]
+
+
+def test_a_second_cartridge_beside_an_open_one_is_refused_by_stable_retro_in_a_sentence() -> None:
+    pytest.importorskip("stable_retro", reason="needs stable-retro")
+    with console_of("stable-retro") as console:
+        with pytest.raises(RuntimeError, match="one cartridge at a time"):
+            open_console(Cartridge.read(MIRRORED), "stable-retro")
+        play(console, BOOT)
+        assert peek(console, "state") == STATE["playing"]
+
+
+@each_backend
+def test_closing_twice_is_closing_once(backend: NesBackend) -> None:
+    console = open_console(Cartridge.read(ROM), backend)
+    play(console, [NOOP])
+    console.close()
+    console.close()
+
+
+# --- what there is, and what is refused ---
+
+
+def test_the_installed_backends_have_their_packages_versions() -> None:
+    for name, version in installed_backends().items():
+        assert importlib.metadata.version(BACKENDS[name].package) == version
+
+
+@each_backend
+def test_a_console_says_which_emulator_it_is(backend: NesBackend) -> None:
+    with console_of(backend) as console:
+        assert (console.name, console.version) == (backend, installed_backends()[backend])
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'cynes', 'nes-py', 'stable-retro'.*'fceux'"):
+        open_console(Cartridge.read(ROM), "fceux")  # type: ignore[arg-type]  # pyright: ignore
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in INSTALLED])
+def test_a_backend_that_is_not_there_names_the_cure(backend: NesBackend) -> None:
+    with pytest.raises(ImportError, match=r"pip install 'stepwell\[") as error:
+        open_console(Cartridge.read(ROM), backend)
+    assert "\n" not in str(error.value)
+
+
+@each_backend
+def test_a_board_that_the_emulator_does_not_know_is_refused_before_it_sees_it(
+    backend: NesBackend,
+) -> None:
+    """C5: cynes would raise UnicodeDecodeError, stable-retro nothing."""
+    data = ROM[:6] + bytes([0xF1, 0xF0]) + ROM[8:]  # mapper 255
+    with pytest.raises(ValueError, match=r"mapper.*255"):
+        open_console(Cartridge.read(data), backend)
+
+
+def crashing() -> bytes:
+    """The demonstration with an instruction that stops the processor where the game begins."""
+    jam = ROM.index(b"\xa9\x03\x85\x13")  # `newgame`
+    return ROM[:jam] + b"\x02" + ROM[jam + 1 :]
+
+
+def test_a_crash_is_said_in_a_sentence() -> None:
+    """C5: cynes reports that the processor has stopped; the others show a constant picture."""
+    pytest.importorskip("cynes", reason="needs cynes")
+    with (
+        console_of("cynes", crashing()) as console,
+        pytest.raises(RuntimeError, match="crashed"),
+    ):
+        play(console, BOOT)

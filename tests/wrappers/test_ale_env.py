@@ -1,0 +1,168 @@
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import TimeLimit
+
+from stepwell.wrappers import AleFrameSkip, EmulatorSeed, FrameSkip
+from support.models.atari_reference import Env, Recorder, bare, screen
+
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+def play(env: Env, steps: int) -> list[tuple[Any, ...]]:
+    """Everything that random play shows, with resets where an episode ends."""
+    rng = np.random.default_rng(1)
+    rows: list[tuple[Any, ...]] = [env.reset(seed=3)]
+    for _ in range(steps):
+        observation, reward, terminated, truncated, info = env.step(
+            rng.integers(env.action_space.n)  # type: ignore[attr-defined]
+        )
+        # A game that ends on its last allowed frame is both for TimeLimit.
+        truncated = truncated and not terminated
+        rows.append((observation, reward, terminated, truncated, info))
+        if terminated or truncated:
+            rows.append(env.reset())
+    return rows
+
+
+def assert_same(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> int:
+    """The two rows are equal; returns how many episodes ended in them."""
+    assert len(left) == len(right)
+    for (observation, *rest), (other, *other_rest) in zip(left, right, strict=True):
+        np.testing.assert_array_equal(observation, other)
+        for part in (*rest, *other_rest):
+            if isinstance(part, dict):
+                cast("dict[str, Any]", part).pop("seeds", None)
+        assert rest == other_rest
+    return sum(len(row) == 2 for row in left) - 1
+
+
+@pytest.mark.parametrize("obs_type", ["grayscale", "rgb"])
+@pytest.mark.parametrize(
+    ("skip", "pool", "max_frames"),
+    [(4, "max", 400), (3, "max", 401), (2, "none", 101), (1, "max", 75), (6, "max", None)],
+)
+def test_it_equals_frame_skip_over_time_limit(
+    skip: int, pool: Any, max_frames: int | None, obs_type: str
+) -> None:
+    kind: dict[str, Any] = {"obs_type": obs_type, "repeat_action_probability": 0.25}
+    limited = TimeLimit(bare(**kind), max_frames or 10**9)
+    plain = play(FrameSkip(limited, skip, pool=pool), steps=200)
+    fast = play(AleFrameSkip(bare(**kind), skip, pool=pool, max_frames=max_frames), steps=200)
+    assert assert_same(plain, fast) >= 1
+
+
+def test_it_ends_a_game_with_the_true_screen_wherever_in_a_step_that_is() -> None:
+    frames = Recorder(bare())
+    plain, fast = FrameSkip(frames, 4), AleFrameSkip(bare(), 4)
+    rng, lengths = np.random.default_rng(0), set[int]()
+    for _ in range(6):
+        plain.reset(seed=None)
+        fast.reset()
+        over = False
+        while not over:
+            action = int(rng.integers(4))
+            frames.clear()
+            expected, _, over, _, _ = plain.step(action)
+            observation = fast.step(action)[0]
+        np.testing.assert_array_equal(observation, expected)
+        assert (observation >= screen(fast)).all()
+        lengths.add(len(frames.screens))
+    assert 3 in lengths, "no game ended on a frame whose predecessor is usually not looked at"
+
+
+def test_a_game_that_ends_on_its_last_allowed_frame_is_terminated_only() -> None:
+    rng, actions = np.random.default_rng(0), list[int]()
+    env = AleFrameSkip(bare(), 1)
+    env.reset(seed=0)
+    over = False
+    while not over:
+        actions.append(int(rng.integers(4)))
+        over = env.step(actions[-1])[2]
+    env = AleFrameSkip(bare(), 1, max_frames=len(actions))
+    env.reset(seed=0)
+    ends = [env.step(action)[2:4] for action in actions]
+    assert ends[-1] == (True, False)
+
+
+def test_frames_are_counted_from_the_first_observation() -> None:
+    env = AleFrameSkip(bare(), 4, max_frames=10)
+    for _ in range(2):
+        env.reset(seed=0)
+        steps = [env.step(0) for _ in range(3)]
+        assert [truncated for _, _, _, truncated, _ in steps] == [False, False, True]
+        assert steps[-1][4]["episode_frame_number"] == 10
+
+
+def test_observations_are_never_the_same_memory() -> None:
+    env = AleFrameSkip(bare(), 1, pool="none")
+    first, _ = env.reset(seed=0)
+    second, third = env.step(1)[0], env.step(1)[0]
+    assert not np.shares_memory(second, third)
+    assert not np.shares_memory(first, second)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (bare, {"skip": 0}, "skip: expected at least 1 frame a step, got 0"),
+        (bare, {"pool": "mean"}, "pool: expected 'max' or 'none', got 'mean'"),
+        (bare, {"max_frames": 0}, "max_frames: expected at least 1, got 0; None sets no limit"),
+        (lambda: bare(frameskip=4), {}, "expected an ale-py AtariEnv made with frameskip=1"),
+        (lambda: bare(obs_type="ram"), {}, r"expected obs_type 'grayscale' or 'rgb', got .*128"),
+        (lambda: gymnasium.make("CartPole-v1"), {}, "use FrameSkip for other envs"),
+    ],
+)
+def test_bad_arguments_are_refused(make: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AleFrameSkip(make(), **arguments)
+
+
+def sticky_play(seed: int) -> tuple[int, list[Any]]:
+    env = EmulatorSeed(bare("Breakout", repeat_action_probability=0.25))
+    env.reset(seed=seed)
+    actions = [1] * 4 + [2, 3] * 30
+    frames = [env.step(action)[0] for action in actions]
+    return cast(Any, env.unwrapped).ale.getInt("random_seed"), frames
+
+
+def test_the_emulator_gets_the_very_seed() -> None:
+    assert sticky_play(11)[0] == 11
+
+
+def test_sticky_actions_follow_the_seed() -> None:
+    first, again, other = sticky_play(1)[1], sticky_play(1)[1], sticky_play(2)[1]
+    np.testing.assert_array_equal(first, again)
+    assert any((a != b).any() for a, b in zip(first, other, strict=True))
+
+
+def test_the_env_draws_from_the_seed_too() -> None:
+    def draw(seed: int) -> int:
+        env = EmulatorSeed(bare())
+        env.reset(seed=seed)
+        return int(env.np_random.integers(2**40))
+
+    assert draw(3) == draw(3) != draw(4)
+
+
+def test_a_reset_without_a_seed_goes_on_with_the_same_generator() -> None:
+    env = EmulatorSeed(bare())
+    env.reset(seed=3)
+    first = int(env.np_random.integers(2**40))
+    observation, _ = env.reset()
+    assert int(env.np_random.integers(2**40)) != first
+    np.testing.assert_array_equal(observation, screen(env))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31])
+def test_a_seed_that_the_emulator_cannot_take_is_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match=f"seed.*2147483647.*{seed}"):
+        EmulatorSeed(bare()).reset(seed=seed)
+
+
+def test_another_env_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"AtariEnv.*got"):
+        EmulatorSeed(gymnasium.make("CartPole-v1"))

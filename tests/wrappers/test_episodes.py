@@ -1,0 +1,233 @@
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from stepwell.wrappers import Crop, EpisodicLife, FireReset, FrameStack, NoopStart
+from support.models.atari_reference import Recorder, Script, bare, screen
+
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+def frame_skipped() -> gymnasium.Env[Any, Any]:
+    return bare("Breakout", frameskip=4)
+
+
+def test_no_frame_of_the_game_is_lost_when_lives_are() -> None:
+    """The same actions on the bare game give the same screens, rewards and frame numbers."""
+    actions = np.random.default_rng(0).integers(4, size=400)
+    env, plain = EpisodicLife(frame_skipped()), frame_skipped()
+    env.reset(seed=0)
+    plain.reset(seed=0)
+    lost = 0
+    for action in actions:
+        observation, reward, terminated, truncated, info = env.step(action)
+        true, true_reward, game_over, true_truncated, true_info = plain.step(action)
+        np.testing.assert_array_equal(observation, true)
+        assert (reward, truncated) == (true_reward, true_truncated)
+        assert info["game_over"] == game_over
+        assert info["episode_frame_number"] == true_info["episode_frame_number"]
+        if game_over:
+            break
+        if terminated:
+            lost += 1
+            first, first_info = env.reset()
+            np.testing.assert_array_equal(first, true)
+            assert first_info["lives"] == 5 - lost
+            assert first_info["episode_frame_number"] == true_info["episode_frame_number"]
+    assert lost == 4
+    assert game_over
+
+
+def test_the_reset_after_the_last_life_resets_the_game() -> None:
+    env = EpisodicLife(frame_skipped())
+    env.reset(seed=0)
+    rng, ends = np.random.default_rng(0), list[tuple[int, bool]]()
+    while len(ends) < 6:
+        _, _, terminated, _, info = env.step(rng.integers(4))
+        if terminated:
+            ends.append((info["lives"], info["game_over"]))
+            observation, info = env.reset()
+            np.testing.assert_array_equal(observation, screen(env))
+            assert info["game_over"] is False
+    assert ends == [(4, False), (3, False), (2, False), (1, False), (0, True), (4, False)]
+
+
+@pytest.mark.parametrize("arguments", [{"seed": 0}, {"options": {"anything": 1}}])
+def test_a_reset_with_a_seed_or_options_is_a_real_one(arguments: dict[str, Any]) -> None:
+    env = EpisodicLife(frame_skipped())
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    while not env.step(rng.integers(4))[2]:
+        pass
+    assert env.reset(**arguments)[1]["lives"] == 5
+
+
+def test_a_reset_in_the_middle_of_an_episode_is_a_real_one() -> None:
+    env = EpisodicLife(frame_skipped())
+    env.reset(seed=0)
+    env.step(1)
+    assert env.reset()[1]["episode_frame_number"] == 0
+
+
+def test_a_stack_begins_anew_with_the_current_screen() -> None:
+    env = FrameStack(EpisodicLife(frame_skipped()), 4)
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    terminated = False
+    while not terminated:
+        stack, _, terminated, _, _ = env.step(rng.integers(4))
+    first, _ = env.reset()
+    np.testing.assert_array_equal(first[3], stack[3])
+    assert not first[:3].any()
+
+
+def test_under_a_vector_env_the_episode_goes_on_from_where_it_ended() -> None:
+    envs = SyncVectorEnv([lambda: EpisodicLife(frame_skipped())])
+    envs.reset(seed=0)
+    rng = np.random.default_rng(0)
+    terminated = np.zeros(1, np.bool_)
+    while not terminated[0]:
+        last, _, terminated, _, info = envs.step(rng.integers(4, size=1))
+    first, reward, terminated, _, after = envs.step(np.ones(1, np.int64))
+    np.testing.assert_array_equal(first, last)
+    assert after["episode_frame_number"] == info["episode_frame_number"]
+    assert (reward[0], terminated[0], after["lives"][0]) == (0.0, False, 4)
+
+
+class Lives(Script):
+    """Shows the listed lives; the last ends the game."""
+
+    def __init__(self, lives: list[int]) -> None:
+        super().__init__([[0] * len(lives)])
+        self.lives = lives
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**arguments)[0], {"lives": self.lives[0]}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"lives": self.lives[self.t]}
+
+
+def test_no_lives_left_is_no_end_before_the_game_says_so() -> None:
+    """Some games show 0 lives for a few frames before they end."""
+    env = EpisodicLife(Lives([2, 2, 1, 0, 0, 0]))
+    env.reset()
+    steps = [env.step(0) for _ in range(5)]
+    assert [terminated for _, _, terminated, _, _ in steps] == [False, True, False, False, True]
+    assert [info["game_over"] for *_, info in steps] == [False] * 4 + [True]
+
+
+def test_a_life_that_is_won_ends_nothing() -> None:
+    env = EpisodicLife(Lives([2, 3, 2, 2]))
+    env.reset()
+    assert [env.step(0)[2] for _ in range(2)] == [False, True]
+
+
+def test_an_env_that_counts_no_lives_is_refused() -> None:
+    with pytest.raises(KeyError, match=r"EpisodicLife.*'lives'"):
+        EpisodicLife(gymnasium.make("CartPole-v1")).reset()
+
+
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+def test_the_first_observation_is_the_screen_after_the_recorded_number_of_noops() -> None:
+    for seed in range(3):
+        env = NoopStart(bare("Pong"), 30)
+        observation, info = env.reset(seed=seed)
+        again = bare("Pong")
+        again.reset(seed=seed)
+        for _ in range(info["noops"]):
+            again.step(0)
+        np.testing.assert_array_equal(observation, screen(again))
+        assert info["episode_frame_number"] == info["noops"]
+
+
+def test_noops_are_uniform_from_0_to_the_greatest_number() -> None:
+    env = NoopStart(Script([[0] * 9] * 1000), 4)
+    env.reset(seed=0)
+    counts = np.bincount([env.reset()[1]["noops"] for _ in range(900)], minlength=5)
+    assert len(counts) == 5
+    assert counts.min() > 130, counts  # 180 expected, 4 standard deviations are 48
+
+
+def test_the_same_seed_draws_the_same_numbers() -> None:
+    def draws(seed: int) -> list[int]:
+        env = NoopStart(Script([[0] * 40] * 21), 30)
+        return [env.reset(seed=seed)[1]["noops"]] + [env.reset()[1]["noops"] for _ in range(20)]
+
+    assert draws(0) == draws(0)
+    assert draws(0) != draws(1)
+
+
+def test_a_game_that_ends_meanwhile_is_reset_and_the_rest_follows() -> None:
+    script = Script([[0, 1, 2, 3]] * 20)
+    env = NoopStart(script, 10)
+    noops = 0
+    while noops < 4:
+        script.episode = -1
+        observation, info = env.reset(seed=noops or None)
+        noops = info["noops"]
+    assert script.t == noops % 3
+    assert observation.max() == noops % 3
+
+
+def test_0_does_nothing() -> None:
+    frames = Recorder(bare())
+    assert NoopStart(frames, 0).reset(seed=0)[1]["noops"] == 0
+    assert not frames.screens
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"noop_max": -1}, "noop_max: expected at least 0 frames, got -1"),
+        ({"noop_action": 1}, r"noop_action: expected the index of NOOP among \['NOOP'.*got 1"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NoopStart(bare(), **arguments)
+
+
+def test_a_game_without_a_noop_shows_its_own_screens_or_is_refused() -> None:
+    env = NoopStart(bare("Backgammon", obs_type="rgb"), 9)
+    observation, info = env.reset(seed=1)
+    assert info["noops"] == info["episode_frame_number"] - 2
+    np.testing.assert_array_equal(observation, cast(Any, env.unwrapped).ale.getScreenRGB())
+    for changed in (Crop(bare("Backgammon"), top=20), bare("Backgammon", obs_type="ram")):
+        with pytest.raises(ValueError, match=r"'FIRE', 'RIGHT', 'LEFT'.*NOOP.*Box"):
+            NoopStart(changed)
+    with pytest.raises(ValueError, match=r"noop_action: .*'FIRE', 'RIGHT', 'LEFT'.*got 1"):
+        NoopStart(bare("Backgammon"), noop_action=1)
+
+
+def test_breakout_begins_with_the_frame_on_which_fire_was_pressed() -> None:
+    env = FireReset(bare("Breakout"))
+    observation, info = env.reset(seed=0)
+    again = bare("Breakout")
+    again.reset(seed=0)
+    again.step(1)
+    np.testing.assert_array_equal(observation, screen(again))
+    assert info["episode_frame_number"] == 1
+
+
+def test_the_ball_is_in_play_without_the_learner_pressing_fire() -> None:
+    def moves(env: FireReset[np.ndarray, int]) -> bool:
+        env.reset(seed=0)
+        field = [env.step(0)[0][100:180] for _ in range(60)]
+        return any((field[0] != later).any() for later in field)
+
+    assert moves(FireReset(bare("Breakout")))
+    assert not moves(bare("Breakout"))  # type: ignore[arg-type]  # it waits for ever
+
+
+def test_a_game_without_fire_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"FireReset.*FIRE.*\['NOOP"):
+        FireReset(bare("MsPacman"))

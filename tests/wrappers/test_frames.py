@@ -1,0 +1,222 @@
+from itertools import pairwise
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import FrameStackObservation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.wrappers import FrameSkip, FrameStack
+from support.models.atari_reference import Recorder, Script, bare, screen
+
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+def expected_steps(levels: list[int], skip: int, pool: str) -> list[tuple[int, float, bool]]:
+    """Return the results of FrameSkip for an episode with these levels, by its definition."""
+    steps: list[tuple[int, float, bool]] = []
+    for start in range(1, len(levels), skip):
+        seen = levels[start : start + skip]
+        level = max(seen[-2:]) if pool == "max" else seen[-1]
+        reward = float(sum(2**k for k in range(start, start + len(seen))))
+        steps.append((level, reward, start + len(seen) == len(levels)))
+    return steps
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 255), min_size=2, max_size=14), min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.sampled_from(["max", "none"]),
+    st.booleans(),
+    st.sampled_from(["term", "trunc"]),
+)
+def test_frames_rewards_and_ends_are_those_of_the_definition(
+    episodes: list[list[int]], skip: int, pool: Any, live: bool, ends: str
+) -> None:
+    env = FrameSkip(Script(episodes, live, ends), skip, pool=pool)
+    for levels in episodes:
+        first, _ = env.reset()
+        assert first.max() == levels[0]
+        for level, reward, over in expected_steps(levels, skip, pool):
+            observation, total, terminated, truncated, info = env.step(1)
+            assert (observation == level).all()
+            assert (total, terminated or truncated) == (reward, over)
+            assert terminated == (over and ends == "term")
+        assert info["t"] == len(levels) - 1
+
+
+def test_a_bright_frame_does_not_leak_over_a_reset() -> None:
+    env = FrameSkip(Script([[0, 255, 255, 255, 255, 255], [0, 7, 7]]), 4)
+    env.reset()
+    assert env.step(0)[0].max() == 255
+    assert env.step(0)[2]
+    env.reset()
+    assert env.step(0)[0].max() == 7
+
+
+def test_what_was_returned_does_not_change_with_the_next_step() -> None:
+    env = FrameSkip(Script([[0, 1, 2, 3, 4, 5, 6, 7, 8]], live=True), 4)
+    env.reset()
+    first = env.step(0)[0]
+    env.step(0)
+    assert (first == 4).all()
+
+
+def test_pong_shows_the_maximum_of_the_last_two_screens() -> None:
+    frames = Recorder(bare("Pong"))
+    env = FrameSkip(frames, 4)
+    env.reset(seed=0)
+    for action in np.random.default_rng(0).integers(6, size=100):
+        frames.clear()
+        observation, reward, *_ = env.step(action)
+        assert len(frames.screens) == 4
+        np.testing.assert_array_equal(observation, np.maximum(*frames.screens[-2:]))
+        assert reward == sum(frames.rewards)
+
+
+def test_the_observation_that_ends_a_game_shows_the_emulators_last_screen() -> None:
+    frames = Recorder(bare("Breakout"))
+    env = FrameSkip(frames, 4)
+    rng, lengths = np.random.default_rng(0), set[int]()
+    for _ in range(4):
+        env.reset()
+        over = False
+        while not over:
+            frames.clear()
+            observation, _, over, _, _ = env.step(rng.integers(4))
+        lengths.add(len(frames.screens))
+        true = np.maximum.reduce(frames.screens[-2:])
+        np.testing.assert_array_equal(observation, true)
+        np.testing.assert_array_equal(np.maximum(observation, screen(env)), observation)
+    assert min(lengths) < 4, "no game ended inside a step: play more games"
+
+
+def test_the_action_is_repeated_and_an_ended_game_is_left_alone() -> None:
+    script = Script([[0, 1, 2, 3, 4, 5, 6]])
+    env = FrameSkip(script, 4)
+    env.reset()
+    env.step(2)
+    env.step(1)
+    assert script.actions == [2, 2, 2, 2, 1, 1]
+
+
+def test_a_reward_of_shape_1_is_summed() -> None:
+    class Odd(Script):
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            observation, _, terminated, truncated, info = super().step(action)
+            return observation, np.ones(1, np.float32), terminated, truncated, info
+
+    env = FrameSkip(Odd([[0] * 9]), 4)
+    env.reset()
+    assert env.step(0)[1] == 4.0
+
+
+def test_observations_that_are_no_arrays_pass_when_nothing_is_pooled() -> None:
+    env = FrameSkip(gymnasium.make("Blackjack-v1"), 1, pool="none")
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+    with pytest.raises(ValueError, match=r"Box.*pool='none'"):
+        FrameSkip(gymnasium.make("Blackjack-v1"), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"skip": 0}, "skip: expected at least 1 frame a step, got 0"),
+        ({"pool": "mean"}, "pool: expected 'max' or 'none', got 'mean'"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FrameSkip(Script([[0]]), **arguments)
+
+
+def test_expected_steps_covers_every_frame_once() -> None:
+    rewards = [reward for _, reward, _ in expected_steps([0] * 11, 4, "max")]
+    assert sum(rewards) == sum(2.0**k for k in range(1, 11))
+    assert all(a < b for a, b in pairwise(rewards))
+
+
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+Padding = Literal["zero", "repeat"]
+
+
+def levels(stack: Any) -> list[int]:
+    assert all((frame == frame.flat[0]).all() for frame in stack)
+    return [int(frame.flat[0]) for frame in stack]
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(
+    ("padding", "first", "second"),
+    [("zero", [0, 0, 5], [0, 5, 6]), ("repeat", [5, 5, 5], [5, 5, 6])],
+)
+def test_stacks_are_padded_as_asked_and_never_reach_into_another_episode(
+    padding: Padding, first: list[int], second: list[int], live: bool
+) -> None:
+    env = FrameStack(Script([[5, 6, 7, 8]] * 2, live), 3, padding=padding)
+    for _ in range(2):
+        assert levels(env.reset()[0]) == first
+        assert levels(env.step(0)[0]) == second
+        assert levels(env.step(0)[0]) == [5, 6, 7]
+        observation, _, terminated, _, _ = env.step(0)
+        assert (levels(observation), terminated) == ([6, 7, 8], True)
+
+
+@pytest.mark.parametrize(("padding", "theirs"), [("zero", "zero"), ("repeat", "reset")])
+def test_it_equals_gymnasiums_where_frames_are_fresh(padding: Padding, theirs: str) -> None:
+    ours = FrameStack(gymnasium.make("CartPole-v1"), 4, padding=padding)
+    other = FrameStackObservation(gymnasium.make("CartPole-v1"), 4, padding_type=theirs)
+    assert ours.observation_space == other.observation_space
+    np.testing.assert_array_equal(ours.reset(seed=0)[0], other.reset(seed=0)[0])
+    for _ in range(6):
+        np.testing.assert_array_equal(ours.step(1)[0], other.step(1)[0])
+
+
+def test_gymnasiums_stack_of_a_live_buffer_shows_one_frame_only() -> None:
+    """A fact about gymnasium 1.4.0, and the reason for our own."""
+    env = FrameStackObservation(Script([[5, 6, 7, 8]], live=True), 3)
+    env.reset()
+    env.step(0)
+    assert levels(env.step(0)[0]) == [7, 7, 7]
+
+
+def test_pongs_stack_holds_the_last_screens_oldest_first() -> None:
+    env = FrameStack(bare("Pong", frameskip=4), 4)
+    env.reset(seed=0)
+    screens = [screen(env)]
+    for _ in range(8):
+        observation = env.step(2)[0]
+        screens.append(screen(env))
+    np.testing.assert_array_equal(observation, screens[-4:])
+    assert env.observation_space.contains(observation)
+
+
+def test_a_stack_does_not_change_with_the_next_step() -> None:
+    env = FrameStack(Script([[5, 6, 7, 8]]), 2)
+    first, _ = env.reset()
+    env.step(0)
+    assert levels(first) == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size: expected at least 1 observation, got 0"),
+        ({"padding": "reset"}, "padding: expected 'zero' or 'repeat', got 'reset'"),
+    ],
+)
+def test_bad_arguments_of_a_stack_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FrameStack(Script([[0]]), **arguments)
+
+
+def test_an_observation_that_is_no_array_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"FrameStack.*Box.*Tuple"):
+        FrameStack(gymnasium.make("Blackjack-v1"), 2)

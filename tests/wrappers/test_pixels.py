@@ -1,0 +1,199 @@
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import ResizeObservation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.wrappers import Crop, FrameStack, Resize
+from stepwell.wrappers.pixels import BandResize
+from support.models.atari_reference import Image, bare, screen
+
+# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+def whole(image: Image, size: tuple[int, int]) -> Image:
+    """OpenCV's own result for the whole image."""
+    small = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA)
+    return np.asarray(small, np.uint8).reshape((*size, *image.shape[2:]))
+
+
+@pytest.mark.parametrize("game", ["Pong", "Breakout", "Seaquest", "JourneyEscape"])
+def test_it_shows_the_emulators_screen_resized_by_area(game: str) -> None:
+    env = Resize(bare(game, frameskip=4), (84, 84))
+    observation, _ = env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        np.testing.assert_array_equal(observation, whole(screen(env), (84, 84)))
+        assert env.observation_space.contains(observation)
+        observation = env.step(rng.integers(3))[0]
+
+
+def test_it_equals_gymnasiums_resize_observation() -> None:
+    ours = Resize(bare("Pong", obs_type="rgb", frameskip=4), (64, 96))
+    theirs = ResizeObservation(bare("Pong", obs_type="rgb", frameskip=4), (64, 96))
+    assert ours.observation_space == theirs.observation_space
+    np.testing.assert_array_equal(ours.reset(seed=0)[0], theirs.reset(seed=0)[0])
+    for _ in range(20):
+        np.testing.assert_array_equal(ours.step(2)[0], theirs.step(2)[0])
+
+
+SHAPES = [
+    ((210, 160), (84, 84)),  # 42 bands of 5 rows
+    ((210, 160, 3), (84, 84)),
+    ((250, 160), (84, 84)),  # 2 bands
+    ((251, 160), (84, 84)),  # one band
+    ((210, 160), (105, 40)),
+    ((210, 160), (64, 64)),
+    ((240, 256, 3), (96, 96)),
+    ((210, 160), (210, 80)),
+    ((210, 160), (84, 320)),  # wider: interpolated, so one band
+    ((84, 84), (210, 160)),
+    ((20, 6), (8, 3)),  # a band is no whole number of 8-byte words
+    ((240, 256), (84, 84)),  # NES: 12 bands of 20 rows, whose weights are not exact but equal
+    ((224, 240), (84, 84)),
+    ((208, 256, 3), (84, 84)),
+]
+
+
+@given(st.sampled_from(SHAPES), st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_resizing_what_changed_equals_resizing_the_whole(
+    shapes: tuple[tuple[int, ...], tuple[int, int]], seed: int, changes: int
+) -> None:
+    shape, size = shapes
+    rng = np.random.default_rng(seed)
+    resize = BandResize(shape, size)
+    image = rng.integers(256, size=shape, dtype=np.uint8)
+    for _ in range(4):
+        np.testing.assert_array_equal(resize(image), whole(image, size))
+        rows = rng.integers(shape[0], size=changes)
+        image = image.copy()
+        image[rows] = rng.integers(256, size=(changes, *shape[1:]), dtype=np.uint8)
+
+
+@given(st.data())
+def test_any_size_is_resized_as_opencv_does(data: st.DataObject) -> None:
+    rows, columns = data.draw(st.integers(2, 130)), data.draw(st.integers(2, 40))
+    size = data.draw(st.integers(1, rows)), data.draw(st.integers(1, columns))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    image = rng.integers(256, size=(rows, columns), dtype=np.uint8)
+    np.testing.assert_array_equal(BandResize((rows, columns), size)(image), whole(image, size))
+
+
+@pytest.mark.full
+def test_bands_give_the_pixels_of_the_whole_wherever_there_are_any() -> None:
+    rng = np.random.default_rng(0)
+    sizes = [
+        (rows, small) for rows in range(20, 261, 2) for small in (42, 64, 80, 84, 96, 100, 120)
+    ]
+    banded = 0
+    for rows, small in sizes:
+        resize = BandResize((rows, 40), (small, 20))
+        banded += resize.bands > 1
+        for _ in range(20):
+            image = rng.integers(256, size=(rows, 40), dtype=np.uint8)
+            np.testing.assert_array_equal(resize(image), whole(image, (small, 20)))
+    assert banded > 500
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "bands"),
+    [
+        ((210, 160), (84, 84), 42),
+        ((240, 256), (84, 84), 12),
+        ((224, 240), (84, 84), 28),
+        ((251, 160), (84, 84), 1),
+        ((84, 84), (210, 160), 1),
+        ((210, 160), (84, 320), 1),
+    ],
+)
+def test_only_exact_bands_are_resized_one_by_one(
+    shape: tuple[int, int], size: tuple[int, int], bands: int
+) -> None:
+    assert BandResize(shape, size).bands == bands
+
+
+def test_a_result_does_not_change_with_the_next_image() -> None:
+    resize = BandResize((210, 160), (84, 84))
+    first = resize(np.full((210, 160), 9, np.uint8))
+    assert not resize(np.zeros((210, 160), np.uint8)).any()
+    assert (first == 9).all()
+
+
+def test_an_image_that_is_a_view_is_resized_right() -> None:
+    image = np.random.default_rng(0).integers(256, size=(210, 320), dtype=np.uint8)[:, ::2]
+    resize = BandResize((210, 160), (84, 84))
+    np.testing.assert_array_equal(resize(image), whole(np.ascontiguousarray(image), (84, 84)))
+
+
+@pytest.mark.parametrize("size", [(0, 84), (84,), (84, 84, 3)])
+def test_a_bad_size_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"size: .*\(rows, columns\)"):
+        Resize(bare(), size)
+
+
+def test_an_env_without_images_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Resize.*uint8"):
+        Resize(gymnasium.make("CartPole-v1"), (84, 84))
+
+
+@pytest.fixture
+def broken_cv2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """cv2 is installed, but the system library that it needs is not."""
+    complaint = "libGL.so.1: cannot open shared object file: No such file or directory"
+    (tmp_path / "cv2.py").write_text(f"raise ImportError({complaint!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cv2")
+
+
+@pytest.mark.usefixtures("broken_cv2")
+def test_without_libgl_the_error_names_both_cures() -> None:
+    with pytest.raises(
+        ImportError,
+        match=r"cv2 .*libGL.so.1.*"
+        r"opencv-python-headless instead of opencv-python, or .*apt install libgl1",
+    ):
+        Resize(bare(), (84, 84))
+
+
+@pytest.mark.usefixtures("broken_cv2")
+def test_without_libgl_what_does_not_resize_still_works() -> None:
+    observation, _ = FrameStack(bare(), 4).reset(seed=0)
+    assert observation.shape == (4, 210, 160)
+
+
+def test_pongs_field_is_that_part_of_the_screen() -> None:
+    env = Crop(bare("Pong"), top=34, bottom=16, left=4, right=6)
+    env.reset(seed=0)
+    for _ in range(5):
+        observation = env.step(2)[0]
+        np.testing.assert_array_equal(observation, screen(env)[34:194, 4:154])
+        assert env.observation_space.contains(observation)
+
+
+def test_colour_stays() -> None:
+    env = Crop(bare("Pong", obs_type="rgb"), top=34)
+    assert env.reset(seed=0)[0].shape == env.observation_space.shape == (176, 160, 3)
+
+
+def test_the_rest_of_the_screen_is_not_kept_alive() -> None:
+    observation, _ = Crop(bare("Pong"), top=1).reset(seed=0)
+    assert observation.base is None
+    assert observation.flags.c_contiguous
+
+
+@pytest.mark.parametrize("borders", [{"top": -1}, {"top": 100, "bottom": 110}, {"left": 160}])
+def test_a_crop_that_leaves_nothing_is_refused(borders: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Crop.*210.*160.*got"):
+        Crop(bare("Pong"), **borders)
+
+
+def test_crop_refuses_an_env_without_images() -> None:
+    with pytest.raises(ValueError, match=r"Crop.*uint8"):
+        Crop(gymnasium.make("CartPole-v1"), top=1)

@@ -1,0 +1,55 @@
+"""The checks for other people's test suites find what is wrong, and pass what is right."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from stepwell.wrappers.testing import assert_env, assert_vector_env
+from support.envs.fakes import (
+    CounterEnv,
+    DictEnv,
+    FrameEnv,
+    InfoEnv,
+    LiveBufferEnv,
+    SeededEnv,
+)
+
+
+@pytest.mark.parametrize("env", [CounterEnv, DictEnv, InfoEnv, SeededEnv, LiveBufferEnv, FrameEnv])
+def test_a_sound_env_passes_in_every_vector_env(env: Any) -> None:
+    assert_env(env, steps=40)
+
+
+class PidEnv(CounterEnv):
+    """Observes its process."""
+
+    def observation(self) -> Any:
+        return np.full(3, os.getpid())
+
+
+def test_an_env_that_depends_on_its_process_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"WorkerVectorEnv.*SyncVectorEnv.*step 0"):
+        assert_env(PidEnv, steps=20, vectorization=["sync", "workers"])
+
+
+def undeclared() -> VectorEnv[Any, Any, Any]:
+    envs: VectorEnv[Any, Any, Any] = SyncVectorEnv([CounterEnv] * 2)
+    envs.metadata = {**envs.metadata, "autoreset_mode": None}
+    return envs
+
+
+def test_a_vector_env_with_a_problem_raises_its_report() -> None:
+    with pytest.raises(AssertionError, match=r"autoreset.*metadata\['autoreset_mode'\]"):
+        assert_vector_env(undeclared, steps=20)
+
+
+def test_a_vector_env_without_a_problem_gives_its_report() -> None:
+    envs = SyncVectorEnv([CounterEnv] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    report = assert_vector_env(envs, steps=20)
+    envs.close()
+    assert (report.autoreset, report.is_fine) == ("same_step", True)

@@ -1,0 +1,264 @@
+"""The emulator in ale-py's `AtariEnv`: its types, its seed, and frame skip by its own calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.core import ActType, ObsType
+from gymnasium.utils.seeding import np_random
+
+if TYPE_CHECKING:
+    from ale_py.env import AtariEnv
+
+Image = npt.NDArray[np.uint8]
+
+
+class Emulator(Protocol):
+    """The methods of `ale_py.ALEInterface` that the wrappers use."""
+
+    def act(self, action: object, paddle_strength: float, /) -> int:
+        """Play one frame and return its reward."""
+        ...
+
+    def game_over(self, *, with_truncation: bool) -> bool:
+        """Return True if the game has ended."""
+        ...
+
+    def lives(self) -> int:
+        """Return the number of lives left."""
+        ...
+
+    def getEpisodeFrameNumber(self) -> int:
+        """Return the number of frames since the game was reset."""
+        ...
+
+    def getFrameNumber(self) -> int:
+        """Return the number of frames since the game was loaded."""
+        ...
+
+    def getScreenGrayscale(self, array: npt.NDArray[np.uint8], /) -> None:
+        """Write the gray levels of the screen into an array [H, W]."""
+        ...
+
+    def getScreenRGB(self, array: npt.NDArray[np.uint8], /) -> None:
+        """Write the colors of the screen into an array [H, W, 3]."""
+        ...
+
+    def getScreenDims(self) -> tuple[int, int]:
+        """Return the rows and columns of the screen."""
+        ...
+
+    def getAvailableModes(self) -> list[int]:
+        """Return the modes of the game."""
+        ...
+
+    def getAvailableDifficulties(self) -> list[int]:
+        """Return the difficulties of the game."""
+        ...
+
+    def setInt(self, key: str, value: int, /) -> None:
+        """Change a setting; it takes effect when the next game is loaded."""
+        ...
+
+
+def emulator_of(env: gymnasium.Env[Any, Any]) -> Emulator:
+    """Return the emulator inside an ale-py `AtariEnv`, bare or wrapped.
+
+    Raises:
+        ValueError: The env has no emulator.
+    """
+    ale = getattr(env.unwrapped, "ale", None)
+    if ale is None:
+        raise ValueError(f"expected an env around ale-py's AtariEnv, got {env}")
+    return cast("Emulator", ale)
+
+
+def quiet_emulators() -> None:
+    """Suppress ale-py's banner on stderr, as its own envs do, before the first one is made."""
+    import ale_py
+
+    mode = ale_py.LoggerMode.Error  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    ale_py.ALEInterface.setLoggerMode(mode)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def emulator_actions(meanings: list[str]) -> list[object]:
+    """Convert names of actions to arguments of `Emulator.act`."""
+    import ale_py
+
+    return [getattr(ale_py.Action, meaning) for meaning in meanings]
+
+
+def emulator_info(ale: Emulator) -> dict[str, Any]:
+    """Return the info that ale-py's `AtariEnv` returns in the current state."""
+    return {
+        "lives": ale.lives(),
+        "episode_frame_number": ale.getEpisodeFrameNumber(),
+        "frame_number": ale.getFrameNumber(),
+    }
+
+
+def action_meanings(env: gymnasium.Env[Any, Any]) -> list[str]:
+    """Return the name of each action, as `["NOOP", "FIRE", ...]`, or [] if the env has none.
+
+    Example:
+        >>> import gymnasium
+        >>> action_meanings(gymnasium.make("CartPole-v1"))
+        []
+    """
+    meanings = getattr(env.unwrapped, "get_action_meanings", list)
+    return cast("list[str]", meanings())
+
+
+LARGEST_SEED = 2**31 - 1  # the emulator's setting is a signed 32-bit integer
+
+
+class EmulatorSeed(
+    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
+):
+    """Seed the emulator with the seed of `reset` itself.
+
+    ale-py's `AtariEnv` seeds its emulator with a hash of the seed, ale-py's vector env with the
+    seed itself. Under this wrapper both draw the same sticky actions from the same seed.
+
+    Args:
+        env: An ale-py `AtariEnv`, bare or wrapped.
+
+    Raises:
+        ValueError: The env is not an Atari env, or in `reset`: the seed is not in 0 .. 2**31 - 1.
+
+    Example:
+        >>> import ale_py, gymnasium
+        >>> env = EmulatorSeed(gymnasium.make("ALE/Pong-v5"))
+        >>> _ = env.reset(seed=7)
+        >>> env.unwrapped.ale.getInt("random_seed")
+        7
+    """
+
+    def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
+        self._ale = emulator_of(env)
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Reset the env; with a seed, seed the emulator and the env's generator first."""
+        if seed is not None:
+            self._seed(seed)
+        return self.env.reset(options=options)
+
+    def _seed(self, seed: int) -> None:
+        if not 0 <= seed <= LARGEST_SEED:
+            raise ValueError(f"seed: expected 0 to {LARGEST_SEED}, got {seed}")
+        self.env.unwrapped.np_random = np_random(seed)[0]
+        self._ale.setInt("random_seed", seed)
+        cast(
+            "AtariEnv", self.env.unwrapped
+        ).load_game()  # the emulator reads its seed when it loads a game
+
+
+class AleFrameSkip(
+    gymnasium.Wrapper[Image, int, Image, int], gymnasium.utils.RecordConstructorArgs
+):
+    """`FrameSkip` and `TimeLimit` in one wrapper for ale-py: the same results in less time.
+
+    It calls the emulator directly, because `AtariEnv.step` builds a new screen and a new info for
+    every frame. A game that ends on its last allowed frame is terminated, not truncated.
+
+    Args:
+        env: An ale-py `AtariEnv` with `frameskip=1` and image observations, bare or wrapped.
+        skip: Frames per step, at least 1.
+        pool: "max" for the pixel-wise maximum of a step's last two frames, "none" for the last.
+        max_frames: Frames after which an episode is truncated, counted from the observation that
+            `reset` returned; None for no limit.
+
+    Raises:
+        ValueError: The env is not as described above, or a number is below 1.
+
+    Example:
+        >>> import ale_py, gymnasium
+        >>> env = gymnasium.make("ALE/Pong-v5", frameskip=1, obs_type="grayscale")
+        >>> env = AleFrameSkip(env, skip=4, max_frames=108_000)
+        >>> _ = env.reset(seed=0)
+        >>> env.step(0)[4]["episode_frame_number"]
+        4
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Image, int],
+        skip: int = 4,
+        *,
+        pool: Literal["max", "none"] = "max",
+        max_frames: int | None = None,
+    ) -> None:
+        _check(env, skip, pool, max_frames)
+        gymnasium.utils.RecordConstructorArgs.__init__(
+            self, skip=skip, pool=pool, max_frames=max_frames
+        )
+        super().__init__(env)
+        self.skip = skip
+        self.max_frames = max_frames
+        self._ale = emulator_of(env)
+        self._actions = emulator_actions(action_meanings(env))
+        shape = cast("tuple[int, ...]", env.observation_space.shape)
+        self._now = np.empty(shape, np.uint8)
+        self._before = np.empty(shape, np.uint8) if pool == "max" and skip > 1 else None
+        self._read = self._ale.getScreenRGB if len(shape) == 3 else self._ale.getScreenGrayscale
+        self._frames = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Image, dict[str, Any]]:
+        """Reset the env and the frame count."""
+        self._frames = 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[Image, float, bool, bool, dict[str, Any]]:
+        """Play up to `skip` frames; the reward is the sum over the frames played."""
+        ale, act, move = self._ale, self._ale.act, self._actions[action]
+        before, frames, most = self._before, 1, self._frames_left()
+        reward = act(move, 1.0)
+        while frames < most and not ale.game_over(with_truncation=False):
+            if before is not None:  # any frame can be the second to last
+                self._read(before)
+            reward += act(move, 1.0)
+            frames += 1
+        self._frames += frames
+        terminated = ale.game_over(with_truncation=False)
+        truncated = not terminated and self._frames_left() < 1
+        image = self._image(before if frames > 1 else None)
+        return image, float(reward), terminated, truncated, emulator_info(ale)
+
+    def _frames_left(self) -> int:
+        """Return the number of frames that this step may play."""
+        if self.max_frames is None:
+            return self.skip
+        return min(self.skip, self.max_frames - self._frames)
+
+    def _image(self, before: Image | None) -> Image:
+        """Return a new array with the screen, pooled with the previous frame if there is one."""
+        self._read(self._now)
+        return self._now.copy() if before is None else np.maximum(self._now, before)
+
+
+def _check(env: gymnasium.Env[Image, int], skip: int, pool: str, max_frames: int | None) -> None:
+    if skip < 1:
+        raise ValueError(f"skip: expected at least 1 frame a step, got {skip}; 1 skips nothing")
+    if pool not in ("max", "none"):
+        raise ValueError(f"pool: expected 'max' or 'none', got {pool!r}")
+    if max_frames is not None and max_frames < 1:
+        raise ValueError(f"max_frames: expected at least 1, got {max_frames}; None sets no limit")
+    if getattr(env.unwrapped, "_frameskip", None) != 1:
+        raise ValueError(
+            f"AleFrameSkip: expected an ale-py AtariEnv made with frameskip=1, got {env}; "
+            "use FrameSkip for other envs"
+        )
+    shape = env.observation_space.shape or ()
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"AleFrameSkip: expected obs_type 'grayscale' or 'rgb', got observations {shape}"
+        )

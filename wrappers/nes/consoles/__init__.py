@@ -1,1 +1,0 @@
-"""NES consoles: one protocol, and the emulators behind it."""

@@ -1,0 +1,500 @@
+"""The emulators behind `Console`: the installed ones, and an adapter for each."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from stepwell.wrappers.nes.buttons import Button
+from stepwell.wrappers.nes.cartridge import Cartridge
+from stepwell.wrappers.nes.console import PICTURE, RAM_BYTES, ClosedEmulator, Console, Image
+from stepwell.wrappers.pixels import rgb_of_bgrx
+
+
+class _CynesConsole:
+    """A `Console` on cynes, whose bits of the buttons are those of `Button`.
+
+    It corrects cynes 0.1.2: its first step may play no frame, since a flag of the emulator is not
+    initialized; `load` accepts arrays of any length; the screen is a view of the emulator's memory.
+
+    Args:
+        cartridge: The cartridge, for error messages.
+        path: The ROM file; it is read immediately.
+        version: Version of cynes.
+    """
+
+    name = "cynes"
+    screen_shape = (*PICTURE, 3)
+    hidden = (0, 0, 0, 0)
+
+    def __init__(self, cartridge: Cartridge, path: str, version: str) -> None:
+        cynes: Any = importlib.import_module("cynes")
+
+        self.version = version
+        self._title = cartridge.name
+        self._nes: Any = cynes.NES(path)
+        self._view: Image = self._first_frame()
+        self._state_bytes = len(self.save())
+
+    def _first_frame(self) -> Image:
+        """Step until a frame was played, which changes more than one byte of the state."""
+        for _ in range(10):
+            before = self._nes.save()
+            view: Image = self._nes.step()
+            if np.count_nonzero(before != self._nes.save()) > 1:
+                return view
+        raise RuntimeError(
+            f"cynes plays no frame of {self._title}: expected its state to change within 10 "
+            "steps, got no change; the program of the cartridge may be damaged"
+        )
+
+    def frame(self, buttons: int) -> None:
+        nes = self._nes
+        nes.controller = buttons
+        nes.step()
+        if nes.has_crashed:
+            raise RuntimeError(
+                f"{self._title} has crashed: expected an instruction of the console's processor, "
+                "got none; reset the env, and check the dump of the cartridge"
+            )
+
+    def screen(self) -> Image:
+        return self._view.copy()
+
+    def peek(self, address: int) -> int:
+        return int(self._nes[address])
+
+    def ram(self) -> Image:
+        nes = self._nes
+        return np.fromiter((nes[address] for address in range(RAM_BYTES)), np.uint8, RAM_BYTES)
+
+    def save(self) -> bytes:
+        return bytes(self._nes.save().tobytes())
+
+    def load(self, state: object) -> None:
+        if not isinstance(state, bytes) or len(state) != self._state_bytes:
+            got = f"{len(state)} bytes" if isinstance(state, bytes) else type(state).__name__
+            raise ValueError(
+                f"state: expected {self._state_bytes} bytes that cynes saved, got {got}; a state "
+                "goes with the backend and the cartridge that it was saved from"
+            )
+        self._nes.load(np.frombuffer(state, np.uint8).copy())  # a writeable array
+
+    def close(self) -> None:
+        self._nes = ClosedEmulator()
+
+
+# nes-py has the bits of the buttons in reverse order: A is the lowest, RIGHT the highest.
+_MIRRORED = tuple(int(f"{bits:08b}"[::-1], 2) for bits in range(256))
+
+
+class _NesPyConsole:
+    """A `Console` on nes-py.
+
+    It corrects nes-py 9.0.1: screens and RAM are views of the emulator's memory, screens with
+    negative strides; an emulator must be reset before its first frame. Its states cannot be pickled
+    or written to a file.
+
+    Args:
+        cartridge: The cartridge, for error messages.
+        path: The ROM file; it is read immediately.
+        version: Version of nes-py.
+    """
+
+    name = "nes-py"
+    screen_shape = (*PICTURE, 3)
+    hidden = (0, 0, 0, 0)
+
+    def __init__(self, cartridge: Cartridge, path: str, version: str) -> None:
+        nes_py: Any = importlib.import_module("nes_py")
+
+        self.version = version
+        self._title = cartridge.name
+        self._env: Any = nes_py.NESEnv(path)
+        # Its first frame ends where the second frame of the others does, so none is played here.
+        self._env.reset()
+        self._ram: Any = memoryview(self._env.ram)
+        self._pixels = _bgrx_view(self._env.screen)
+        self._state_type = type(self._env.dump_state())
+
+    def frame(self, buttons: int) -> None:
+        self._env._frame_advance(_MIRRORED[buttons])
+
+    def screen(self) -> Image:
+        if self._pixels is None:
+            image: Image = self._env.observation("rgb_array_contiguous")
+            return image
+        # Half the time of nes-py's own loop over the pixels.
+        return rgb_of_bgrx(self._pixels)
+
+    def peek(self, address: int) -> int:
+        return int(self._ram[address])
+
+    def ram(self) -> Image:
+        return np.array(self._ram, np.uint8)
+
+    def save(self) -> object:
+        state: object = self._env.dump_state()
+        return state
+
+    def load(self, state: object) -> None:
+        if not isinstance(state, self._state_type):
+            raise ValueError(
+                f"state: expected one that nes-py saved in this process, got "
+                f"{type(state).__name__}; a state goes with the backend and the cartridge that it "
+                "was saved from"
+            )
+        self._env.load_state(state)
+
+    def close(self) -> None:
+        self._env = self._ram = ClosedEmulator()
+        self._pixels = None
+
+
+def _bgrx_view(view: Image) -> Image | None:
+    """Return nes-py's screen memory [H, W, 4], blue first; None if the layout differs."""
+    rows, columns = PICTURE
+    if view.shape != (rows, columns, 3) or view.strides != (4 * columns, 4, -1):
+        return None
+    blue_first = view[:, :, ::-1]
+    return np.lib.stride_tricks.as_strided(blue_first, (rows, columns, 4), (4 * columns, 4, 1))
+
+
+EDGE = 8  # pixels that its screens omit on each side
+# Order of its button mask; the second bit has no effect.
+_ORDER = ("B", "", "SELECT", "START", "UP", "DOWN", "LEFT", "RIGHT", "A")
+_MASKS = tuple(
+    np.array([bool(name) and bool(bits & Button[name]) for name in _ORDER], np.uint8)
+    for bits in range(256)
+)
+
+
+class _Machine:
+    """The one emulator that stable-retro allows in a process.
+
+    Args:
+        cartridge: The cartridge.
+        path: The ROM file; it is read immediately.
+    """
+
+    def __init__(self, cartridge: Cartridge, path: str) -> None:
+        stable_retro: Any = importlib.import_module("stable_retro")
+
+        self.sha256 = cartridge.sha256
+        self.process = os.getpid()
+        self.users: weakref.WeakSet[_RetroConsole] = weakref.WeakSet()
+        self.player: weakref.ref[_RetroConsole] | None = None
+        self.emulator: Any = stable_retro.RetroEmulator(path)
+        self._data: Any = stable_retro.data.GameData()
+        self.emulator.configure_data(self._data)
+        self.emulator.step()  # the first frame of the program, as on the other emulators
+        self.memory: Any = self._data.memory
+        self.ram_starts = sorted(start for start in self.memory.blocks if start < RAM_BYTES)
+        self.first: bytes = self.emulator.get_state()
+
+    def release(self) -> None:
+        """Free the emulator, even if consoles still refer to this machine."""
+        self.emulator = self.memory = self._data = ClosedEmulator()
+
+    def swap_in(self, console: _RetroConsole) -> None:
+        """Give the emulator to a console, after saving state and screen of the previous one."""
+        player = None if self.player is None else self.player()
+        if player is console:
+            return
+        if player is not None:
+            player.swapped_out(self.emulator)
+        self.player = weakref.ref(console)
+        self.emulator.set_state(console.state)
+
+
+class _RetroConsole:
+    """A `Console` on stable-retro's FCEUmm.
+
+    It corrects stable-retro 1.0.1: a process may hold one emulator, so consoles of one cartridge
+    share it, each with its own state; the screen is not part of the state; the RAM is a dict of
+    copies.
+
+    Args:
+        cartridge: The cartridge.
+        path: The ROM file; it is read immediately.
+        version: Version of stable-retro.
+
+    Raises:
+        RuntimeError: Consoles with another cartridge are open in this process.
+    """
+
+    name = "stable-retro"
+    screen_shape = (PICTURE[0] - 2 * EDGE, PICTURE[1] - 2 * EDGE, 3)
+    hidden = (EDGE, EDGE, EDGE, EDGE)
+    _machine: ClassVar[_Machine | None] = None
+
+    def __init__(self, cartridge: Cartridge, path: str, version: str) -> None:
+        self.version = version
+        machine = self._of_process(cartridge, path)
+        machine.users.add(self)
+        self._machine_here: Any = machine
+        self.state = machine.first
+        self._screen: Image = np.zeros(self.screen_shape, np.uint8)
+        self._is_read = True  # the cached screen is that of the last frame
+        self._ram = b""  # of the last frame; empty if not read yet
+
+    @classmethod
+    def _of_process(cls, cartridge: Cartridge, path: str) -> _Machine:
+        machine = _RetroConsole._machine
+        if machine is not None and machine.process != os.getpid():
+            machine.release()  # the parent's, inherited by a fork
+        elif machine is not None:
+            if machine.sha256 == cartridge.sha256:
+                return machine
+            if machine.users:
+                raise RuntimeError(
+                    f"stable-retro plays one cartridge at a time in a process: expected the envs "
+                    f"of the other one to be closed, got {len(machine.users)} open; close them, or "
+                    f"make the envs of {cartridge.name} in worker processes (num_workers)"
+                )
+        _RetroConsole._machine = machine = None  # free the old emulator first
+        _RetroConsole._machine = machine = _Machine(cartridge, path)
+        return machine
+
+    def _playing(self) -> _Machine:
+        """Return the machine after giving its emulator to this console."""
+        machine: _Machine = self._machine_here
+        machine.swap_in(self)
+        return machine
+
+    def swapped_out(self, emulator: Any) -> None:
+        """Save state and screen before another console uses the emulator."""
+        self.state = emulator.get_state()
+        if not self._is_read:
+            self._screen, self._is_read = emulator.get_screen(), True
+
+    def frame(self, buttons: int) -> None:
+        emulator = self._playing().emulator
+        emulator.set_button_mask(_MASKS[buttons], 0)
+        emulator.step()
+        self._is_read = False
+        self._ram = b""
+
+    def screen(self) -> Image:
+        if not self._is_read:
+            self._screen, self._is_read = self._playing().emulator.get_screen(), True
+        return self._screen.copy()
+
+    def peek(self, address: int) -> int:
+        return (self._ram or self._read_ram())[address]
+
+    def ram(self) -> Image:
+        return np.frombuffer(self._ram or self._read_ram(), np.uint8).copy()
+
+    def _read_ram(self) -> bytes:
+        """Read the whole RAM and cache it for the frame; reading bytes separately is slower."""
+        machine = self._playing()
+        blocks = machine.memory.blocks
+        self._ram = b"".join([blocks[start] for start in machine.ram_starts])
+        return self._ram
+
+    def save(self) -> bytes:
+        return bytes(self._playing().emulator.get_state())
+
+    def load(self, state: object) -> None:
+        machine = self._playing()
+        expected = len(machine.first)
+        if not isinstance(state, bytes) or len(state) != expected:
+            got = f"{len(state)} bytes" if isinstance(state, bytes) else type(state).__name__
+            raise ValueError(
+                f"state: expected {expected} bytes that stable-retro saved, got {got}; a state "
+                "goes with the backend and the cartridge that it was saved from"
+            )
+        machine.emulator.set_state(state)
+        self._is_read = True  # the state does not contain the screen
+        self._ram = b""
+
+    def close(self) -> None:
+        machine, self._machine_here = self._machine_here, ClosedEmulator()
+        self._ram = b""
+        if not isinstance(machine, _Machine):
+            return
+        machine.users.discard(self)
+        if machine.player is not None and machine.player() is self:
+            machine.player = None
+        if not machine.users and _RetroConsole._machine is machine:
+            _RetroConsole._machine = None
+
+
+NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Emulator:
+    """Properties of an emulator package.
+
+    Args:
+        package: Name of the package.
+        extra: Name of Stepwell's extra.
+        needs: Other requirements, for error messages.
+        least: Minimum version.
+        mappers: Supported cartridge boards (mappers).
+        console: Class of its console.
+    """
+
+    package: str
+    extra: str
+    needs: str
+    least: tuple[int, ...]
+    mappers: frozenset[int]
+    console: Callable[[Cartridge, str, str], Console]
+
+
+# It accepts these without an error and shows a constant screen; found by trying all 256.
+_UNKNOWN_TO_RETRO = {
+    20, 28, 29, 31, 39, 54, 55, 56, 63, 81, 84, 98, 100, 102, 109, 110, 111, 122, 124, 126, 127,
+    128, 129, 130, 131, 135, 161, 169, 174, 179, 182, 218, 223, 224, 236, 237, 239, 247, 248, 251,
+    255,
+}  # fmt: skip
+BACKENDS: dict[NesBackend, _Emulator] = {
+    "cynes": _Emulator(
+        package="cynes",
+        extra="nes",
+        needs="",
+        least=(0, 1, 2),
+        mappers=frozenset({0, 1, 2, 3, 4, 7, 9, 10, 66, 71}),
+        console=_CynesConsole,
+    ),
+    "nes-py": _Emulator(
+        package="nes-py",
+        extra="nes-py",
+        needs="Python 3.13 or newer; not with stable-retro",
+        least=(9, 0, 1),
+        mappers=frozenset({0, 1, 2, 3, 4, 5, 7, 9, 69}),
+        console=_NesPyConsole,
+    ),
+    "stable-retro": _Emulator(
+        package="stable-retro",
+        extra="retro",
+        needs="Linux or macOS; not with nes-py",
+        least=(1, 0, 1),
+        mappers=frozenset(range(256)) - _UNKNOWN_TO_RETRO,
+        console=_RetroConsole,
+    ),
+}
+
+
+def installed_backends() -> dict[NesBackend, str]:
+    """Return the backends that can be used, each with the version of its package.
+
+    Example:
+        >>> "cynes" in installed_backends()
+        True
+    """
+    found: dict[NesBackend, str] = {}
+    for name, emulator in BACKENDS.items():
+        version = _version(emulator.package)
+        if version is not None and _numbers(version) >= emulator.least:
+            found[name] = version
+    return found
+
+
+def how_to_install(backend: NesBackend) -> str:
+    """Return the command that installs a backend, for error messages.
+
+    Example:
+        >>> how_to_install("cynes")
+        "pip install 'stepwell[nes]'"
+    """
+    emulator = BACKENDS[backend]
+    needs = f" ({emulator.needs})" if emulator.needs else ""
+    return f"pip install 'stepwell[{emulator.extra}]'{needs}"
+
+
+def check_backend(backend: NesBackend) -> None:
+    """Check that a backend is installed, without loading it.
+
+    Raises:
+        ValueError: The backend is unknown.
+        ImportError: Its package is not installed, or is too old.
+    """
+    if backend not in get_args(NesBackend):
+        raise ValueError(
+            f"backend: expected {', '.join(map(repr, BACKENDS))}, got {backend!r}; cynes is the "
+            "one that installs everywhere"
+        )
+    emulator = BACKENDS[backend]
+    found = _version(emulator.package)
+    if found is None:
+        raise ImportError(
+            f"backend {backend!r} needs the package {emulator.package}, which is not installed: "
+            f"{how_to_install(backend)}"
+        )
+    if _numbers(found) < emulator.least:
+        least = ".".join(map(str, emulator.least))
+        raise ImportError(
+            f"backend {backend!r}: expected {emulator.package} {least} or newer, got {found}; "
+            f"{how_to_install(backend)}, or pass the old env to "
+            "stepwell.wrappers.from_gym"
+        )
+
+
+def missing_backends() -> dict[NesBackend, str]:
+    """Return the backends that cannot be used, each with the command that installs it.
+
+    Example:
+        >>> "cynes" in missing_backends()
+        False
+    """
+    return {name: how_to_install(name) for name in BACKENDS if name not in installed_backends()}
+
+
+def open_console(cartridge: Cartridge, backend: NesBackend) -> Console:
+    """Start a console with a cartridge.
+
+    It is at the start of the game's program: after the number of frames of the emulator from which
+    the same buttons give the same RAM on every backend.
+
+    Args:
+        cartridge: The cartridge.
+        backend: "cynes", "nes-py" or "stable-retro".
+
+    Raises:
+        ValueError: The backend is unknown, or does not support the cartridge's board.
+        ImportError: Its package is not installed, or is too old.
+
+    Example:
+        >>> console = open_console(Cartridge.read("game.nes"), "cynes")
+        >>> console.frame(0)
+        >>> console.screen().shape, console.peek(0x10)
+        ((240, 256, 3), 0)
+    """
+    check_backend(backend)
+    emulator = BACKENDS[backend]
+    cartridge.check_playable(backend, emulator.mappers)
+    # The emulators only accept a path. They read the file when they open it.
+    with tempfile.TemporaryDirectory(prefix="stepwell-") as folder:
+        path = os.path.join(folder, "cartridge.nes")
+        with open(path, "wb") as file:
+            file.write(cartridge.cleaned())
+        return emulator.console(cartridge, path, _version(emulator.package) or "")
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts: list[int] = []
+    for part in version.split("."):
+        if not part.isdecimal():
+            break
+        parts.append(int(part))
+    return tuple(parts)

@@ -1,0 +1,133 @@
+"""Checks of envs and vector envs, for use in your own test suite.
+
+`gymnasium.utils.env_checker.check_env` checks a single env. These functions check the vector envs
+that are made of it, from which a `Collector` stores rows:
+
+    from stepwell.wrappers.testing import assert_env
+
+    def test_my_env() -> None:
+        assert_env(MyEnv)
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from stepwell.wrappers.check.report import VectorEnvReport
+from stepwell.wrappers.check.vector_env import check_vector_env
+from stepwell.wrappers.check.watch import copied, leaves_of
+from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
+
+__all__ = ["Vectorization", "assert_env", "assert_vector_env"]
+
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+Vectorization = Literal["sync", "async", "workers"]
+
+
+def assert_vector_env(
+    envs: AnyVectorEnv | Callable[[], AnyVectorEnv], *, steps: int = 500, seed: int = 0
+) -> VectorEnvReport:
+    """Check a vector env with `check_vector_env`, and raise the report if it has a problem.
+
+    Args:
+        envs: A vector env, or a factory of one, which is closed afterwards.
+        steps: Vector steps to make, at least 10. Choose enough for a few episode ends.
+        seed: Seed of the actions and of the resets.
+
+    Returns:
+        The report.
+
+    Raises:
+        AssertionError: The report has a problem. The message is the report.
+
+    Example:
+        >>> report = assert_vector_env(lambda: gym.make_vec("CartPole-v1", num_envs=2), steps=100)
+        >>> report.autoreset
+        'next_step'
+    """
+    report = check_vector_env(envs, steps=steps, seed=seed)
+    if not report.is_fine:
+        raise AssertionError(f"the vector env has a problem:\n{report}")
+    return report
+
+
+def assert_env(
+    env_fn: Callable[[], gym.Env[Any, Any]],
+    *,
+    num_envs: int = 2,
+    steps: int = 200,
+    seed: int = 0,
+    vectorization: Sequence[Vectorization] = get_args(Vectorization),
+) -> None:
+    """Check an env in every kind of vector env, and that all of them return the same rows.
+
+    Each kind is checked with `assert_vector_env` in each autoreset mode that it supports. Then the
+    same seed and actions must give the same observations, rewards and flags in all kinds, in one
+    process or in several.
+
+    Args:
+        env_fn: Factory of one env, without arguments.
+        num_envs: Number of envs, N >= 1.
+        steps: Vector steps to make in each vector env, at least 10.
+        seed: Seed of the actions and of the resets.
+        vectorization: Kinds to check: "sync" and "async" for Gymnasium's `SyncVectorEnv` and
+            `AsyncVectorEnv`, "workers" for `WorkerVectorEnv`.
+
+    Raises:
+        AssertionError: A vector env has a problem, or its rows differ. The message names the
+            vector env.
+
+    Example:
+        >>> assert_env(lambda: gym.make("CartPole-v1"), steps=50, vectorization=["sync"])
+    """
+    rows: dict[str, list[Any]] = {}
+    for label, make in _vector_envs(env_fn, num_envs, vectorization):
+        try:
+            report = assert_vector_env(make, steps=steps, seed=seed)
+        except AssertionError as error:
+            raise AssertionError(f"{label}: {error}") from None
+        if report.declared == AutoresetMode.NEXT_STEP.name:
+            rows[label] = _rows_of(make, steps, seed)
+    labels = list(rows)
+    for label in labels[1:]:
+        for step, (expected, got) in enumerate(zip(rows[labels[0]], rows[label], strict=True)):
+            try:
+                np.testing.assert_equal(got, expected)
+            except AssertionError as error:
+                raise AssertionError(
+                    f"{label}: expected the same rows as in {labels[0]}, got others in step "
+                    f"{step}; use only the generator that reset(seed=) sets: {error}"
+                ) from None
+
+
+def _vector_envs(
+    env_fn: Callable[[], gym.Env[Any, Any]], num_envs: int, vectorization: Sequence[str]
+) -> Iterator[tuple[str, Callable[[], AnyVectorEnv]]]:
+    """Yield a label and a factory for each kind of vector env in each of its modes."""
+    env_fns = [env_fn] * num_envs
+    kinds: dict[str, Any] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
+    for name in vectorization:
+        if name == "workers":
+            yield "WorkerVectorEnv", partial(WorkerVectorEnv, env_fns, num_workers=num_envs)
+            continue
+        kind = kinds[name]
+        for mode in AutoresetMode:
+            label = f"{kind.__name__} in {mode.name} mode"
+            yield label, partial(kind, env_fns, autoreset_mode=mode)
+
+
+def _rows_of(make: Callable[[], AnyVectorEnv], steps: int, seed: int) -> list[Any]:
+    """Return what `reset` and each step returned, without the infos."""
+    with contextlib.closing(make()) as envs:
+        observation, _ = envs.reset(seed=seed)
+        rows: list[Any] = [copied(leaves_of(observation))]
+        envs.action_space.seed(seed)
+        for _ in range(steps):
+            observation, *rest, _ = envs.step(envs.action_space.sample())
+            rows.append([*copied(leaves_of(observation)), *copied(rest)])
+        return rows
