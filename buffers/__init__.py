@@ -28,7 +28,7 @@ from stepwell.buffers.storage.joined import JoinedStorage
 from stepwell.buffers.storage.memory import MemoryStorage
 from stepwell.buffers.storage.protocol import Storage
 
-if TYPE_CHECKING:  # what few programs need is loaded when it is first asked for
+if TYPE_CHECKING:  # loaded when it is first used, as few programs need it
     from stepwell.buffers import bridges
     from stepwell.buffers.curation.copy import CopyReport, copy_episodes
     from stepwell.buffers.curation.episode_writer import EpisodeWriter, TransitionColumns

@@ -17,8 +17,8 @@ class Digest:
     """Running fingerprint of the episodes of all streams.
 
     Every row of every field counts, the order within a stream, and where episodes begin and end.
-    What does not count: the order in which streams were flushed, the sizes of chunks, episode ids.
-    It is for telling data apart (CRC-32 of each field and stream, then SHA-256), not for security.
+    The order in which streams were flushed, the sizes of chunks and the episode ids do not count.
+    Made to tell data apart (CRC-32 of each field and stream, then SHA-256), not for security.
 
     Example:
         >>> import numpy as np
@@ -37,9 +37,9 @@ class Digest:
         self._streams: dict[int, _Stream] = {}
 
     def update(self, chunk: Chunk) -> None:
-        """Take up the next rows of an episode, in the order of their stream."""
+        """Add the next rows of an episode, in the order of their stream."""
         stream = self._streams.get(chunk.stream, _NOTHING)
-        # A pending last row comes again in the next chunk, then with its action.
+        # The next chunk begins with a pending last row again, then with its action.
         settled = chunk.rows - bool(chunk.end & End.PENDING)
         known = stream.settled if chunk.episode == stream.episode else stream.whole
         fields = chunk.fields.items()
@@ -63,9 +63,9 @@ class Digest:
 
 class _Stream(NamedTuple):
     episode: int
-    """Id of the newest one."""
+    """Id of the newest episode."""
     rows: int
-    """How many it has."""
+    """Number of its rows."""
     settled: dict[str, int]
     """CRC of each field, without a pending row."""
     whole: dict[str, int]

@@ -1,4 +1,4 @@
-"""Episodes, and the chunks of them that are stored."""
+"""Episodes, and the chunks in which they are stored."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Chunk", "End", "Episode"]
 
 
 class End(enum.IntFlag):
-    """What the last row of a chunk is.
+    """Flags of the last row of a chunk.
 
     An episode whose last chunk has neither TERMINATED nor TRUNCATED is ended by a *cut*: only its
-    recording stopped. That needs no flag, so that a crash writes it too.
+    recording stopped. A cut needs no flag, so that a crash leaves one, too.
     """
 
     NONE = 0
@@ -27,7 +27,7 @@ class End(enum.IntFlag):
     PENDING = 4
     """No action was chosen yet: the next chunk of the episode begins with this row again."""
     LOST = 8
-    """The chunk's bytes are damaged: it holds its place in the order, but none of its rows."""
+    """The chunk's bytes are damaged: it keeps its position, but has no rows."""
 
     @property
     def is_final(self) -> bool:
@@ -37,17 +37,17 @@ class End(enum.IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive rows of one episode: what one flush stores.
+    """Consecutive rows of one episode, stored at once.
 
     Args:
         episode: Id of the episode, never reused within a store.
         stream: Index of the env that played it.
-        first_row: Place of the first row in the episode, 0 for the row of the reset.
-        end: What the last row is.
+        first_row: Index of the first row in the episode, 0 for the row of the reset.
+        end: Flags of the last row.
         fields: Arrays ``[rows, ...]``, one per field of the Spec.
         metadata: JSON-able facts about the episode, the same in all of its chunks.
-        starts_late: The rows before ``first_row`` are gone for good: this chunk may be the first
-            one that is stored of its episode. It is not stored itself: ``first_row`` tells it.
+        starts_late: The rows before ``first_row`` are lost: this chunk may be the first one of its
+            episode. Not stored, as it follows from ``first_row``.
     """
 
     episode: int
@@ -84,19 +84,19 @@ class Chunk:
         return chunks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Episode:
     """An immutable run of rows from a reset to its end.
 
-    Row ``t`` holds what arrived with ``observation[t]`` and the action chosen from it, so L env
-    steps make L + 1 rows and the true final observation is the last one.
+    Row ``t`` holds ``observation[t]``, the reward and flags returned with it, and the action chosen
+    from it. So L env steps make L + 1 rows, and the last one has the true final observation.
 
     Args:
-        spec: What the fields are.
+        spec: The fields of a row.
         id: Id of the episode, never reused within a store.
         stream: Index of the env that played it.
         first_row: 0, or the number of leading rows that a full replay has evicted.
-        end: What the last row is; neither terminated nor truncated means a cut.
+        end: Flags of the last row; neither terminated nor truncated means a cut.
         fields: Arrays ``[T, ...]``, one per field of the Spec.
         metadata: JSON-able facts: seed, number within the stream, ...
     """
@@ -108,6 +108,16 @@ class Episode:
     end: End
     fields: Mapping[str, np.ndarray]
     metadata: Mapping[str, object]
+
+    def __repr__(self) -> str:
+        end = "CUT" if not self.end.is_final else (self.end & ~End.PENDING).name
+        fields = "; ".join(
+            f"{name}: {rows.dtype} {rows.shape}" for name, rows in self.fields.items()
+        )
+        return (
+            f"Episode(id={self.id}, stream={self.stream}, first_row={self.first_row}, "
+            f"steps={self.steps}, end={end}, fields=({fields}))"
+        )
 
     @property
     def rows(self) -> int:

@@ -1,9 +1,9 @@
-"""Everything that Stepwell raises beyond ValueError and TypeError.
+"""The errors that Stepwell raises in addition to ValueError and TypeError.
 
 StepwellError
 ├── SpecMismatch       the data does not fit what the store was made for
-├── NotEnoughData      nothing stored is long enough for what was asked
-├── LimiterClosed      somebody closed the limiter that was waited at
+├── NotEnoughData      no stored episode is long enough for the request
+├── LimiterClosed      the limiter was closed while a thread waited for it
 ├── StoreNotFound      the folder holds no store
 ├── StoreLocked        another process writes into this store
 ├── StoreCorrupt       stored bytes are not what was written
@@ -33,11 +33,11 @@ class SpecMismatch(StepwellError):
 
 
 class NotEnoughData(StepwellError):
-    """No stored episode is long enough for what was asked."""
+    """No stored episode is long enough for the request."""
 
 
 class LimiterClosed(StepwellError):
-    """Somebody closed the limiter: there is nothing to wait for any more."""
+    """The limiter was closed while a thread waited for it."""
 
 
 class StoreNotFound(StepwellError):
@@ -45,7 +45,19 @@ class StoreNotFound(StepwellError):
 
 
 class StoreLocked(StepwellError):
-    """Another process holds the store open for writing."""
+    """Another process holds the store open for writing.
+
+    Args:
+        message: The message.
+        holder: The process that writes, for example ``"pid 7 on lab since 2026-01-01"``.
+    """
+
+    def __init__(self, message: str, *, holder: str = "another process") -> None:
+        super().__init__(message)
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return StoreLocked, self.args, self.__dict__
 
 
 class StoreCorrupt(StepwellError):
@@ -57,4 +69,4 @@ class StoreTooNew(StepwellError):
 
 
 class StoreFailed(StepwellError):
-    """An earlier write failed, so the writer refuses to go on; reopen the store."""
+    """An earlier write failed, so the writer stores nothing more; reopen the store."""

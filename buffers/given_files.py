@@ -1,4 +1,4 @@
-"""Files of a data set that somebody else made: what may be opened, and what memory it may take."""
+"""Opens the files of an untrusted data set, and limits the memory that they take."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import IO, Any, Final, cast
 import numpy as np
 
 from stepwell.buffers import json_values
-from stepwell.buffers.storage.memory import free_memory
+from stepwell.buffers.free_memory import free_memory
 
 __all__ = ["GivenFiles", "Room", "parse_object"]
 
 _TEXT_BYTES: Final = 64 << 20
-"""Of a JSON file: its values take many times as much."""
+"""Limit of a JSON file, whose values take many times as much memory."""
 _HEADERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -25,10 +25,10 @@ _HEADERS: Final = {
 
 
 class Room:
-    """The memory that an episode may take: asked for before it is taken.
+    """A budget of memory for one episode, checked before memory is allocated.
 
     Args:
-        what: Whose memory, for the sentence of an error: ``"data/3.npz"``.
+        what: The file, for error messages: ``"data/3.npz"``.
         most: Bytes.
 
     Example:
@@ -48,10 +48,10 @@ more; if that is right, import it where more memory is free, or allow more by ma
         self._taken = 0
 
     def take(self, nbytes: int) -> None:
-        """Count what is to be read next.
+        """Count bytes that are to be read next.
 
         Raises:
-            ValueError: It is too much.
+            ValueError: The budget is exceeded.
         """
         self._taken += nbytes
         if self._taken > self._most:
@@ -68,10 +68,10 @@ more; if that is right, import it where more memory is free, or allow more by ma
 
 
 class GivenFiles:
-    """Opens nothing but regular files at, or below, the path that the user named.
+    """Opens only regular files at, or below, the path that the user named.
 
-    The path itself may be a link, and so may what is in it, if it leads to something in it. A FIFO
-    or a device, whose opening may never return, is refused.
+    The path itself may be a link, and may hold links to files in it. A FIFO or a device, whose
+    opening may never return, is refused.
 
     Args:
         path: A folder or a file.
@@ -81,7 +81,7 @@ class GivenFiles:
 
     def __init__(self, path: Path, max_bytes: int | None = None) -> None:
         self.path = path
-        self._root = Path(os.path.realpath(path))  # which lets links in a circle be
+        self._root = Path(os.path.realpath(path))  # accepts circular links
         self._most = free_memory() // 2 if max_bytes is None else max_bytes
 
     @property
@@ -90,14 +90,14 @@ class GivenFiles:
         return self._most
 
     def at(self, path: Path) -> GivenFiles:
-        """The same for another path: the folder, say, that the data set's own one lies in."""
+        """The same limits for another path, such as the data set's parent folder."""
         return GivenFiles(path, self._most)
 
     def room(self, what: object) -> Room:
-        """The memory of one episode, or of what is read at once instead.
+        """A new budget, for one episode or another unit that is read at once.
 
         Args:
-            what: Whose, for the sentence of an error.
+            what: The unit, for error messages.
         """
         return Room(what, self._most)
 
@@ -105,8 +105,8 @@ class GivenFiles:
         """The path, if it may be opened.
 
         Raises:
-            FileNotFoundError: Nothing is there.
-            ValueError: It is no regular file, or leads out of the data set.
+            FileNotFoundError: There is no such file.
+            ValueError: It is no regular file, or a link out of the data set.
         """
         try:
             found = path.resolve(strict=True)
@@ -114,7 +114,7 @@ class GivenFiles:
             raise FileNotFoundError(
                 f"{path}: expected a file of the data set, got none; fetch the data set again"
             ) from None
-        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, odd names
+        except (OSError, RuntimeError, ValueError) as error:  # circular links, invalid names
             raise ValueError(
                 f"{path}: expected a file of the data set, got a name that leads nowhere "
                 f"({error}); remove it"
@@ -156,15 +156,15 @@ class GivenFiles:
     def read_arrays(self, path: Path, room: Room | None = None) -> dict[str, np.ndarray]:
         """All arrays of an npz file, whose names may be any.
 
-        How large an array is stands in the archive and in its own head; both must agree, and the
-        episode must have room for all of them, before memory is taken.
+        The archive and the array's own header both contain its size; they must agree, and the
+        budget must suffice for all arrays, before memory is allocated.
 
         Args:
             path: The file.
-            room: Memory that is left for them; by default that of an episode.
+            room: Budget for them; by default that of an episode.
 
         Raises:
-            ValueError: It is something else, damaged, holds objects, or is too large.
+            ValueError: It is no npz file, damaged, holds objects, or is too large.
         """
         with self.file(path).open("rb") as file:
             heads = _heads_of(file, path)
@@ -172,7 +172,7 @@ class GivenFiles:
             try:
                 with zipfile.ZipFile(file) as archive:
                     return {name: _array_of(archive, info) for name, (info, _) in heads.items()}
-            except Exception as error:  # zlib's, zipfile's, numpy's: they have no class in common
+            except Exception as error:  # of zlib, zipfile or numpy, without a common base class
                 raise _no_npz(path, str(error)) from error
 
 
@@ -181,7 +181,7 @@ def parse_object(text: str | bytes, where: object) -> dict[str, Any]:
 
     Args:
         text: JSON.
-        where: Where it was found, for the sentence of an error.
+        where: Its file, for error messages.
 
     Raises:
         ValueError: It is something else.
@@ -199,7 +199,7 @@ def parse_object(text: str | bytes, where: object) -> dict[str, Any]:
 
 
 def _heads_of(file: IO[bytes], path: Path) -> dict[str, tuple[zipfile.ZipInfo, int]]:
-    """For each array of an npz file where it stands, and how many bytes it takes.
+    """The archive entry of each array in an npz file, and the bytes of its elements.
 
     Raises:
         ValueError: It is no npz file of plain arrays.
@@ -217,19 +217,19 @@ def _heads_of(file: IO[bytes], path: Path) -> dict[str, tuple[zipfile.ZipInfo, i
                 ):
                     raise ValueError(f"{name!r} is encrypted, or not compressed by deflate")
                 found[name] = info, _array_bytes(archive, info)
-    except Exception as error:  # zlib's, zipfile's, numpy's: they have no class in common
+    except Exception as error:  # of zlib, zipfile or numpy, without a common base class
         raise _no_npz(path, str(error)) from error
     return found
 
 
 def _array_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Bytes of an array's elements, by its head.
+    """Bytes of an array's elements, according to its header.
 
     Raises:
-        ValueError: It is no array of numbers, or the archive tells another length.
+        ValueError: It is no array of numbers, or the archive contains another length.
     """
     with archive.open(info) as entry:
-        # The head is short, and numpy asks for many bytes only if its first two tell so.
+        # The header is short: numpy reads many bytes only where its length field says so.
         head = io.BytesIO(entry.read(1 << 16))
     read = _HEADERS.get(np.lib.format.read_magic(head))
     if read is None:

@@ -1,7 +1,7 @@
-"""JSON that comes from a file, read within limits and taken apart with its types checked.
+"""Reads untrusted JSON within limits, and checks the types of its values.
 
-Whoever made the file may have written anything, and checksums can be made again: so nothing of it
-is used that did not go through here. Every fault is a ValueError that names the part.
+A file may contain anything, also with a right checksum. So every value is checked here before it is
+used; a wrong one is a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def check_extent(data: bytes, value: object, most_depth: int = _MOST_DEPTH) -> N
 
     Args:
         data: The JSON.
-        value: What it holds.
-        most_depth: How deeply lists and objects may be nested.
+        value: The value of the JSON.
+        most_depth: Greatest depth of nested lists and objects.
 
     Raises:
         ValueError: It is more than 64 MiB, or nested more deeply.
@@ -34,7 +34,7 @@ def check_extent(data: bytes, value: object, most_depth: int = _MOST_DEPTH) -> N
     if len(data) > _MOST_BYTES:
         raise ValueError(f"expected at most {_MOST_BYTES} bytes of JSON, got {len(data)}")
     if data.count(b"[") + data.count(b"{") <= most_depth:
-        return  # mostly
+        return  # the common case
     level = [value]
     for _ in range(most_depth + 1):
         level = [part for each in level for part in _parts(each)]
@@ -71,10 +71,10 @@ def parse(data: bytes, *, is_finite: bool = True) -> dict[str, object]:
 
 
 def member(data: Mapping[str, object], key: str) -> object:
-    """A part of an object that must be there.
+    """The value of a key.
 
     Raises:
-        ValueError: It is not.
+        ValueError: There is no such key.
     """
     if key not in data:
         raise ValueError(f"{key}: expected a value, got none")
@@ -82,7 +82,7 @@ def member(data: Mapping[str, object], key: str) -> object:
 
 
 def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:
-    """A whole number in a range.
+    """The value, if it is a whole number in a range.
 
     Raises:
         ValueError: The value is something else.
@@ -95,7 +95,7 @@ def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:
 
 
 def text(value: object, name: str) -> str:
-    """A text.
+    """The value, if it is a string.
 
     Raises:
         ValueError: The value is something else.
@@ -106,7 +106,7 @@ def text(value: object, name: str) -> str:
 
 
 def mapping(value: object, name: str) -> dict[str, object]:
-    """An object; its keys are texts in all JSON.
+    """The value, if it is a JSON object.
 
     Raises:
         ValueError: The value is something else.
@@ -117,7 +117,7 @@ def mapping(value: object, name: str) -> dict[str, object]:
 
 
 def items(value: object, name: str, count: int | None = None) -> list[object]:
-    """A list, of so many values where a count is given.
+    """The value, if it is a list, of ``count`` values where that is given.
 
     Raises:
         ValueError: The value is something else.
@@ -139,7 +139,7 @@ def _parts(value: object) -> list[object]:
 
 
 def _short(value: object) -> str:
-    """A value in a message, whatever its size."""
+    """A short form of any value, for messages."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MOST:

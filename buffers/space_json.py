@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as plain data, and back: a Spec knows no bounds, nor how many actions."""
+"""Gymnasium's spaces as JSON, and back: a Spec has no bounds and no numbers of actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NUMBERS = 1 << 26
 
 
 def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
-    """What a space is, as JSON holds it without loss.
+    """The space as plain data for JSON, without loss.
 
     Raises:
         TypeError: It is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
@@ -69,10 +69,10 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
-    """The space that `space_to_json` told of; the data may come from anywhere.
+    """The space that `space_to_json` described; the data is checked.
 
     Raises:
-        ValueError: It tells of none, or of one that is too large.
+        ValueError: The data describes no space, or one that is too large.
     """
     kind = member(data, "type")
     if kind == "Box":

@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 FieldKind = Literal["observation", "action", "reward", "info", "extra"]
-"""The first part of a field's name: what the field is."""
+"""The first part of a field's name."""
 
 Codec = Literal["zstd", "narrow", "raw"]
-"""How a field is kept: zstd = compressed blocks of rows; narrow = the smallest dtype that holds
-the values exactly; raw = the rows as they are."""
+"""The form in which rows are stored: zstd = compressed blocks of rows; narrow = the smallest dtype
+that holds the values exactly; raw = the rows unchanged."""
 
 Layout: TypeAlias = "str | Mapping[str, Layout] | Sequence[Layout]"
-"""How flat fields form a nested value: a field's name, a mapping (Dict) or a sequence (Tuple)."""
+"""The structure of a nested value: a field's name, a mapping (Dict) or a sequence (Tuple)."""
 
 Tree: TypeAlias = "np.ndarray | Mapping[str, Tree] | tuple[Tree, ...]"
 ArrayTree: TypeAlias = np.ndarray
@@ -48,9 +48,9 @@ uses of a dict or tuple, such as ``items()``, need a cast.
 
 _CODECS: tuple[Codec, ...] = ("zstd", "narrow", "raw")
 _PADDINGS: tuple[Literal["zero", "repeat"], ...] = ("zero", "repeat")
-_PLAIN_KINDS = "biufc"  # numbers alone: never bytes that numpy takes for something else
+_PLAIN_KINDS = "biufc"  # numbers alone: never bytes that numpy could interpret otherwise
 _DTYPE_NAME = re.compile(r"[<>=|]?[A-Za-z?]{1,12}[0-9]{0,3}")
-# What no row needs: where a file says more, it is not asked for memory.
+# More than any row needs. No memory is allocated for a file that claims more.
 _MOST_ROW_BYTES, _MOST_AXES, _MOST_FIELDS = 1 << 32, 32, 4096
 _IMAGE_BYTES = 64  # from here on a row of bytes is worth compressing
 
@@ -64,11 +64,10 @@ class Field:
             parts of Dict and Tuple spaces are joined by ``/``.
         dtype: numpy's name of the dtype, for example ``"uint8"``.
         shape: Shape of one row. Under frame stacking the shape of one *frame*.
-        codec: How the rows are kept; all three are exact.
-        stack: Frames in the env's observation, k >= 1. With k > 1 the env hands out ``[k, *shape]``
+        codec: Form in which the rows are stored; all three are exact.
+        stack: Frames in the env's observation, k >= 1. With k > 1 the env returns ``[k, *shape]``
             and one frame a row is stored.
-        stack_padding: What the env puts before an episode's first frame, ``"zero"`` or
-            ``"repeat"``.
+        stack_padding: Frames before an episode's first one, ``"zero"`` or ``"repeat"``.
     """
 
     name: str
@@ -96,7 +95,7 @@ class Field:
                 f"field {self.name!r}: expected a stack >= 1 and at most {_MOST_AXES} axes of "
                 f"lengths >= 0, got a stack of {self.stack} and the shape {self.shape}"
             )
-        # An empty axis hides no long one: numpy refuses such arrays, too.
+        # An empty axis must not hide a long one: numpy refuses such arrays, too.
         lengths = math.prod(max(1, length) for length in self.shape)
         if lengths * self.stack * self.numpy_dtype.itemsize > _MOST_ROW_BYTES:
             raise ValueError(
@@ -111,12 +110,12 @@ class Field:
 
     @property
     def key(self) -> str:
-        """The name without its kind: ``lives`` of ``info/lives``; empty where there is no more."""
+        """The name without its kind: ``lives`` of ``info/lives``; empty for ``reward``."""
         return key_of(self.name)
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the field is written with the action; the others arrive with the observation."""
+        """True for a field that is stored with the action, False for one of the observation's."""
         return self.kind in ("action", "extra")
 
     @property
@@ -131,7 +130,7 @@ class Field:
 
     @property
     def source_shape(self) -> tuple[int, ...]:
-        """Shape of one row as the env hands it out: ``[stack, *shape]`` under frame stacking."""
+        """Shape of one row as the env returns it: ``[stack, *shape]`` under frame stacking."""
         return (self.stack, *self.shape) if self.stack > 1 else self.shape
 
     def __str__(self) -> str:
@@ -141,14 +140,14 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The fields of one row and how they form observation and action.
+    """The fields of one row, and their structure in observation and action.
 
     Two stores are compatible when their Specs are equal.
 
     Args:
         fields: All fields in their stored order; names are unique.
-        observation: Which fields form the observation.
-        action: Which fields form the action.
+        observation: Structure of the observation.
+        action: Structure of the action.
 
     Example:
         >>> import gymnasium as gym
@@ -188,8 +187,8 @@ class Spec:
             observation_space: One env's observation space.
             action_space: One env's action space.
             frame_stack: Frames that the env stacks on the first axis of a Box observation.
-            stack_padding: What stands before an episode's first frame.
-            more: Further fields: ``info/...`` and ``extra/...``.
+            stack_padding: Frames before an episode's first one.
+            more: Additional fields: ``info/...`` and ``extra/...``.
 
         Raises:
             TypeError: A space holds something without a fixed dtype and shape (Text, Graph, ...).
@@ -207,7 +206,7 @@ class Spec:
         return cls((*fields, *more), observation, action)
 
     def __getitem__(self, name: str) -> Field:
-        """The field of that name; KeyError when there is none."""
+        """The field with that name; KeyError when there is none."""
         for field in self.fields:
             if field.name == name:
                 return field
@@ -235,12 +234,24 @@ class Spec:
         """Bytes of one stored row, uncompressed."""
         return sum(field.row_bytes for field in self.fields)
 
+    @property
+    def summary(self) -> str:
+        """Names, dtypes and shapes of all fields, in one line.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> env = gym.make("CartPole-v1")
+            >>> Spec.from_spaces(env.observation_space, env.action_space).summary
+            'observation: float32 (4,); action: int64 (); reward: float64 ()'
+        """
+        return "; ".join(f"{each.name}: {each.dtype} {each.shape}" for each in self.fields)
+
     def with_more(self, fields: Sequence[Field]) -> Spec:
-        """The same fields and further ones: ``info/...`` and ``extra/...``."""
+        """The same fields and additional ones: ``info/...`` and ``extra/...``."""
         return replace(self, fields=(*self.fields, *fields))
 
     def with_codecs(self, codecs: Mapping[str, Codec]) -> Spec:
-        """The same fields, some of them kept in another way.
+        """The same fields, some of them with another codec.
 
         Args:
             codecs: Field name (or the first part of it, as in ``"observation"``) to codec.
@@ -271,7 +282,7 @@ class Spec:
         )
 
     def difference(self, other: Spec) -> str | None:
-        """The first thing in which ``other`` differs, in words; None when the two are equal."""
+        """A description of the first difference from ``other``; None if the two are equal."""
         mine = {field.name: field for field in self.fields}
         theirs = {field.name: field for field in other.fields}
         for name in [*mine, *theirs]:
@@ -303,10 +314,10 @@ class Spec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> Spec:
-        """The Spec that `to_json` described; the data may come from anywhere.
+        """The Spec that `to_json` described; the data is checked.
 
         Raises:
-            ValueError: It describes none.
+            ValueError: The data describes no Spec.
 
         Example:
             >>> import gymnasium as gym
@@ -329,12 +340,12 @@ class Spec:
 
 
 def kind_of(name: str) -> FieldKind:
-    """The kind of the field of that name, its first part."""
+    """The kind of the field with that name: the first part of the name."""
     return cast("FieldKind", name.partition("/")[0])
 
 
 def key_of(name: str) -> str:
-    """The name of a field without its kind; empty where there is no more."""
+    """The name of a field without its kind; empty if the kind is the whole name."""
     return name.partition("/")[2]
 
 
@@ -342,7 +353,7 @@ def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
     """Pairs of field name and leaf of a nested value, in the layout's order.
 
     Raises:
-        ValueError: The value lacks a part, or has one that the layout does not know.
+        ValueError: The value has other keys, or another length, than the layout.
     """
     if isinstance(layout, str):
         yield layout, value
@@ -359,7 +370,7 @@ def flatten(layout: Layout, value: object) -> Iterator[tuple[str, object]]:
 
 
 def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:
-    """The nested value whose leaves are given by field name."""
+    """The nested value made of leaves by field name."""
     if isinstance(layout, str):
         return leaves[layout]
     if isinstance(layout, Mapping):
@@ -368,7 +379,7 @@ def unflatten(layout: Layout, leaves: Mapping[str, np.ndarray]) -> Tree:
 
 
 def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
-    """Bytes are compressed, other integers narrowed, floats kept as they are."""
+    """The codec for a dtype and shape: zstd for images, narrow for integers, raw for floats."""
     row_bytes = math.prod(shape) * dtype.itemsize
     if dtype.itemsize == 1 and row_bytes >= _IMAGE_BYTES:
         return "zstd"
@@ -376,11 +387,11 @@ def default_codec(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Codec:
 
 
 def _layout_of(name: str, space: spaces.Space[object], fields: list[Field]) -> Layout:
-    """Append the fields of a space and return how they form its values."""
+    """Append the fields of a space, and return the structure of its values."""
     if isinstance(space, spaces.Dict):
-        strange = [key for key in space.spaces if not isinstance(cast("object", key), str)]
-        if strange:
-            raise TypeError(f"{name} space: expected keys that are text, got {strange[0]!r}")
+        other = [key for key in space.spaces if not isinstance(cast("object", key), str)]
+        if other:
+            raise TypeError(f"{name} space: expected keys that are text, got {other[0]!r}")
         return {
             key: _layout_of(f"{name}/{key}", part, fields) for key, part in space.spaces.items()
         }
@@ -436,15 +447,15 @@ def _field_from_json(data: Mapping[str, object]) -> Field:
             stack=json_values.whole(stack, f"stack {where}", 1, _MOST_ROW_BYTES),
             stack_padding=cast("Literal['zero', 'repeat']", padding),
         )
-    except TypeError as error:  # numpy knows no such dtype, or it is not plain
+    except TypeError as error:  # unknown to numpy, or not plain
         raise ValueError(f"dtype {where}: {error}") from error
 
 
 def _checked_layout(layout: object, where: str, names: set[str]) -> Layout:
-    """A layout whose leaves are names of fields.
+    """The layout, if its leaves are names of fields.
 
     Raises:
-        ValueError: It is none.
+        ValueError: They are not.
     """
     if isinstance(layout, dict):
         parts = cast("dict[str, object]", layout)
@@ -457,7 +468,7 @@ def _checked_layout(layout: object, where: str, names: set[str]) -> Layout:
 
 
 def prefixes(name: str) -> list[str]:
-    """A name and the first parts of it: ``a``, ``a/b``, ``a/b/c``."""
+    """The prefixes of a name and the name itself: ``a``, ``a/b``, ``a/b/c``."""
     parts = name.split("/")
     return ["/".join(parts[: end + 1]) for end in range(len(parts))]
 

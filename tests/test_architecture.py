@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +15,20 @@ import pytest
 
 from support.source_tree import CHECKOUT, PACKAGE, ROOMS, label, library_files, room_of, tree_of
 
-LINE_LIMIT = 500
+FLOORS = (  # a file may import files of its own floor and of those below
+    ("wrappers",),
+    ("buffers",),  # the files at the root of the room, but for those named below
+    ("buffers/storage",),
+    ("buffers/sampling",),
+    ("buffers/replay.py", "buffers/rollout"),
+    ("buffers/curation",),
+    ("buffers/dropin", "buffers/bridges", "buffers/testing.py"),
+    ("buffers/__init__.py",),
+    ("collectors",),
+    ("collectors/cli",),
+    ("__init__.py",),
+)
+SMALL_FILE_LINES = 80
 # The room of the key may import the rooms of the value, and nothing else of stepwell.
 ALLOWED = {
     "": {"wrappers", "collectors", "buffers"},
@@ -22,6 +36,7 @@ ALLOWED = {
     "buffers": {"buffers"},
     "collectors": {"wrappers", "collectors", "buffers"},
 }
+ANYWHERE = {"stepwell.__version__", "stepwell.lazy_names"}
 NOT_AT_IMPORT = {
     *("av", "cv2", "ale_py", "rich", "typer"),
     *("d3rlpy", "datasets", "h5py", "jax", "minari", "pyarrow", "stable_baselines3"),
@@ -59,7 +74,7 @@ def is_command_line(file: Path) -> bool:
 
 
 def may_import(room: str, name: str) -> bool:
-    if name in ("stepwell.__version__", "stepwell.lazy_names"):
+    if name in ANYWHERE:
         return True
     package, _, rest = name.partition(".")
     return package != "stepwell" or rest.split(".")[0] in ALLOWED[room]
@@ -174,26 +189,80 @@ def test_numpy_is_never_allowed_to_unpickle() -> None:
     )
 
 
-def lines_of_docstrings(file: Path) -> int:
-    """Lines that say what public things are: the object that a learner holds has many."""
-    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    bodies = [node.body for node in ast.walk(tree_of(file)) if isinstance(node, kinds)]
-    first = [body[0] for body in bodies]
-    return sum(
-        (node.end_lineno or node.lineno) - node.lineno + 1
-        for node in first
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
+def floor_of(file: Path) -> int:
+    """The number of the floor with the longest path that the file is, or is in."""
+    names = {label(each) for each in (file, *file.parents) if each.is_relative_to(PACKAGE)}
+    found = [
+        (len(path), floor) for floor, paths in enumerate(FLOORS) for path in paths if path in names
+    ]
+    return max(found)[1]
+
+
+@cache
+def imported_files() -> dict[Path, dict[Path, int]]:
+    """For each file of the library the files that it imports anywhere, each with a line."""
+    modules = {
+        "stepwell." + label(file).removesuffix(".py").replace("/", "."): file
+        for file in library_files()
+    }
+    modules |= {
+        name.removesuffix(".__init__"): file
+        for name, file in modules.items()
+        if name.endswith(".__init__")
+    }
+    found: dict[Path, dict[Path, int]] = {file: {} for file in library_files()}
+    for file, line, name in imports():
+        # A name of a module, or a module that is named in its package.
+        target = modules.get(name) or modules.get(name.rpartition(".")[0])
+        if target not in (None, file) and name not in ANYWHERE:
+            found[file][target] = line
+    return found
+
+
+def test_a_file_imports_nothing_from_a_floor_above() -> None:
+    assert not places(
+        (file, line, f"imports {label(target)}")
+        for file, targets in imported_files().items()
+        for target, line in targets.items()
+        if floor_of(file) < floor_of(target)
     )
 
 
-def test_a_file_has_one_purpose_and_so_few_lines() -> None:
-    lengths = [
-        (file, len(file.read_text("utf-8").splitlines()) - lines_of_docstrings(file))
-        for file in library_files()
+def circles() -> Iterator[list[str]]:
+    """Files that import one another, directly or not."""
+    reached: dict[Path, set[Path]] = {}
+    for file in library_files():
+        seen: set[Path] = set()
+        rest = list(imported_files()[file])
+        while rest:
+            if (target := rest.pop()) not in seen:
+                seen.add(target)
+                rest += imported_files()[target]
+        reached[file] = seen
+    together = {
+        frozenset(other for other in seen if file in reached[other])
+        for file, seen in reached.items()
+        if file in seen
+    }
+    yield from (sorted(map(label, circle)) for circle in together)
+
+
+def test_files_do_not_import_one_another_in_a_circle() -> None:
+    assert sorted(circles()) == []
+
+
+def test_a_small_private_file_with_one_user_is_a_part_of_that_user() -> None:
+    users: dict[Path, set[Path]] = {}
+    for file, targets in imported_files().items():
+        for target in targets:
+            users.setdefault(target, set()).add(file)
+    assert not [
+        f"{label(file)} ({lines} lines) belongs in {label(user)}"
+        for file, (user, *others) in sorted(users.items())
+        if not others and "__init__.py" not in (user.name, file.name)
+        if (lines := sum(map(bool, map(str.strip, file.read_text("utf-8").splitlines()))))
+        < SMALL_FILE_LINES
     ]
-    assert not places((file, n, "is too long") for file, n in lengths if n >= LINE_LIMIT)
 
 
 def decorators(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:

@@ -1,1 +1,1 @@
-"""Whole episodes from store to store: read, chosen, copied, written."""
+"""Reads, selects, copies and writes whole episodes."""

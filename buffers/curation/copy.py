@@ -24,22 +24,22 @@ __all__ = ["CopyReport", "copy_episodes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReport:
-    """What a copy did, or has done so far.
+    """The result of a copy, or its progress.
 
     Args:
-        episodes: Episodes copied to their ends.
+        episodes: Episodes that are copied completely.
         steps: Env steps copied.
-        chosen_episodes: Episodes that are to be copied.
+        chosen_episodes: Episodes to copy.
         chosen_steps: Env steps of them.
-        left_out_episodes: Episodes that are not to be copied.
+        left_out_episodes: Episodes not to copy.
         left_out_steps: Env steps of them.
-        duplicate_episodes: Of these, how many are left out as an earlier source holds them too.
-        beheaded: Drawn episodes whose beginning the source does not have any more.
+        duplicate_episodes: Those of them that an earlier source holds, too.
+        late_starts: Episodes to copy that lack their first rows.
         raw_bytes: Bytes of the copied rows, uncompressed.
-        stored_bytes: Bytes of the same rows as they are stored now.
+        stored_bytes: Bytes of the same rows in the target.
         seconds: Wall time.
-        digest: Fingerprint of the copied rows, 16 hexadecimal digits: that of the source when all
-            of one source was copied and no chunk of it is damaged.
+        digest: Fingerprint of the copied rows, 16 hexadecimal digits; equal to the source's if one
+            source was copied completely and no chunk of it is damaged.
     """
 
     episodes: int = 0
@@ -49,7 +49,7 @@ class CopyReport:
     left_out_episodes: int = 0
     left_out_steps: int = 0
     duplicate_episodes: int = 0
-    beheaded: int = 0
+    late_starts: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
     seconds: float = 0.0
@@ -73,42 +73,42 @@ def copy_episodes(
 ) -> CopyReport:
     """Copy whole episodes into a new replay, in RAM or in a folder, with any codecs.
 
-    A folder appears when all is copied and on the medium: after an error, Ctrl-C or a kill it is
-    not there.
+    A folder appears when the copy is complete and durable, and not at all after an error, Ctrl-C or
+    a kill.
 
-    Rows, streams, ends and metadata stay what they are, bit for bit; ids are given anew, from 0 on
-    and in the same order. What was stored in many small chunks is joined into large ones. The
-    sources' sessions are copied too, and one is added that tells of the copy.
+    Rows, streams, ends and metadata are copied bit for bit; ids are assigned again, from 0 on and
+    in the same order. Small chunks are joined into large ones. The sources' sessions are copied,
+    too, and one that describes the copy is added.
 
     Args:
-        source: Where the episodes are; several are copied one after the other.
-        target: A new replay that holds nothing yet: ``SequenceReplayBuffer(path, codecs=...)``.
-            With a capacity it keeps the last episodes.
+        source: The source; several are copied one after the other.
+        target: A new, empty replay: ``SequenceReplayBuffer(path, codecs=...)``.
+            With a capacity it keeps the newest episodes.
         where: Copy only episodes with this metadata: keys with their values, or a function of the
             metadata.
         keep: Copy only episodes for which this is true, for example an `EpisodeSelection`.
-        any_envs: Let the sources' envs differ, as long as the fields are the same.
-        duplicates: What to do where several sources hold the same episode, all rows bit by bit:
-            ``"refuse"`` to copy at all, ``"skip"`` it in all sources but the first, or ``"keep"``
-            it as often as it is there. Sources that other runs made, with other seeds, may hold
-            equal episodes: of them only those that were reset with the same seed count. Within one
-            source nothing is compared.
-        facts: JSON-able facts to note with the copy.
+        any_envs: Accept sources of different envs, as long as the fields are the same.
+        duplicates: Treatment of an episode that several sources hold, all rows bit by bit:
+            ``"refuse"`` the copy, ``"skip"`` it in all sources but the first, or ``"keep"`` it in
+            all of them. Sources of other runs, with other seeds, may hold equal episodes: of those
+            only the ones that were reset with the same seed count. Episodes of one source are not
+            compared with each other.
+        facts: JSON-able facts to store with the copy.
         progress: Called after every write, and after every episode that was compared before,
             with the report so far.
 
     Returns:
-        What was done.
+        The final report.
 
     Raises:
-        ValueError: The target holds something, or no episode is chosen, or several sources hold
-            the same one; nothing was written.
+        ValueError: The target is not empty, or no episode is chosen, or several sources hold the
+            same one; nothing was written.
         SpecMismatch: The sources hold other fields, or rows of other envs; nothing was written.
         StoreCorrupt: A source's bytes are not what was written.
-        StoreLocked: Another process makes a store in the target's folder.
+        StoreLocked: Another process creates a store in the target's folder.
 
-    After an error or Ctrl-C a target in RAM holds what was written until then, whole rows; a note
-    on the error says how much that is.
+    After an error or Ctrl-C a target in RAM holds the rows that were written until then; a note on
+    the error contains their number.
 
     Example:
         >>> import gymnasium as gym
@@ -155,7 +155,7 @@ def copy_episodes(
 
 
 class _Plan:
-    """Which episodes are copied."""
+    """The episodes to copy."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Plan:
     ) -> None:
         self._storages = storages
         self._chosen: list[bytearray] = []
-        episodes, steps, beheaded = [0, 0], [0, 0], 0
+        episodes, steps, late_starts = [0, 0], [0, 0], 0
         for storage in storages:
             chosen = bytearray()
             for episode in stored_episodes(storage):
@@ -175,14 +175,14 @@ class _Plan:
                 chosen.append(is_chosen)
                 episodes[is_chosen] += 1
                 steps[is_chosen] += episode.steps
-                beheaded += is_chosen and episode.first_row > 0
+                late_starts += is_chosen and episode.first_row > 0
             self._chosen.append(chosen)
         self.report = CopyReport(
             chosen_episodes=episodes[True],
             chosen_steps=steps[True],
             left_out_episodes=episodes[False],
             left_out_steps=steps[False],
-            beheaded=beheaded,
+            late_starts=late_starts,
         )
 
     def episodes(self) -> Iterator[StoredEpisode]:
@@ -193,10 +193,10 @@ class _Plan:
     def leave_out_repeats(
         self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
     ) -> None:
-        """Choose no episode that an earlier source holds too.
+        """Leave out episodes that an earlier source holds, too.
 
         Raises:
-            ValueError: There is one, and that is to be refused.
+            ValueError: There is one, and ``duplicates`` is ``"refuse"``.
         """
         look = (lambda: None) if progress is None else (lambda: progress(self.report))
         found = find_repeats(self._storages, self._numbered, look)
@@ -220,7 +220,7 @@ class _Plan:
             left_out_episodes=report.left_out_episodes + found.episodes,
             left_out_steps=report.left_out_steps + found.steps,
             duplicate_episodes=found.episodes,
-            beheaded=report.beheaded - found.beheaded,
+            late_starts=report.late_starts - found.late_starts,
         )
 
     def _numbered(self) -> Iterator[tuple[int, StoredEpisode]]:
@@ -233,7 +233,7 @@ class _Plan:
 
 
 class _Copy:
-    """Writes episodes into the target, and tells how far it is."""
+    """Writes episodes into the target, and reports its progress."""
 
     def __init__(
         self,
@@ -245,12 +245,12 @@ class _Copy:
         self._target = target
         self._progress = progress
         self._began = began
-        self._writer = EpisodeWriter(target, self._tell)
+        self._writer = EpisodeWriter(target, self._report_progress)
         self.report = plan
 
     @property
     def kept(self) -> str:
-        """What a target in RAM holds, in words."""
+        """A description of the rows in a target in RAM."""
         report, writer = self.report, self._writer
         return (
             f"kept: {writer.episodes:,} of {report.chosen_episodes:,} episodes, "
@@ -262,10 +262,10 @@ class _Copy:
         self._writer.add_episode(episode.chunks(self._writer.max_rows))
 
     def finish(self) -> None:
-        """Write what waits."""
+        """Write buffered rows."""
         self._writer.flush()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         writer = self._writer
         self.report = replace(
             self.report,
@@ -285,7 +285,7 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
 
     Raises:
         ValueError: There is none.
-        SpecMismatch: Two do not fit together.
+        SpecMismatch: Two hold different fields, or rows of different envs.
     """
     if not sources:
         raise ValueError("source: expected at least one replay, got none: give one")
@@ -297,7 +297,7 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
 
 
 def _check_same_envs(storages: Sequence[Storage]) -> None:
-    """Refuse storages whose envs were not made alike.
+    """Refuse storages of different envs.
 
     Raises:
         SpecMismatch: With the first difference.
@@ -319,9 +319,9 @@ def _check_same_envs(storages: Sequence[Storage]) -> None:
 
 
 def _leave_out_damaged(storage: Storage) -> None:
-    """Where the user said that damaged chunks may be left out, find all before episodes are chosen.
+    """Find all damaged chunks of a storage that skips them, before episodes are chosen.
 
-    What is around them then comes as episodes of its own.
+    The rows around them are then separate episodes.
     """
     if storage.skips_corrupt:
         table = storage.table
@@ -338,7 +338,7 @@ def _bind(
     plan: CopyReport,
     facts: Mapping[str, object],
 ) -> None:
-    """Settle the target's rows, and note where they come from."""
+    """Bind the target to the sources' fields, and store their sessions."""
     copy: dict[str, object] = {
         "copied_from": [origin for storage in storages for origin in _origins_of(storage)],
         "copied_episodes": plan.chosen_episodes,
@@ -364,7 +364,7 @@ def _version_of(package: str) -> str:
 
 
 def _origins_of(storage: Storage) -> list[dict[str, object]]:
-    """JSON-able facts by which a source, or each of several that are read as one, can be found."""
+    """JSON-able facts that identify a source, or each of several joined ones."""
     if isinstance(storage, JoinedStorage):
         return [origin for one in storage.storages for origin in _origins_of(one)]
     counts = {"episodes": storage.table.episodes, "steps": storage.table.steps}

@@ -27,20 +27,20 @@ Episodes = Callable[[], Iterator[tuple[int, StoredEpisode]]]
 
 @dataclass(slots=True)
 class Repeats:
-    """Which episodes an earlier source holds too.
+    """The episodes that an earlier source holds, too.
 
     Args:
         is_repeated: For each episode, in order, 1 where it is one.
         episodes: How many they are.
         steps: Env steps of them.
-        beheaded: How many have lost their beginning.
+        late_starts: Number of those that lack their first rows.
         sentence: Which sources hold them, for a message; empty where there is none.
     """
 
     is_repeated: bytearray
     episodes: int = 0
     steps: int = 0
-    beheaded: int = 0
+    late_starts: int = 0
     sentence: str = ""
 
 
@@ -109,12 +109,12 @@ def _runs_of(source: Storage) -> frozenset[tuple[str, int]] | None:
 
 
 def _may_share(one: frozenset[object] | None, other: frozenset[object] | None) -> bool:
-    """Two sources that were made in these runs may hold the same episode."""
+    """True if two sources made in these runs may hold the same episode."""
     return one is None or other is None or bool(one & other)
 
 
 def _candidates(each: Episodes, related: list[list[bool]], is_seed_needed: bool) -> bytearray:
-    """Of each episode, whether its rows must be read: another source has one of the same form."""
+    """1 for each episode whose rows must be read, as another source has one of the same form."""
     groups: dict[object, set[int]] = defaultdict(set)
     keys: list[tuple[object, object, int]] = []
     for source, episode in each():
@@ -140,7 +140,7 @@ def _compared(
     is_seed_needed: bool,
     on_look: Callable[[], None],
 ) -> Repeats:
-    """Read the candidates, and find those that were seen in an earlier source."""
+    """Read the candidates, and find those that are in an earlier source, too."""
     found = Repeats(bytearray(len(is_candidate)))
     seen: dict[bytes, list[tuple[int, int | None]]] = defaultdict(list)
     totals: Counter[int] = Counter()
@@ -161,7 +161,7 @@ def _compared(
             found.is_repeated[place] = 1
             found.episodes += 1
             found.steps += episode.steps
-            found.beheaded += episode.first_row > 0
+            found.late_starts += episode.first_row > 0
             pairs[source, earlier[0]] += 1
         elif me not in same:
             same.append(me)
@@ -179,13 +179,13 @@ def _parts_of(storage: Storage) -> Sequence[Storage]:
 
 
 def _seed_of(episode: StoredEpisode) -> int | None:
-    """What its env was reset with, where that is noted."""
+    """The seed of its env's reset, if it is recorded."""
     seed = episode.metadata.get("seed")
     return seed if isinstance(seed, int) else None
 
 
 def _fingerprint(episode: StoredEpisode, run_rows: int) -> bytes:
-    """16 bytes, equal for equal rows, and for no others that anybody could find by chance."""
+    """A hash of the rows, 16 bytes."""
     total = hashlib.blake2b(digest_size=_HASH_BYTES)
     for chunk in episode.chunks(run_rows):
         for rows in chunk.fields.values():

@@ -1,4 +1,4 @@
-"""Which episodes to keep, by what can be said of an episode as a whole."""
+"""Selects episodes by conditions on whole episodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["EpisodeSelection"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSelection:
-    """A condition on episodes; of what is given here all must hold.
+    """A condition on episodes: all conditions that are given must hold.
 
-    Returns and steps are those of the stored rows: of a cut episode only what was recorded.
+    Returns and steps are those of the stored rows, also for a cut episode.
 
     Args:
         where: Condition on the metadata: keys with their values, or a function of the metadata.
-        ids: Episode ids; every range may be one id long.
+        ids: Ranges of episode ids.
         min_return: Least sum of rewards.
         max_return: Greatest sum of rewards.
         min_steps: Least number of env steps.
@@ -28,7 +28,7 @@ class EpisodeSelection:
         has_ended: True: terminated or truncated. False: ended by a cut.
 
     Raises:
-        ValueError: A number is no number, or a least one is above its greatest.
+        ValueError: A number is NaN, or a minimum is above its maximum.
         TypeError: ``where`` is neither a mapping nor a function.
 
     Example:
@@ -61,11 +61,11 @@ class EpisodeSelection:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is asked, so every episode is kept."""
+        """True if there is no condition, so that every episode is kept."""
         return not self.to_json()
 
     def __call__(self, episode: StoredEpisode) -> bool:
-        """Whether an episode is to be kept; its rewards are read last, and only where needed."""
+        """True if the episode is to be kept; its rewards are read last, and only if needed."""
         return (
             (self.ids is None or any(episode.id in ids for ids in self.ids))
             and (self.has_ended is None or episode.has_ended == self.has_ended)
@@ -78,7 +78,7 @@ class EpisodeSelection:
         )
 
     def to_json(self) -> dict[str, object]:
-        """What is asked, as plain data; of a function its name."""
+        """The conditions as plain data; a function by its name."""
         where, ids = self.where, self.ids
         facts: dict[str, object] = {
             "where": dict(where) if isinstance(where, Mapping) else _name_of(where),

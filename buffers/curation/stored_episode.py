@@ -1,4 +1,4 @@
-"""A stored episode of which no row has been read yet."""
+"""Stored episodes whose rows are read only when they are needed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
 from stepwell.buffers.errors import NotEnoughData
-from stepwell.buffers.storage.chunk_info import ChunkInfo
-from stepwell.buffers.storage.memory import check_free_memory
+from stepwell.buffers.free_memory import check_free_memory
+from stepwell.buffers.storage.chunk_index import ChunkInfo
+from stepwell.buffers.storage.field_locator import RowCopier
 from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.storage.row_copier import RowCopier
 
 __all__ = ["StoredEpisode", "stored_episodes"]
 
@@ -20,10 +20,10 @@ _REWARD_ROWS = 1 << 16
 
 
 class StoredEpisode:
-    """What is known of a stored episode; its rows are read when they are asked for.
+    """A stored episode, whose rows are read when they are needed.
 
     Args:
-        storage: Where it is.
+        storage: The storage.
         copier: Reads rows of that storage.
         position: Position of its last chunk.
     """
@@ -45,12 +45,12 @@ class StoredEpisode:
 
     @property
     def stream(self) -> int:
-        """Index of the env that played it."""
+        """Index of the env that it comes from."""
         return self._record.stream
 
     @property
     def first_row(self) -> int:
-        """0, or the number of leading rows that are not stored any more."""
+        """0, or the number of leading rows that are no longer stored."""
         return self._record.head
 
     @property
@@ -60,17 +60,17 @@ class StoredEpisode:
 
     @property
     def steps(self) -> int:
-        """Env steps that are stored, as `len(replay)` counts them: the reset's row is none."""
+        """Stored env steps, as in `len(replay)`; the reset's row is no step."""
         return max(0, self.rows - (self.first_row == 0))
 
     @property
     def end(self) -> End:
-        """What the last row is; PENDING means that no action was chosen from it."""
+        """Flags of the last row; PENDING: it has no action yet."""
         return End(self._record.end) & ~End.LOST
 
     @property
     def has_ended(self) -> bool:
-        """It was terminated or truncated; else it is ended by a cut."""
+        """True if it was terminated or truncated, False if it is ended by a cut."""
         return self.end.is_final
 
     @property
@@ -82,7 +82,7 @@ class StoredEpisode:
 
     @property
     def total_reward(self) -> float:
-        """The undiscounted return: the sum of the stored rewards, which are read for it."""
+        """The undiscounted return: the sum of the stored rewards, which this reads."""
         if self._total_reward is None:
             rewards = (
                 float(rows["reward"].sum()) for _, rows in self._runs(_REWARD_ROWS, ["reward"])
@@ -91,16 +91,16 @@ class StoredEpisode:
         return self._total_reward
 
     def chunks(self, max_rows: int) -> Iterator[Chunk]:
-        """Its rows in large chunks, however small those are that are stored.
+        """Its rows in large chunks, whatever the sizes of the stored ones.
 
         Args:
-            max_rows: Rows of each chunk but the last, which has the rest.
+            max_rows: Rows of each chunk but the last.
         """
         stop = self.first_row + self.rows
         for first_row, fields in self._runs(max_rows, self._storage.spec.names):
             is_last = first_row + len(next(iter(fields.values()))) == stop
             end = self.end if is_last else End.NONE
-            # Where the source has lost the beginning, the copy must not be refused for that.
+            # A copy may begin late if the source has lost its first rows.
             starts_late = first_row == self.first_row > 0
             yield Chunk(self.id, self.stream, first_row, end, fields, self.metadata, starts_late)
 
@@ -120,7 +120,7 @@ class StoredEpisode:
                 name: np.empty((end - begin, *spec[name].shape), spec[name].numpy_dtype)
                 for name in names
             }
-            # Where a chunk has no row that counts, the one after it begins with the same row.
+            # A chunk whose only row was superseded begins with the same row as the next one.
             position, record = chain[bisect_right(first_rows, end - 1) - 1]
             targets = list(zip(places, rows.values(), strict=True))
             self._copier.copy(position, record, begin, end, targets)
@@ -138,7 +138,7 @@ class StoredEpisode:
 def stored_episodes(storage: Storage) -> Iterator[StoredEpisode]:
     """All episodes of a storage, in the order of their ids.
 
-    An episode of which a middle chunk is lost comes as two: up to the gap, and from there on.
+    An episode with a lost chunk in the middle is two: up to the gap, and after it.
 
     Example:
         >>> import numpy as np
@@ -167,6 +167,6 @@ def _each(storage: Storage, positions: Sequence[int]) -> Iterator[StoredEpisode]
         if position < storage.table.base:
             raise NotEnoughData(
                 "an episode was evicted while the episodes were read: expected a replay that "
-                "nobody writes into meanwhile; begin anew"
+                "is not written meanwhile; start again"
             )
         yield StoredEpisode(storage, copier, position)

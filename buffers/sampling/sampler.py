@@ -11,6 +11,7 @@ from numpy.random import Generator
 from stepwell.buffers import json_values
 from stepwell.buffers.episode import End, Episode
 from stepwell.buffers.errors import NotEnoughData
+from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.sampling.batch import Batch, Memory, TransitionBatch
 from stepwell.buffers.sampling.copies import Copies
 from stepwell.buffers.sampling.draws import Drawn, ItemKinds, NewestQueue, draw_items
@@ -28,12 +29,10 @@ from stepwell.buffers.sampling.sequences import EpisodeSampler, SequenceSampler
 from stepwell.buffers.sampling.transitions import TransitionSampler
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.episode_filter import EpisodeFilter, Where, check_where
-from stepwell.buffers.storage.field_locator import DamagedChunk
+from stepwell.buffers.storage.field_locator import DamagedChunk, RowCopier
 from stepwell.buffers.storage.item_counts import ItemCounts, first_start
 from stepwell.buffers.storage.joined import JoinedStorage
-from stepwell.buffers.storage.memory import check_free_memory
 from stepwell.buffers.storage.protocol import Storage
-from stepwell.buffers.storage.row_copier import RowCopier
 
 __all__ = ["AnyBatch", "EpochSnapshot", "Sampler"]
 
@@ -376,7 +375,8 @@ class _Filters:
             if len(self._filters) >= _MAX_FILTERS:
                 self._filters.pop(next(iter(self._filters)))
             self._filters[key] = EpisodeFilter(where)
-        return self._filters[key].update(self._storage.table, self._metadata)
+        table = self._storage.table
+        return self._filters[key].update(table.records, table.base, self._metadata)
 
 
 def _checked_ids(ids: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from stepwell.buffers.episode import End
+from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.sampling.batch import (
     Batch,
     BatchFields,
@@ -35,7 +36,6 @@ from stepwell.buffers.sampling.row_reader import RowReader, Runs, Segments, chun
 from stepwell.buffers.spec import Field, Spec
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import EpisodeTails, WholeEpisodes, Windows
-from stepwell.buffers.storage.memory import check_free_memory
 
 __all__ = ["EpisodePlan", "EpisodeSampler", "SequencePlan", "SequenceSampler", "Window"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.spec import Field
-from stepwell.buffers.storage.chunk_info import ChunkInfo
+from stepwell.buffers.storage.chunk_index import ChunkInfo
 from stepwell.buffers.storage.field_locator import DamagedChunk, FieldLocator
 from stepwell.buffers.storage.protocol import Storage
 

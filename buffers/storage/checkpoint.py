@@ -1,11 +1,11 @@
-"""Bytes <-> what a learner needs to go on: plain data and arrays. Pure: no files, no clock.
+"""The bytes of a checkpoint: JSON values and arrays. Pure: uses no files and no clock.
 
 ::
 
     magic       8 bytes
     checksum    u32, crc32 of all that follows
     lengths     u32 bytes of JSON
-    JSON        the value; an array stands as {"$array": [dtype, shape, offset, bytes]}
+    JSON        the value; an array is {"$array": [dtype, shape, offset, bytes]}
     arrays      one after the other, each at a multiple of 8
 
 All numbers are little-endian; offsets count from the end of the JSON, rounded up to 8.
@@ -65,7 +65,7 @@ def unpack(data: bytes, where: str) -> dict[str, Any]:
     """The state in the bytes of a file; its arrays own their memory.
 
     Raises:
-        StoreCorrupt: The bytes are not what was written, or not what `pack` makes.
+        StoreCorrupt: The bytes are damaged, or not made by `pack`.
     """
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
         raise StoreCorrupt(f"{where} is no checkpoint of a replay; remove it, or restore it")
@@ -135,14 +135,14 @@ class _Arrays:
         """A copy of the next array.
 
         Raises:
-            ValueError: The entry tells of something else, or of another place.
+            ValueError: The entry describes something else, or another offset.
         """
         name, lengths, offset, nbytes = items(entry, _ARRAY, 4)
         dtype = _plain_dtype(checked_text(name, "dtype of an array"))
         shape = tuple(
             whole(length, "shape of an array") for length in items(lengths, "shape of an array")
         )
-        # No two arrays share bytes: else a small file could ask for a lot of memory.
+        # No two arrays share bytes: a small file could otherwise allocate much memory.
         whole(offset, "offset of an array", self._taken, self._taken)
         size = whole(nbytes, "bytes of an array", 0, len(self._memory) - self._taken)
         expected = math.prod(shape) * dtype.itemsize
@@ -156,7 +156,7 @@ class _Arrays:
 
 
 def _plain_dtype(name: str) -> np.dtype[Any]:
-    """A dtype as `pack` writes it: plain values, no objects and nothing made of parts."""
+    """A dtype that `pack` writes: plain values, no objects and no structures."""
     if not _DTYPE_NAME.fullmatch(name):
         raise ValueError(f"dtype of an array: expected a plain one, got {name[:60]!r}")
     try:

@@ -1,4 +1,4 @@
-"""The bytes of one chunk, the same in RAM and on disk. Pure: no files, no clock.
+"""The bytes of one chunk, the same in RAM and on disk. Pure: uses no files and no clock.
 
 ::
 
@@ -31,7 +31,7 @@ from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.spec import Field, Spec
 
-__all__ = ["Buffer", "ChunkDecoder", "ChunkEncoder", "Coding", "Part", "Place"]
+__all__ = ["Buffer", "ChunkDecoder", "ChunkEncoder", "Coding", "Part"]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 Part: TypeAlias = "bytes | memoryview"
@@ -59,7 +59,7 @@ _NARROWER = {
 
 
 class ChunkEncoder:
-    """StepLoop chunks into bytes. Not safe to share between threads.
+    """Encodes chunks as bytes. Not safe to share between threads.
 
     Args:
         spec: The fields that every chunk must have.
@@ -70,7 +70,7 @@ class ChunkEncoder:
         self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
 
     def encode(self, chunk: Chunk) -> list[Part]:
-        """The chunk's bytes, as parts of one byte an item, to be written one after the other.
+        """The chunk's bytes, in parts to be written one after the other.
 
         Raises:
             SpecMismatch: A field is missing, or has another dtype or shape than in the Spec.
@@ -102,7 +102,7 @@ class ChunkEncoder:
         for start in range(0, len(rows), block_rows):
             block = _as_bytes(rows[start : start + block_rows])
             packed = self._compressor.compress(block)
-            # A block as long as its rows *is* its rows: that is how the reader tells.
+            # A block as long as its rows holds the rows themselves: readers rely on that.
             blocks.append(packed if len(packed) < block.nbytes else block)
         ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
         if ends[-1] > _MAX_BLOCKS_BYTES:
@@ -114,25 +114,17 @@ class ChunkEncoder:
 
 
 class Coding(NamedTuple):
-    """How the rows of one field of a chunk are stored; few chunks differ in it."""
+    """The storage form of one field of a chunk; most chunks share it."""
 
     dtype: np.dtype[np.generic]
     row_bytes: int
     block_rows: int
 
 
-class Place(NamedTuple):
-    """Where the rows of one field of a chunk lie, and how they are stored."""
-
-    coding: Coding
-    offset: int
-    rows: int
-
-
 class ChunkDecoder:
     """Reads rows out of the bytes that `ChunkEncoder` made. Safe to share between threads.
 
-    Bytes that come from elsewhere than this process' memory go through `check` first.
+    Bytes from outside this process' memory must be checked by `check` first.
 
     Args:
         spec: The fields that the chunks were written with.
@@ -143,7 +135,7 @@ class ChunkDecoder:
         self._head = struct.Struct(
             _HEADER.format + _FIELD.format.removeprefix("<") * len(spec.fields)
         )
-        # By codec, stored dtype and rows a block, as they stand in an entry.
+        # By codec, stored dtype and rows a block, as in an entry.
         self._codings = [dict(_codings(field)) for field in spec.fields]
         stored = [
             [coding for (tag, *_), coding in codings.items() if tag == _TAGS[field.codec]]
@@ -156,14 +148,14 @@ class ChunkDecoder:
         self._local = threading.local()
 
     def least_bytes(self, rows: np.ndarray) -> np.ndarray:
-        """Bytes [n] that chunks of so many rows [n] take at the very least, as float64."""
-        least = rows * self._least_row + self._head.size  # more, perhaps, than 64 bits hold
+        """Least number of bytes [n] of chunks of so many rows [n], as float64."""
+        least = rows * self._least_row + self._head.size  # may exceed 64 bits
         for block_rows in self._least_blocks:
             least += np.ceil(rows / block_rows) * _END.size
         return least
 
     def check_head(self, buffer: Buffer, origin: int, nbytes: int) -> None:
-        """Refuse a head of another length than its slot says, or of another number of fields.
+        """Refuse a head whose length, or number of fields, is not the expected one.
 
         Raises:
             StoreCorrupt: No `ChunkEncoder` made this.
@@ -171,19 +163,19 @@ class ChunkDecoder:
         fields, metadata = _HEADER.unpack_from(cast("bytes", buffer), origin)
         if fields != len(self._fields) or self._head.size + metadata != nbytes:
             raise StoreCorrupt(
-                f"its head tells of {fields} fields and {metadata} bytes of metadata, expected "
+                f"its head has {fields} fields and {metadata} bytes of metadata, expected "
                 f"{len(self._fields)} and {nbytes - self._head.size}"
             )
 
     def check(self, buffer: Buffer, origin: int, nbytes: int, rows: int) -> None:
-        """Refuse a chunk whose fields do not lie in its bytes as its rows ask for.
+        """Refuse a chunk whose fields do not fit in its bytes.
 
-        Every size and offset is looked at, and no row decoded.
+        Checks every size and offset, and decodes no row.
 
         Args:
             buffer: Memory that holds the chunk.
-            origin: Where the chunk begins in it.
-            nbytes: How long it is.
+            origin: Offset of the chunk in it.
+            nbytes: Length of the chunk.
             rows: Rows that were written into it.
 
         Raises:
@@ -217,13 +209,13 @@ class ChunkDecoder:
             least = offset + size
 
     def check_rows(self, buffer: Buffer, origin: int, rows: int) -> None:
-        """Decode every row of a chunk, which `check` has let through.
+        """Decode every row of a chunk, which `check` has accepted.
 
         Raises:
             StoreCorrupt: A compressed block does not hold its rows.
         """
         source = memoryview(cast("bytes", buffer))
-        for coding, offset, _ in self.places(buffer, origin, rows):
+        for coding, offset in self.fields(buffer, origin):
             if not coding.block_rows:
                 continue
             target = self._scratch(min(coding.block_rows, rows) * coding.row_bytes)
@@ -246,36 +238,23 @@ class ChunkDecoder:
         except ValueError as error:
             raise StoreCorrupt(f"its metadata: {error}") from error
 
-    def places(self, buffer: Buffer, origin: int, rows: int) -> list[Place]:
-        """Where the fields' rows lie, in the order of the Spec.
+    def fields(self, buffer: Buffer, origin: int) -> list[tuple[Coding, int]]:
+        """The coding of each field and the offset of its rows, in the order of the Spec.
 
         Args:
             buffer: Memory that holds the chunk.
-            origin: Where the chunk begins in it.
-            rows: Rows that were written into the chunk.
+            origin: Offset of the chunk in the memory.
         """
         values = self._head.unpack_from(cast("bytes", buffer), origin)
         return [
-            Place(codings[coding_of], origin + offset, rows)
-            for codings, coding_of, offset in zip(
+            (codings[key], origin + offset)
+            for codings, key, offset in zip(
                 self._codings,
                 zip(values[2::5], values[3::5], values[4::5], strict=True),
                 values[5::5],
                 strict=True,
             )
         ]
-
-    def copy(self, buffer: Buffer, place: Place, start: int, out: np.ndarray) -> None:
-        """Copy rows ``start .. start + len(out)`` of one field into ``out``.
-
-        Args:
-            buffer: Memory that holds the chunk.
-            place: Where the field lies in it.
-            start: First row wanted, counted within the chunk.
-            out: C-contiguous array ``[n, *shape]``, in the field's dtype where it is compressed.
-        """
-        coding, offset, rows = place
-        self.copy_rows(buffer, coding, offset, rows, start, out)
 
     def copy_rows(
         self,
@@ -286,7 +265,16 @@ class ChunkDecoder:
         start: int,
         out: np.ndarray,
     ) -> None:
-        """`copy`, with the parts of the place one by one."""
+        """Copy rows ``start .. start + len(out)`` of one field into ``out``.
+
+        Args:
+            buffer: Memory that holds the chunk.
+            coding: How the rows are stored.
+            offset: Offset of the field in the memory.
+            rows: Rows that were written into the chunk.
+            start: First row to copy, counted within the chunk.
+            out: C-contiguous array ``[n, *shape]``, in the field's dtype where it is compressed.
+        """
         dtype, row_bytes, block_rows = coding
         if block_rows:
             source = memoryview(cast("bytes", buffer))
@@ -295,10 +283,11 @@ class ChunkDecoder:
             out[...] = np.ndarray(out.shape, dtype, buffer, offset + start * row_bytes)
 
     def read(
-        self, buffer: Buffer, origin: int, rows: int, place: int, start: int, out: np.ndarray
+        self, buffer: Buffer, origin: int, rows: int, field: int, start: int, out: np.ndarray
     ) -> None:
-        """`copy` of the field at one place of the Spec, which is looked up anew."""
-        self.copy(buffer, self.places(buffer, origin, rows)[place], start, out)
+        """`copy_rows` of the chunk at ``origin``, of the field with this number in the Spec."""
+        coding, offset = self.fields(buffer, origin)[field]
+        self.copy_rows(buffer, coding, offset, rows, start, out)
 
     def decode_rows(
         self,
@@ -315,11 +304,11 @@ class ChunkDecoder:
         Args:
             source: Memory that holds the chunk.
             coding: How the rows are stored.
-            offset: Where the field begins in the memory.
-            rows: All rows of the chunk.
-            start: First row wanted.
-            count: Rows wanted.
-            target: Where their bytes go.
+            offset: Offset of the field in the memory.
+            rows: Rows of the chunk.
+            start: First row to decode.
+            count: Number of rows to decode.
+            target: Receives their bytes.
         """
         _, row_bytes, block_rows = coding
         data, stop = offset + 4 * -(-rows // block_rows), start + count
@@ -345,7 +334,7 @@ class ChunkDecoder:
         if len(packed) == size:
             target[:] = packed[skip : skip + len(target)]
             return
-        # Stops as soon as the wanted rows are there; into re-used memory where some come before.
+        # Stops as soon as the rows are decoded; uses scratch memory if other rows precede them.
         want = skip + len(target)
         into = target if skip == 0 else self._scratch(want)
         try:
@@ -355,7 +344,7 @@ class ChunkDecoder:
             raise StoreCorrupt(f"a compressed block cannot be decoded ({error})") from error
         if holds != size or got != want:
             raise StoreCorrupt(
-                f"a compressed block tells of {holds} bytes and gave {got} of {want}, expected "
+                f"a compressed block declares {holds} bytes and has {got} of {want}, expected "
                 f"{size} in all"
             )
         if skip:
@@ -384,9 +373,9 @@ def _metadata_text(chunk: Chunk) -> bytes:
 
 
 def _rows_of(chunk: Chunk, field: Field) -> np.ndarray:
-    """The rows of one field; a silent cast or a missing row would be stored for good."""
+    """The rows of one field, whose dtype and shape are checked: a wrong cast would be permanent."""
     rows, expected = chunk.fields.get(field.name), (chunk.rows, *field.shape)
-    # The byte order of the source does not matter: it is turned around exactly.
+    # Any byte order is accepted, as it is converted exactly.
     if rows is not None and rows.shape == expected:
         dtype = field.numpy_dtype
         if rows.dtype == dtype or rows.dtype.newbyteorder("=") == dtype.newbyteorder("="):
@@ -398,7 +387,7 @@ def _rows_of(chunk: Chunk, field: Field) -> np.ndarray:
 
 
 def _narrowed(rows: np.ndarray) -> np.ndarray:
-    """The same values in the smallest dtype that gives back every bit of them."""
+    """The same values in the smallest dtype that preserves every bit."""
     for name in _NARROWER.get(rows.dtype.kind, ()):
         if np.dtype(name).itemsize >= rows.itemsize:
             break
@@ -417,10 +406,9 @@ def _block_rows(field: Field) -> int:
 
 
 def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
-    """All ways in which `ChunkEncoder` may keep a field: codec, dtype and rows a block.
+    """All codings of a field by `ChunkEncoder`, by codec, dtype and rows a block.
 
-    The store that a chunk comes from may keep the field otherwise than the Spec says, where several
-    stores are read as one: so all codecs are here.
+    Joined stores may use other codecs than the Spec of the first store, so all codecs are here.
     """
     own = field.numpy_dtype.newbyteorder("<")
     narrower = (np.dtype(name) for name in _NARROWER.get(own.kind, ()))
@@ -437,15 +425,15 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
 def _check_blocks(
     field: Field, buffer: Buffer, offset: int, size: int, rows: int, coding: Coding
 ) -> None:
-    """Refuse compressed rows whose blocks do not fill their place, or are too small for them.
+    """Refuse compressed rows whose blocks do not add up to their size, or are too small.
 
     Args:
-        field: What they are.
+        field: The field.
         buffer: Memory that holds the chunk.
-        offset: Where the ends of the blocks stand in it.
+        offset: Offset of the ends of the blocks in it.
         size: Length of ends and blocks.
-        rows: How many rows there are.
-        coding: How they are kept.
+        rows: Number of rows.
+        coding: Their coding.
     """
     blocks = -(-rows // coding.block_rows)
     room = size - _END.size * blocks
@@ -459,7 +447,7 @@ def _check_blocks(
     lengths[1:] -= ends[:-1]
     full = coding.block_rows * coding.row_bytes
     last = (rows - (blocks - 1) * coding.block_rows) * coding.row_bytes
-    # The last block may have fewer rows: it is compared with what those take.
+    # The last block may have fewer rows.
     is_right = (
         int(ends[-1]) == room
         and _least_block(last) <= lengths[-1] <= last
@@ -474,7 +462,7 @@ def _check_blocks(
 
 
 def _least_block(nbytes: int) -> int:
-    """Bytes that a block of so many bytes takes at least when it is compressed."""
+    """Least number of bytes of a compressed block of ``nbytes`` bytes."""
     return min(nbytes, _FRAME_BYTES + _PART_BYTES * -(-nbytes // _PART_HOLDS))
 
 

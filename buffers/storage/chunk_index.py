@@ -12,23 +12,65 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
-from stepwell.buffers.storage.chunk_info import CHUNK, ChunkInfo, link, mark_late_starts, records_at
 from stepwell.buffers.storage.episode_filter import EpisodeFilter
 from stepwell.buffers.storage.item_counts import ItemCounts, ItemKind, Shares
 
-__all__ = ["ChunkIndex", "Counters"]
-
+__all__ = ["CHUNK", "ChunkIndex", "ChunkInfo", "Counters"]
 
 _MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
 _CountKey: TypeAlias = "tuple[ItemKind, EpisodeFilter | None]"
 
 
+class ChunkInfo(NamedTuple):
+    """The record of one stored chunk."""
+
+    episode: int
+    """Id of the episode."""
+    stream: int
+    """Index of the env that it comes from."""
+    first_row: int
+    """Index of the chunk's first row in the episode."""
+    rows: int
+    """Rows that count: one less than stored once a pending last row is superseded."""
+    end: int
+    """End of the last row."""
+    is_tail: int
+    """1 when no later chunk of this episode is stored."""
+    previous: int
+    """Position of the episode's chunk before, or -1."""
+    head: int
+    """First row of the episode that is still stored."""
+    row_id: int
+    """Id of the first row, never reused."""
+    stored_rows: int
+    """Rows in the bytes."""
+    segment: int
+    """Number of the slab or file."""
+    offset: int
+    """Offset in it."""
+    nbytes: int
+    """Length in bytes."""
+    stream_previous: int
+    """Position of the chunk before in the stream, or -1 if there is a gap between them."""
+    stream_next: int
+    """Position of the chunk after in the stream, or -1."""
+    stream_row: int
+    """Index of the first row among the rows of the stream without a gap."""
+    stream_head: int
+    """Index of the first of those that is still stored."""
+    stream_starts_late: int
+    """1 if that one is not the row of a reset."""
+
+
+CHUNK = np.dtype([(name, np.int64) for name in ChunkInfo._fields])
+
+
 class Counters(NamedTuple):
-    """Numbers that only ever grow: they outlive the chunks that raised them.
+    """Numbers that only grow, also when chunks are evicted.
 
     Args:
         next_row_id: Id that the next stored row gets.
-        next_episode: Lowest episode id from which on none was used.
+        next_episode: Lowest id above all episode ids that were used.
         total_steps: Env steps ever stored.
     """
 
@@ -61,19 +103,19 @@ class ChunkIndex:
 
     @classmethod
     def restore(cls, stored: np.ndarray, counters: Counters, base: int) -> ChunkIndex:
-        """The table of chunks that an earlier process stored, all at once.
+        """Build the index of chunks that an earlier process stored.
 
-        Episodes that were not ended by their env stay as they are: no chunk continues them.
+        Unfinished episodes are not continued by later chunks.
 
         Args:
             stored: Records [chunks], dtype `CHUNK`; of every chunk its episode, stream, first row,
-                end, row id, stored rows, segment, offset and length. The rest is found here.
-            counters: What the next chunk would have got.
+                end, row id, stored rows, segment, offset and length. The rest is computed.
+            counters: The counters after the last chunk.
             base: Position of the first chunk.
         """
         table = cls()
         records = stored.copy()
-        link(records, base)
+        _link(records, base)
         table._records = _with_room(records, 64)
         table._length, table._base = len(records), base
         table._find_newest()
@@ -84,7 +126,7 @@ class ChunkIndex:
 
     @property
     def counters(self) -> Counters:
-        """The numbers that only ever grow."""
+        """The numbers that only grow."""
         return Counters(self.next_row_id, self.next_episode, self.total_steps)
 
     @property
@@ -94,7 +136,7 @@ class ChunkIndex:
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """The records [n], dtype `CHUNK`, at some indices [n]; a copy."""
-        return records_at(self._records, index)
+        return _records_at(self._records, index)
 
     @property
     def base(self) -> int:
@@ -141,7 +183,7 @@ class ChunkIndex:
         return steps
 
     def append(self, chunk: Chunk, segment: int, offset: int, nbytes: int) -> int:
-        """Take up a stored chunk, which `check` has let through, and return its position."""
+        """Add a stored chunk, which `check` has accepted, and return its position."""
         position = self._base + self._length
         newest = self._open.pop(chunk.stream, None)
         before = newest if newest and newest.episode == chunk.episode else None
@@ -169,7 +211,7 @@ class ChunkIndex:
 
     @property
     def oldest_segment_stop(self) -> int:
-        """Id of the row behind the last one of the oldest segment, or of the next row to come."""
+        """Id of the row after the oldest segment, or of the next row to be stored."""
         records = self.records
         if not len(records):
             return self.next_row_id
@@ -177,7 +219,7 @@ class ChunkIndex:
         return int(records["row_id"][count]) if count < len(records) else self.next_row_id
 
     def drop_segment(self) -> int:
-        """Forget the chunks of the oldest segment and return its number."""
+        """Remove the chunks of the oldest segment and return its number."""
         records = self.records
         segment = int(records["segment"][0])
         count = int(np.searchsorted(records["segment"], segment, side="right"))
@@ -187,49 +229,49 @@ class ChunkIndex:
         continued = dropped[(dropped["is_tail"] == 0) & (dropped["end"] & End.LOST == 0)]
         for episode, head in set(continued[["episode", "head"]].tolist()):
             rest = np.flatnonzero((kept["episode"] == episode) & (kept["head"] == head))
-            if len(rest):  # none where the episode's later chunks were dropped with these
+            if len(rest):  # none if the episode's later chunks were dropped with these
                 kept["head"][rest] = kept["first_row"][rest[0]]
                 kept["previous"][rest[0]] = -1
         self._base += count
-        mark_late_starts(kept, self._base)
+        _mark_late_starts(kept, self._base)
         self._records = _with_room(kept, max(64, len(kept)))
         self._length = len(kept)
         self._counts.clear()
         return segment
 
     def lose(self, positions: Iterable[int]) -> None:
-        """Mark chunks whose bytes are damaged: their rows do not count any more.
+        """Mark chunks whose bytes are damaged: their rows no longer count.
 
-        What comes before one in its episode is ended by a cut; what comes after it stays, as the
-        rows of an episode of which the first ones are gone.
+        The rows before a lost chunk are an episode ended by a cut. The rows after it are an episode
+        without its first rows.
         """
         records = self._records[: self._length]
         for position in positions:
             records["end"][position - self._base] |= End.LOST
-        link(records, self._base)
+        _link(records, self._base)
         self._find_newest()
         self._count()
         self._counts.clear()
         self.losses += 1
 
-    def items(self, family: ItemKind, chosen: EpisodeFilter | None = None) -> ItemCounts:
-        """The counts of a family's items, up to date.
+    def items(self, kind: ItemKind, chosen: EpisodeFilter | None = None) -> ItemCounts:
+        """The up-to-date counts of the items of one kind.
 
         Args:
-            family: Kind of item; hashable.
-            chosen: Episodes that the items may belong to, brought up to date; None for all.
+            kind: Kind of item; hashable.
+            chosen: Episodes that the items may belong to, updated; None for all.
         """
-        key = (family, chosen)
+        key = (kind, chosen)
         if key not in self._counts:
             if len(self._counts) >= _MAX_COUNTS:
                 self._counts.pop(next(iter(self._counts)))
-            self._counts[key] = ItemCounts(family, chosen)
+            self._counts[key] = ItemCounts(kind, chosen)
         counts = self._counts[key]
         counts.update(self.records, self._base)
         return counts
 
     def _check_first(self, chunk: Chunk, fresh: set[int]) -> None:
-        """Refuse a first chunk that does not begin an episode of its own."""
+        """Refuse a first chunk that does not begin a new episode."""
         if chunk.first_row != 0 and not chunk.starts_late:
             raise ValueError(_misplaced(chunk, 0))
         number = chunk.episode
@@ -248,18 +290,18 @@ class ChunkIndex:
         record = self._records[position - self._base]
         record["is_tail"] = 0
         if int(record["end"]) & End.PENDING:
-            # The pending last row does not count any more: the chunk that follows has it again.
+            # The pending last row no longer counts: the next chunk contains it again.
             record["rows"] -= 1
-            # The reset's row is no step, so a chunk of that row alone held none.
+            # The reset's row is no step, so a chunk of that row alone has none.
             self.steps -= bool(record["rows"] or record["first_row"])
-        for counts in self._counts.values():  # whether it is the last chunk counts, too
+        for counts in self._counts.values():  # the counts depend on is_tail
             counts.forget_from(position - self._base)
         return int(record["head"])
 
     def _join_stream(
         self, chunk: Chunk, previous: int, position: int
     ) -> tuple[int, int, int, int, int]:
-        """Link a chunk to the one before in its stream, where no row is missing in between."""
+        """Link a chunk to the one before in its stream, unless rows between them are missing."""
         before = self._newest.get(chunk.stream, -1)
         self._newest[chunk.stream] = position
         is_joined = before >= self._base and not self._is_lost(before)
@@ -268,7 +310,7 @@ class ChunkIndex:
         record = self._records[before - self._base]
         record["stream_next"] = position
         row = int(record["stream_row"] + record["rows"])
-        return before, -1, row, int(record["stream_head"]), int(record["is_stream_beheaded"])
+        return before, -1, row, int(record["stream_head"]), int(record["stream_starts_late"])
 
     def _find_newest(self) -> None:
         """Find the newest chunk of each stream."""
@@ -308,7 +350,7 @@ def _new_steps(chunk: Chunk, before: _Open | None) -> int:
 
 
 def _steps_of(records: np.ndarray) -> np.ndarray:
-    """Env steps [chunks] that count: the reset's row is none."""
+    """Env steps [chunks] that count; the reset's row is no step."""
     steps: np.ndarray = np.maximum(0, records["rows"] - (records["first_row"] == 0))
     return steps
 
@@ -318,3 +360,80 @@ def _misplaced(chunk: Chunk, expected: int) -> str:
         f"chunk of episode {chunk.episode} begins with row {chunk.first_row}, "
         f"expected row {expected}: chunks must be added in order"
     )
+
+
+def _records_at(records: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The records [n] at some indices [n]; a copy.
+
+    Args:
+        records: Contiguous records, dtype `CHUNK`.
+        index: Their indices.
+    """
+    # Several times as fast as indexing with an array, which copies field by field.
+    numbers = np.ndarray((len(records), len(ChunkInfo._fields)), np.int64, records)
+    return np.ndarray(len(index), CHUNK, numbers.take(index, 0))
+
+
+def _link(records: np.ndarray, base: int) -> None:
+    """Compute the links between chunks from their order, as `ChunkIndex.append` does."""
+    order = np.argsort(records["stream"], kind="stable")
+    of_stream = _records_at(records, order)
+    is_pending = of_stream["end"] & End.PENDING != 0
+    is_final = of_stream["end"] & (End.TERMINATED | End.TRUNCATED) != 0
+    is_lost = of_stream["end"] & End.LOST != 0
+    next_row = of_stream["first_row"] + of_stream["stored_rows"] - is_pending
+    continues = np.zeros(len(order), np.bool_)
+    continues[1:] = (
+        (of_stream["episode"][1:] == of_stream["episode"][:-1])
+        & (of_stream["first_row"][1:] == next_row[:-1])
+        & ~(is_final | is_lost)[:-1]
+        & ~is_lost[1:]
+    )
+    is_continued = np.append(continues[1:], False)[: len(order)]
+    begin = np.maximum.accumulate(np.where(continues, 0, np.arange(len(order))))
+    rows = of_stream["stored_rows"] - (is_pending & is_continued)
+    records["rows"][order] = np.where(is_lost, 0, rows)
+    records["is_tail"][order] = ~is_continued & ~is_lost
+    records["previous"][order] = np.where(continues, base + np.roll(order, 1), -1)
+    records["head"][order] = of_stream["first_row"][begin]
+    _link_streams(records, order, continues, base)
+
+
+def _link_streams(records: np.ndarray, order: np.ndarray, continues: np.ndarray, base: int) -> None:
+    """Compute the links between the chunks of each stream.
+
+    Args:
+        records: All records.
+        order: Their indices, stream by stream.
+        continues: [chunks] in that order: the chunk continues the episode of the one before.
+        base: Position of the first record.
+    """
+    of_stream = _records_at(records, order)
+    is_lost = of_stream["end"] & End.LOST != 0
+    joins = np.zeros(len(order), np.bool_)
+    joins[1:] = (
+        (of_stream["stream"][1:] == of_stream["stream"][:-1])
+        & (continues[1:] | (of_stream["first_row"][1:] == 0))
+        & ~(is_lost[1:] | is_lost[:-1])
+    )
+    begin = np.maximum.accumulate(np.where(joins, 0, np.arange(len(order))))
+    rows_before = np.cumsum(of_stream["rows"]) - of_stream["rows"]
+    is_joined = np.append(joins[1:], False)[: len(order)]
+    records["stream_previous"][order] = np.where(joins, base + np.roll(order, 1), -1)
+    records["stream_next"][order] = np.where(is_joined, base + np.roll(order, -1), -1)
+    records["stream_row"][order] = rows_before - rows_before[begin]
+    records["stream_head"] = 0
+    records["stream_starts_late"][order] = of_stream["first_row"][begin] > 0
+
+
+def _mark_late_starts(kept: np.ndarray, base: int) -> None:
+    """Make each stream begin with its first kept chunk."""
+    is_first = (kept["stream_previous"] < base) & (kept["stream_previous"] >= 0)
+    for first in np.flatnonzero(is_first).tolist():
+        stream = kept["stream"][first]
+        rest = first + np.flatnonzero(kept["stream"][first:] == stream)
+        gaps = np.flatnonzero(kept["stream_previous"][rest[1:]] < 0)
+        rest = rest[: gaps[0] + 1] if len(gaps) else rest
+        kept["stream_head"][rest] = kept["stream_row"][first]
+        kept["stream_starts_late"][rest] = kept["first_row"][first] > 0
+        kept["stream_previous"][first] = -1

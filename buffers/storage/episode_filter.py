@@ -1,26 +1,23 @@
-"""Which episodes a condition on their metadata chooses."""
+"""Chooses episodes by a condition on their metadata."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from stepwell.buffers.episode import End
 
-if TYPE_CHECKING:
-    from stepwell.buffers.storage.chunk_index import ChunkIndex
-
 __all__ = ["EpisodeFilter", "Where", "check_where", "chooses"]
 
 Where: TypeAlias = "Mapping[str, object] | Callable[[Mapping[str, object]], bool]"
-"""A condition on an episode's metadata: keys with the values that they must have, or a function of
-the metadata that says whether the episode is wanted."""
+"""A condition on an episode's metadata: keys with the values that they must have, or a function
+that returns True for the metadata of a chosen episode."""
 
 
 class EpisodeFilter:
-    """Keeps for each stored chunk whether its episode is chosen; asks once for each.
+    """Remembers for each stored chunk whether its episode is chosen, decided once per episode.
 
     Args:
         where: The condition.
@@ -40,16 +37,19 @@ class EpisodeFilter:
         return f"where={self._where!r}"
 
     def update(
-        self, table: ChunkIndex, metadata: Callable[[int], Mapping[str, object]]
+        self,
+        records: np.ndarray,
+        base: int,
+        metadata: Callable[[int], Mapping[str, object]],
     ) -> EpisodeFilter:
         """Decide on the chunks that are new; returns itself.
 
         Args:
-            table: The index of what is stored.
-            metadata: Gives the metadata of the chunk at a position.
+            records: All live records of the `ChunkIndex`.
+            base: Position of the first one.
+            metadata: Returns the metadata of the chunk at a position.
         """
-        self._forget_before(table.base)
-        records = table.records
+        self._forget_before(base)
         if len(records) > len(self._verdicts):
             grown = np.zeros(2 * len(records), np.bool_)
             grown[: self._known] = self._verdicts[: self._known]
@@ -59,21 +59,21 @@ class EpisodeFilter:
         places = enumerate(zip(new["previous"].tolist(), new["end"].tolist(), strict=True))
         for place, (previous, end) in places:
             index = self._known + place
-            if previous >= table.base:  # the same episode
-                verdict = self._verdicts[previous - table.base]
+            if previous >= base:  # the same episode
+                verdict = self._verdicts[previous - base]
             else:
                 is_lost = end & End.LOST
-                verdict = not is_lost and chooses(self._where, metadata(index + table.base))
+                verdict = not is_lost and chooses(self._where, metadata(index + base))
             self._verdicts[index] = verdict
         self._known = len(records)
         return self
 
     def verdicts(self, position: int, count: int) -> np.ndarray:
-        """Whether the episodes of ``count`` chunks from a position on are chosen, [count] bool."""
+        """[count] bool: the episodes of ``count`` chunks from a position on are chosen."""
         return self._verdicts[position - self._begin : position - self._begin + count]
 
     def _forget_before(self, position: int) -> None:
-        """Let go of chunks that were evicted."""
+        """Forget chunks that were evicted."""
         gone = min(position - self._begin, self._known)
         self._verdicts = self._verdicts[gone:].copy() if gone else self._verdicts
         self._known -= gone
@@ -81,7 +81,7 @@ class EpisodeFilter:
 
 
 def check_where(where: Where) -> None:
-    """Refuse what is no condition.
+    """Refuse an invalid condition.
 
     Raises:
         TypeError: It is neither a mapping nor a function.
@@ -94,7 +94,7 @@ def check_where(where: Where) -> None:
 
 
 def chooses(where: Where, metadata: Mapping[str, object]) -> bool:
-    """Whether a condition holds for an episode with this metadata.
+    """True if the condition holds for this metadata.
 
     Example:
         >>> chooses({"task": "door"}, {"task": "door", "seed": 3})

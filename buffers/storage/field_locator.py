@@ -1,17 +1,18 @@
-"""Where the fields of the stored chunks lie in memory, found at the first touch of each."""
+"""Locates the fields of stored chunks in memory, and copies consecutive rows of episodes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
 
 from stepwell.buffers.errors import NotEnoughData, StoreCorrupt
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, Coding
-from stepwell.buffers.storage.chunk_info import ChunkInfo
+from stepwell.buffers.storage.chunk_index import ChunkInfo
 from stepwell.buffers.storage.protocol import Storage
 
-__all__ = ["DamagedChunk", "FieldLocator"]
+__all__ = ["DamagedChunk", "FieldLocator", "RowCopier"]
 
 # Before Python 3.13 each file that is mapped holds a file descriptor.
 _MAX_SEGMENTS = 512
@@ -22,8 +23,8 @@ class DamagedChunk(StoreCorrupt):
 
     Args:
         position: Its position.
-        error: What the storage said.
-        record: Its record, where the error does not tell which chunk it is.
+        error: The storage's error.
+        record: The chunk's record, if the error does not name the chunk.
     """
 
     def __init__(self, position: int, error: StoreCorrupt, record: ChunkInfo | None = None) -> None:
@@ -39,7 +40,7 @@ class DamagedChunk(StoreCorrupt):
 
 
 class FieldLocator:
-    """Remembers for each chunk that was touched where its fields lie: ten bytes a field.
+    """Finds the offset and coding of a chunk's fields, and remembers them: ten bytes a field.
 
     Chunks are addressed by *index*: their position less `base`.
 
@@ -60,7 +61,7 @@ class FieldLocator:
         self._forget()
 
     def follow(self) -> None:
-        """Take up what the storage has added, evicted, or given other positions."""
+        """Follow the storage: chunks that were added, evicted or moved to other positions."""
         generation, table = self._storage.generation, self._storage.table
         if generation != self.generation or table.base < self.base:
             self._forget()
@@ -74,7 +75,7 @@ class FieldLocator:
             self._grow(2 * len(table))
 
     def find(self, position: int, record: ChunkInfo) -> tuple[memoryview, list[int], list[int]]:
-        """Memory of a chunk, and of each of its fields the offset in it and the kind of coding.
+        """The memory of a chunk, and the offset and the number of the coding of each field.
 
         Raises:
             DamagedChunk: The bytes are not what was written.
@@ -83,8 +84,8 @@ class FieldLocator:
         index = position - self.base
         if index < 0:
             raise NotEnoughData(
-                "rows were evicted while they were read: expected a replay that nobody writes into "
-                "meanwhile; begin anew"
+                "rows were evicted while they were read: expected a replay that is not written "
+                "meanwhile; start again"
             )
         buffer = self._buffers.get(record.segment)
         if buffer is None or not self.is_known[index]:
@@ -92,7 +93,7 @@ class FieldLocator:
         return buffer, self.offsets[:, index].tolist(), self.kinds[:, index].tolist()
 
     def buffers(self, indices: np.ndarray, segments: np.ndarray) -> list[memoryview]:
-        """Memory that holds chunks, all of which were found before.
+        """The memory of chunks, all of which were found before.
 
         Args:
             indices: [n] indices of the chunks.
@@ -116,10 +117,10 @@ class FieldLocator:
         except StoreCorrupt as error:
             raise DamagedChunk(position, error) from error
         buffer = memoryview(cast("bytes", payload))
-        places = self.reader.places(buffer, origin, record.stored_rows)
+        fields = self.reader.fields(buffer, origin)
         index = position - self.base
-        self.offsets[:, index] = [place.offset for place in places]
-        self.kinds[:, index] = [self._kind(place.coding) for place in places]
+        self.offsets[:, index] = [offset for _, offset in fields]
+        self.kinds[:, index] = [self._kind(coding) for coding, _ in fields]
         self.is_known[index] = True  # last, for other threads
         if len(self._buffers) >= _MAX_SEGMENTS:
             self._buffers = {}
@@ -127,7 +128,7 @@ class FieldLocator:
         return buffer
 
     def _kind(self, coding: Coding) -> int:
-        """The number of a coding; two threads may give it two, which does no harm."""
+        """The number of a coding; two threads may assign two, which is harmless."""
         if coding not in self._numbers:
             self.codings.append(coding)
             self._numbers[coding] = self.codings.index(coding)
@@ -146,3 +147,83 @@ class FieldLocator:
         self.is_known = np.pad(self.is_known, (0, more))
         self.offsets = np.pad(self.offsets, ((0, 0), (0, more)))
         self.kinds = np.pad(self.kinds, ((0, 0), (0, more)))
+
+
+class RowCopier:
+    """Copies consecutive rows of an episode out of the chunks that hold them.
+
+    Args:
+        storage: Where the chunks are.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._places = FieldLocator(storage)
+
+    def follow(self) -> None:
+        """Follow the storage: chunks that were added, evicted or moved to other positions."""
+        self._places.follow()
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        """The metadata of a chunk's episode.
+
+        Raises:
+            DamagedChunk: The bytes are not what was written.
+        """
+        try:
+            return self._storage.metadata(position)
+        except StoreCorrupt as error:
+            raise DamagedChunk(position, error) from error
+
+    def copy(
+        self,
+        position: int,
+        record: ChunkInfo,
+        begin: int,
+        stop: int,
+        targets: Sequence[tuple[int, np.ndarray]],
+    ) -> tuple[int, ChunkInfo]:
+        """Copy rows ``begin .. stop`` of an episode, of which the last is in the given chunk.
+
+        Args:
+            position: Position of that chunk.
+            record: Its record.
+            begin: First row, counted in the episode.
+            stop: Row after the last.
+            targets: Fields by their number in the Spec, each with memory for the rows.
+
+        Returns:
+            Position and record of the chunk that holds the first row.
+
+        Raises:
+            DamagedChunk: A chunk's bytes are not what was written.
+        """
+        while True:
+            first_row = record.first_row
+            if stop > first_row:  # not where the chunk's only row was superseded
+                start = max(begin - first_row, 0)
+                rows = slice(first_row + start - begin, stop - begin)
+                self._copy(position, record, start, rows, targets)
+            if begin >= first_row:
+                return position, record
+            stop, position = first_row, record.previous
+            record = self._storage.table.record(position)
+
+    def _copy(
+        self,
+        position: int,
+        record: ChunkInfo,
+        start: int,
+        rows: slice,
+        targets: Sequence[tuple[int, np.ndarray]],
+    ) -> None:
+        """Copy rows of one chunk, from its row ``start`` on."""
+        buffer, offsets, kinds = self._places.find(position, record)
+        for place, out in targets:
+            coding = self._places.codings[kinds[place]]
+            try:
+                self._places.reader.copy_rows(
+                    buffer, coding, offsets[place], record.stored_rows, start, out[rows]
+                )
+            except StoreCorrupt as error:
+                raise DamagedChunk(position, error, record) from error

@@ -1,4 +1,4 @@
-"""How many things can be drawn from each chunk: kinds of item, and their running counts."""
+"""Counts the items that can be drawn from each chunk, by kind of item."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Shares(NamedTuple):
-    """How often each of several joined stores is drawn from.
+    """The shares of joined stores in the draws.
 
     Args:
         borders: [stores + 1] index of each store's first record, and the number of records.
@@ -37,11 +37,11 @@ class ItemKind(Protocol):
     """A kind of item, each of which belongs to one chunk of its episode."""
 
     def counts(self, records: np.ndarray) -> np.ndarray:
-        """How many items belong to each of some records, [n] int64."""
+        """[n] int64: the number of items that belong to each of some records."""
         ...
 
     def lowest(self, records: np.ndarray) -> np.ndarray:
-        """The number [n] of the first item of each record; it begins at number * `spacing`."""
+        """[n]: the number of the first item of each record; it begins at row number * `spacing`."""
         ...
 
     @property
@@ -53,16 +53,16 @@ class ItemKind(Protocol):
 class Windows(NamedTuple):
     """Runs of ``length`` rows that begin at every ``stride``-th row.
 
-    A span belongs to the chunk that holds its *last* row: then the number of a chunk's spans does
-    not change while its episode grows, and the running count is only ever continued.
+    A window belongs to the chunk that holds its *last* row. So the number of a chunk's windows does
+    not change while its episode grows, and running counts are only continued.
 
     Args:
-        length: Rows of a span.
+        length: Rows of a window.
         context: Rows before it that must still be stored, or lie before the reset.
-        stride: Distance of the first rows, from row 0 on.
+        stride: Distance between first rows, from row 0 on.
         is_across: The rows are those of the stream, whatever their episodes, instead of those of
             one episode.
-        is_settled: A last row from which no action was chosen yet does not count: it comes again.
+        is_settled: A pending last row does not count, as the next chunk contains it again.
     """
 
     length: int
@@ -73,7 +73,7 @@ class Windows(NamedTuple):
 
     @classmethod
     def from_json(cls, data: object) -> Windows:
-        """The spans that `to_json` described; the data may come from anywhere.
+        """The windows that `to_json` described; the data is checked.
 
         Raises:
             ValueError: It describes none.
@@ -93,7 +93,7 @@ class Windows(NamedTuple):
         return [*map(int, self[:3]), *map(bool, self[3:])]
 
     def counts(self, records: np.ndarray) -> np.ndarray:
-        """How many spans end in each of some records."""
+        """The number of windows that end in each of some records."""
         stop = self._row(records) + records["rows"]
         if self.is_settled:
             is_pending = (records["is_tail"] == 1) & (records["end"] & End.PENDING != 0)
@@ -103,14 +103,14 @@ class Windows(NamedTuple):
         return counts
 
     def lowest(self, records: np.ndarray) -> np.ndarray:
-        """The number of the first span, counted from row 0, that ends in each record."""
+        """The number of the first window, counted from row 0, that ends in each record."""
         least = _first_start(records, self.context, self.is_across)
         lowest: np.ndarray = np.maximum(least, self._row(records) - self.length + 1)
         return lowest if self.stride == 1 else -(-lowest // self.stride)
 
     @property
     def spacing(self) -> int:
-        """Rows from the beginning of a span to that of the next one."""
+        """Rows from the beginning of a window to that of the next one."""
         return self.stride
 
     def _row(self, records: np.ndarray) -> np.ndarray:
@@ -122,8 +122,8 @@ class EpisodeTails(NamedTuple):
     """Of each episode that the env ended, the last rows that an item can begin with.
 
     Args:
-        reach: How many such rows.
-        skip: Rows behind them.
+        reach: Number of such rows.
+        skip: Rows after them.
         context: Rows before that must still be stored, or lie before the reset.
     """
 
@@ -132,7 +132,7 @@ class EpisodeTails(NamedTuple):
     context: int = 0
 
     def counts(self, records: np.ndarray) -> np.ndarray:
-        """How many items end in each of some records: only in the last one of an episode."""
+        """The number of items in each of some records: only in the last one of an episode."""
         is_final = records["end"] & (End.TERMINATED | End.TRUNCATED) != 0
         is_last = is_final & (records["is_tail"] == 1)
         found: np.ndarray = (self._stop(records) - self.lowest(records)) * is_last
@@ -167,7 +167,7 @@ class WholeEpisodes(NamedTuple):
     context: int = 0
 
     def counts(self, records: np.ndarray) -> np.ndarray:
-        """Whether a long enough episode ends in each of some records."""
+        """1 for each record in which a long enough episode ends, else 0."""
         stop = records["first_row"] + records["rows"]
         is_long = stop - self.lowest(records) >= self.length
         found: np.ndarray = (is_long & (records["is_tail"] == 1)).astype(np.int64)
@@ -183,9 +183,9 @@ class WholeEpisodes(NamedTuple):
         return 1
 
 
-def first_start(records: np.ndarray, family: Windows) -> np.ndarray:
-    """The first row [n] of each record's episode, or stream, that a span can begin with."""
-    return _first_start(records, family.context, family.is_across)
+def first_start(records: np.ndarray, windows: Windows) -> np.ndarray:
+    """The first row [n] of each record's episode, or stream, that a window can begin with."""
+    return _first_start(records, windows.context, windows.is_across)
 
 
 def _first_start(records: np.ndarray, context: int, is_across: bool) -> np.ndarray:
@@ -193,21 +193,21 @@ def _first_start(records: np.ndarray, context: int, is_across: bool) -> np.ndarr
     head: np.ndarray = records["stream_head" if is_across else "head"]
     if not context:
         return head
-    starts_late = records["is_stream_beheaded"] if is_across else head > 0
+    starts_late = records["stream_starts_late"] if is_across else head > 0
     first: np.ndarray = head + context * starts_late
     return first
 
 
 class ItemCounts:
-    """Running count of the items of one family.
+    """Running count of the items of one kind.
 
     Args:
-        family: What is counted.
+        kind: Kind of item.
         chosen: Episodes that the items may belong to; None for all.
     """
 
-    def __init__(self, family: ItemKind, chosen: EpisodeFilter | None) -> None:
-        self._family = family
+    def __init__(self, kind: ItemKind, chosen: EpisodeFilter | None) -> None:
+        self._kind = kind
         self._chosen = chosen
         self._running = np.zeros(64, np.int64)
         # Item i of all is the one with the number i + _shift[record] of its episode or stream.
@@ -228,7 +228,7 @@ class ItemCounts:
         self._known = min(self._known, index)
 
     def update(self, records: np.ndarray, base: int) -> None:
-        """Take up new chunks.
+        """Count the items of new chunks.
 
         Args:
             records: All live records.
@@ -242,12 +242,12 @@ class ItemCounts:
             self._running, self._shift = (
                 np.pad(each, (0, more)) for each in (self._running, self._shift)
             )
-        counts = self._family.counts(new)
+        counts = self._kind.counts(new)
         if self._chosen is not None:
             counts = counts * self._chosen.verdicts(base + self._known, len(new))
         running = self.total + np.cumsum(counts)
         self._running[self._known : len(records)] = running
-        self._shift[self._known : len(records)] = self._family.lowest(new) - (running - counts)
+        self._shift[self._known : len(records)] = self._kind.lowest(new) - (running - counts)
         self._known = len(records)
 
     def limits(self, shares: Shares | None) -> tuple[np.ndarray, np.ndarray]:
@@ -264,11 +264,11 @@ class ItemCounts:
         """
         index = self._running[: self._known].searchsorted(numbers, side="right")
         first = numbers + self._shift.take(index)
-        spacing = self._family.spacing
+        spacing = self._kind.spacing
         return index, first if spacing == 1 else first * spacing
 
     def number_of(self, index: int, row: int) -> int:
-        """How many items belong to earlier records, or to this one and begin before a row."""
+        """The number of items of earlier records, or of this one before a row."""
         before, stop = self.before(index), self.before(index + 1)
-        number = -(-row // self._family.spacing) - int(self._shift[index])
+        number = -(-row // self._kind.spacing) - int(self._shift[index])
         return min(max(number, before), stop)

@@ -1,4 +1,4 @@
-"""Several storages shown as one, without copying a row."""
+"""Several storages read as one, without copying a row."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import SpecMismatch
 from stepwell.buffers.spec import Codec, Spec
 from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
-from stepwell.buffers.storage.chunk_info import CHUNK
-from stepwell.buffers.storage.disk.options import OnCorrupt
-from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
+from stepwell.buffers.storage.disk.storage import DiskStorage, OnCorrupt
 from stepwell.buffers.storage.item_counts import Shares
 from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["JoinedStorage", "check_same_rows", "name_of", "open_many"]
 
-# Ids of the k-th storage begin at k << bits: the same after every refresh, whatever was added.
+# Ids of the k-th storage begin at k << bits, so that they do not change when a storage grows.
 _ID_BITS = 48
 _NUMBER_BITS = 32
 _SHIFTS = {
@@ -41,13 +39,13 @@ class JoinedStorage:
     """Shows the chunks of several storages as one storage that can only be read.
 
     Episode ``e`` of the k-th storage has the id ``(k << 48) + e``, its stream ``s`` is
-    ``(k << 32) + s``: both stay what they are when a storage grows. The same storage may stand in
+    ``(k << 32) + s``: both stay what they are when a storage grows. The same storage may be in
     several places; each then counts.
 
     Args:
-        storages: What is to be shown, in this order. `close` closes them.
-        weights: For each storage its share of the drawn windows, of any sum; None draws uniformly
-            over the windows of all.
+        storages: The storages, in order. `close` closes them.
+        weights: Share of the drawn windows for each storage, of any sum; None draws uniformly over
+            the windows of all.
 
     Raises:
         ValueError: There is no storage, or the weights are not one number >= 0 for each.
@@ -70,12 +68,12 @@ class JoinedStorage:
         self._storages = tuple(storages)
         if not self._storages:
             raise ValueError(
-                "expected at least one store, got none: give the stores that are to be read as one"
+                "expected at least one store, got none: pass the stores that are to be read as one"
             )
         if any(isinstance(storage, JoinedStorage) for storage in self._storages):
             raise ValueError(
-                "expected stores, got several that are read as one already: their ids would "
-                "collide; give each of them"
+                "expected stores, got joined stores: their ids would collide; pass each store of "
+                "theirs"
             )
         check_same_rows(self._storages)
         self._weights = None if weights is None else _checked(weights, len(self._storages))
@@ -91,7 +89,7 @@ class JoinedStorage:
 
     @property
     def storages(self) -> tuple[Storage, ...]:
-        """What is shown, in order."""
+        """The storages, in order."""
         return self._storages
 
     @property
@@ -106,7 +104,7 @@ class JoinedStorage:
 
     @property
     def generation(self) -> int:
-        """Grows whenever a position came to stand for another chunk."""
+        """Grows whenever a position is assigned to another chunk."""
         return self._generation
 
     @property
@@ -146,7 +144,7 @@ class JoinedStorage:
         raise ValueError(self._refusal("chunks"))
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """Memory that holds the chunk at a position of the table, and where it begins in it.
+        """The memory that holds the chunk at a position, and the chunk's offset in it.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
@@ -156,7 +154,7 @@ class JoinedStorage:
         return storage.payload(place)
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        """Facts about the episode whose chunk stands at a position of the table.
+        """JSON-able facts about the episode of the chunk at a position.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
@@ -166,7 +164,7 @@ class JoinedStorage:
         return storage.metadata(place)
 
     def drop_before(self, row_id: int) -> None:
-        """Nothing is dropped from stores that are read as one.
+        """Refused: nothing can be evicted here.
 
         Raises:
             ValueError: Always.
@@ -180,17 +178,17 @@ class JoinedStorage:
         self._table.lose([position])
 
     def refresh(self) -> bool:
-        """Take up what was stored since, by this process or by others.
+        """Read what was stored since, by this process or by others.
 
         Returns:
-            Whether the table changed. The one from before stays as it is.
+            Whether the table changed. The earlier table object stays as it is.
 
         Raises:
-            StoreCorrupt: Something new is not what was written; what could be read is taken up.
+            StoreCorrupt: New bytes are not what was written; chunks that could be read are added.
         """
         try:
             for storage in self._storages:
-                # A store that is written here shows what is new in it without being asked.
+                # A store that is written by this process is up to date.
                 if not isinstance(storage, DiskStorage) or storage.is_read_only:
                     storage.refresh()
         finally:
@@ -204,7 +202,7 @@ class JoinedStorage:
             storage.close()
 
     def _look(self) -> bool:
-        """Make the table anew if a storage changed, and say whether one did."""
+        """Rebuild the table if a storage changed; returns True if one did."""
         tables = [storage.table for storage in self._storages]
         if self._seen and all(map(_Seen.is_still, self._seen, tables)):
             return False
@@ -225,7 +223,7 @@ class JoinedStorage:
         return True
 
     def _origins(self) -> list[tuple[int, int]]:
-        """For each storage the position of its first chunk, here and there."""
+        """For each storage the position of its first chunk, in this table and in its own."""
         return [(self._borders[k], seen.base) for k, seen in enumerate(self._seen)]
 
     def _find(self, position: int) -> tuple[Storage, int]:
@@ -235,8 +233,8 @@ class JoinedStorage:
         place = position - self._borders[number] + self._seen[number].base
         if place < storage.table.base:
             raise ValueError(
-                f"a chunk of {name_of(storage, number)} was evicted since this was last looked "
-                f"at, expected it to be there: call refresh()"
+                f"a chunk of {name_of(storage, number)} was evicted since the last refresh, "
+                f"expected it to be there: call refresh()"
             )
         return storage, place
 
@@ -248,7 +246,7 @@ class JoinedStorage:
 
 
 class _Seen(NamedTuple):
-    """What a storage's table was like when it was taken up."""
+    """A storage's table at the last `refresh`."""
 
     table: ChunkIndex
     base: int
@@ -258,7 +256,7 @@ class _Seen(NamedTuple):
         """The storage holds the same chunks."""
         if (table.base, len(table)) != (self.base, self.length):
             return False
-        # A refresh makes a new table also where nothing came, and where a chunk is lost since.
+        # A refresh makes a new table also where nothing is new, or a chunk is lost since.
         return table is self.table or bool(np.array_equal(table.records, self.table.records))
 
 
@@ -297,12 +295,12 @@ def check_same_rows(storages: Sequence[Storage]) -> None:
 
 
 def name_of(storage: Storage, number: int) -> str:
-    """What to call a storage in a message: its folder, where it has one."""
+    """The name of a storage in messages: its folder, if it has one."""
     return str(storage.path) if isinstance(storage, DiskStorage) else f"store {number} (in RAM)"
 
 
 def _with_codecs_of(other: Spec, spec: Spec) -> Spec:
-    """The Spec with the other's codecs, but for fields that differ in more than that."""
+    """The Spec with the other's codecs, except for fields that differ in more than that."""
     theirs = {field.name: field for field in other.fields}
     codecs: dict[str, Codec] = {
         field.name: theirs[field.name].codec
@@ -323,19 +321,19 @@ def _shifted(records: np.ndarray, number: int) -> np.ndarray:
 
 
 def _checked(weights: Sequence[float], count: int) -> np.ndarray:
-    """The weights, one for each storage.
+    """The weights as an array.
 
     Raises:
-        ValueError: They are not that.
+        ValueError: They are not one finite number >= 0 for each storage.
     """
     if len(weights) != count:
         raise ValueError(
             f"weights: expected one for each of {count} stores, got {len(weights)}: "
-            f"give as many as there are stores"
+            f"pass as many as there are stores"
         )
     for weight in weights:
         if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"weights: expected finite numbers >= 0, got {weight}: mend that one")
+            raise ValueError(f"weights: expected finite numbers >= 0, got {weight}: change it")
     if not any(weights):
         raise ValueError("weights: expected at least one above 0, got zeros alone: raise one")
     return np.array(weights, np.float64)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from threading import RLock
 
 import numpy as np
 
 from stepwell.buffers.episode import Chunk, End
+from stepwell.buffers.free_memory import free_memory
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 
-__all__ = ["MemoryStorage", "bounded_memory", "check_free_memory", "free_memory"]
+__all__ = ["MemoryStorage"]
 
-# Memory is taken and given back in slabs: a whole one is evicted at a time, the oldest first.
+# Memory is allocated and freed in slabs: a whole one is evicted at a time, the oldest first.
 _SLABS = 16
 _SLAB_BYTES = 8 << 20
 _MOST_SLABS, _MOST_SLAB_BYTES = 128, 1 << 30
-_MUCH_BYTES = 1 << 30  # less is not worth the asking
 
 
 class MemoryStorage:
@@ -30,9 +27,9 @@ class MemoryStorage:
 
     Args:
         spec: The fields of every row.
-        capacity: Steps to keep at most; the oldest go first, about a sixteenth of them at a time.
-            None keeps everything.
-        capacity_bytes: Bytes of RAM to take at most; the oldest go first.
+        capacity: Steps to keep at most; the oldest are evicted first, about a sixteenth of them at
+            a time. None keeps everything.
+        capacity_bytes: Bytes of RAM to use at most; the oldest are evicted first.
 
     Raises:
         ValueError: A capacity is not positive, or its uncompressed fields need more memory than is
@@ -82,7 +79,7 @@ class MemoryStorage:
 
     @property
     def skips_corrupt(self) -> bool:
-        """Nothing is damaged in RAM."""
+        """False: nothing is damaged in RAM."""
         return False
 
     @property
@@ -92,12 +89,12 @@ class MemoryStorage:
 
     @property
     def generation(self) -> int:
-        """Positions are given once."""
+        """0: positions are assigned once."""
         return 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of RAM taken for stored chunks."""
+        """Bytes of RAM allocated for stored chunks."""
         return sum(slab.memory.nbytes for slab in self._slabs)
 
     @property
@@ -106,11 +103,11 @@ class MemoryStorage:
         return self._sessions
 
     def append_session(self, facts: Mapping[str, object]) -> None:
-        """Note that a new run writes here."""
+        """Record that a new run writes here."""
         self._sessions.append(facts)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Store chunks, evicting the oldest slabs where the capacity asks for it.
+        """Store chunks, and evict the oldest slabs to keep the capacity.
 
         Raises:
             ValueError: A chunk does not continue its episode, or is larger than the capacity;
@@ -127,13 +124,13 @@ class MemoryStorage:
                 self._add(chunk, data)
 
     def drop_before(self, row_id: int) -> None:
-        """Forget slabs all of whose rows are older than the one with this id."""
+        """Evict slabs all of whose rows are older than the one with this id."""
         with self._lock:
             while self._slabs and self._table.oldest_segment_stop <= row_id:
                 self._evict()
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """The slab that holds the chunk at a position of the table, and where it begins in it."""
+        """The slab that holds the chunk at a position, and the chunk's offset in it."""
         record = self._table.records[position - self._table.base]
         return self._slabs[int(record["segment"]) - self._first_slab].memory, int(record["offset"])
 
@@ -146,7 +143,7 @@ class MemoryStorage:
         self._table.lose([position])
 
     def refresh(self) -> bool:
-        """Nobody else stores here."""
+        """False: no other process stores here."""
         return False
 
     def close(self) -> None:
@@ -171,7 +168,7 @@ class MemoryStorage:
             return newest
         size = max(self._slab_bytes, nbytes)
         budget = self._capacity_bytes
-        if budget is None:  # larger ones rather than very many
+        if budget is None:  # larger slabs rather than very many
             size = max(size, min(self.nbytes // _MOST_SLABS, _MOST_SLAB_BYTES))
         while budget is not None and self._slabs and self.nbytes + size > budget:
             self._evict()
@@ -186,7 +183,7 @@ class MemoryStorage:
 
 
 class _Slab:
-    """A stretch of memory that chunks are appended to."""
+    """A block of memory that chunks are appended to."""
 
     def __init__(self, nbytes: int) -> None:
         self.memory = np.empty(nbytes, np.uint8)
@@ -194,7 +191,7 @@ class _Slab:
         self.rows = 0
 
     def has_room(self, nbytes: int, rows: int, max_rows: int) -> bool:
-        """A chunk of so many bytes and rows still goes in."""
+        """A chunk of so many bytes and rows still fits."""
         return self.used + nbytes <= len(self.memory) and self.rows + rows <= max_rows
 
 
@@ -220,7 +217,7 @@ def check_chunk_bytes(chunk: Chunk, nbytes: int, capacity_bytes: int | None) -> 
 
 
 def _check_free_memory(spec: Spec, capacity: int | None) -> None:
-    """Memory is taken as data comes, so a plan that cannot work must fail now, not in the night."""
+    """Refuse a capacity that does not fit in free memory, which is allocated only as data comes."""
     planned = (capacity or 0) * sum(f.row_bytes for f in spec.fields if f.codec == "raw")
     free = free_memory()
     if planned > free:
@@ -229,81 +226,3 @@ def _check_free_memory(spec: Spec, capacity: int | None) -> None:
             f"most the {free / 1e9:.1f} GB of free memory: lower capacity, or use codec zstd or a "
             f"folder"
         )
-
-
-def check_free_memory(nbytes: int, what: str) -> None:
-    """Refuse to take much memory where there is less, before any is taken.
-
-    Args:
-        nbytes: How much is needed, as a file tells.
-        what: What needs it.
-
-    Raises:
-        MemoryError: There is less.
-    """
-    if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
-        raise MemoryError(
-            f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
-            f"{free / 1e9:.1f} GB that are free: read it on a larger machine"
-        )
-
-
-def free_memory() -> int:
-    """Bytes of memory that this process can still take."""
-    return min(_free_of_machine(), _free_of_process())
-
-
-@contextlib.contextmanager
-def bounded_memory() -> Generator[None]:
-    """Bound this process to the memory that is free now, where the system can: on Linux.
-
-    A library that allocates by a size it read from a forged file then gets a MemoryError, before
-    the system is out of memory.
-    """
-    used = _used_by_process("VmData:")
-    if used is None:
-        yield
-        return
-    import resource  # not on every system
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([used + free_memory(), *limits]), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _free_of_process() -> int:
-    """Return what the limits of the process (``ulimit -v``, ``ulimit -d``) leave."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 1 << 62
-    free = 1 << 62
-    for limit, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
-        most, _ = resource.getrlimit(limit)
-        used = None if most == resource.RLIM_INFINITY else _used_by_process(name)
-        if used is not None:
-            free = min(free, max(0, most - used))
-    return free
-
-
-def _used_by_process(name: str) -> int | None:
-    """Return a size in bytes from ``/proc/self/status``; None where there is no such file."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return None
-    return int(status.read_text().partition(name)[2].split()[0]) * 1024
-
-
-def _free_of_machine() -> int:
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 1 << 62

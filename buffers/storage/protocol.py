@@ -1,4 +1,4 @@
-"""What a storage is: a place that keeps chunks in order under a capacity, in RAM or in a folder."""
+"""The protocol of a storage, which keeps chunks in order under a capacity."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Storage"]
 
 
 class Storage(Protocol):
-    """Keeps chunks in order; the oldest ones go when the capacity is reached.
+    """Keeps chunks in order; the oldest are evicted when the capacity is reached.
 
-    `tests/support/storage_contract.py` runs one list of rules on every Storage.
+    `stepwell.buffers.testing.check_storage` checks the rules that every Storage keeps.
     """
 
     @property
@@ -32,7 +32,7 @@ class Storage(Protocol):
 
     @property
     def lock(self) -> RLock:
-        """Held while the table changes, and by those who look something up in it."""
+        """Held while the table changes, and by readers of the table."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class Storage(Protocol):
 
     @property
     def generation(self) -> int:
-        """Grows whenever positions were given anew, so that remembered ones mean nothing."""
+        """Grows whenever positions are assigned again, so that remembered ones are invalid."""
         ...
 
     @property
@@ -61,11 +61,11 @@ class Storage(Protocol):
         ...
 
     def append_session(self, facts: Mapping[str, object]) -> None:
-        """Note, for good, that a new run writes here."""
+        """Record, durably, that a new run writes here."""
         ...
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Store chunks; when it returns they are kept for good.
+        """Store chunks; when it returns they are durable.
 
         Raises:
             ValueError: A chunk does not continue its episode; nothing was stored.
@@ -73,11 +73,11 @@ class Storage(Protocol):
         ...
 
     def drop_before(self, row_id: int) -> None:
-        """Forget slabs, or segments, all of whose rows are older than the one with this id."""
+        """Evict slabs, or segments, all of whose rows are older than the one with this id."""
         ...
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """Memory that holds the chunk at a position of the table, and where it begins in it."""
+        """The memory that holds the chunk at a position, and the chunk's offset in it."""
         ...
 
     def metadata(self, position: int) -> Mapping[str, object]:
@@ -89,7 +89,7 @@ class Storage(Protocol):
         ...
 
     def refresh(self) -> bool:
-        """Take up what another process has stored since, and tell whether there was anything."""
+        """Read what another process has stored since; returns True if the table changed."""
         ...
 
     def close(self) -> None:

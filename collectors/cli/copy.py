@@ -402,8 +402,8 @@ def _summary(report: CopyReport, before: int, after: int) -> list[Part]:
         parts.append(Part(f"{report.left_out_steps:,} steps left out"))
     if report.duplicate_episodes:
         parts.append(Part(f"{report.duplicate_episodes:,} of them duplicates", style="yellow"))
-    if report.beheaded:
-        parts.append(Part(f"{report.beheaded:,} without beginning", style="yellow"))
+    if report.late_starts:
+        parts.append(Part(f"{report.late_starts:,} without beginning", style="yellow"))
     parts += [
         Part(f"{format_bytes(before)} -> {format_bytes(after)} on disk"),
         *map(Part, describe_size(after, report.raw_bytes)[1:]),

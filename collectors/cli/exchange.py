@@ -14,8 +14,8 @@ import typer
 from stepwell import __version__
 from stepwell.buffers import Codec, SequenceReplayBuffer
 from stepwell.buffers.curation.selection import EpisodeSelection
+from stepwell.buffers.free_memory import bounded_memory
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.memory import bounded_memory
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.options import (
     Codecs,

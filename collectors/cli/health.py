@@ -12,7 +12,7 @@ import typer
 
 from stepwell.buffers import RepairReport, VerifyReport, repair, verify
 from stepwell.buffers.storage.disk.publish import check_complete
-from stepwell.buffers.storage.disk.survey import Damage
+from stepwell.buffers.storage.disk.verify import Damage
 from stepwell.buffers.storage.disk.view import Recovery
 from stepwell.collectors.cli.errors import exit_on_error
 from stepwell.collectors.cli.options import Debug, Json, Quiet

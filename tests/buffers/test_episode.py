@@ -72,3 +72,12 @@ def test_only_the_env_ends_an_episode_for_good() -> None:
     assert not End.PENDING.is_final
     assert End.TERMINATED.is_final
     assert End.TRUNCATED.is_final
+
+
+def test_the_repr_is_one_line_of_names_and_numbers() -> None:
+    assert repr(Episode(SPEC, 7, 2, 3, End.TRUNCATED, rows(3), {"seed": 1})) == (
+        "Episode(id=7, stream=2, first_row=3, steps=2, end=TRUNCATED, fields=("
+        "observation/a: int64 (3,); observation/b/0: int64 (3,); action: int64 (3,); "
+        "reward: float64 (3,)))"
+    )
+    assert "end=CUT" in repr(Episode(SPEC, 0, 0, 0, End.PENDING, rows(3), {}))

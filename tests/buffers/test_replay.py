@@ -83,7 +83,7 @@ def test_numbers_that_make_no_sense_are_refused(numbers: Any, message: str) -> N
 @pytest.mark.parametrize("capacity", [0, -1, 2.5, True])
 def test_a_capacity_that_makes_no_sense_is_refused(capacity: Any) -> None:
     for name in ("capacity", "capacity_bytes"):
-        with pytest.raises(ValueError, match=f"{name}: expected a whole number >= 1 or None, got"):
+        with pytest.raises(ValueError, match=f"^{name}: .*>= 1"):
             SequenceReplayBuffer(**{name: capacity})
 
 
@@ -148,7 +148,7 @@ def test_an_episode_that_is_evicted_while_iterating_is_an_error() -> None:
     episodes = replay.iter_episodes()
     for number in range(2, 20):
         replay.add([chunk(number)])
-    with pytest.raises(NotEnoughData, match="an episode was evicted while the episodes were read"):
+    with pytest.raises(NotEnoughData, match="evicted"):
         list(episodes)
 
 
@@ -163,21 +163,17 @@ def test_codecs_that_are_chosen_are_used() -> None:
     replay = filled(codecs={"observation": "raw"})
     assert replay.spec["observation"].codec == "raw"
     replay.bind(SPEC, replay.sessions[0])  # the same rows, whatever the codec
-    with pytest.raises(
-        ValueError, match="codecs names 'image', expected one of action, observatio"
-    ):
+    with pytest.raises(ValueError, match=r"'image', .*action, observation"):
         filled(codecs={"image": "raw"})
 
 
 def test_other_rows_and_other_envs_are_refused() -> None:
     replay = filled()
     other = Spec.from_spaces(spaces.Box(0, 255, (4,), np.uint8), spaces.Discrete(5))
-    with pytest.raises(
-        SpecMismatch, match=r"this replay holds other data: field 'observation' was"
-    ):
+    with pytest.raises(SpecMismatch, match=r"this replay .*'observation'"):
         replay.bind(other, {})
     more = SPEC.with_more([Field("info/lives", "int64", (), "narrow")])
-    with pytest.raises(SpecMismatch, match=r"field 'info/lives' is not in the store; open another"):
+    with pytest.raises(SpecMismatch, match=r"'info/lives'.*; open another"):
         replay.bind(more, {})
     with pytest.raises(SpecMismatch) as caught:
         replay.bind(SPEC, {"recipe": {"env": "Toy", "skip": 3}})
@@ -185,11 +181,56 @@ def test_other_rows_and_other_envs_are_refused() -> None:
         "this replay holds other data: skip of the envs was 4, is 3; open another folder, or make "
         "the envs as they were"
     )
-    with pytest.raises(SpecMismatch, match=r"sticky of the envs was None, is 0\.25"):
+    with pytest.raises(SpecMismatch, match=r"sticky .*None, .*0\.25"):
         replay.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4, "sticky": 0.25}})
     assert len(replay.sessions) == 1
     replay.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
     assert len(replay.sessions) == 2
+
+
+@pytest.mark.parametrize("folder", [None, "run"])
+def test_a_replay_that_never_held_a_row_may_get_other_fields(
+    tmp_path: Path, folder: str | None
+) -> None:
+    other = Spec.from_spaces(spaces.Box(0, 1, (2,), np.float64), spaces.Discrete(2))
+    path = None if folder is None else tmp_path / folder
+    with SequenceReplayBuffer(path, seed=0, codecs={"observation": "raw"}) as replay:
+        replay.bind(other, {"recipe": {"env": "Other"}})
+        with pytest.raises(NotEnoughData):
+            replay.sample_sequences(1, 1)
+        replay.bind(SPEC, {"recipe": {"env": "Toy"}})
+        assert replay.spec == SPEC.with_codecs({"observation": "raw"})
+        assert [session["recipe"] for session in replay.sessions] == [{"env": "Toy"}]
+        replay.add([chunk(0)])
+        assert replay.sample_sequences(2, 10).observation.shape == (2, 10, 3)
+        with pytest.raises(SpecMismatch, match=r"'observation'.*float64"):
+            replay.bind(other, {"recipe": {"env": "Other"}})
+    if path is not None:
+        with SequenceReplayBuffer.open(path) as again:
+            assert again.spec == SPEC.with_codecs({"observation": "raw"})
+            assert len(again) == 9
+
+
+def test_a_replay_that_forgot_its_rows_keeps_its_fields() -> None:
+    replay = SequenceReplayBuffer(capacity=16, seed=0)
+    replay.bind(SPEC, {})
+    for episode in range(20):
+        replay.add([chunk(episode, 2)])
+    replay.drop_before(40)
+    assert len(replay) == 0
+    with pytest.raises(SpecMismatch, match="'info/lives'"):
+        replay.bind(SPEC.with_more([Field("info/lives", "int64", (), "narrow")]), {})
+
+
+def test_the_repr_is_one_line_of_names_and_numbers(tmp_path: Path) -> None:
+    assert (
+        repr(SequenceReplayBuffer()) == "SequenceReplayBuffer(capacity=None, steps=0, episodes=0)"
+    )
+    with filled(path=tmp_path / "run", capacity=100) as replay:
+        assert repr(replay) == (
+            f"SequenceReplayBuffer('{tmp_path}/run', capacity=100, steps=18, episodes=2, "
+            "fields=(observation: uint8 (3,); action: int64 (); reward: float64 ()))"
+        )
 
 
 def test_nothing_can_be_added_before_the_rows_are_settled() -> None:
@@ -199,7 +240,7 @@ def test_nothing_can_be_added_before_the_rows_are_settled() -> None:
 
 def test_chunks_that_do_not_follow_are_refused_as_a_whole() -> None:
     replay = filled()
-    with pytest.raises(ValueError, match="chunk of episode 3 begins with row 4, expected row 0"):
+    with pytest.raises(ValueError, match=r"episode 3 .*row 4, expected row 0"):
         replay.add([chunk(2), chunk(3, first_row=4, stream=1)])
     assert (replay.episodes, replay.steps) == (2, 18)
 
@@ -248,7 +289,7 @@ def test_a_store_gives_back_what_was_written(tmp_path: Path) -> None:
         assert again.sessions[0]["recipe"] == {"env": "Toy", "skip": 4}
         assert drawn(again) == drawn(filled(seed=0))
     with SequenceReplayBuffer(tmp_path / "run") as more:
-        with pytest.raises(SpecMismatch, match=rf"{tmp_path}/run holds other data: skip of the e"):
+        with pytest.raises(SpecMismatch, match=rf"{tmp_path}/run .*: skip "):
             more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 3}})
         more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
         more.add([chunk(more.storage.table.next_episode)])
@@ -281,18 +322,18 @@ def test_a_store_without_long_episodes_cannot_have_a_weight(tmp_path: Path) -> N
         replay.add([chunk(0, 3)])
     with SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"], weights=[1, 1]) as replay:
         replay.sample_sequences(4, 3)
-        with pytest.raises(NotEnoughData, match=r"^store 1 of those .* has no episode of 4 rows"):
+        with pytest.raises(NotEnoughData, match=r"^store 1 .* 4 rows"):
             replay.sample_sequences(4, 4)
-        with pytest.raises(NotEnoughData, match=r"has no episode with where={'n': 1} of 3 rows"):
+        with pytest.raises(NotEnoughData, match=r"where={'n': 1} .*3 rows"):
             replay.sample_sequences(4, 3, where={"n": 1})
 
 
 def test_weights_are_for_several_folders(tmp_path: Path) -> None:
     with filled(path=tmp_path / "a"):
         pass
-    with pytest.raises(ValueError, match=r"^weights: expected a list of folders with them, got o"):
+    with pytest.raises(ValueError, match=r"^weights: .*one folder"):
         SequenceReplayBuffer.open(tmp_path / "a", weights=[1])
-    with pytest.raises(StoreNotFound, match="holds no store"):
+    with pytest.raises(StoreNotFound, match="no store"):
         SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"])
     with SequenceReplayBuffer(tmp_path / "a"):  # nothing was left open
         pass
@@ -314,7 +355,7 @@ def test_a_reader_knows_whether_somebody_writes(tmp_path: Path) -> None:
 def test_only_a_reader_of_a_folder_refreshes(tmp_path: Path) -> None:
     with (
         filled(path=tmp_path / "a") as replay,
-        pytest.raises(ValueError, match="is open for writing, expected read_only=True"),
+        pytest.raises(ValueError, match="expected read_only=True"),
     ):
         replay.refresh()
     assert not filled().refresh()

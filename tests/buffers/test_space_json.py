@@ -65,7 +65,7 @@ def test_a_space_comes_back_through_strict_json(space: spaces.Space[Any]) -> Non
 
 
 def test_other_spaces_are_refused() -> None:
-    with pytest.raises(TypeError, match="got Text; flatten it"):
+    with pytest.raises(TypeError, match="got Text"):
         space_to_json(spaces.Text(3))
     with pytest.raises(ValueError, match="got 'Graph'"):
         space_from_json({"type": "Graph"})

@@ -103,13 +103,13 @@ def test_spaces_without_a_fixed_shape_are_refused_by_name(space: Any) -> None:
 
 
 def test_keys_that_are_no_text_are_refused() -> None:
-    with pytest.raises(TypeError, match="observation space: expected keys that are text, got 1"):
+    with pytest.raises(TypeError, match=r"observation space: .*got 1"):
         spec_of(spaces.Dict({1: BOX}))  # type: ignore[dict-item]
 
 
 def test_keys_that_make_one_name_are_refused() -> None:
     space = spaces.Dict({"a/b": BOX, "a": spaces.Dict({"b": BOX})})
-    with pytest.raises(ValueError, match="field names must be unique, 'observation/a/b' stands tw"):
+    with pytest.raises(ValueError, match="'observation/a/b'"):
         spec_of(space)
 
 
@@ -140,7 +140,7 @@ def test_a_stack_that_does_not_fit_the_space_is_refused(space: Any, got: str) ->
 
 
 def test_a_stack_of_no_frames_is_refused() -> None:
-    with pytest.raises(ValueError, match="frame_stack: expected a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"frame_stack: .*>= 1, got 0"):
         spec_of(frame_stack=0)
 
 
@@ -163,13 +163,13 @@ def test_codecs_of_unknown_names_or_kinds_are_refused() -> None:
     assert str(caught.value) == (
         "codecs names 'image', expected one of action, observation, reward"
     )
-    with pytest.raises(ValueError, match="codec of field 'observation': expected one of zstd, na"):
+    with pytest.raises(ValueError, match=r"'observation': .*zstd, narrow"):
         spec_of().with_codecs({"observation": "lzma"})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("dtype", ["object", "datetime64[ns]", "S4", "U4", "V8"])
 def test_a_field_of_anything_but_numbers_is_refused(dtype: str) -> None:
-    with pytest.raises(TypeError, match="field 'x': expected a plain dtype, got ") as caught:
+    with pytest.raises(TypeError, match=r"'x': .*dtype, got ") as caught:
         Field("x", dtype, (), "raw")
     assert str(caught.value).endswith(dtype)
 

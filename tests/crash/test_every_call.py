@@ -12,9 +12,9 @@ import pytest
 
 from stepwell.buffers import DiskStorage, StoreFailed
 from stepwell.buffers.storage.disk.files import Files
+from stepwell.buffers.testing import chunk_of
 from support.crash.call_failure_scenario import FAILURES, fail_every_call
 from support.crash.crash_truth import APPEND, RING_SMALL, Plan, Truth, require
-from support.models.chunk_model import chunk_of
 
 SHAPES = {"append-only": APPEND, "ring": RING_SMALL}
 # Every call fails in one way at least; with --full in all of them.

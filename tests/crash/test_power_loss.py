@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from stepwell.buffers import DiskStorage, StoreFailed
+from stepwell.buffers.testing import chunk_of
 from support.crash.crash_truth import APPEND
 from support.crash.disk_faults import Killed
 from support.crash.medium import Image, Medium, MediumFiles, restore
 from support.crash.power_loss_scenario import lose_power
-from support.models.chunk_model import chunk_of
 
 CI_IMAGES, FULL_IMAGES = 1_500, 6_000
 

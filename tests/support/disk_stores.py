@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 from stepwell.buffers import Chunk, DiskStorage
+from stepwell.buffers.testing import SPEC, play
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chunk_model import SPEC, same_records
-from support.storage_contract import play
+from support.models.chunk_model import same_records
 
 SMALL = 20_000  # bytes a segment: a few chunks
 

@@ -33,8 +33,7 @@ from stepwell.buffers.sampling.requests import Episodes, Sequences
 from stepwell.buffers.spec import Field, Spec, default_codec
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.options import closing_on_error
-from stepwell.buffers.storage.disk.storage import DiskStorage
+from stepwell.buffers.storage.disk.storage import DiskStorage, closing_on_error
 
 __all__ = ["EpisodeFolder", "NewEpisode", "SlotReader"]
 

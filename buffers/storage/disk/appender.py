@@ -1,4 +1,4 @@
-"""The one writer of a store: brings it in order, appends, seals, evicts."""
+"""The only writer of a store: recovers it, appends chunks, seals and evicts segments."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ from threading import RLock
 from stepwell.buffers.episode import Chunk
 from stepwell.buffers.errors import StoreCorrupt, StoreFailed, StoreLocked
 from stepwell.buffers.json_values import MOST
+from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import ChunkEncoder
 from stepwell.buffers.storage.chunk_index import Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import MOST_SEGMENTS, Header, Manifest, StoreFacts, align
+from stepwell.buffers.storage.disk.format import (
+    MOST_SEGMENTS,
+    Header,
+    Manifest,
+    Next,
+    StoreFacts,
+    align,
+)
 from stepwell.buffers.storage.disk.segment import Loaded, Maps
 from stepwell.buffers.storage.disk.view import View, load_all
 from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter, Sizes, give_back, heal
@@ -24,7 +32,7 @@ from stepwell.buffers.storage.memory import check_chunk_bytes, max_chunk_rows
 __all__ = ["SEGMENTS", "Appender"]
 
 SEGMENTS = 16
-# A large store has larger files rather than more: each one that is mapped may hold a descriptor.
+# A large store has larger files rather than more: each map may hold a descriptor.
 _MOST_SEGMENTS, _MOST_BYTES = 128, 1 << 30
 """Files that a budget in bytes is divided into: a whole one is evicted at a time."""
 
@@ -37,7 +45,7 @@ class Appender:
     Args:
         folder: The store's folder.
         lock: The lock, held.
-        maps: Where evicted segments must be forgotten.
+        maps: Maps of the segments, of which evicted ones are dropped.
         table_lock: Held while the table changes.
     """
 
@@ -94,6 +102,17 @@ class Appender:
         with self._poisoning():
             self._write_facts(replace(self._facts, sessions=sessions))
 
+    def replace_spec(self, spec: Spec) -> bool:
+        """See `DiskStorage.replace_spec`."""
+        self._check()
+        # Every segment repeats the Spec, so one of them, even without a chunk, settles it.
+        if self._manifest.numbers or self.view.next != Next():
+            return False
+        with self._poisoning():
+            self._write_facts(replace(self._facts, spec=spec, sessions=()))
+        self._encoder = ChunkEncoder(spec)
+        return True
+
     def save_checkpoint(self, name: str, data: bytes) -> None:
         """See `DiskStorage.save_checkpoint`."""
         self._check()
@@ -101,7 +120,7 @@ class Appender:
             self._folder.write_checkpoint(name, data)
 
     def set_capacity(self, capacity: int | None, capacity_bytes: int | None) -> None:
-        """Keep at most so much from now on; None leaves a capacity as it was."""
+        """Change the capacities; None leaves one as it was."""
         before = self._facts
         changed = replace(
             before,
@@ -128,7 +147,7 @@ class Appender:
             self._lock.close()
 
     def _check_room(self) -> None:
-        """Refuse a store whose numbers are nearly used up, as no writer leaves one."""
+        """Refuse a store whose numbers are nearly used up, which no writer leaves."""
         segment, *others = self.view.next
         if segment > MOST_SEGMENTS - _SPARE_SEGMENTS or max(others) > MOST // 2:
             raise StoreCorrupt(
@@ -137,9 +156,9 @@ class Appender:
             )
 
     def _recover(self, loaded: Sequence[Loaded]) -> None:
-        """Bring the folder in order: heal, seal, sweep."""
+        """Recover the folder after a crash: heal, seal, sweep."""
         files, manifest = self._folder.files, self._manifest
-        # The writer before may have been killed between renaming this manifest and this sync.
+        # The previous writer may have been killed after the rename and before this sync.
         files.fsync_folder(self._folder.path)
         for each in loaded:
             is_open = each.entry.number == manifest.open
@@ -153,7 +172,7 @@ class Appender:
         self._folder.sweep(self._manifest)
 
     def _encode(self, chunks: Sequence[Chunk]) -> list[Encoded]:
-        """The chunks' bytes, after all that can be wrong with them was checked."""
+        """Check and encode the chunks."""
         max_rows = max_chunk_rows(self._facts.capacity)
         parts = [part for chunk in chunks for part in chunk.split(max_rows)]
         steps = self.view.table.check(parts)
@@ -218,7 +237,7 @@ class Appender:
             self._evict()
 
     def _evict(self) -> None:
-        """Forget the oldest segment; those who have it mapped can still read it."""
+        """Evict the oldest segment; readers that have it mapped can still read it."""
         entry, *rest = self._manifest.sealed
         self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
         table = self.view.table
@@ -242,14 +261,15 @@ class Appender:
         if self._pid != os.getpid():
             raise StoreLocked(
                 f"{path} is written by pid {self._pid}, this is its fork {os.getpid()}, expected "
-                f"one writer: open the store with read_only=True here"
+                f"one writer: open the store with read_only=True here",
+                holder=f"pid {self._pid}",
             )
         if self._failure is not None:
             raise StoreFailed(self._failure)
 
     @contextlib.contextmanager
     def _poisoning(self) -> Generator[None]:
-        """Write nothing more after a call that failed: it is unknown what it left."""
+        """Refuse all writes after a failed call, whose effects are unknown."""
         try:
             yield
         except BaseException as error:
@@ -263,5 +283,5 @@ class Appender:
 
 
 def _describe(error: BaseException) -> str:
-    """What went wrong, in a few words."""
+    """A short description of the error."""
     return (error.strerror if isinstance(error, OSError) else None) or repr(error)

@@ -36,8 +36,8 @@ _LOCKS: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 class Files:
     """The system calls that a disk store makes, one method each.
 
-    Only `pwrite` may do less than asked, as the system call may; all others raise OSError. A folder
-    may come from anywhere: no link in it is followed, and nothing but a file is opened.
+    Only `pwrite` may write less than all bytes, as the system call may; all others raise OSError. A
+    folder is not trusted: no link in it is followed, and only regular files are opened.
     """
 
     def open(self, path: Path) -> io.FileIO:
@@ -166,7 +166,7 @@ class Files:
         return np.frombuffer(memory, np.uint8)
 
     def lock(self, file: io.FileIO) -> bool:
-        """Take the lock of a file, or return False where somebody holds it.
+        """Take the lock of a file, or return False if another process holds it.
 
         The kernel frees it when the file is closed, and when the process ends in any way.
         """
@@ -178,9 +178,9 @@ class Files:
         return True
 
     def is_locked(self, file: io.FileIO) -> bool:
-        """Somebody holds the lock of a file; the file is to be closed at once.
+        """True if a process holds the lock of a file, which must be closed at once.
 
-        Where nobody does, this holds a share of it until then.
+        If none does, this holds a shared lock until then.
         """
         _LOCKS.add(file)
         try:
@@ -223,7 +223,7 @@ def check_platform() -> None:
 
 
 def kind_of(path: Path) -> str | None:
-    """What has a name, in a word, links being such: "file" for a regular one, None for nothing."""
+    """The kind of a path without following links: "file" for a regular one, None for nothing."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -243,7 +243,7 @@ def no_file(path: Path, kind: str) -> StoreCorrupt:
 
 
 def _remove_name(path: Path) -> None:
-    """Remove a name, whatever it stands for, but for a folder.
+    """Remove a name of anything but a folder.
 
     Raises:
         StoreCorrupt: It is a folder.

@@ -1,4 +1,4 @@
-"""The folder of a store: its manifest, its lock, and what does not belong to it."""
+"""The folder of a store: its manifest, its lock, and stray files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from io import FileIO
 from pathlib import Path
 
 from stepwell.buffers.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.storage.disk.files import (
     Files,
     check_platform,
@@ -24,7 +25,6 @@ from stepwell.buffers.storage.disk.files import (
 )
 from stepwell.buffers.storage.disk.format import MOST_FACTS_BYTES, Copy, Manifest, cure
 from stepwell.buffers.storage.disk.segment import read_header
-from stepwell.buffers.storage.memory import check_free_memory
 
 __all__ = ["StoreFolder"]
 
@@ -37,7 +37,7 @@ _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class StoreFolder:
-    """Reads and writes what a store's folder holds beside its chunks.
+    """Reads and writes the files of a store's folder other than its segments.
 
     Args:
         path: The folder.
@@ -50,23 +50,23 @@ class StoreFolder:
         self.files = files
 
     def make(self) -> None:
-        """Make the folder, or take an empty one.
+        """Create the folder, or use an empty one.
 
         Raises:
-            ValueError: Something else is there.
+            ValueError: There is a file, a store, or a folder that is not empty.
         """
         self.check_unused()
         if self.path.is_dir():
-            # Whoever made it may have been killed, or lose power, before its name was durable.
+            # The process that created it may have been killed before the name was durable.
             with contextlib.suppress(PermissionError):
                 self.files.fsync_folder(self.path.parent)
         self._make_with_parents(self.path)
 
     def check_unused(self) -> None:
-        """Refuse a path where something is.
+        """Refuse a path that is in use.
 
         Raises:
-            ValueError: A file, a store, or a folder that is not empty.
+            ValueError: There is a file, a store, or a folder that is not empty.
         """
         if self.is_store:
             raise ValueError(
@@ -75,7 +75,7 @@ class StoreFolder:
             )
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file, expected a folder: choose another folder")
-        # A crash while a store was made may have left these two.
+        # A crash during the creation of a store may have left these two.
         if self.path.is_dir() and set(os.listdir(self.path)) - {_LOCK, f"{_MANIFEST}.tmp"}:
             raise ValueError(
                 f"{self.path} is not empty, expected a new or empty folder: choose another folder"
@@ -83,7 +83,7 @@ class StoreFolder:
 
     @property
     def is_store(self) -> bool:
-        """There is a manifest."""
+        """True if there is a manifest."""
         return os.path.lexists(self.path / _MANIFEST)
 
     def check(self) -> None:
@@ -107,14 +107,14 @@ class StoreFolder:
         """Become the only writer, until the file is closed or the process ends.
 
         Raises:
-            StoreLocked: Another one writes.
-            PermissionError: Nobody may write here.
+            StoreLocked: Another process writes.
+            PermissionError: This process may not write here.
         """
         message = (
             f"{self.path} cannot be written, expected a folder that can: "
             f"open the store with read_only=True"
         )
-        # Its files may be writable where it is not: but then none can be made, nor replaced.
+        # In a folder that is not writable no file can be created or replaced.
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise PermissionError(message)
         try:
@@ -132,7 +132,7 @@ class StoreFolder:
 
     @property
     def is_being_written(self) -> bool:
-        """A living process, perhaps this one, has the store open for writing."""
+        """True if a running process, perhaps this one, has the store open for writing."""
         try:
             with self.files.open(self.path / _LOCK) as file:
                 return self.files.is_locked(file)
@@ -140,7 +140,7 @@ class StoreFolder:
             return False  # a copy of a store may lack it
 
     def read_manifest(self) -> Manifest:
-        """What the store is.
+        """Read the manifest.
 
         Raises:
             StoreNotFound: There is none.
@@ -159,16 +159,16 @@ class StoreFolder:
         return Manifest.unpack(data, str(self.path / _MANIFEST))
 
     def segments(self) -> dict[int, Path]:
-        """What is called as a segment is, listed or not, by its number and in order."""
+        """All paths with the name of a segment, listed in the manifest or not, in order."""
         there = sorted(os.listdir(self.path)) if self.path.is_dir() else []
         names = map(_SEGMENT.fullmatch, there)
         return {int(name[1]): self.path / name[0] for name in names if name is not None}
 
     def read_newest_manifest(self) -> Manifest:
-        """The manifest, which is refused where segments beside it are newer.
+        """Read the manifest, and refuse one that is older than the segments.
 
-        A writer may open a segment after the manifest was read, and before its folder was: so only
-        what is found twice is an error.
+        A writer may create a segment between the reads of manifest and folder. So only a problem
+        that is found twice is an error.
 
         Raises:
             StoreNotFound: There is none.
@@ -225,12 +225,12 @@ class StoreFolder:
         """Refuse a manifest that does not list a segment with chunks."""
         live = set(manifest.numbers)
         for number, path in self.segments().items():
-            # An evicted segment may be there, and one that was never used; any other one is data.
+            # Evicted and never used segments may be there; any other one holds data.
             if number >= manifest.next.segment and number not in live:
                 self._check_stray(path)
 
     def sweep(self, manifest: Manifest) -> None:
-        """Remove what a crash left: temporary files, and segments that the manifest does not list.
+        """Remove the traces of a crash: temporary files, and segments that are not listed.
 
         Raises:
             StoreCorrupt: A folder has the name of a file.
@@ -246,7 +246,7 @@ class StoreFolder:
             self.files.unlink(path)
 
     def _check_stray(self, path: Path) -> None:
-        """Refuse a segment that the manifest does not list, if there is a chunk in it."""
+        """Refuse a segment that is not listed, if there is a chunk in it."""
         try:
             with self.files.open(path) as file:
                 header = read_header(self.files, file, path)
@@ -266,20 +266,22 @@ class StoreFolder:
     def _take(self, file: FileIO) -> None:
         if not self._lock_patiently(file):
             text = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
-            holder = "".join(letter if letter.isprintable() else "?" for letter in text)
+            shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+            holder = shown or "another process"
             raise StoreLocked(
-                f"{self.path} is written by {holder or 'another process'}, expected no other "
-                f"writer: wait for its end, or open the store with read_only=True"
+                f"{self.path} is written by {holder}, expected no other writer: wait for its end, "
+                f"or open the store with read_only=True",
+                holder=holder,
             )
         if self.files.has_other_name(file):
-            return  # what is written here would be written there, too
+            return  # writing would change the other file, too
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.files.truncate(file, 0)
         text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n"
         write_at(self.files, file, text.encode(), 0)
 
     def _lock_patiently(self, file: FileIO) -> bool:
-        """Take the lock, also when a reader is just asking whether somebody has it."""
+        """Take the lock; a reader that tests it may hold it for a moment."""
         for _ in range(_LOCK_TRIES):
             if self.files.lock(file):
                 return True

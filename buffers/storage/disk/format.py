@@ -1,6 +1,6 @@
-"""Bytes <-> records of the disk store, version 1. Pure: no files, no clock.
+"""The bytes of manifest, segment headers and slots, version 1. Pure: uses no files and no clock.
 
-`docs/disk-format.md` tells every byte; the bytes of a chunk are in `chunk_format`.
+`docs/disk-format.md` describes every byte; the bytes of a chunk are in `chunk_codec`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Header:
 
     @property
     def facts(self) -> StoreFacts:
-        """What the manifest said of the store when the segment was opened."""
+        """The store's facts when the segment was created."""
         return _facts_in(self.facts_text)
 
     @property
@@ -147,12 +147,12 @@ class Header:
 
     @property
     def table_offsets(self) -> tuple[int, int]:
-        """Where slot tables A and B begin."""
+        """Offsets of slot tables A and B."""
         return self.header_bytes, self.header_bytes + self.table_bytes
 
     @property
     def data_offset(self) -> int:
-        """Where the chunks begin."""
+        """Offset of the first chunk."""
         return self.header_bytes + 2 * self.table_bytes
 
     @property
@@ -232,7 +232,7 @@ def _reader_of(facts_text: bytes) -> ChunkDecoder:
 
 @contextlib.contextmanager
 def _reading(where: str) -> Generator[None]:
-    """Name the file in which something stands that no writer has written."""
+    """Name the file in errors about values that no writer has written."""
     try:
         yield
     except ValueError as error:
@@ -242,7 +242,7 @@ def _reading(where: str) -> Generator[None]:
 
 
 def cure(where: object) -> str:
-    """What to do about a damaged file."""
+    """The advice for a damaged file, for messages."""
     return f"restore it from a copy, or run: stepwell repair {str(where).rpartition('/')[0]}"
 
 
@@ -285,7 +285,7 @@ class Copy(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """What the manifest says of a segment that is not written any more."""
+    """The manifest's entry of a segment that is complete."""
 
     number: int
     nbytes: int
@@ -307,7 +307,7 @@ NOTHING_USED = Next()
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """What holds for the store as a whole.
+    """Facts about the store as a whole.
 
     Args:
         spec: The fields of every row.
@@ -380,7 +380,7 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a store is, and which segments are live.
+    """The facts of a store, and its live segments.
 
     Args:
         store: The store's 16 random bytes.

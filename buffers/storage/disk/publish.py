@@ -1,9 +1,9 @@
-"""Files and folders that appear under their name when they are complete, and else not at all.
+"""Files and folders that get their name when they are complete, and otherwise never appear.
 
-What is being made lies in a folder beside its place: ``x.part`` for ``x``. That folder holds the
-file ``UNFINISHED``, whose lock the process keeps as long as it works. The kernel frees the lock
-when the process ends, in whatever way, so that the next one can tell what is left behind from what
-is being written, and take it over.
+The new file or folder is made in a folder next to its place: ``x.part`` for ``x``. That folder
+holds the file ``UNFINISHED``, which the process keeps locked. The kernel frees the lock when the
+process ends in any way, so that the next process can distinguish leftovers from work in progress,
+and replaces them.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 def publish(
     target: Path, doing: str, *, kind: Kind = "folder", outside: Path | None = None
 ) -> Generator[Path]:
-    """A new folder or file that gets the target's name when all went well, and else is taken away.
+    """Create a folder or file that gets the target's name if the block succeeds, else is removed.
 
-    Until then it is in ``<target>.part``; what was written into it is on the medium before it gets
-    its name. What a process that was killed has left there is taken away first.
+    Until then it is in ``<target>.part``. Its contents are durable before it gets its name.
+    Leftovers of a process that was killed are removed first.
 
     Args:
-        target: A path where nothing is, or an empty folder where a folder is to appear. A link to
-            an empty folder stays: the folder that it names is replaced.
-        doing: What is going on, as in "an import".
-        kind: What appears.
+        target: An unused path, or, for a folder, an empty folder. A link to an empty folder stays:
+            the folder that it names is replaced.
+        doing: A name for the work, as in "an import".
+        kind: A folder or a file.
         outside: A folder in which the target must not lie.
 
     Raises:
-        ValueError: The target is in use, or in ``outside``, or cannot be replaced, or something
-            that is not from here has the name ``<target>.part``.
-        StoreLocked: Another process makes the target.
+        ValueError: The target is in use, or in ``outside``, or cannot be replaced, or
+            ``<target>.part`` is the name of something else.
+        StoreLocked: Another process creates the target.
     """
     check_platform()
     is_inside = outside is not None and target.absolute().resolve().is_relative_to(
@@ -94,7 +94,7 @@ def publish(
         if not is_there:
             _remove_empty(made)
         if part is not None and not is_there and isinstance(error, StoreFailed):
-            # Its words are of a store that is still there.
+            # Its message assumes that the store still exists.
             why = error.__cause__ or error
             left = (
                 f"what is left of it in {part.path} is replaced by the next one"
@@ -103,20 +103,19 @@ def publish(
             )
             raise StoreFailed(
                 f"{target} was not made ({getattr(why, 'strerror', None) or why}), and {left}; "
-                f"cure the cause, then begin anew"
+                f"cure the cause, then start again"
             ) from error
         raise
     part.leave()
 
 
 def check_unused(target: Path, kind: Kind = "folder") -> None:
-    """Refuse a path at which something is.
+    """Refuse a path that is in use.
 
     Raises:
-        ValueError: There is something; an empty folder, or a link to one, is fine where a folder
-            is to appear.
+        ValueError: It is in use; an empty folder, or a link to one, is accepted for a folder.
     """
-    try:  # asked once: another process may make the target just now
+    try:  # a single call, as another process may create the target now
         found = os.stat(target, follow_symlinks=kind == "folder")
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
@@ -135,10 +134,10 @@ def check_unused(target: Path, kind: Kind = "folder") -> None:
 
 
 def check_complete(path: Path) -> None:
-    """Refuse a folder in which something is being made, or was until its process ended.
+    """Refuse a folder that `publish` has not completed.
 
     Raises:
-        StoreNotFound: It is one.
+        StoreNotFound: It is not complete.
     """
     path = path.absolute()
     part = path.parent if path.name == _NEW else path
@@ -157,7 +156,7 @@ def check_complete(path: Path) -> None:
         got, cure = f"what {holder} is making", f"wait until {target} is there"
     elif os.path.lexists(part / _NEW) or not os.path.lexists(target):
         got = f"what a process that was killed has left of {target}"
-        cure = "run its command again, which begins anew"
+        cure = "run its command again, which starts from the beginning"
     else:
         got, cure = f"what is left of the making of {target}, which is complete", "remove it"
     raise StoreNotFound(f"{path} is not complete: expected a store, got {got}; {cure}")
@@ -175,18 +174,18 @@ def disk_bytes(path: Path) -> int:
 
 
 class _Part:
-    """The folder in which something is made, held against other processes.
+    """The folder ``<target>.part``, locked against other processes.
 
-    What is removed is reached through an open descriptor: another folder may get the name.
+    Its contents are removed through an open descriptor, as another folder may get its name.
 
     Args:
-        place: Where the thing is to be.
-        doing: What is going on.
-        kind: What is made.
+        place: The target.
+        doing: A name for the work.
+        kind: A folder or a file.
 
     Raises:
-        ValueError: Something else has the folder's name.
-        StoreLocked: Another process makes the same.
+        ValueError: The folder's name is in use by something else.
+        StoreLocked: Another process creates the target.
     """
 
     def __init__(self, place: Path, doing: str, kind: Kind) -> None:
@@ -215,11 +214,11 @@ class _Part:
 
     @property
     def is_published(self) -> bool:
-        """What was made has its name, even where that was the last thing before an interrupt."""
+        """True once the target has its name, also if an interrupt followed at once."""
         return self._is_publishing and not os.path.lexists(self.new)
 
     def make(self, kind: Kind) -> None:
-        """Make what is to be filled."""
+        """Create the empty folder or file."""
         if kind == "file":
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             os.close(os.open(_NEW, flags, 0o666, dir_fd=self._folder))
@@ -229,25 +228,25 @@ class _Part:
             self.new.chmod(stat.S_IMODE(self._place.stat().st_mode))
 
     def publish(self) -> None:
-        """Give what was made its name, for good."""
+        """Give the new folder or file its name, durably."""
         self._is_publishing = True
         # In place of an empty folder, but never of another one.
         os.rename(self.new, self._place)
         Files().fsync_folder(self._place.parent)
 
     def leave(self) -> None:
-        """Take away all that is left, and the folder."""
+        """Remove the folder and its contents."""
         try:
             with contextlib.suppress(OSError):
                 self._sweep()
-                # Last, for without it nobody knows what the rest is.
+                # Last, as it identifies the folder.
                 os.unlink(_LOCK, dir_fd=self._folder)
                 self.path.rmdir()
         finally:
             self._close()
 
     def _take(self) -> bool:
-        """Make the folder, or take one that is there, and lock it; False when it was removed."""
+        """Create the folder, or use an existing one, and lock it; False if it was removed."""
         self._close()
         try:
             self.path.mkdir()
@@ -270,15 +269,17 @@ class _Part:
             return False
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                with contextlib.suppress(OSError):  # nobody's, as long as it is empty
+                with contextlib.suppress(OSError):  # if it is empty
                     self.path.rmdir()
                 raise
             raise self._in_the_way(f"a folder with another {_LOCK}") from None
         self._check_lock(self._lock)
         if not self._is_locked(self._lock, is_new):
+            holder = _holder(self._lock)
             raise StoreLocked(
-                f"{self._place} is being made by {_holder(self._lock)}: expected no other process; "
-                f"wait for its end, or choose another {self._kind}"
+                f"{self._place} is being made by {holder}: expected no other process; wait for its "
+                f"end, or choose another {self._kind}",
+                holder=holder,
             )
         return self._is_in_place(self._lock)
 
@@ -287,7 +288,7 @@ class _Part:
         return os.open(name, flags, 0o666, dir_fd=self._folder)
 
     def _is_locked(self, lock: io.FileIO, is_new: bool) -> bool:
-        """Take the lock, also at the moment in which somebody only asks whether it is held."""
+        """Take the lock; another process that tests it may hold it for a moment."""
         for _ in range(_LOCK_TRIES):
             try:
                 if Files().lock(lock):
@@ -295,7 +296,7 @@ class _Part:
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-                # A share that knows no locks: there only a new folder is surely our own.
+                # A filesystem without locks: only a new folder is surely our own.
                 if is_new:
                     return True
                 raise ValueError(
@@ -307,7 +308,7 @@ class _Part:
         return False
 
     def _is_in_place(self, lock: io.FileIO) -> bool:
-        """Both names are still those of what is open."""
+        """True if the folder and its lock file still have their names."""
         with contextlib.suppress(FileNotFoundError):
             named = os.stat(_LOCK, dir_fd=self._folder, follow_symlinks=False)
             return os.path.samestat(named, os.fstat(lock.fileno())) and os.path.samestat(
@@ -316,18 +317,18 @@ class _Part:
         return False
 
     def _check_ours(self) -> None:
-        """Refuse a folder that holds what none of these leaves."""
+        """Refuse a folder with other contents."""
         names = set(os.listdir(self._folder))
         others = sorted(names - {_LOCK, _NEW}) or sorted(names if _LOCK not in names else ())
         if others:
             raise self._in_the_way(f"a folder with {others[0]}")
 
     def _check_lock(self, lock: io.FileIO) -> None:
-        """Refuse a file that is somebody's, perhaps under a second name."""
+        """Refuse a lock file that is a user's file, perhaps by a second name."""
         found = os.fstat(lock.fileno())
         is_ours = stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
         if is_ours and found.st_size:
-            # Whoever signed it may have been killed, or lost power, while it was written.
+            # The process may have been killed, or lost power, while it wrote the file.
             begins = os.pread(lock.fileno(), len(_LOCK_BEGINS), 0).rstrip(b"\0")
             is_ours = _LOCK_BEGINS.startswith(begins)
         if not is_ours:
@@ -340,7 +341,7 @@ class _Part:
         )
 
     def _sweep(self) -> None:
-        """Take away what was made, or was begun by a process that is gone."""
+        """Remove the new folder or file."""
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISDIR(os.stat(_NEW, dir_fd=self._folder, follow_symlinks=False).st_mode):
                 shutil.rmtree(_NEW, dir_fd=self._folder)
@@ -348,7 +349,7 @@ class _Part:
                 os.unlink(_NEW, dir_fd=self._folder)
 
     def _sign(self) -> None:
-        """Say who works here, so that nothing is on the medium without it."""
+        """Write the process into the lock file, before anything else is durable."""
         assert self._lock is not None
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n{self._doing}\n"
@@ -371,13 +372,13 @@ def _open_to_read(path: str, _: int) -> int:
 
 
 def _holder(lock: io.FileIO) -> str:
-    """Who works there, as the file says."""
+    """The process that is named in the lock file."""
     first = os.pread(lock.fileno(), 1000, 0).decode(errors="replace").partition("\n")[0]
     return first.strip() or "another process"
 
 
 def _make_folders(path: Path) -> list[Path]:
-    """Make a folder with its parents, for good, and return those that were not there."""
+    """Create a folder with its parents, durably, and return those that are new."""
     missing: list[Path] = []
     while not path.is_dir() and path != path.parent:
         missing.append(path)
@@ -392,7 +393,7 @@ def _make_folders(path: Path) -> list[Path]:
                     raise
             else:
                 made.append(folder)
-            with contextlib.suppress(PermissionError):  # to make one there needs no right to read
+            with contextlib.suppress(PermissionError):  # creating a folder needs no read permission
                 Files().fsync_folder(folder.parent)
     except BaseException:
         _remove_empty(made)
@@ -401,14 +402,14 @@ def _make_folders(path: Path) -> list[Path]:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders that were made one in the other, as far as nothing is in them."""
+    """Remove nested folders as far as they are empty."""
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def _settle(path: Path) -> None:
-    """Wait until all that was written is on the medium."""
+    """Make all written files and folders durable."""
     files = Files()
     for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
         if each.is_dir():

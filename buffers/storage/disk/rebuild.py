@@ -1,4 +1,4 @@
-"""Make again what is damaged in a store from what is left: a manifest, a segment's header."""
+"""Rebuilds a lost manifest, or a segment's header, from the rest of a store."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ __all__ = ["rebuild_header", "rebuild_manifest"]
 
 
 def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
-    """The manifest that the segments of a folder tell of; None where there is none to tell.
+    """Rebuild the manifest from the headers of the segments; None if there is no header.
 
-    Of the sessions only the first is known to them. Segments that were evicted, but not removed
-    yet, come back. All others that are there are listed, whatever they hold.
+    Headers contain only the first of the sessions. Segments that were evicted, but not yet removed,
+    are listed again.
     """
     found = _read_headers(folder)
     known = [header for header in found.values() if header is not None]
@@ -62,13 +62,13 @@ def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
 def rebuild_header(
     folder: StoreFolder, manifest: Manifest, number: int, before: Loaded | None = None
 ) -> Header | None:
-    """The header of a segment that has lost it, found by where its second slot table begins.
+    """Rebuild a damaged header from the offset of the second slot table.
 
     Args:
         folder: The store's folder.
         manifest: Its manifest.
         number: Number of the segment.
-        before: The segment before it, if it is there.
+        before: The segment before it, if there is one.
     """
     path = segment_path(folder.path, number)
     if kind_of(path) != "file":
@@ -86,7 +86,7 @@ def rebuild_header(
 
 
 def _read_headers(folder: StoreFolder) -> dict[int, Header | None]:
-    """The headers of all segments in the folder, in order; None where one is damaged."""
+    """The headers of all segments in the folder, in order; None for a damaged one."""
     found: dict[int, Header | None] = {}
     for number, path in folder.segments().items():
         if kind_of(path) != "file":
@@ -106,7 +106,7 @@ def _is_own(header: Header | None, store: bytes, number: int) -> bool:
 def _sealed(
     folder: StoreFolder, number: int, header: Header | None, following: Header | None
 ) -> Sealed:
-    """What the manifest would say of a segment that another one follows."""
+    """The manifest's entry of a segment that another one follows."""
     with open_segment(folder.files, segment_path(folder.path, number)) as file:
         nbytes = folder.files.size(file)
     if header is None:

@@ -1,11 +1,10 @@
-"""Which slots of a segment are committed: the same judgement for writer and readers. Pure.
+"""Decides which slots of a segment are committed, for writer and readers alike. Pure.
 
-What is committed is then held against what a writer can have written: a checksum tells of accidents
-only.
+Committed slots are also checked against the rules of a writer, as checksums detect accidents only.
 
 A flush writes its data, then its slots in copy A, waits until both are on the medium, then writes
-the slots in copy B. So a whole slot in B says that its flush came through, and a flush that never
-returned can only be the last one of the segment that was being written.
+the slots in copy B. So a valid slot in B proves that its flush was completed, and a flush that
+never returned can only be the last one of the open segment.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _NUMBERS = (
     *("position", "episode", "stream", "first_row", "rows"),
     *("row_id", "total_steps", "offset", "nbytes"),
 )
-_FIRST_NUMBER = 4  # the position stands at byte 32 of a slot, and the others follow it
+_FIRST_NUMBER = 4  # the position is at byte 32 of a slot, followed by the others
 _MOST_STREAM, _MOST_END = 1 << 32, sum(End)
 _LOST = int(End.LOST)
 
 
 class Verdict(NamedTuple):
-    """What was found in a segment's slot tables.
+    """The state of a segment's slot tables.
 
     Args:
-        slots: The committed slots [n], dtype `SLOT`; of a lost one only the place is known, and
-            ``End.LOST`` says so.
+        slots: The committed slots [n], dtype `SLOT`; of a lost one only the number is known, and
+            its end is ``End.LOST``.
         heal_a: Numbers of slots whose copy A must be written again.
         heal_b: The same for copy B.
         lost: Numbers of slots of which no copy is left, or two that differ.
@@ -115,10 +114,10 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
     def refuse(is_wrong: Any, what: str) -> None:
         if is_wrong.any():
             number = int(is_wrong.argmax())
-            told = dict(zip(_NUMBERS, numbers[:, number].tolist(), strict=True))
+            values = dict(zip(_NUMBERS, numbers[:, number].tolist(), strict=True))
             raise StoreCorrupt(
                 f"{where}: slot {number} is not what a writer has made: {what} "
-                f"({told}); {cure(where)}"
+                f"({values}); {cure(where)}"
             )
 
     refuse(is_out.any(0), "a number out of range")
@@ -216,7 +215,7 @@ def _committed(a: Copy, b: Copy, count: int, torn: int) -> Verdict:
 
 
 def _placeholder(before: np.ndarray | None) -> np.ndarray:
-    """What stands for a lost slot: it comes after the one before, and holds nothing."""
+    """A slot in place of a lost one: it follows the one before, and has no rows."""
     slot = np.zeros((), SLOT)
     slot["end"], slot["episode"], slot["stream"] = int(End.LOST), -1, -1
     if before is not None:

@@ -1,4 +1,4 @@
-"""Bring a damaged store in order: what is whole stays, what is gone is told and left out."""
+"""Repairs a damaged store: keeps all undamaged chunks, and reports and removes the others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from stepwell.buffers.storage.disk.format import Header, Manifest, Sealed, pack_
 from stepwell.buffers.storage.disk.rebuild import rebuild_header
 from stepwell.buffers.storage.disk.segment import Loaded, segment_path
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.buffers.storage.disk.survey import Damage, SegmentSurvey, survey
-from stepwell.buffers.storage.disk.verify import read_or_rebuild
+from stepwell.buffers.storage.disk.verify import Damage, SegmentSurvey, read_or_rebuild, survey
 from stepwell.buffers.storage.disk.view import Recovery
 
 __all__ = ["RepairReport", "repair"]
@@ -28,20 +27,20 @@ __all__ = ["RepairReport", "repair"]
 _KEPT = "damaged"
 _RUN_BYTES = 8 << 20
 _PAGE_BYTES = 4096
-# Ids that a lost segment may have given out must not come again.
+# Ids that a lost segment may have used must not be used again.
 _MANY_ROWS, _MANY_EPISODES = 1 << 40, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a repair did, or would do.
+    """The result of `repair`.
 
     Args:
         path: The folder.
-        damages: What was found amiss.
-        is_done: The store was brought in order; False where that needs ``yes=True``.
-        recovery: What a crash had left: healed copies, and a torn flush that never returned.
-        kept: The damaged files as they were, now in the folder ``damaged``.
+        damages: The damaged parts.
+        is_done: The store was repaired; False if that needs ``yes=True``.
+        recovery: Traces of a crash: healed copies, and a torn flush that never returned.
+        kept: The damaged files, now in the folder ``damaged``.
     """
 
     path: Path
@@ -58,26 +57,25 @@ def repair(
     on_bytes: Callable[[int], None] | None = None,
     files: Files | None = None,
 ) -> RepairReport:
-    """Bring the store in a folder in order.
+    """Repair the store in a folder.
 
-    What a crash left is healed and sealed. Damaged chunks are taken out, but only with ``yes``:
-    their rows are gone, what comes before them in an episode is ended by a cut, and what comes
-    after stays without its first rows. The files as they were go into the folder ``damaged``
-    beside the segments; nothing is deleted.
+    The traces of a crash are healed and sealed. Damaged chunks are removed only with ``yes``: the
+    rows before them are an episode ended by a cut, the rows after them one without its first rows.
+    The damaged files are kept in the folder ``damaged`` inside the store; nothing is deleted.
 
     Args:
         path: The folder.
-        yes: Take out what is damaged.
+        yes: Remove damaged chunks.
         on_bytes: Called with the number of bytes that were compared since the last call.
-        files: The system calls; tests put faults here.
+        files: The system calls; tests inject faults here.
 
     Raises:
         StoreNotFound: There is no store in the folder.
-        StoreLocked: Somebody writes into it.
+        StoreLocked: Another process writes into it.
         StoreTooNew: A later version wrote it.
     """
     folder = StoreFolder(path, files or Files())
-    read_or_rebuild(folder)  # is there a store at all?
+    read_or_rebuild(folder)  # raises if there is no store
     lock = folder.lock()
     with contextlib.closing(lock):
         manifest, damages = read_or_rebuild(folder)
@@ -91,7 +89,7 @@ def repair(
 
 
 class _Repair:
-    """Replaces damaged segments, one after the other; after a crash it can be begun anew.
+    """Replaces damaged segments one by one; can be run again after a crash.
 
     Args:
         folder: The store's folder, locked.
@@ -108,7 +106,7 @@ class _Repair:
         self._gone: list[SegmentSurvey] = []
 
     def run(self) -> list[Path]:
-        """Do it, and return where the damaged files are now."""
+        """Repair the store, and return the paths of the damaged files that were kept."""
         folder = self._folder.path / _KEPT
         if kind_of(folder) not in (None, "folder"):
             raise StoreCorrupt(
@@ -131,13 +129,13 @@ class _Repair:
                 entries[each.number] = each.loaded.entry
             before = each.loaded
         self._write_manifest(entries)
-        for each in self._gone:  # only now: a manifest must not list what is not there
+        for each in self._gone:  # last: a manifest must not list a missing file
             with contextlib.suppress(FileNotFoundError):
                 self._files.unlink(segment_path(self._folder.path, each.number))
         return self._kept
 
     def _with_header(self, found: SegmentSurvey, before: Loaded | None) -> SegmentSurvey:
-        """The survey of a segment, with its header made again where that is all that it lacks."""
+        """The survey of a segment, with its header rebuilt where only that is damaged."""
         if found.loaded is not None:
             return found
         header = rebuild_header(self._folder, self._manifest, found.number, before)
@@ -155,7 +153,7 @@ class _Repair:
         return again
 
     def _replace(self, loaded: Loaded, lost: list[int]) -> None:
-        """Write the segment again, its lost chunks marked as such."""
+        """Rewrite the segment with its lost chunks marked."""
         header, slots = loaded.segment.header, loaded.verdict.slots.copy()
         for number in lost:
             _mark_lost(slots, header, number)
@@ -171,7 +169,7 @@ class _Repair:
             self._keep(self._folder.path / "manifest.json")
 
     def _keep(self, path: Path) -> None:
-        """Give a damaged file a second name, in the folder for such files."""
+        """Link a damaged file into the folder for damaged files."""
         kind = kind_of(path)
         if kind is None:
             return
@@ -182,16 +180,16 @@ class _Repair:
         number = 0
         while kind_of(target := folder / f"{path.name}.{number}") is not None:
             number += 1
-        # What is no file is lost to the store already, and a folder cannot have a second name.
+        # A folder cannot have a second name, and is no use to the store.
         (self._files.link if kind == "file" else self._files.rename)(path, target)
         self._files.fsync_folder(folder)
         self._kept.append(target)
 
     def _rewrite(self, path: Path, header: Header, data: bytes, *offsets: int) -> None:
-        """Replace a segment by a copy that has other bytes at some offsets, and its full length."""
+        """Replace a segment by a copy with new bytes at some offsets, in its full length."""
         temporary = path.with_name(path.name + ".tmp")
         with self._files.open(path) as old, self._files.create(temporary) as new:
-            # Not the length that the header tells of: it may be anything.
+            # Not the length in the header, which may be anything.
             length = min(self._files.size(old), header.file_bytes)
             self._files.allocate(new, length)
             for offset in range(0, length, _RUN_BYTES):
@@ -205,7 +203,7 @@ class _Repair:
         self._files.fsync_folder(path.parent)
 
     def _read(self, file: FileIO, nbytes: int, offset: int) -> bytes:
-        """Bytes of a damaged file; zeros where it ends, or where the medium gives none."""
+        """Bytes of a damaged file; zeros past its end, or where it cannot be read."""
         try:
             return self._files.pread(file, nbytes, offset).ljust(nbytes, b"\0")
         except OSError:
@@ -215,12 +213,12 @@ class _Repair:
             return self._read(file, half, offset) + self._read(file, nbytes - half, offset + half)
 
     def _write_manifest(self, entries: dict[int, Sealed]) -> None:
-        """List the segments that are left; one that is replaced is sealed."""
+        """List the remaining segments; a replaced one is sealed."""
         manifest = self._manifest
         is_gone = any(each.number == manifest.open for each in self._gone)
         is_open = manifest.open not in entries and not is_gone
         following = manifest.next
-        if is_gone:  # nobody knows which numbers its chunks had
+        if is_gone:  # the numbers of its chunks are unknown
             row_id, episode = following.row_id + _MANY_ROWS, following.episode + _MANY_EPISODES
             following = following._replace(
                 segment=following.segment + 1, row_id=row_id, episode=episode
@@ -236,7 +234,7 @@ class _Repair:
 
 
 def _mark_lost(slots: np.ndarray, header: Header, number: int) -> None:
-    """Say in a slot that its chunk is gone; what is known of the chunk stays."""
+    """Mark a slot's chunk as lost; its other values stay."""
     slot = slots[number]
     slot["end"] |= int(End.LOST)
     slot["number"], slot["position"] = number, header.position + number

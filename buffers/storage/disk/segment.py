@@ -1,4 +1,4 @@
-"""One segment: read its slots, and give out its bytes once they are proved right."""
+"""Reads the slots of a segment, and returns chunks whose checksums were compared."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.chunk_info import CHUNK, ChunkInfo
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkInfo, Counters
 from stepwell.buffers.storage.disk.files import Files, as_bytes
 from stepwell.buffers.storage.disk.format import SLOT, Copy, Header, Manifest, Sealed, align, cure
 from stepwell.buffers.storage.disk.recovery import Verdict, check_slots, judge_open, judge_sealed
@@ -42,7 +41,7 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 class Segment:
-    """What is kept in RAM of one file: thirteen bytes for each chunk.
+    """The checksums of a segment's chunks, in RAM: thirteen bytes for each.
 
     Args:
         path: The file.
@@ -66,9 +65,9 @@ class Segment:
         return len(self._crcs)
 
     def extend(self, slots: np.ndarray) -> None:
-        """Take up committed slots."""
+        """Add committed slots."""
         if len(slots):
-            # Of a lost slot it may be unknown where its chunk was.
+            # The offset of a lost slot's chunk may be unknown.
             end = int((slots["offset"] + slots["nbytes"]).max())
             self.used_bytes = max(self.header.data_offset, end)
         self._crcs.extend(slots["data_crc"].tolist())
@@ -77,54 +76,54 @@ class Segment:
         self._is_proved.extend(bytes(len(slots)))
 
     def prove(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
-        """Check a chunk's bytes at their first touch, and that its fields lie in them.
+        """Check a chunk's bytes and fields when it is first used.
 
         Raises:
-            StoreCorrupt: They are not what was written.
+            StoreCorrupt: The bytes are not what was written.
         """
         number = position - self.header.position
         if self._is_proved[number]:
             self._check_length(memory, record, record.nbytes)
             return
         self._compare(memory, record, record.nbytes, self._crcs[number])
-        with self._telling_place(record):
+        with self._naming_place(record):
             self._check_fields(memory, number, record)
         self._is_proved[number] = True
 
     def metadata(
         self, memory: np.ndarray, position: int, record: ChunkInfo
     ) -> Mapping[str, object]:
-        """The metadata of a chunk, whose head is checked for it, without its rows.
+        """The metadata of a chunk; only its head is checked, not its rows.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
         """
         number = position - self.header.position
         self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
-        with self._telling_place(record):
+        with self._naming_place(record):
             self.header.chunks.check_head(memory, record.offset, self._head_bytes[number])
             return self.header.chunks.metadata(memory, record.offset)
 
     def check_all(self, memory: np.ndarray, position: int, record: ChunkInfo) -> None:
-        """Check all of a chunk whose bytes have the right checksum: decode its rows, too.
+        """Check a chunk with the right checksum completely, and decode its rows.
 
         Raises:
-            StoreCorrupt: No writer has made it.
+            StoreCorrupt: No writer can have made it.
         """
         self.metadata(memory, position, record)
-        with self._telling_place(record):
+        with self._naming_place(record):
             self._check_fields(memory, position - self.header.position, record)
             self.header.chunks.check_rows(memory, record.offset, record.stored_rows)
 
     @contextlib.contextmanager
-    def _telling_place(self, record: ChunkInfo) -> Generator[None]:
+    def _naming_place(self, record: ChunkInfo) -> Generator[None]:
         try:
             yield
         except StoreCorrupt as error:
             raise StoreCorrupt(damage(self.path, record, str(error))) from error
 
     def _check_fields(self, memory: np.ndarray, number: int, record: ChunkInfo) -> None:
-        """Refuse a chunk whose fields do not lie in its bytes."""
+        """Refuse a chunk whose fields do not fit in its bytes."""
         chunks, place = self.header.chunks, (record.offset, record.nbytes, record.stored_rows)
         chunks.check_head(memory, record.offset, self._head_bytes[number])
         chunks.check(memory, *place)
@@ -135,7 +134,7 @@ class Segment:
             raise StoreCorrupt(damage(self.path, record))
 
     def _check_length(self, memory: np.ndarray, record: ChunkInfo, nbytes: int) -> int:
-        """Refuse memory that ends before a chunk does; it may have been mapped anew."""
+        """Refuse memory that ends before a chunk does; it may have been mapped again."""
         end = record.offset + nbytes
         if len(memory) < end:
             raise StoreCorrupt(wrong_size(self.path, len(memory), str(max(self.nbytes, end))))
@@ -143,12 +142,12 @@ class Segment:
 
 
 class Loaded(NamedTuple):
-    """A segment as found in its file.
+    """A segment read from its file.
 
     Args:
-        segment: What is kept of it.
-        entry: What the manifest says, or would say if the segment were complete.
-        verdict: What its slot tables say.
+        segment: Its checksums.
+        entry: Its entry in the manifest, or the entry it would have if it were sealed now.
+        verdict: The state of its slot tables.
         records: The table's records of its chunks.
         counters: The table's counters after its last chunk.
     """
@@ -160,7 +159,7 @@ class Loaded(NamedTuple):
     counters: Counters
 
     def without_slots(self) -> Loaded:
-        """The same, less what is needed only to heal it."""
+        """The same without the slots, which are needed only to heal it."""
         return self._replace(verdict=self.verdict._replace(slots=self.verdict.slots[:0].copy()))
 
 
@@ -174,11 +173,11 @@ def load(
         folder: The store's folder.
         manifest: The store's manifest.
         number: Number of the segment.
-        keep_rest: Give out what is whole in a file of another length, or one with lost slots.
+        keep_rest: Return the valid slots of a file of another length, or with lost slots.
 
     Raises:
-        StoreCorrupt: The file is missing, too short or too long, another one, damaged, or tells of
-            what no writer has written.
+        StoreCorrupt: The file is missing, too short or too long, another one, damaged, or has
+            values that no writer can have written.
     """
     sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
     path = segment_path(folder, number)
@@ -200,7 +199,7 @@ def load(
     segment = Segment(path, header, nbytes)
     segment.extend(verdict.slots)
     entry = sealed
-    # The file is cut off at the length that is told: never within its header and slots.
+    # The file is truncated to the entry's length: never within its header and slots.
     if entry is None or entry.nbytes < header.data_offset:
         entry = Sealed(number, align(segment.used_bytes), len(verdict.slots))
     records = _records(verdict.slots, number)
@@ -219,9 +218,9 @@ def open_segment(files: Files, path: Path) -> FileIO:
 
 
 class Maps:
-    """Segments mapped into memory at their first touch, a bounded number at a time.
+    """Maps segments into memory when they are first used, a bounded number at a time.
 
-    What was given out stays valid however many come after it, also when the file is evicted.
+    A returned array stays valid when its map is dropped, or its file is evicted.
 
     Args:
         files: The system calls.
@@ -270,13 +269,13 @@ class Maps:
 
     def _open(self, segment: Segment) -> np.ndarray:
         with open_segment(self._files, segment.path) as file:
-            # Its length is not told: the writer may cut it off at its last chunk in the meantime.
+            # Without a length, as the writer may truncate it after its last chunk meanwhile.
             is_empty = self._files.size(file) == 0
             return np.empty(0, np.uint8) if is_empty else self._files.map(file)
 
 
 def read_header(files: Files, file: FileIO, path: Path) -> Header:
-    """What a segment says of itself.
+    """Read the header of a segment.
 
     Raises:
         StoreCorrupt: It is damaged, or the file is no segment.
@@ -295,7 +294,7 @@ def _judge(
         raise StoreCorrupt(
             f"{path} has {header.slots} slots, but the manifest counts {slots}; {cure(path)}"
         )
-    # B first: a flush that goes on meanwhile is then seen in A at least as far as in B.
+    # B first: a concurrent flush is then seen in A at least as far as in B.
     nbytes = slots * SLOT.itemsize
     in_b, in_a = (
         files.pread(file, nbytes, offset).ljust(nbytes, b"\0")
@@ -310,7 +309,7 @@ def _judge(
         begin, count = int(slot["offset"]), int(slot["nbytes"])
         if not header.data_offset <= begin <= begin + count <= header.file_bytes:
             raise StoreCorrupt(
-                f"{path}: slot {slot['number']} tells of {count} bytes at {begin}, expected a "
+                f"{path}: slot {slot['number']} describes {count} bytes at {begin}, expected a "
                 f"place from {header.data_offset} to {header.file_bytes}; {cure(path)}"
             )
         crc = 0
@@ -342,18 +341,18 @@ def check_size(header: Header, sealed: Sealed | None, nbytes: int, path: Path) -
 
 
 def wrong_size(path: Path, nbytes: int, expected: str) -> str:
-    """What to say of a file of another length."""
+    """The message for a file of another length."""
     return f"{path} has {nbytes} bytes, expected {expected}; {cure(path)}"
 
 
 def lost_slot(path: Path, number: int) -> str:
-    """What to say of a slot of which no copy is left."""
+    """The message for a slot without a valid copy."""
     what = f"both copies of slot {number} are damaged, so that a chunk is lost"
     return f"{path}: {what}; {cure(path)}"
 
 
 def damage(path: Path, record: ChunkInfo, why: str = "") -> str:
-    """What to say of a chunk whose bytes are not what was written."""
+    """The message for a chunk whose bytes are not what was written."""
     last_row = record.first_row + record.stored_rows - 1
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "
@@ -366,7 +365,7 @@ def _counters(header: Header, slots: np.ndarray) -> Counters:
     """The table's counters after the given slots of a segment."""
     if not len(slots):
         return header.counters
-    # A slot of which nothing is left, as a repair writes it, may tell of less than the header.
+    # A slot that a repair marked as lost may have lower numbers than the header.
     return Counters(
         max(header.counters.next_row_id, int(slots["row_id"][-1] + slots["rows"][-1])),
         max(header.counters.next_episode, int(slots["episode"].max()) + 1),

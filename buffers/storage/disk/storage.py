@@ -1,49 +1,49 @@
-"""Episodes in a folder: one process writes, many read, and what `add` returned from is durable."""
+"""Episodes in a folder, durable when `add` returns; one process writes, many read."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 
 from stepwell.buffers.episode import Chunk
-from stepwell.buffers.errors import StoreCorrupt
+from stepwell.buffers.errors import SpecMismatch, StoreCorrupt
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.buffers.storage.chunk_codec import Buffer
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.chunk_info import ChunkInfo
+from stepwell.buffers.storage.chunk_index import ChunkIndex, ChunkInfo
 from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Manifest, StoreFacts
-from stepwell.buffers.storage.disk.options import (
-    OnCorrupt,
-    check_limits,
-    check_on_corrupt,
-    closing_on_error,
-    plain_json,
-)
+from stepwell.buffers.storage.disk.format import Manifest, StoreFacts, json_text
 from stepwell.buffers.storage.disk.segment import Loaded, Maps, Segment
 from stepwell.buffers.storage.disk.view import Recovery, View, look
+from stepwell.buffers.storage.memory import check_capacity
 
-__all__ = ["DiskStorage", "Recovery"]
+__all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
 
+OnCorrupt = Literal["raise", "skip"]
+"""Treatment of damaged chunks in a store that is opened for reading."""
 
 _SEGMENT_BYTES = 64 << 20
+_MIN_CAPACITY_BYTES = 1 << 20
+_MOST_DEPTH = 90  # less than that of a manifest, which will contain it
 
 
 class DiskStorage:
-    """Keeps chunks in a folder of a local filesystem. Make one by `create` or `open`.
+    """Keeps chunks in a folder of a local filesystem; made by `create` or `open`.
 
-    One process at a time may write; any number may read with ``read_only=True``, also meanwhile:
-    they see what was stored when they opened it, or last called `refresh`. After any crash the
-    store opens with every chunk that `add` returned from. Every byte is under a checksum.
+    One process at a time may write. Any number may read with ``read_only=True``, also meanwhile:
+    they see the chunks that were stored when they opened the store, or last called `refresh`. After
+    any crash the store opens with every chunk for which `add` returned. Every byte is covered by a
+    checksum.
 
     Example:
         >>> import tempfile
@@ -88,29 +88,30 @@ class DiskStorage:
         Args:
             path: The folder, on a local filesystem.
             spec: The fields of every row.
-            capacity: Steps to keep at most; the oldest files go first, about a sixteenth of the
-                steps at a time. None keeps everything.
-            capacity_bytes: Bytes of disk to take at most, 1 MiB or more; the oldest files go first.
-            segment_bytes: Largest file, unless a single chunk, or a 128th of the store, is more.
+            capacity: Steps to keep at most; the oldest files are evicted first, about a sixteenth
+                of the steps at a time. None keeps everything.
+            capacity_bytes: Bytes of disk to use at most, 1 MiB or more.
+            segment_bytes: Size of the largest file, unless a single chunk, or a 128th of the store,
+                is larger.
             provenance: JSON-able facts about the data.
-            files: The system calls; tests put faults here.
+            files: The system calls; tests inject faults here.
 
         Raises:
             ValueError: The folder is not empty, or a number is out of range.
             TypeError: The provenance is not JSON-able.
-            StoreLocked: Another process makes a store in this folder.
+            StoreLocked: Another process creates a store in this folder.
         """
-        check_limits(capacity, capacity_bytes)
+        _check_limits(capacity, capacity_bytes)
         if capacity_bytes is not None:
             segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
         facts = StoreFacts(
-            *(spec, capacity, capacity_bytes, segment_bytes), plain_json(provenance or {})
+            *(spec, capacity, capacity_bytes, segment_bytes), _plain_json(provenance or {})
         )
         folder = StoreFolder(path, files or Files())
         folder.make()
         lock = folder.lock()
         with closing_on_error(lock):
-            folder.check_unused()  # again: nobody else makes one from here on
+            folder.check_unused()  # again, as no other process can create one from here on
             folder.write_manifest(Manifest(os.urandom(16), facts))
             return cls(folder, lock)
 
@@ -130,22 +131,22 @@ class DiskStorage:
         Args:
             path: The folder.
             read_only: Take no lock and write nothing.
-            capacity: Steps to keep at most from now on; None leaves it as it was.
-            capacity_bytes: Bytes of disk to take at most from now on; None leaves it as it was.
-            on_corrupt: What to do about damaged chunks: ``"raise"``, or, in a store that is opened
-                to read, ``"skip"`` them; `lost_chunks` counts those found so far.
-            files: The system calls; tests put faults here.
+            capacity: Steps to keep at most from now on; None keeps the present capacity.
+            capacity_bytes: Bytes of disk to use at most from now on; None keeps the present one.
+            on_corrupt: Treatment of damaged chunks: ``"raise"``, or, with ``read_only``, ``"skip"``
+                them; `lost_chunks` counts those found so far.
+            files: The system calls; tests inject faults here.
 
         Raises:
             StoreNotFound: There is no store in the folder.
             StoreLocked: Another process writes into it.
             StoreCorrupt: Something in it is not what was written.
             StoreTooNew: A later version wrote it.
-            ValueError: Damaged chunks are to be skipped in a store that is opened for writing, or
-                a capacity is out of range.
+            ValueError: ``on_corrupt="skip"`` in a store that is opened for writing, or a capacity
+                is out of range.
         """
-        check_limits(capacity, capacity_bytes)
-        skip = check_on_corrupt(on_corrupt, read_only=read_only)
+        _check_limits(capacity, capacity_bytes)
+        skip = _check_on_corrupt(on_corrupt, read_only=read_only)
         folder = StoreFolder(path, files or Files())
         folder.check()
         if read_only:
@@ -159,7 +160,7 @@ class DiskStorage:
 
     @staticmethod
     def exists(path: str | os.PathLike[str]) -> bool:
-        """There is a store in the folder."""
+        """True if there is a store in the folder."""
         return StoreFolder(path, Files()).is_store
 
     @property
@@ -184,7 +185,7 @@ class DiskStorage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of disk that the segments take, room for what is to come included."""
+        """Bytes of disk that the segments take, including space that is reserved for new chunks."""
         return self._view.nbytes
 
     @property
@@ -194,7 +195,7 @@ class DiskStorage:
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Bytes of disk to take at most."""
+        """Bytes of disk to use at most."""
         return self._view.manifest.facts.capacity_bytes
 
     @property
@@ -209,12 +210,12 @@ class DiskStorage:
 
     @property
     def recovery(self) -> Recovery:
-        """What opening the store found amiss."""
+        """The traces of a crash that were found when the store was opened."""
         return self._view.recovery
 
     @property
     def lost_chunks(self) -> int:
-        """Chunks that are left out: `repair` took them out, or they were skipped as damaged."""
+        """Chunks that are left out: removed by `repair`, or skipped as damaged."""
         return self._view.lost_chunks
 
     @property
@@ -224,31 +225,43 @@ class DiskStorage:
 
     @property
     def generation(self) -> int:
-        """Positions are given once, but for a repair that took out the newest segment."""
+        """Grows when a repair removed the newest segment, whose positions are assigned again."""
         return self._generation
 
     @property
     def is_read_only(self) -> bool:
-        """Nothing can be added."""
+        """True if the store was opened with ``read_only=True``."""
         return self._appender is None
 
     @property
     def is_being_written(self) -> bool:
-        """A living process, perhaps this one, has the store open for writing."""
+        """True if a running process, perhaps this one, has the store open for writing."""
         return self._folder.is_being_written
 
     def append_session(self, facts: Mapping[str, object]) -> None:
-        """Note, for good, that a new run writes here.
+        """Record, durably, that a new run writes here.
 
         Raises:
             TypeError: The facts are not JSON-able.
         """
-        self._require_appender().append_session(plain_json(facts))
+        self._require_appender().append_session(_plain_json(facts))
+
+    def replace_spec(self, spec: Spec) -> bool:
+        """Give another Spec to a store that never held a chunk, and remove its sessions.
+
+        Returns:
+            Whether it did: False where a chunk was stored, or a file for chunks was made.
+
+        Raises:
+            ValueError: The store was opened with ``read_only=True``.
+            StoreFailed: A system call failed, now or earlier.
+        """
+        return self._require_appender().replace_spec(spec)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks; when it returns they are durable.
 
-        After a crash all chunks of a call are there or none, unless they did not fit in one file.
+        After a crash all chunks of a call are stored or none, unless they did not fit in one file.
 
         Raises:
             ValueError: A chunk does not continue its episode, or is larger than the capacity;
@@ -259,7 +272,7 @@ class DiskStorage:
         self._require_appender().add(chunks)
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """Memory that holds the chunk at a position of the table, and where it begins in it.
+        """The memory that holds the chunk at a position, and the chunk's offset in it.
 
         Raises:
             StoreCorrupt: The bytes are not what was written.
@@ -278,7 +291,7 @@ class DiskStorage:
         return segment.metadata(memory, position, record)
 
     def drop_before(self, row_id: int) -> None:
-        """Forget sealed segments all of whose rows are older than the one with this id, for good.
+        """Evict sealed segments all of whose rows are older than the one with this id.
 
         Raises:
             ValueError: The store was opened with ``read_only=True``.
@@ -287,7 +300,7 @@ class DiskStorage:
         self._require_appender().drop_before(row_id)
 
     def lose(self, position: int) -> None:
-        """Leave out a chunk whose bytes are damaged, as long as the store is open here."""
+        """Leave out a chunk whose bytes are damaged, in this object only."""
         self._lost.add(position)
         self.table.lose([position])
 
@@ -297,14 +310,14 @@ class DiskStorage:
         return self._view.manifest.store.hex()
 
     def save_checkpoint(self, name: str, state: Mapping[str, object]) -> None:
-        """Keep state beside the data, for good, in place of the state of that name.
+        """Store state with the data, durably, and replace the state of that name.
 
         Args:
             name: Letters, digits, - and _.
             state: Nested mappings and lists of JSON values and numpy arrays.
 
         Raises:
-            TypeError: Something else is in the state.
+            TypeError: The state contains another type.
         """
         self._require_appender().save_checkpoint(name, pack(state))
 
@@ -312,7 +325,7 @@ class DiskStorage:
         """The state of that name.
 
         Raises:
-            StoreNotFound: There is none.
+            StoreNotFound: There is no checkpoint of that name.
             StoreCorrupt: Its bytes are not what was written.
         """
         self._check_open()
@@ -320,21 +333,28 @@ class DiskStorage:
         return unpack(data, f"checkpoint {name!r} of {self.path}")
 
     def refresh(self) -> bool:
-        """Take up what the writer has stored since; only for a store that was opened to read.
+        """Read what the writer has stored since; only for a store that was opened to read.
 
         Returns:
-            Whether the table changed. The one from before stays as it is.
+            Whether the table changed. The earlier table object stays as it is.
 
         Raises:
-            StoreCorrupt: Something new is not what was written.
+            StoreCorrupt: New bytes are not what was written.
+            SpecMismatch: The store was empty, and has other fields now.
         """
         self._check_open()
         if not self.is_read_only:
             raise ValueError(f"{self.path} is open for writing, expected read_only=True: leave it")
         with self._lock:
-            before, self._view = self._view, self._look()
-            # A segment that vanished from the midst was taken out by `repair`; its numbers come
-            # again.
+            before, now = self._view, self._look()
+            if now.manifest.facts.spec != self.spec:
+                raise SpecMismatch(
+                    f"{self.path} has other fields than when it was opened: "
+                    f"{self.spec.difference(now.manifest.facts.spec)}; open it again"
+                )
+            self._view = now
+            # A segment that vanished from the middle was removed by `repair`; its numbers are
+            # assigned again.
             oldest = min(self._view.segments, default=-1)
             self._generation += any(
                 number >= oldest and number not in self._view.segments for number in before.segments
@@ -364,14 +384,14 @@ class DiskStorage:
         return self._maps.of(segment), segment, record
 
     def _look(self) -> View:
-        """The store as it is now."""
+        """Read the store as it is now."""
         seen = ""
         while True:
             view = look(self._folder, self._known, skip=self._skip)
             try:
                 self._hold(view)
             except StoreCorrupt as error:
-                # A segment may be evicted after the look: then the next look knows it.
+                # A segment may be evicted after this read: then the next read shows it.
                 if str(error) == seen:
                     raise
                 seen = str(error)
@@ -382,7 +402,7 @@ class DiskStorage:
         return view
 
     def _hold(self, view: View) -> None:
-        """Map what may be evicted: from then on it stays readable."""
+        """Map segments that may be evicted, so that they stay readable."""
         for number in self._maps.numbers - set(view.segments):
             self._maps.forget(number)
         if view.manifest.facts.is_ring:
@@ -401,3 +421,44 @@ class DiskStorage:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ValueError(f"{self.path} is closed, expected an open store: open it again")
+
+
+def _check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
+    """Refuse capacities that are invalid for a folder."""
+    check_capacity(capacity, capacity_bytes)
+    if capacity_bytes is not None and capacity_bytes < _MIN_CAPACITY_BYTES:
+        raise ValueError(
+            f"capacity_bytes: expected at least {_MIN_CAPACITY_BYTES} for a folder, got "
+            f"{capacity_bytes}; raise it, or keep the replay in memory"
+        )
+
+
+def _plain_json(value: Mapping[str, object]) -> dict[str, object]:
+    """The value as it is read back from a file."""
+    return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH)))
+
+
+def _check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
+    """True for ``"skip"``.
+
+    Raises:
+        ValueError: It is another word, or the store is opened for writing.
+    """
+    if on_corrupt not in ("raise", "skip"):
+        raise ValueError(f"on_corrupt: expected 'raise' or 'skip', got {on_corrupt!r}")
+    if on_corrupt == "skip" and not read_only:
+        raise ValueError(
+            "on_corrupt='skip': expected read_only=True, got a store to write into; run "
+            "`stepwell repair` on it first"
+        )
+    return on_corrupt == "skip"
+
+
+@contextlib.contextmanager
+def closing_on_error(file: FileIO) -> Generator[None]:
+    """Close a file if the block raises."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise

@@ -1,38 +1,93 @@
-"""Tell whether a store is what was written, and where it is not."""
+"""Compares every checksum of a store and decodes every row; reports what is damaged."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
 
+import numpy as np
+
+from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
+from stepwell.buffers.storage.chunk_index import ChunkInfo
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Manifest, cure
+from stepwell.buffers.storage.disk.format import SLOT, Manifest, cure
 from stepwell.buffers.storage.disk.rebuild import rebuild_manifest
-from stepwell.buffers.storage.disk.survey import Damage, SegmentSurvey, survey
+from stepwell.buffers.storage.disk.segment import (
+    Loaded,
+    check_size,
+    damage,
+    load,
+    lost_slot,
+    open_segment,
+    segment_path,
+)
 from stepwell.buffers.storage.disk.view import Recovery, View
 
-__all__ = ["VerifyReport", "read_or_rebuild", "verify"]
+__all__ = ["Damage", "SegmentSurvey", "VerifyReport", "read_or_rebuild", "survey", "verify"]
+
+_RUN_BYTES = 8 << 20
+
+
+class Damage(NamedTuple):
+    """One damaged part of a store.
+
+    Args:
+        path: The file.
+        what: A sentence that names the place in the file and the lost rows.
+        slot: Number of the chunk in the segment; None for the whole file.
+        rows: Number of lost rows; None if it is unknown.
+        is_harmless: No row is lost.
+    """
+
+    path: Path
+    what: str
+    slot: int | None = None
+    rows: int | None = None
+    is_harmless: bool = False
+
+
+class SegmentSurvey(NamedTuple):
+    """The chunks and damages found in a segment's file.
+
+    Args:
+        number: Number of the segment.
+        loaded: Its slots; None if they cannot be read.
+        damages: Its damaged parts.
+        nbytes: Bytes whose checksums were compared.
+    """
+
+    number: int
+    loaded: Loaded | None
+    damages: list[Damage]
+    nbytes: int
+
+    @property
+    def lost(self) -> list[int]:
+        """Slots whose chunks are lost."""
+        return [each.slot for each in self.damages if each.slot is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found in a store.
+    """The result of `verify`.
 
     Args:
         path: The folder.
-        damages: What is not what was written; empty in a sound store.
-        recovery: What a crash left, which the next writer brings in order; nothing is lost by it.
+        damages: Damaged parts; empty in a sound store.
+        recovery: Traces of a crash, which the next writer removes; no row is lost by them.
         segments: Number of files.
-        chunks: Chunks that are whole.
+        chunks: Undamaged chunks.
         rows: Rows in them that count.
-        episodes: Episodes of which rows are left.
+        episodes: Episodes with such rows.
         nbytes: Bytes whose checksums were compared.
-        lost_chunks: Chunks that an earlier repair took out.
+        lost_chunks: Chunks that an earlier repair removed.
     """
 
     path: Path
@@ -47,7 +102,7 @@ class VerifyReport:
 
     @property
     def is_whole(self) -> bool:
-        """Every byte is what was written."""
+        """True if nothing is damaged."""
         return not self.damages
 
 
@@ -59,13 +114,13 @@ def verify(
 ) -> VerifyReport:
     """Compare every checksum of the store in a folder, and decode every row.
 
-    What is whole here can be read, all of it. Nothing is changed, no lock is taken. While another
-    process writes, what it had stored at the beginning is verified.
+    Changes nothing and takes no lock. While another process writes, the chunks that were stored at
+    the beginning are verified.
 
     Args:
         path: The folder.
         on_bytes: Called with the number of bytes that were compared since the last call.
-        files: The system calls; tests put faults here.
+        files: The system calls; tests inject faults here.
 
     Raises:
         StoreNotFound: There is no store in the folder.
@@ -87,12 +142,12 @@ def verify(
     manifest, damages = read_or_rebuild(folder)
     found = list(survey(folder, manifest, on_bytes or (lambda nbytes: None)))
     live = set(read_or_rebuild(folder)[0].numbers)
-    # What a writer has evicted meanwhile is not missing.
+    # A segment that a writer has evicted meanwhile is not missing.
     return _report(folder, manifest, damages, [each for each in found if each.number in live])
 
 
 def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
-    """The manifest, or what the segments tell of it.
+    """Read the manifest, or rebuild it from the segments.
 
     Raises:
         StoreNotFound: There is no store in the folder.
@@ -106,7 +161,7 @@ def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
         if rebuilt is None:
             raise
         with contextlib.suppress(StoreNotFound, StoreCorrupt):
-            old = folder.read_manifest()  # where it is too old it still knows of all runs before
+            old = folder.read_manifest()  # one that is too old still lists the earlier runs
             if old.store == rebuilt.store:
                 rebuilt = replace(rebuilt, facts=old.facts)
         is_missing = isinstance(error, StoreNotFound)
@@ -144,3 +199,90 @@ def _report(
         nbytes=sum(each.nbytes for each in found),
         lost_chunks=taken_out,
     )
+
+
+def survey(
+    folder: StoreFolder, manifest: Manifest, on_bytes: Callable[[int], None]
+) -> Iterator[SegmentSurvey]:
+    """Compare every checksum of the live segments, segment by segment.
+
+    Args:
+        folder: The store's folder.
+        manifest: Its manifest.
+        on_bytes: Called with the number of bytes that were compared since the last call.
+    """
+    sealed = {entry.number: entry for entry in manifest.sealed}
+    for number in manifest.numbers:
+        path = segment_path(folder.path, number)
+        try:
+            loaded = load(folder.files, folder.path, manifest, number, keep_rest=True)
+        except (StoreCorrupt, OSError) as error:
+            entry = sealed.get(number)
+            rows = 0 if entry is not None and entry.slots == 0 else None
+            yield SegmentSurvey(number, None, [Damage(path, _sentence(path, error), rows=rows)], 0)
+            continue
+        damages = _wrong_length(manifest, loaded)
+        damages += [
+            Damage(path, lost_slot(path, slot), slot) for slot in loaded.verdict.lost.tolist()
+        ]
+        chunks, nbytes = _damaged_chunks(folder.files, loaded, on_bytes)
+        yield SegmentSurvey(number, loaded, damages + chunks, nbytes)
+
+
+def _wrong_length(manifest: Manifest, loaded: Loaded) -> list[Damage]:
+    segment = loaded.segment
+    number = segment.header.number
+    sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
+    try:
+        check_size(segment.header, sealed, segment.nbytes, segment.path)
+    except StoreCorrupt as error:
+        return [Damage(segment.path, str(error), is_harmless=True)]
+    return []
+
+
+def _damaged_chunks(
+    files: Files, loaded: Loaded, on_bytes: Callable[[int], None]
+) -> tuple[list[Damage], int]:
+    """The damaged chunks, and the number of bytes compared.
+
+    Chunks are read before they are mapped: a sector that cannot be read is then an error, not the
+    end of the process.
+    """
+    path, header = loaded.segment.path, loaded.segment.header
+    found = list[Damage]()
+    nbytes = header.header_bytes + 2 * SLOT.itemsize * len(loaded.records)
+    most = min(loaded.entry.nbytes, loaded.segment.nbytes)
+    memory: np.ndarray | None = None
+    with open_segment(files, path) as file:
+        for number, slot in enumerate(loaded.verdict.slots):
+            if int(slot["end"]) & End.LOST:
+                continue
+            record = ChunkInfo._make(loaded.records[number].tolist())
+            if record.offset + record.nbytes > most:  # as for a reader
+                what = damage(path, record, f"expected them before {most}, where the data end")
+                found.append(Damage(path, what, number, record.stored_rows))
+                continue
+            try:
+                crc = 0
+                for offset in range(0, record.nbytes, _RUN_BYTES):
+                    count = min(_RUN_BYTES, record.nbytes - offset)
+                    data = files.pread(file, count, record.offset + offset)
+                    crc = crc32(data, crc)
+                    on_bytes(len(data))
+                is_right = crc == int(slot["data_crc"])
+                what = damage(path, record)
+                if is_right:
+                    memory = files.map(file) if memory is None else memory
+                    loaded.segment.check_all(memory, header.position + number, record)
+            except (StoreCorrupt, OSError) as error:
+                is_right, what = False, _sentence(path, error)
+            nbytes += record.nbytes
+            if not is_right:
+                found.append(Damage(path, what, number, record.stored_rows))
+    return found, nbytes
+
+
+def _sentence(path: Path, error: StoreCorrupt | OSError) -> str:
+    if isinstance(error, StoreCorrupt):
+        return str(error)
+    return f"{path} cannot be read: {error.strerror or error}; restore it from a copy"

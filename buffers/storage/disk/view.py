@@ -1,4 +1,4 @@
-"""What is known of a store at one moment."""
+"""A consistent view of a store at one moment."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt
-from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
-from stepwell.buffers.storage.chunk_info import CHUNK
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, Next
 from stepwell.buffers.storage.disk.segment import Loaded, Segment, load
@@ -24,7 +23,7 @@ _LOST_CHUNKS, _LOST_SHARE = 1 << 18, 4
 
 
 class Recovery(NamedTuple):
-    """What opening a store found amiss.
+    """The traces of a crash that were found when a store was opened.
 
     Args:
         healed: Copies of slots that were damaged or missing, the other one being whole; nothing is
@@ -73,7 +72,7 @@ class View:
 
     @property
     def next(self) -> Next:
-        """What is not used yet."""
+        """The next free numbers."""
         after = max(self.manifest.numbers, default=-1) + 1
         number = max(after, self.manifest.next.segment)
         return Next(number, sum(self.extent), *self.table.counters)
@@ -85,14 +84,14 @@ def load_all(
     known: dict[int, Loaded] | None = None,
     faults: list[str] | None = None,
 ) -> list[Loaded]:
-    """Read the live segments, but for those that are known and did not change.
+    """Read the live segments, except for known ones that did not change.
 
     Args:
         folder: The store's folder.
         manifest: Its manifest.
-        known: Segments from an earlier look.
-        faults: Takes the sentences about segments that cannot be read, which are then left out;
-            None stops at the first.
+        known: Segments from an earlier call.
+        faults: Receives the messages about segments that cannot be read, which are then left out;
+            None raises at the first.
 
     Raises:
         StoreCorrupt: A segment is damaged.
@@ -114,12 +113,12 @@ def load_all(
 
 
 def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -> View:
-    """Read the store while a writer may change it: only what is found twice is an error.
+    """Read the store while a writer may change it: only a problem found twice is an error.
 
     Args:
         folder: The store's folder.
-        known: Sealed segments from an earlier look; replaced by those of this one.
-        skip: Leave out what is damaged.
+        known: Sealed segments from an earlier call; replaced by those of this one.
+        skip: Leave out damaged segments.
 
     Raises:
         StoreCorrupt: Something in the store is not what was written, or its manifest is older than
@@ -150,7 +149,7 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
 
 
 def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> ChunkIndex:
-    """The index of all chunks; a lost one keeps its place."""
+    """The index of all chunks; a lost one keeps its position."""
     if not loaded:
         counters = Counters(*manifest.next[2:])
         return ChunkIndex.restore(np.empty(0, CHUNK), counters, manifest.next.position)
@@ -171,7 +170,7 @@ def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> ChunkIndex:
 
 
 def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:
-    """Records of chunks whose segment is gone, noted under one that is there."""
+    """Records of chunks whose segment is missing, under the number of a segment that exists."""
     if not begin <= end <= begin + most:
         raise StoreCorrupt(
             f"{segment.path} begins with chunk {end}, expected {begin} or at most {most} more: "
@@ -184,7 +183,7 @@ def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:
 
 
 def _check_follows(before: Counters, each: Loaded) -> None:
-    """Refuse a segment that gives out again what the one before it has used."""
+    """Refuse a segment that uses numbers of the one before it again."""
     for name, used, first in zip(
         Counters._fields, before, each.segment.header.counters, strict=True
     ):

@@ -48,10 +48,10 @@ class Encoded(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Room in a segment.
+    """The space in a segment.
 
-    A run begins with a small segment, and what ran out in one is doubled in the next: so neither a
-    short run nor one with few large chunks leaves room unused.
+    A run begins with a small segment, and the resource that ran out is doubled in the next one. So
+    neither a short run nor one with few large chunks leaves much space unused.
     """
 
     slots: int
@@ -73,16 +73,16 @@ class Sizes(NamedTuple):
 
 
 class SegmentWriter:
-    """Appends chunks to a new segment, which becomes part of the store once the manifest lists it.
+    """Appends chunks to a new segment, which belongs to the store once the manifest lists it.
 
     Args:
         files: The system calls.
         folder: The store's folder.
-        header: What the segment is.
+        header: The segment's header.
         table_lock: Held while the table changes.
 
     Raises:
-        OSError: There is no room for it.
+        OSError: The disk is full.
     """
 
     def __init__(self, files: Files, folder: Path, header: Header, table_lock: RLock) -> None:
@@ -97,7 +97,7 @@ class SegmentWriter:
 
     @property
     def free_slots(self) -> int:
-        """Chunks that the slot tables still have place for."""
+        """Number of free slots."""
         return self._header.slots - self._slots
 
     @property
@@ -106,7 +106,7 @@ class SegmentWriter:
         return self._data_end - self._header.data_offset
 
     def count_fitting(self, chunks: Sequence[Encoded], max_rows: int) -> int:
-        """How many of the chunks, from the first on, still go into this segment."""
+        """The number of chunks, from the first on, that fit in this segment."""
         free_bytes, rows, count = self._header.data_bytes - self.used_data_bytes, self.rows, 0
         for encoded in chunks[: self.free_slots]:
             if encoded.nbytes > free_bytes or rows + encoded.chunk.rows > max_rows:
@@ -119,13 +119,13 @@ class SegmentWriter:
     def commit(self, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
         """Make chunks durable, all of them or none, and enter them in the table."""
         end = self._write_data(chunks)
-        # Only now, for the disk is busy with the data while their checksums are reckoned.
+        # After the data, so that the disk is busy while the checksums are computed.
         slots = self._new_slots(chunks, table)
         packed = pack_slots(self._header, slots)
         in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._header.table_offsets)
         write_at(self._files, self._file, packed, in_a)
         self._files.fdatasync(self._file)
-        # Copy B says that all the rest is on the medium: it must come after the sync.
+        # Copy B proves that all the rest is on the medium, so it is written after the sync.
         write_at(self._files, self._file, packed, in_b)
         with self._table_lock:
             self.segment.extend(slots)
@@ -136,13 +136,13 @@ class SegmentWriter:
         self._data_end = end
 
     def seal(self) -> Sealed:
-        """Make the last copies B durable and say what the manifest must note."""
+        """Make the last copies B durable and return the manifest's entry."""
         self._files.fdatasync(self._file)
         return Sealed(self._header.number, align(self._data_end), self._slots)
 
     def give_back(self, sealed: Sealed) -> None:
-        """Return the room behind the last chunk to the disk, once the manifest says so."""
-        if not self._files.has_other_name(self._file):  # as a copy by hard links gives it one
+        """Truncate the file after the last chunk, once the manifest has its length."""
+        if not self._files.has_other_name(self._file):  # such as a copy by hard links
             self._files.truncate(self._file, sealed.nbytes)
             self.segment.nbytes = sealed.nbytes
         self.close()
@@ -164,7 +164,7 @@ class SegmentWriter:
         return end
 
     def _new_slots(self, chunks: Sequence[Encoded], table: ChunkIndex) -> np.ndarray:
-        """The slots of the chunks; a row of plain numbers is made faster than a column of them."""
+        """The slots of the chunks, made row by row, which is faster than by column."""
         position, row_id = table.base + len(table), table.next_row_id
         total_steps, offset = table.total_steps, self._data_end
         slots: list[tuple[object, ...]] = []
@@ -197,23 +197,23 @@ def _few(parts: Iterable[Part]) -> Iterator[Part]:
 
 
 def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:
-    """Write the missing copies of committed slots again, and return the room behind the last chunk.
+    """Write the missing copies of committed slots again.
 
     Args:
         files: The system calls.
-        loaded: What was found.
+        loaded: The segment.
         is_open: Its writer ended without sealing it.
     """
     segment, verdict = loaded.segment, loaded.verdict
     with files.open_to_write(segment.path) as file:
         if is_open:
-            # The last flush may have failed at its sync, after which the system takes bytes for
-            # written that are not: so write them again.
+            # The last flush may have failed at its sync, after which the system marks bytes as
+            # written that are not. So write them again.
             for slot in verdict.slots[verdict.heal_b]:
                 offset = int(slot["offset"])
                 write_at(files, file, files.pread(file, int(slot["nbytes"]), offset), offset)
-        # Of these copy A may be as little on the medium as the data, and it must be there before B
-        # is: what has a B is not written a third time, should the last sync here fail too.
+        # Their copy A may not be on the medium either, and must be there before B is: a slot with a
+        # valid B is not written again if the last sync here fails, too.
         heal_a = np.union1d(verdict.heal_a, verdict.heal_b) if is_open else verdict.heal_a
         for table_offset, numbers in zip(
             segment.header.table_offsets, (heal_a, verdict.heal_b), strict=True
@@ -226,7 +226,7 @@ def heal(files: Files, loaded: Loaded, *, is_open: bool) -> None:
 
 
 def give_back(files: Files, loaded: Loaded) -> None:
-    """Return the room behind a sealed segment's last chunk to the disk."""
+    """Truncate a sealed segment after its last chunk."""
     if loaded.segment.nbytes > loaded.entry.nbytes:
         with files.open_to_write(loaded.segment.path) as file:
             if files.has_other_name(file):
@@ -236,7 +236,7 @@ def give_back(files: Files, loaded: Loaded) -> None:
 
 
 def _create(files: Files, folder: Path, header: Header) -> FileIO:
-    """A new segment's file, with its room taken and its name on the medium."""
+    """Create a segment's file, with its space allocated and its name durable."""
     path = segment_path(folder, header.number)
     temporary = path.with_name(path.name + ".tmp")
     file = files.create(temporary)

@@ -85,7 +85,7 @@ def test_a_copy_holds_every_row_bit_by_bit(
     assert (report.episodes, report.steps) == (source.episodes, len(source))
     assert (target.episodes, target.steps) == (source.episodes, len(source))
     assert (report.chosen_episodes, report.chosen_steps) == (report.episodes, report.steps)
-    assert (report.left_out_episodes, report.left_out_steps, report.beheaded) == (0, 0, 0)
+    assert (report.left_out_episodes, report.left_out_steps, report.late_starts) == (0, 0, 0)
     assert report.raw_bytes == source.storage.table.rows * SPEC.row_bytes
     assert report.stored_bytes == target.total_bytes
     json.dumps(report.to_json())
@@ -240,7 +240,7 @@ def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
 
 def test_other_rows_are_refused(stack: ExitStack) -> None:
     other = replay(stack, spec=SPEC.with_more([SPEC.fields[-1].__class__("x", "int8", (), "raw")]))
-    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) holds other rows .* 'x' is not in"):
+    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) .*'x'"):
         copy_episodes([played(stack, 0), other], SequenceReplayBuffer())
 
 
@@ -265,11 +265,11 @@ def test_a_target_in_use_is_refused_before_anything_is_written(stack: ExitStack)
 
 def test_nothing_chosen_is_an_error_and_leaves_no_folder(stack: ExitStack) -> None:
     source = played(stack, 0)
-    with pytest.raises(ValueError, match=f"none of {source.episodes} episodes would be copied"):
+    with pytest.raises(ValueError, match=f"none of {source.episodes} episodes"):
         copy_episodes(source, SequenceReplayBuffer("copy"), keep=lambda episode: False)
-    with pytest.raises(ValueError, match="source: expected at least one replay, got none"):
+    with pytest.raises(ValueError, match=r"source: .*got none"):
         copy_episodes([], SequenceReplayBuffer("copy"))
-    with pytest.raises(ValueError, match="codecs names 'colour', expected one of"):
+    with pytest.raises(ValueError, match="'colour'"):
         copy_episodes(source, SequenceReplayBuffer("copy", codecs={"colour": "raw"}))
     with pytest.raises(TypeError, match="where: expected a mapping"):
         copy_episodes(source, SequenceReplayBuffer("copy"), where="x")  # type: ignore[arg-type]
@@ -437,7 +437,7 @@ def test_an_episode_without_its_beginning_is_copied_without_inventing_one(
     target = stack.enter_context(SequenceReplayBuffer("copy"))
     report = copy_episodes(source, target)
     assert contents(target) == contents(source)
-    assert report.beheaded == 1
+    assert report.late_starts == 1
     assert report.digest == target.digest() == source.digest()
     assert (report.steps, target.steps, len(target)) == (len(source),) * 3
     first = next(target.iter_episodes())
@@ -451,7 +451,7 @@ def test_what_is_left_of_an_episode_with_a_lost_chunk_is_copied(stack: ExitStack
         source.add([Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
     source.storage.lose(1)
     target = SequenceReplayBuffer()
-    assert copy_episodes(source, target).beheaded == 1
+    assert copy_episodes(source, target).late_starts == 1
     assert contents(target) == contents(source)
     assert [(one.first_row, one.rows) for one in target.iter_episodes()] == [(0, 10), (20, 10)]
 
@@ -501,7 +501,7 @@ def merged(sources: Any, **options: Any) -> list[Any]:
 def refused(sources: Any) -> str:
     """What a merge says, which writes nothing."""
     before = list(Path().iterdir())
-    with pytest.raises(ValueError, match="would be copied twice, expected each once") as caught:
+    with pytest.raises(ValueError, match="twice, expected each once") as caught:
         copy_episodes(sources, SequenceReplayBuffer("target"))
     assert list(Path().iterdir()) == before
     assert "duplicates='skip', --duplicates skip" in str(caught.value)

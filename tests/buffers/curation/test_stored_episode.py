@@ -97,7 +97,7 @@ def test_an_eviction_in_between_is_told() -> None:
     assert next(left).id == 0
     for number in range(2, 40):
         storage.add([whole(0, number, 5)])
-    with pytest.raises(NotEnoughData, match="an episode was evicted while"):
+    with pytest.raises(NotEnoughData, match="evicted"):
         next(left)
 
 
@@ -111,5 +111,5 @@ def test_metadata_alone_reads_no_row() -> None:
     with closing(DiskStorage.open("a", read_only=True)) as storage:
         (one,) = stored_episodes(storage)
         assert one.metadata["number"] == 0
-        with pytest.raises(StoreCorrupt, match="rows 0 to 499 of episode 0, are not what was"):
+        with pytest.raises(StoreCorrupt, match="rows 0 to 499 of episode 0"):
             _ = one.total_reward

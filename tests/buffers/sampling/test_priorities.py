@@ -17,7 +17,7 @@ from stepwell.buffers.sampling.draws import ItemKinds
 from stepwell.buffers.sampling.priorities import Priorities, PriorityIndex, SumTree
 from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.item_counts import Windows
-from support.models.chunk_model import chunk_of
+from stepwell.buffers.testing import chunk_of
 
 EPSILON = 1e-6
 # 99.9 % quantiles of chi-square, by degrees of freedom.

@@ -21,8 +21,8 @@ from stepwell.buffers import (
     StoreNotFound,
 )
 from stepwell.buffers.storage.checkpoint import pack, unpack
+from stepwell.buffers.testing import SPEC, Recording
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chunk_model import SPEC, Recording
 
 
 def filled(path: Path | None, episodes: int = 6) -> SequenceReplayBuffer:
@@ -102,29 +102,25 @@ def test_checkpoints_have_names_and_are_replaced(tmp_path: Path) -> None:
             replay.save_checkpoint(name="../a")
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
         assert replay.load_checkpoint("best-1") == {"updates": 77}
-        with pytest.raises(ValueError, match="was opened with read_only=True"):
+        with pytest.raises(ValueError, match="read_only=True"):
             replay.save_checkpoint()
 
 
 def test_a_replay_in_ram_says_where_checkpoints_go() -> None:
-    with pytest.raises(ValueError, match=r"kept in the replay's folder, .*: give Seq.* state_dict"):
+    with pytest.raises(ValueError, match=r"expected a replay with a path: .*state_dict"):
         filled(None).save_checkpoint()
 
 
 def test_a_state_of_another_store_or_of_later_is_refused(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as one, filled(tmp_path / "b") as other:
         shutil.copytree(tmp_path / "a", tmp_path / "old")
-        with pytest.raises(
-            ValueError, match=r"^the state is that of store \w+, expected \w+: load"
-        ):
+        with pytest.raises(ValueError, match=r"store \w+, expected \w+: load"):
             one.load_state_dict(other.state_dict())
         add(one, Recording(next_episode=6), 1)
         state = one.state_dict()
     with SequenceReplayBuffer(tmp_path / "old") as old:
         before = old.state_dict()
-        with pytest.raises(
-            ValueError, match=r"when 14 chunks had been stored, this store has had 12"
-        ):
+        with pytest.raises(ValueError, match=r"14 chunks .* 12"):
             old.load_state_dict(state)
         assert old.state_dict() == before
 

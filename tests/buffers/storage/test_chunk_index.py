@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from stepwell.buffers import Chunk, End
 from stepwell.buffers.sampling.draws import draw_items
 from stepwell.buffers.sampling.sequences import Window
-from stepwell.buffers.storage.chunk_index import ChunkIndex, Counters
-from stepwell.buffers.storage.chunk_info import CHUNK
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.item_counts import Windows
-from support.models.chunk_model import Recording, chunk_of, held_by, same_records, windows_of
+from stepwell.buffers.testing import Recording, chunk_of
+from support.models.chunk_model import held_by, same_records, windows_of
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 PROGRAMS = st.lists(
@@ -194,7 +194,7 @@ def test_a_chunk_must_continue_its_episode(first: int) -> None:
 def test_after_a_pending_row_the_chunk_begins_with_it_again() -> None:
     table = ChunkIndex()
     table.append(chunk_of(0, 0, 5, End.PENDING), 0, 0, 8)
-    with pytest.raises(ValueError, match="begins with row 5, expected row 4"):
+    with pytest.raises(ValueError, match="row 5, expected row 4"):
         table.check([chunk_of(0, 5, 3)])
     assert table.check([chunk_of(0, 4, 3)]) == [2]
 
@@ -211,13 +211,13 @@ def test_a_stream_that_left_an_episode_does_not_come_back_to_it() -> None:
     table = ChunkIndex()
     table.append(chunk_of(0, 0, 5), 0, 0, 8)
     table.append(chunk_of(1, 0, 5), 0, 0, 8)
-    with pytest.raises(ValueError, match="chunk of episode 0 begins with row 5, expected row 0"):
+    with pytest.raises(ValueError, match=r"episode 0 .*row 5, expected row 0"):
         table.check([chunk_of(0, 5, 5)])
 
 
 def test_ids_from_before_are_refused_though_their_rows_are_gone() -> None:
     table = ChunkIndex.restore(np.empty(0, CHUNK), Counters(100, 9, 90), 20)
-    with pytest.raises(ValueError, match=r"episode 8 is stored already, .*: ids from 9 on"):
+    with pytest.raises(ValueError, match=r"episode 8 .*from 9 on"):
         table.check([chunk_of(8)])
     table.check([chunk_of(9)])
     assert table.append(chunk_of(9), 0, 0, 8) == 20

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End, NotEnoughData, SequenceReplayBuffer
 from stepwell.buffers.storage.episode_filter import chooses
-from support.models.chunk_model import SPEC, Recording
+from stepwell.buffers.testing import SPEC, Recording
 
 
 def task_of(episode: int) -> str:
@@ -134,7 +134,7 @@ def test_a_mapping_asks_for_equal_values(where: Any, metadata: Any, expected: bo
 def test_what_is_no_condition_is_refused() -> None:
     replay = filled()
     replay.add([Recording().chunk(0, 5, End.TERMINATED)])
-    with pytest.raises(TypeError, match=r"^where: expected a mapping of .*, got 'task'$"):
+    with pytest.raises(TypeError, match=r"^where: expected a mapping .*, got 'task'$"):
         replay.sample_sequences(1, 1, where="task")  # type: ignore[arg-type]
 
 
@@ -169,5 +169,6 @@ def test_chunks_that_are_decided_on_are_not_looked_at_again() -> None:
     (one,) = sampler._filters._filters.values()
     assert one._known == 9
     replay.storage.table.records["end"][:] = int(End.LOST)  # would be seen if they were
-    one.update(replay.storage.table, lambda position: {})
+    table = replay.storage.table
+    one.update(table.records, table.base, lambda position: {})
     assert one.verdicts(0, 9).tolist() == [episode % 3 == 0 for episode in range(9)]

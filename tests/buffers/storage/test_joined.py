@@ -175,7 +175,7 @@ def test_a_storage_with_a_weight_and_no_window_is_named() -> None:
     storages[0].add([whole(0, 0, 9)])
     storages[1].add([whole(1, 0, 3)])
     assert set(draw(JoinedStorage(storages), 50, 4).is_first.shape) == {50, 4}
-    with pytest.raises(NotEnoughData, match=r"store 1 .* has no episode of 4 rows"):
+    with pytest.raises(NotEnoughData, match=r"store 1 .* 4 rows"):
         draw(JoinedStorage(storages, [1, 1]), 50, 4)
     draw(JoinedStorage(storages, [1, 0]), 50, 4)
 
@@ -283,7 +283,7 @@ def test_a_chunk_that_was_evicted_in_ram_is_refused_not_mistaken() -> None:
     many = JoinedStorage([MemoryStorage(SPEC), storage])
     for episode in range(1, 40):
         storage.add([whole(0, episode, 5)])
-    with pytest.raises(ValueError, match=r"store 1 \(in RAM\) was evicted .* call refresh"):
+    with pytest.raises(ValueError, match=r"store 1 \(in RAM\) .*call refresh"):
         many.payload(0)
     with pytest.raises(ValueError, match="was evicted"):
         many.metadata(0)
@@ -305,9 +305,9 @@ def test_metadata_and_sessions_are_those_of_each_storage(stack: ExitStack) -> No
 
 def test_nothing_can_be_written(stack: ExitStack) -> None:
     many = JoinedStorage([disk(stack, "a"), MemoryStorage(SPEC)])
-    with pytest.raises(ValueError, match="chunks cannot be added to 2 stores that are read as one"):
+    with pytest.raises(ValueError, match=r"chunks .*2 stores"):
         many.add([whole(0, 0, 3)])
-    with pytest.raises(ValueError, match=r"a run cannot be added .* open that one alone"):
+    with pytest.raises(ValueError, match=r"a run .*2 stores"):
         many.append_session({})
     assert len(many.table) == 0
 
@@ -365,10 +365,10 @@ def test_weights_that_share_nothing_out_are_refused(weights: list[float], messag
 
 
 def test_no_storage_and_several_in_one_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected at least one store, got none"):
+    with pytest.raises(ValueError, match="at least one store, got none"):
         JoinedStorage([])
     inner = JoinedStorage([MemoryStorage(SPEC)])
-    with pytest.raises(ValueError, match="got several that are read as one already"):
+    with pytest.raises(ValueError, match="got joined stores"):
         JoinedStorage([inner, MemoryStorage(SPEC)])
 
 
@@ -379,7 +379,7 @@ def test_folders_are_opened_to_be_read_as_one(stack: ExitStack) -> None:
     with closing(open_many(["a", Path("b")], [0, 1], "raise")) as many:
         assert [one.id for one in episodes_of(many)] == [0, ID]
         assert {label.store for label in labels_of(draw(many, 9, 3).observation)} == {1}
-    with pytest.raises(StoreNotFound, match="nowhere holds no store"):
+    with pytest.raises(StoreNotFound, match=r"nowhere .*no store"):
         open_many(["a", "nowhere"], None, "raise")
 
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import End, Field, MemoryStorage, Spec
-from stepwell.buffers.storage.memory import check_free_memory
-from support.models.chunk_model import SPEC, assert_holds, chunk_of
-from support.storage_contract import play
+from stepwell.buffers.testing import SPEC, assert_holds, chunk_of, play
 
 
 def test_a_plan_that_does_not_fit_in_memory_fails_at_once() -> None:
@@ -48,13 +46,3 @@ def test_closing_keeps_the_data() -> None:
     added = play(storage, 3)
     storage.close()
     assert_holds(storage, added)
-
-
-def test_the_limits_of_the_process_count_as_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    resource = pytest.importorskip("resource")
-    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: 1 << 60}
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], 0))
-    check_free_memory(3 << 29, "a file")  # less than the machine has
-    limits[resource.RLIMIT_DATA] = 1 << 30
-    with pytest.raises(MemoryError, match=r"^a file takes 1\.6 GB of memory"):
-        check_free_memory(3 << 29, "a file")

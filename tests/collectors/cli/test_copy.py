@@ -433,7 +433,7 @@ def test_what_a_killed_merge_left_is_not_taken_for_a_store(pole: CommandLine) ->
             assert (result.code, result.out) == (2, "")
             assert f"{folder} is not complete: expected a store" in result.err
             assert "what a process that was killed has left of " in result.err
-            assert "begins anew" in result.err
+            assert "starts from the beginning" in result.err
     assert pole("merge a b --out new").code == 0
     assert contents("new") == contents("a") + contents("b")
     assert not Path("new.part").exists()

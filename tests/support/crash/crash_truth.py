@@ -16,12 +16,12 @@ import pytest
 from stepwell.buffers import Chunk, DiskStorage, End, StepwellError
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.disk import options
+from stepwell.buffers.storage.disk import storage as disk_storage
 from stepwell.buffers.storage.disk.appender import SEGMENTS
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter
 from stepwell.buffers.storage.memory import max_chunk_rows
-from support.models.chunk_model import SPEC, Recording
+from stepwell.buffers.testing import SPEC, Recording
 
 
 class Wrong(AssertionError):
@@ -52,7 +52,7 @@ class Shape(NamedTuple):
     def create(self, path: Path, files: Files) -> DiskStorage:
         with pytest.MonkeyPatch.context() as patch:
             # Else a ring of bytes would be full only after hundreds of chunks.
-            patch.setattr(options, "_MIN_CAPACITY_BYTES", 1 << 16)
+            patch.setattr(disk_storage, "_MIN_CAPACITY_BYTES", 1 << 16)
             return DiskStorage.create(path, SPEC, **self._asdict(), files=files)
 
 
@@ -200,11 +200,10 @@ def _compare_records(table: ChunkIndex, chunks: Sequence[Chunk]) -> None:
 
 def _compare_rows(store: DiskStorage, position: int, chunk: Chunk) -> None:
     reader, (buffer, origin) = ChunkDecoder(store.spec), store.payload(position)
-    places = reader.places(buffer, origin, chunk.rows)
-    for each, place in zip(store.spec.fields, places, strict=True):
+    for number, each in enumerate(store.spec.fields):
         rows = chunk.fields[each.name]
         got = np.empty_like(rows)
-        reader.copy(buffer, place, 0, got)
+        reader.read(buffer, origin, chunk.rows, number, 0, got)
         require(got.tobytes() == rows.tobytes(), f"{each.name} of chunk {position} is wrong")
     require(store.metadata(position) == chunk.metadata, f"metadata of chunk {position} is wrong")
 

@@ -34,8 +34,8 @@ from stepwell.buffers import (
     repair,
 )
 from stepwell.buffers.spec import Layout
+from stepwell.buffers.testing import SPEC, Recording, chunk_of
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chunk_model import SPEC, Recording, chunk_of
 
 __all__ = ["KINDS", "Raw", "Segment", "Store", "at", "dumps", "make_store", "paths_of"]
 

@@ -29,11 +29,10 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Header, Manifest, json_text
+from stepwell.buffers.testing import SPEC, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.other_processes import as_nobody
 from support.disk_stores import contents, copy_of, create, filled, read_all, reopen
-from support.models.chunk_model import SPEC, assert_holds, chunk_of
-from support.storage_contract import play
 
 Change = Callable[[Path], str]
 """Damages a store and returns what its opening must say."""

@@ -19,7 +19,7 @@ from stepwell.buffers.storage.disk.format import (
     StoreFacts,
     pack_slots,
 )
-from support.models.chunk_model import SPEC
+from stepwell.buffers.testing import SPEC
 
 FACTS = StoreFacts(
     spec=SPEC,

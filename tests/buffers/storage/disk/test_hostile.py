@@ -25,12 +25,13 @@ from stepwell.buffers import (
     SequenceReplayBuffer,
     StoreCorrupt,
     StoreLocked,
+    free_memory,
     repair,
     verify,
 )
-from stepwell.buffers.storage import memory
 from stepwell.buffers.storage.checkpoint import pack
 from stepwell.buffers.storage.disk.segment import segment_path
+from stepwell.buffers.testing import chunk_of, play
 from stepwell.collectors.cli.info import info
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import copy_of, create, filled, read_all, reopen
@@ -45,8 +46,6 @@ from support.forged.stores import (
     slots_of,
     write_manifest,
 )
-from support.models.chunk_model import chunk_of
-from support.storage_contract import play
 
 Forge = Callable[[Path], object]
 
@@ -874,8 +873,8 @@ def test_a_segment_that_a_writer_begins_meanwhile_makes_no_manifest_old(
 def test_an_episode_that_memory_does_not_hold_is_refused_before_any_is_taken(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_MUCH_BYTES", 0)
-    monkeypatch.setattr(memory, "free_memory", lambda: 100)
+    monkeypatch.setattr(free_memory, "_MUCH_BYTES", 0)
+    monkeypatch.setattr(free_memory, "free_memory", lambda: 100)
     with (
         SequenceReplayBuffer.open(store, read_only=True) as replay,
         pytest.raises(MemoryError, match=r"episode 0 takes .* expected at most"),

@@ -15,10 +15,10 @@ import pytest
 from stepwell.buffers import DiskStorage, SequenceReplayBuffer, StoreCorrupt, StoreLocked
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
+from stepwell.buffers.testing import assert_holds, chunk_of
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.other_processes import attempt, in_fork, line_of, python
 from support.disk_stores import contents, create, filled, reopen
-from support.models.chunk_model import assert_holds, chunk_of
 from support.rows.labelled_rows import SPEC
 
 WRITER = """

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import Chunk, DiskStorage, End, SequenceReplayBuffer, StoreCorrupt
+from stepwell.buffers.testing import Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_table, create, read_all, reopen
-from support.models.chunk_model import Recording, assert_holds, chunk_of
 from support.rows.telling_rows import (
     TELLING,
     assert_telling_batch,
@@ -25,7 +25,6 @@ from support.rows.telling_rows import (
     told,
     write_fast,
 )
-from support.storage_contract import play
 
 RINGS: dict[str, dict[str, int]] = {
     "dataset": {},

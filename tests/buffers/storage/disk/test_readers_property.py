@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 
 from stepwell.buffers import Chunk, DiskStorage, End
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
+from stepwell.buffers.testing import Recording, assert_holds, rows_of
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import create
-from support.models.chunk_model import Recording, assert_holds, chunk_names, rows_of
 
 CAPACITY = 480  # chunks of up to 30 rows are kept whole
 CAPACITY_BYTES = 1 << 20
@@ -255,7 +255,7 @@ def assert_chunk_is(storage: DiskStorage, position: int, chunk: Chunk) -> None:
         rows = rows_of(0, 0, chunk.rows)[field.name]
         reader.read(buffer, origin, chunk.rows, place, 0, rows)
         assert rows.tobytes() == chunk.fields[field.name].tobytes()
-    assert chunk_names([chunk]) == storage.spec.names
+    assert list(chunk.fields) == storage.spec.names
 
 
 TestWriterAndReaders = WriterAndReaders.TestCase

@@ -17,9 +17,8 @@ from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import SLOT, Header, Sealed
 from stepwell.buffers.storage.disk.segment import load, segment_path
+from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
-from support.models.chunk_model import SPEC, Recording, assert_holds, chunk_of
-from support.storage_contract import play
 
 A, B, DATA = 0, 1, 2
 Flushes = list[list[Chunk]]

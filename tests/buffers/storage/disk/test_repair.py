@@ -27,9 +27,9 @@ from stepwell.buffers import (
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Header, Next
 from stepwell.buffers.storage.disk.segment import segment_path
+from stepwell.buffers.testing import SPEC, chunk_of
 from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
 from support.crash.medium import Image, Medium, MediumFiles, restore
-from support.models.chunk_model import SPEC, chunk_of
 
 Rows = dict[tuple[int, int], bytes]  # (episode, row) -> the row's bytes
 PENDING_ROW = 5  # of each episode: stored twice, the first time without its action

@@ -21,8 +21,10 @@ from stepwell.buffers import (
     Field,
     MemoryStorage,
     Spec,
+    SpecMismatch,
 )
 from stepwell.buffers.storage.disk.format import Manifest
+from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play, read_metadata
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import (
     SMALL,
@@ -33,16 +35,7 @@ from support.disk_stores import (
     read_all,
     reopen,
 )
-from support.models.chunk_model import (
-    SPEC,
-    Recording,
-    assert_holds,
-    chunk_of,
-    read_metadata,
-    same_records,
-    tails,
-)
-from support.storage_contract import play
+from support.models.chunk_model import same_records, tails
 
 CALLS = st.lists(
     st.one_of(
@@ -329,3 +322,32 @@ def test_rows_without_a_reward_make_no_store(tmp_path: Path, dtype: str | None) 
     with pytest.raises(ValueError, match=r"a reward of float64 \(\), got"):
         DiskStorage.create(tmp_path / "a", Spec(tuple(fields), "observation", "action"))
     assert not (tmp_path / "a").exists()
+
+
+def test_a_store_without_chunks_may_get_other_fields(tmp_path: Path) -> None:
+    other = replace(SPEC, fields=(*SPEC.fields, Field("info/x", "int64", (), "narrow")))
+    with create(tmp_path / "a") as storage:
+        storage.append_session({"seed": 1})
+        reader = reopen(tmp_path / "a", read_only=True)
+        assert storage.replace_spec(other)
+        assert (storage.spec, list(storage.sessions)) == (other, [])
+        with pytest.raises(SpecMismatch, match=r"'info/x'.*open it again"):
+            reader.refresh()
+        assert reader.spec == SPEC
+        chunk = chunk_of(0)
+        storage.add([replace(chunk, fields={**chunk.fields, "info/x": np.arange(5)})])
+        assert not storage.replace_spec(SPEC)
+    with reopen(tmp_path / "a") as storage:
+        assert storage.spec == other
+        assert len(storage.table) == 1
+        assert not storage.replace_spec(SPEC)
+
+
+def test_a_segment_that_a_killed_writer_left_settles_the_fields(tmp_path: Path) -> None:
+    storage = create(tmp_path / "a")
+    assert storage._appender is not None
+    storage._appender._open_segment(100)
+    with reopen(copy_of(tmp_path / "a")) as after:
+        assert len(after.table) == 0
+        assert not after.replace_spec(replace(SPEC, fields=SPEC.fields[:3]))
+    storage.close()

@@ -9,9 +9,9 @@ import pytest
 
 from stepwell.buffers import DiskStorage, End, NotEnoughData
 from stepwell.buffers.storage import field_locator
-from stepwell.buffers.storage.row_copier import RowCopier
+from stepwell.buffers.storage.field_locator import RowCopier
+from stepwell.buffers.testing import SPEC, chunk_of
 from support.crash.disk_faults import NoSyncFiles
-from support.models.chunk_model import SPEC, chunk_of
 
 
 def test_few_segments_are_kept_in_mind_at_a_time(
@@ -47,7 +47,7 @@ def test_what_was_evicted_is_not_read_any_more(tmp_path: Path) -> None:
                 assert rewards.tolist() == chunk_of(position, 0, 9).fields["reward"].tolist()
             assert len(copier._places.is_known) >= len(table)
         assert len(copier._places.is_known) < 120
-        with pytest.raises(NotEnoughData, match="rows were evicted while they were read"):
+        with pytest.raises(NotEnoughData, match="evicted"):
             copier.copy(
                 made.table.base - 1, made.table.record(made.table.base), 0, 9, [(2, rewards)]
             )

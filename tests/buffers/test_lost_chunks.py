@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, End
-from stepwell.buffers.storage.chunk_index import ChunkIndex
-from stepwell.buffers.storage.chunk_info import CHUNK
+from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex
 from stepwell.buffers.storage.item_counts import Windows
-from support.models.chunk_model import Recording, chunk_of, same_records
+from stepwell.buffers.testing import Recording, chunk_of
+from support.models.chunk_model import same_records
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
 PROGRAMS = st.lists(

@@ -1,0 +1,90 @@
+"""Memory that this process can still take, and a check before much is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+__all__ = ["bounded_memory", "check_free_memory", "free_memory"]
+
+_MUCH_BYTES = 1 << 30  # smaller requests are not checked
+
+
+def check_free_memory(nbytes: int, what: str) -> None:
+    """Refuse an allocation that does not fit in free memory, before it is made.
+
+    Args:
+        nbytes: Size of the allocation.
+        what: Its purpose, for the message.
+
+    Raises:
+        MemoryError: Less memory is free.
+    """
+    if nbytes > _MUCH_BYTES and nbytes > (free := free_memory()):
+        raise MemoryError(
+            f"{what} takes {nbytes / 1e9:.1f} GB of memory, expected at most the "
+            f"{free / 1e9:.1f} GB that are free: read it on a larger machine"
+        )
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process can still take."""
+    return min(_free_of_machine(), _free_of_process())
+
+
+@contextlib.contextmanager
+def bounded_memory() -> Generator[None]:
+    """Bound this process to the memory that is free now, where the system can: on Linux.
+
+    A library that allocates by a size from a forged file then gets a MemoryError, before the system
+    is out of memory.
+    """
+    used = _used_by_process("VmData:")
+    if used is None:
+        yield
+        return
+    import resource  # not on every system
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([used + free_memory(), *limits]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _free_of_process() -> int:
+    """Bytes left under the process' own limits (``ulimit -v``, ``ulimit -d``)."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 1 << 62
+    free = 1 << 62
+    for limit, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
+        most, _ = resource.getrlimit(limit)
+        used = None if most == resource.RLIM_INFINITY else _used_by_process(name)
+        if used is not None:
+            free = min(free, max(0, most - used))
+    return free
+
+
+def _used_by_process(name: str) -> int | None:
+    """A size in bytes from ``/proc/self/status``; None where there is no such file."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return None
+    return int(status.read_text().partition(name)[2].split()[0]) * 1024
+
+
+def _free_of_machine() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 1 << 62

@@ -1,0 +1,120 @@
+"""Every Storage keeps every rule, and a storage that breaks one is found."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from stepwell.buffers import Chunk, DiskStorage, MemoryStorage, Spec, Storage
+from stepwell.buffers.testing import STORAGE_RULES, MakeStorage, StorageRule, check_storage
+from support.crash.disk_faults import NoSyncFiles
+
+
+@pytest.fixture(params=["memory", "disk", "disk in small segments"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeStorage]:
+    segment_bytes = 20_000 if "small" in request.param else 64 << 20
+    numbers = itertools.count()
+
+    def new(
+        spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None
+    ) -> Storage:
+        storage: MemoryStorage | DiskStorage
+        if request.param == "memory":
+            storage = MemoryStorage(spec, capacity=capacity, capacity_bytes=capacity_bytes)
+        else:
+            storage = DiskStorage.create(
+                tmp_path / str(next(numbers)),
+                spec,
+                capacity=capacity,
+                capacity_bytes=capacity_bytes,
+                segment_bytes=segment_bytes,
+                files=NoSyncFiles(),
+            )
+        return stack.enter_context(closing(storage))
+
+    with ExitStack() as stack:
+        yield new
+
+
+@pytest.mark.parametrize("rule", STORAGE_RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule: StorageRule, make: MakeStorage) -> None:
+    rule(make)
+
+
+class Forgetful(MemoryStorage):
+    """Stores one chunk of a call."""
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        super().add(chunks[:1])
+
+
+class Hasty(MemoryStorage):
+    """Stores the chunks of a call one by one, so that a refused one leaves those before it."""
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            super().add([chunk])
+
+
+class Mixing(MemoryStorage):
+    """Returns the newest chunk's metadata for every chunk."""
+
+    def metadata(self, position: int) -> Mapping[str, object]:
+        return super().metadata(self.table.base + len(self.table) - 1)
+
+
+class Endless(MemoryStorage):
+    """Keeps everything."""
+
+    def __init__(
+        self, spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None
+    ) -> None:
+        super().__init__(spec)
+
+
+class Silent(MemoryStorage):
+    """Refuses chunks without a reason."""
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        try:
+            super().add(chunks)
+        except ValueError:
+            raise ValueError from None
+
+
+@pytest.mark.parametrize(
+    ("broken", "rule", "message"),
+    [
+        (Forgetful, "all_rows_come_back_bit_by_bit", "begins with row"),
+        (
+            Hasty,
+            "a_chunk_above_the_capacity_in_bytes_is_refused",
+            "after a refusal: expected 0, got 1",
+        ),
+        (Mixing, "metadata_stays_with_the_first_chunk", "metadata of chunk 0: expected .*Jäger"),
+        (Endless, "a_capacity_in_steps_is_kept_after_every_call", "steps: expected .* to 400"),
+        (
+            Silent,
+            "a_chunk_above_the_capacity_in_bytes_is_refused",
+            "ValueError: expected '30000 rows",
+        ),
+    ],
+)
+def test_a_storage_that_breaks_a_rule_is_found(
+    broken: MakeStorage, rule: str, message: str
+) -> None:
+    with pytest.raises((AssertionError, ValueError), match=message) as caught:
+        check_storage(broken)
+    assert rule in " ".join(getattr(caught.value, "__notes__", []))
+
+
+def test_the_module_needs_no_test_library() -> None:
+    code = "import sys, stepwell.buffers.testing; print({'pytest', 'hypothesis'} & {*sys.modules})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"
