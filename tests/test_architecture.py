@@ -39,7 +39,16 @@ ALLOWED = {
 ANYWHERE = {"stepwell.__version__", "stepwell.lazy_names"}
 NOT_AT_IMPORT = {
     *("av", "cv2", "ale_py", "rich", "typer"),
-    *("d3rlpy", "datasets", "h5py", "jax", "minari", "pyarrow", "stable_baselines3"),
+    *(
+        "d3rlpy",
+        "datasets",
+        "google_crc32c",
+        "h5py",
+        "jax",
+        "minari",
+        "pyarrow",
+        "stable_baselines3",
+    ),
     *("tensordict", "tianshou", "torch", "torchrl"),
 }
 PICKLERS = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

@@ -18,7 +18,7 @@ LEAST_SIDE = 8  # uint8 arrays of fewer pixels a side are numbers to us, and no 
 
 
 class Observations:
-    """StepLoop observations, nested like their space, into `Seen`.
+    """Convert observations, nested like their space, into `Seen`.
 
     Args:
         space: One env's: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these. A

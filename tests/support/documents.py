@@ -1,4 +1,4 @@
-"""StepLoop a Markdown document into the Python script that does what the document says.
+"""Convert a Markdown document into the Python script that does what the document says.
 
 The script has as many lines as the document, so that a traceback names the document's lines:
 Python blocks stand where they stood, a `stepwell ...` line of a shell block becomes the call that

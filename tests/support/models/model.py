@@ -68,14 +68,14 @@ class Model:
             self.current.append(self._begin(stream, env.reset(seed=seed + stream)[0]))
 
     def collect(self, steps: int) -> int:
-        """StepLoop until at least so many steps were taken."""
+        """Step until at least so many steps were taken."""
         done = 0
         while done < steps:
             done += self._turn()
         return done
 
     def collect_episodes(self) -> int:
-        """StepLoop until all chosen episodes have ended."""
+        """Step until all chosen episodes have ended."""
         done = 0
         while self.open_slots or not all(e.has_ended for e in self.current if e in self.chosen):
             done += self._turn()
