@@ -12,10 +12,17 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile(
-    "default-run", derandomize=True, deadline=None, max_examples=40, database=None, print_blob=True
-)
-hypothesis.settings.register_profile("full-run", deadline=None, max_examples=400, print_blob=True)
+# Few examples of each property by default, so that a newcomer soon sees green; CI runs --proofs.
+for name, number in (("default", 10), ("proofs", 40)):
+    hypothesis.settings.register_profile(
+        name,
+        derandomize=True,
+        deadline=None,
+        max_examples=number,
+        database=None,
+        print_blob=True,
+    )
+hypothesis.settings.register_profile("full", deadline=None, max_examples=400, print_blob=True)
 
 # Helpers of the standard library that live as long as the interpreter.
 SERVICE_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -23,7 +30,17 @@ GRACE_SECONDS = 2.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="also run the long and heavy tests")
+    parser.addoption(
+        "--proofs",
+        action="store_true",
+        help="also run the long proofs, and four times as many examples of each property",
+    )
+    parser.addoption("--full", action="store_true", help="run everything, with many examples")
+
+
+def tier(config: pytest.Config) -> str:
+    """Name of the run: ``default``, ``proofs`` or ``full``."""
+    return next((name for name in ("full", "proofs") if config.getoption(f"--{name}")), "default")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,17 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
     # Ignored where the tests run in the background of a shell; then the children would ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.getoption("--hypothesis-profile"):
-        hypothesis.settings.load_profile(
-            "full-run" if config.getoption("--full") else "default-run"
-        )
+        hypothesis.settings.load_profile(tier(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--full"):
-        return
+    left_out = {"default": ("proof", "full"), "proofs": ("full",), "full": ()}[tier(config)]
     for item in items:
-        if item.get_closest_marker("full"):
-            item.add_marker(pytest.mark.skip(reason="long or heavy: run with --full"))
+        for name in left_out:
+            if item.get_closest_marker(name):
+                option = "--proofs" if name == "proof" else "--full"
+                item.add_marker(pytest.mark.skip(reason=f"long or heavy: run with {option}"))
 
 
 @pytest.fixture(autouse=True)

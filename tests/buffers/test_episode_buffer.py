@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import Chunk, End, EpisodeBuffer, Field, Spec, SpecMismatch
 from stepwell.buffers import episode_buffer as module
 from stepwell.buffers.episode_buffer import OBSERVED
+from support.examples import examples
 
 SPEC = Spec.from_spaces(
     spaces.Box(0, 1000, (2,), np.int64),
@@ -124,7 +125,7 @@ ENDS = st.sampled_from([End.NONE] * 8 + [End.TERMINATED, End.TRUNCATED, End(3)])
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 9))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_chunks_make_up_exactly_the_rows_that_were_given(
     data: st.DataObject, num_envs: int, chunk_rows: int
 ) -> None:
@@ -518,7 +519,7 @@ class Loop:
 
 
 @given(st.data(), st.integers(1, 3), st.integers(1, 6))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_added_transitions_make_up_the_episodes_that_were_played(
     data: st.DataObject, num_envs: int, chunk_rows: int
 ) -> None:

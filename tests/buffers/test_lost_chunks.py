@@ -12,6 +12,7 @@ from stepwell.buffers import Chunk, End
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex
 from stepwell.buffers.storage.item_counts import Windows
 from stepwell.buffers.testing import Recording, chunk_of
+from support.examples import examples
 from support.models.chunk_model import same_records
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
@@ -110,7 +111,7 @@ class Model:
 
 
 @given(PROGRAMS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_what_is_left_counts(program: list[str | int | tuple[int, int, End]]) -> None:
     model = Model()
     model.run(program)
@@ -141,7 +142,7 @@ def drawn(table: ChunkIndex, length: int) -> list[tuple[int, int]]:
 
 
 @given(PROGRAMS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_table_made_at_once_leaves_out_the_same(
     program: list[str | int | tuple[int, int, End]],
 ) -> None:

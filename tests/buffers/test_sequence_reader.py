@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Batch, Chunk, End, Field, NotEnoughData, SequenceReplayBuffer, Spec
 from stepwell.buffers.storage.item_counts import Windows
+from support.examples import examples
 
 SPEC = Spec.from_spaces(
     spaces.Dict({"place": spaces.Box(0, 2**40, (2,), np.int64), "number": spaces.Discrete(10**6)}),
@@ -110,7 +111,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(2, 9), ENDS), min_size
 
 
 @given(STEPS, st.integers(1, 6), st.sets(st.integers(0, 24), max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_window_is_a_run_of_rows_and_every_run_is_a_window(
     steps: list[tuple[int, int, End]], length: int, cuts: set[int]
 ) -> None:
@@ -187,7 +188,7 @@ def test_the_four_ways_to_end_are_told_apart(end: End) -> None:
 
 
 @given(st.integers(1, 5), st.integers(17, 60), st.integers(0, 10**6))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_no_window_reaches_over_the_write_head(length: int, capacity: int, seed: int) -> None:
     """Trap 10: what is full drops the oldest; nothing joins what was apart."""
     rng = np.random.default_rng(seed)

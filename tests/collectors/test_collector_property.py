@@ -17,6 +17,7 @@ import stepwell as sw
 from stepwell.buffers import episode_buffer
 from stepwell.collectors.collector import Seeds
 from support.envs.fakes import TraceEnv
+from support.examples import examples
 from support.models.model import Model, assert_stored
 
 ENDS = st.sampled_from(["terminated", "truncated", "both"])
@@ -82,7 +83,7 @@ def run(envs: Any, plans: Sequence[Plan], calls: Sequence[Call], flush_seconds: 
 
 
 @given(PLANS, MODES, CALLS, CHUNK_ROWS, FLUSH_SECONDS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_stored_rows_equal_those_of_single_envs(
     plans: list[Plan],
     mode: AutoresetMode,
@@ -116,7 +117,7 @@ def test_stored_rows_equal_those_of_single_envs_in_worker_processes(
 
 
 @given(PLANS.map(lambda plans: plans[:1]), CALLS, CHUNK_ROWS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_stored_rows_of_a_single_env_equal_its_own(
     plans: list[Plan], calls: list[Call], chunk_rows: int
 ) -> None:
@@ -125,7 +126,7 @@ def test_stored_rows_of_a_single_env_equal_its_own(
 
 
 @given(PLANS, st.lists(st.integers(1, 12), min_size=1, max_size=4), CHUNK_ROWS, CHUNK_ROWS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_calls_add_up_to_one_call_and_one_digest(
     plans: list[Plan], splits: list[int], chunk_rows: int, other_chunk_rows: int
 ) -> None:

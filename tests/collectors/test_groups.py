@@ -17,6 +17,7 @@ import stepwell as sw
 from stepwell.collectors.collector import Seeds
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, CrashEnv, DictEnv, DieEnv, FrameEnv, SeededEnv, TraceEnv
+from support.examples import examples
 from support.models.model import assert_stored
 from support.models.rollout_model import (
     CountingRule,
@@ -73,7 +74,7 @@ def zeros(observation: Any, is_first: Any) -> Any:
     RULES,
     st.lists(st.integers(1, 14), min_size=1, max_size=4),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_rollouts_equal_the_rows_of_single_envs(
     plans: list[list[Any]], mode: AutoresetMode, rule: Rule, lengths: list[int]
 ) -> None:
@@ -118,7 +119,7 @@ def assert_stored_by_stream(replay: sw.SequenceReplayBuffer, model: RolloutModel
         max_size=4,
     ),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_kind_of_call_loses_no_row(
     plans: list[list[Any]], mode: AutoresetMode, rule: Rule, calls: list[tuple[str, int]]
 ) -> None:

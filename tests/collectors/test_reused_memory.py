@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import CounterEnv, LiveBufferEnv, Memory, ReusingEnv
+from support.examples import examples
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 MISSING = {"prob": -1.0, "where": np.full(2, -1)}
@@ -71,7 +72,7 @@ def check_truth(envs: Any, memory: Sequence[Memory], setups: Sequence[Setup]) ->
 
 
 @given(MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans(), st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_a_sync_vector_env_gives_what_its_envs_showed(
     memory: list[Memory], setups: list[Setup], mode: AutoresetMode, copies: bool, wrapped: bool
 ) -> None:
@@ -90,7 +91,7 @@ ASYNC = (MEMORY, SETUPS, st.sampled_from(list(AutoresetMode)), st.booleans())
 
 
 @given(*ASYNC)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_an_async_vector_env_gives_what_its_envs_showed(
     memory: list[Memory], setups: list[Setup], mode: AutoresetMode, shared_memory: bool
 ) -> None:
@@ -99,7 +100,7 @@ def test_an_async_vector_env_gives_what_its_envs_showed(
 
 @pytest.mark.full
 @given(*ASYNC)
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_async_vector_envs_give_what_their_envs_showed(
     memory: list[Memory], setups: list[Setup], mode: AutoresetMode, shared_memory: bool
 ) -> None:
@@ -107,7 +108,7 @@ def test_async_vector_envs_give_what_their_envs_showed(
 
 
 @given(MEMORY, SETUPS, st.integers(1, 3))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_our_workers_give_what_their_envs_showed(
     memory: list[Memory], setups: list[Setup], num_workers: int
 ) -> None:

@@ -17,6 +17,7 @@ import stepwell as sw
 from stepwell.buffers import episode_buffer
 from stepwell.collectors.collector import Seeds
 from support.envs.fakes import RestartVectorEnv, TraceEnv
+from support.examples import examples
 from support.models.model import assert_stored
 from support.models.rollout_model import (
     CountingRule,
@@ -111,7 +112,7 @@ def run(
 
 
 @given(PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_rollouts_equal_the_rows_of_single_envs(
     plans: list[Plan],
     mode: AutoresetMode,
@@ -136,7 +137,7 @@ def test_rollouts_equal_the_rows_of_single_envs(
     st.lists(st.integers(1, 12), min_size=1, max_size=4),
     st.tuples(st.integers(1, 20), st.integers(0, 3)),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_rollouts_with_a_worker_that_died_equal_the_rows_of_single_envs(
     plans: list[Plan], mode: AutoresetMode, rule: Rule, lengths: list[int], died: tuple[int, int]
 ) -> None:
@@ -185,7 +186,7 @@ def test_rollouts_equal_the_rows_of_single_envs_in_worker_processes(
 
 
 @given(PLANS.map(lambda plans: plans[:1]), RULES, CALLS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_rollouts_of_a_single_env_equal_its_own_rows(
     plans: list[Plan], rule: Rule, calls: list[Call]
 ) -> None:
@@ -200,7 +201,7 @@ def test_rollouts_of_a_single_env_equal_its_own_rows(
     st.lists(st.integers(1, 12), min_size=2, max_size=4),
     WITH_REPLAY,
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_14_rollouts_add_up_to_one_rollout(
     plans: list[Plan],
     mode: AutoresetMode,
@@ -235,7 +236,7 @@ def test_14_rollouts_add_up_to_one_rollout(
 
 
 @given(PLANS, MODES, RULES, st.lists(st.integers(1, 12), min_size=1, max_size=4), CHUNK_ROWS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_replay_gets_the_same_rows_as_from_a_plain_collect(
     plans: list[Plan], mode: AutoresetMode, rule: Rule, lengths: list[int], chunk_rows: int
 ) -> None:
@@ -283,7 +284,7 @@ def test_a_replay_gets_the_same_rows_as_from_a_plain_collect_where_a_worker_died
 
 
 @given(PLANS, MODES, RULES, st.integers(1, 12), st.integers(1, 4))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_writing_into_an_earlier_rollout_gives_what_a_new_one_holds(
     plans: list[Plan], mode: AutoresetMode, rule: Rule, steps: int, times: int
 ) -> None:

@@ -20,6 +20,7 @@ from stepwell.collectors.report import EpisodeReport, StepReport
 from stepwell.collectors.step_loop import EpisodeCounter
 from stepwell.collectors.step_result import StepResult
 from support.envs.fakes import CounterEnv, DictEnv, RestartVectorEnv, TraceEnv
+from support.examples import examples
 from support.models.model import ModelEpisode, copied, row_of, same
 from support.models.rollout_model import RolloutModel, TraceRule, leaves, policy_of
 
@@ -109,7 +110,7 @@ def rows_of(episodes: list[ModelEpisode], numbers: dict[int, int]) -> list[tuple
 
 
 @given(PLANS, st.sampled_from(list(AutoresetMode)), CALLS, st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_what_is_shown_equals_what_single_envs_give(
     plans: list[Any], mode: AutoresetMode, calls: list[Any], with_replay: bool
 ) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dreamer.nets import Decoder, Encoder, Seen, Shapes, mlp, zero_last
+from support.examples import examples
 from support.libraries.tiny_dreamers import stir, tiny
 
 SHAPES = [
@@ -139,7 +140,7 @@ def test_encoder_tells_which_image_and_which_vector_it_saw() -> None:
     assert ((vector.int() + first.int() + second.int()) <= 1).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(height=sides, width=sides, channels=st.integers(1, 4))
 def test_images_of_any_size_are_halved_and_come_back_in_their_own_size(
     height: int, width: int, channels: int

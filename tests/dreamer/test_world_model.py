@@ -19,6 +19,7 @@ from torch.nn.functional import one_hot
 from dreamer.config import Config
 from dreamer.nets import Seen, Shapes
 from dreamer.world_model import RSSM, Rows, State, WorldModel
+from support.examples import examples
 from support.libraries.tiny_dreamers import changed, no_noise, snapshot, stir, tiny
 
 EMBEDDED, ACTION = 6, 3
@@ -174,7 +175,7 @@ def test_imagine_draws_from_the_prior_of_the_next_h_and_look_from_the_posterior(
 # Along sequences
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(is_first=resets, seed=st.integers(0, 999))
 def test_observe_is_one_row_after_the_other(is_first: list[list[bool]], seed: int) -> None:
     net, first = rssm(), torch.tensor(is_first)
@@ -189,7 +190,7 @@ def test_observe_is_one_row_after_the_other(is_first: list[list[bool]], seed: in
     assert states.features.shape == (*first.shape, net.outputs)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(is_first=resets, seed=st.integers(0, 999))
 def test_observe_is_what_look_gives_step_by_step(is_first: list[list[bool]], seed: int) -> None:
     """So the agent that acts knows what it knew when it learnt."""

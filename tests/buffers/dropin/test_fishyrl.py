@@ -24,6 +24,7 @@ from stepwell.buffers.dropin.fishyrl import (
     convert_samples_to_tensors,
 )
 from stepwell.buffers.sampling.requests import Borders, Sequences
+from support.examples import examples
 
 N = 3
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
@@ -224,7 +225,7 @@ def play(player: Player, act: Act) -> None:
     st.integers(1, 6),
     st.sampled_from([("float64", "bool"), ("float32", "bool"), ("int16", "uint8")]),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_windows_are_those_of_the_records(
     acts: list[Act], mode: AutoresetMode, length: int, dtypes: tuple[str, str]
 ) -> None:
@@ -249,7 +250,7 @@ def test_windows_are_those_of_the_records(
 
 
 @given(st.lists(ADDS, min_size=40, max_size=120), st.integers(5, 25), st.integers(1, 5))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_full_buffer_gives_right_windows_of_the_newest_rows(
     adds: list[Add], capacity: int, length: int
 ) -> None:

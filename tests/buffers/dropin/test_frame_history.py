@@ -20,6 +20,7 @@ from stepwell.buffers.dropin.frame_history import (
     ReplayBuffer,
     sample_n_unique,
 )
+from support.examples import examples
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -237,7 +238,7 @@ class Player:
 
 
 @given(ACTS, FRAMES, st.integers(1, 4), st.booleans())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_every_transition_of_a_list_of_episodes_can_be_drawn_once(
     acts: list[Act], frames: tuple[Shape, str], k: int, contiguous: bool
 ) -> None:
@@ -255,7 +256,7 @@ def test_every_transition_of_a_list_of_episodes_can_be_drawn_once(
 
 
 @given(st.lists(STEPS, min_size=60, max_size=200), st.integers(1, 4), st.integers(20, 40))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_full_ring_gives_right_transitions_of_the_newest_steps(
     steps: list[Step], k: int, size: int
 ) -> None:

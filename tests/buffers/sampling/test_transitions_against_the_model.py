@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import End, NotEnoughData
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Transitions
+from support.examples import examples
 from support.models.replay_histories import (
     HISTORIES,
     KINDS,
@@ -68,7 +69,7 @@ def test_what_is_drawn_is_what_the_model_lists(
 
 @pytest.mark.full
 @given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=5, max_size=10))
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 def test_what_is_drawn_is_what_the_model_lists_at_length(
     kind: Kind, history: list[Step], wanted: list[Transitions]
 ) -> None:

@@ -15,6 +15,7 @@ from stepwell.buffers.sampling.sequences import Window
 from stepwell.buffers.storage.chunk_index import CHUNK, ChunkIndex, Counters
 from stepwell.buffers.storage.item_counts import Windows
 from stepwell.buffers.testing import Recording, chunk_of
+from support.examples import examples
 from support.models.chunk_model import held_by, same_records, windows_of
 
 ENDS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]
@@ -149,7 +150,7 @@ def test_windows_are_drawn_uniformly() -> None:
 
 
 @given(PROGRAMS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_table_made_at_once_equals_the_one_that_grew(
     program: list[str | tuple[int, int, End]],
 ) -> None:

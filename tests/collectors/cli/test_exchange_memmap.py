@@ -30,6 +30,7 @@ from stepwell.buffers.dropin.transition_writer import TransitionWriter
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.collectors.interrupt import InterruptGuard
 from support.command_line import CommandLine
+from support.examples import examples
 from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 
 FROM = "--from memmap-replay-buffer"
@@ -195,7 +196,7 @@ def test_what_import_wrote_is_a_sound_store(stepwell: CommandLine) -> None:
     assert "stepwell " in text.split("made by")[1].splitlines()[0]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.integers(1, 6), max_size=9),
     st.booleans(),

@@ -32,6 +32,7 @@ from support.envs.nes_envs import (
     ram_of,
     random_actions,
 )
+from support.examples import examples
 from support.models.nes_model import SlowGame
 
 pytestmark = needs_a_backend
@@ -133,7 +134,7 @@ def test_any_mixture_of_steps_resets_and_snapshots_shows_what_its_path_leads_to(
                 game.step([BUTTONS[action]] * 3)
             return game.step([BUTTONS[path[-1]]] * 3).picture, console.screen()
 
-        @settings(max_examples=15)
+        @settings(max_examples=examples(15))
         @given(OPERATIONS)
         def run(operations: list[tuple[str, int]]) -> None:
             path: tuple[int, ...] = ()

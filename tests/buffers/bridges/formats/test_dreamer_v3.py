@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.testing import check_format
+from support.examples import examples
 from support.exchanged_stores import DISCRETE, episodes_of, stores, tagged_store
 from support.libraries.real_loaders import run_real
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
@@ -99,7 +100,9 @@ def by_env(played: Sequence[PlayedEpisode], env: int) -> list[PlayedEpisode]:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(replay=stores(), chunk=st.sampled_from([1, 2, 3, 5, 1024]))
 def test_the_same_steps_come_back(replay: SequenceReplayBuffer, chunk: int, tmp_path: Path) -> None:

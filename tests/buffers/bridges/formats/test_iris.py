@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.testing import check_format
+from support.examples import examples
 from support.exchanged_stores import DISCRETE, Wanted, episodes_of, stores, tagged_store
 from support.libraries.real_loaders import run_real
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
@@ -47,7 +48,9 @@ def by_tag(played: list[PlayedEpisode]) -> dict[tuple[int, int], PlayedEpisode]:
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(replay=stores(HELD))
 def test_the_same_steps_come_back(replay: SequenceReplayBuffer, tmp_path: Path) -> None:

@@ -18,13 +18,16 @@ from stepwell.buffers.bridges.formats import lerobot
 from stepwell.buffers.bridges.formats.lerobot import RunningStats, episode_stats
 from stepwell.buffers.bridges.formats.parquet_columns import Column
 from stepwell.buffers.testing import check_format
+from support.examples import examples
 from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
 REUSED_FOLDER = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 STATE = Field("observation", "int32", (3,), "narrow")
 PICTURES = [

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
+from support.examples import examples
 from support.exchanged_stores import IMAGE, episodes_of, round_trip, stores, tagged_store
 
 STACKED = Field("observation", "uint8", (6, 5), "zstd", stack=3, stack_padding="repeat")
 REUSED_FOLDER = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.testing import assert_same_steps, check_format
+from support.examples import examples
 from support.exchanged_stores import (
     IMAGE,
     VECTOR,
@@ -30,7 +31,9 @@ from support.exchanged_stores import (
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
 REUSED_FOLDER = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 PICTURES = [
     Field("observation", "uint8", shape, "zstd")

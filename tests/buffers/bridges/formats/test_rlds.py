@@ -27,13 +27,16 @@ from stepwell.buffers.bridges.formats.tfrecord import (
     write_record,
 )
 from stepwell.buffers.testing import check_format
+from support.examples import examples
 from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
 from support.rows.all_kinds import KINDS, all_kinds_store
 
 pytest.importorskip("google_crc32c", reason="needs google-crc32c")
 
 REUSED_FOLDER = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 PICTURE = Field("observation", "uint8", (16, 18, 3), "zstd")
 STATE = Field("observation", "int32", (3,), "narrow")
@@ -165,7 +168,7 @@ LISTS = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(features=st.dictionaries(st.text(max_size=5), LISTS, max_size=5))
 def test_examples_are_those_of_protocol_buffers(features: dict[str, Value]) -> None:
     example = example_class()()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.buffers import Bootstrap, Rollout
 from support.envs.fakes import RestartVectorEnv
+from support.examples import examples
 from support.libraries.sb3_envs import (
     ACTIONS,
     KINDS,
@@ -342,7 +343,7 @@ def given_rollout(columns: list[Column], **options: Any) -> Rollout:
 
 
 @given(rollouts(), st.booleans())
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_any_rollout_with_cuts_and_lost_rows_gives_the_advantages_of_the_definition(
     columns: list[Column], lists_terminated: bool
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
 from support.envs.logged_envs import PLAN, Kind, Play, place_of, same_tree
+from support.examples import examples
 from support.libraries.tianshou_rows import assert_step, plain
 
 pytest.importorskip("tianshou", reason="needs tianshou")
@@ -172,7 +173,7 @@ def by_place(replay: sw.SequenceReplayBuffer) -> list[Episode]:
     return sorted(replay.iter_episodes(), key=key)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     lengths=st.lists(
         st.tuples(st.integers(1, 6), st.sampled_from(["terminated", "truncated", "both"])),

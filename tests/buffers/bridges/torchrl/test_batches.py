@@ -22,6 +22,7 @@ from support.envs.logged_envs import (
     same_tree,
     value_of,
 )
+from support.examples import examples
 from support.rows.rollout_rows import Column, expected_advantages, mask_of, rollout_of, rollouts
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -263,7 +264,7 @@ def test_gae_with_a_network_finds_them_too() -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rollouts())
 def test_gae_is_right_for_whatever_a_rollout_may_hold(columns: list[Column]) -> None:
     from torchrl.objectives.value import GAE

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers.dropin.memmap import ConcatReplayBuffer, ReplayBuffer
+from support.examples import examples
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="needs PyTorch: pip install 'stepwell[torch]'"
@@ -164,7 +165,7 @@ def test_all_data_is_that_of_one_big_buffer(
     assert_equal({name: found[name] for name in expected}, expected)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.lists(st.integers(1, 9), max_size=4), min_size=1, max_size=4),
     st.integers(0, 2**32 - 1),

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import StoreCorrupt, StoreNotFound
 from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder, parse_config
 from stepwell.buffers.given_files import GivenFiles
+from support.examples import examples
 from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 
 CONFIG = {
@@ -78,7 +79,7 @@ def writer() -> OriginalWriter:
     return made
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     max_episodes=st.integers(1, 5),
     lengths=st.lists(st.integers(1, 6), max_size=12),
@@ -348,7 +349,7 @@ def test_files_that_are_not_what_the_config_says_are_refused(
     assert sorted(os.listdir()) == ["old"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_a_folder_with_changed_bytes_is_read_or_refused_with_one_sentence(
     data: st.DataObject,

@@ -35,6 +35,7 @@ from support.disk_stores import (
     read_all,
     reopen,
 )
+from support.examples import examples
 from support.models.chunk_model import same_records, tails
 
 CALLS = st.lists(
@@ -55,7 +56,7 @@ CALLS = st.lists(
 
 
 @given(CALLS, st.sampled_from([None, 60, 400]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_reopening_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory,
     calls: list[str | list[tuple[int, int, End]]],

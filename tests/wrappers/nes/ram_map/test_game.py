@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from demo_rom import build_rom
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.ram_map.game import Game, GameTracker
+from support.examples import examples
 from support.models import game_model
 from support.models.game_strategies import episodes, maps
 
@@ -241,7 +242,7 @@ def played(tracker: GameTracker, ram: Ram) -> Iterator[float]:
         yield tracker.advance()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(maps(), episodes())
 def test_it_tells_what_the_model_tells(tables: dict[str, Any], snapshots: list[bytes]) -> None:
     ram = Ram(snapshots)
@@ -263,7 +264,7 @@ def test_it_tells_what_the_model_tells(tables: dict[str, Any], snapshots: list[b
         assert tracker.lives() == values.get("lives")
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(maps(), episodes(), st.data())
 def test_what_it_saved_goes_on_in_another_one(
     tables: dict[str, Any], snapshots: list[bytes], data: st.DataObject

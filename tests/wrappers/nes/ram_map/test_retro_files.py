@@ -23,6 +23,7 @@ from stepwell.wrappers.nes.buttons import parse_buttons
 from stepwell.wrappers.nes.ram_map.game import Game
 from stepwell.wrappers.nes.ram_map.retro_files import integration
 from stepwell.wrappers.nes.ram_map.variables import Variable
+from support.examples import examples
 from support.models.game_strategies import COMPARING, ORDERS, OTHERS, WINDOW, episodes, scenarios
 
 needs_retro = pytest.mark.skipif(
@@ -336,7 +337,7 @@ def test_every_type_is_read_alike_whatever_the_bytes(retro: Retro, data: bytes, 
 
 
 # With variables of up to 2 bytes all sums are exact, in stable-retro's 32 bits as in our 64.
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(scenarios(most=2), episodes())
 def test_values_rewards_and_ends_are_alike(
     retro: Retro, files: tuple[Any, Any], snapshots: list[bytes]
