@@ -26,11 +26,11 @@ CHECKS = [
 def passed() -> tuple[list[str], str]:
     """The checks that passed, and everything that was said."""
     run = subprocess.run(
-        [sys.executable, "-W", "error", str(SCENARIO)],
+        [sys.executable, "-W", "error", "-m", "support.libraries.jax_scenario"],
         capture_output=True,
         text=True,
         timeout=120,
-        cwd=SCENARIO.parent,
+        cwd=CHECKOUT / "tests",
     )
     return run.stdout.split(), run.stdout + run.stderr
 

@@ -46,7 +46,7 @@ def run_real(
     arguments = [doing, str(folder), str(tmp / "given.npz"), str(target)]
     ran = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
-        env={**os.environ, "REAL_SOURCES": str(sources)},
+        env={**os.environ, "REAL_SOURCES": str(sources), "PYTHONPATH": str(HERE.parents[1])},
         capture_output=True,
         text=True,
         timeout=300,

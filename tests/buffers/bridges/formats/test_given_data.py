@@ -299,10 +299,10 @@ def test_the_command_takes_no_more_memory_than_there_is(tmp_path: Path) -> None:
     assert file.stat().st_size < MIB
     program = (
         "import sys\n"
-        "from stepwell.buffers.storage import memory\n"
+        "from stepwell.buffers import free_memory\n"
         "from stepwell.collectors.cli.app import main\n"
         "import pyarrow.dataset, minari, stepwell.buffers.bridges\n"
-        f"memory.free_memory = lambda: {80 * MIB}\n"
+        f"free_memory.free_memory = lambda: {80 * MIB}\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     words = ["import", str(out), "--from", "minari", "--dry-run", "--max-bytes", "8GiB"]
