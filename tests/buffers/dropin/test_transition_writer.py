@@ -259,7 +259,9 @@ def test_what_is_not_as_declared_is_refused_and_changes_nothing(
 
 def test_a_replay_of_other_rows_is_refused() -> None:
     replay = SequenceReplayBuffer(seed=0)
-    TransitionWriter(replay, *FIELDS, facts={"kind": "a"})
+    writer = TransitionWriter(replay, *FIELDS, facts={"kind": "a"})
+    add(writer, [], 1, Transition(0, True, False, True))
+    writer.flush(newest=True)
     other = Field("observation", "uint8", (4,), "raw")
     with pytest.raises(SpecMismatch, match="observation"):
         TransitionWriter(replay, other, FIELDS[1], facts={"kind": "a"})
