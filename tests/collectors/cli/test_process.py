@@ -45,9 +45,9 @@ def test_a_bug_in_stepwell_shows_its_traceback() -> None:
     # What an EpisodeCounter that lost its list would do.
     code = (
         "import sys\n"
-        "from stepwell.collectors import episode_counter\n"
+        "from stepwell.collectors import step_loop\n"
         "from stepwell.collectors.cli import app\n"
-        "episode_counter.EpisodeCounter._finish = lambda self, *ends: self._add(None, None)\n"
+        "step_loop.EpisodeCounter._end = lambda self, *ends: self._start(None, None)\n"
         "sys.exit(app.main(sys.argv[1:]))"
     )
     command = ["collect", "CartPole-v1", "--workers", "0", "--steps", "500", "--out", "a"]
@@ -60,7 +60,7 @@ def test_a_bug_in_stepwell_shows_its_traceback() -> None:
     )
     assert done.returncode == 1
     assert "Traceback (most recent call last)" in done.stderr
-    assert "TypeError: object of type 'NoneType' has no len()" in done.stderr
+    assert "TypeError: 'NoneType' object is not iterable" in done.stderr
 
 
 def test_ctrl_c_keeps_what_there_is_says_so_and_exits_with_130() -> None:
