@@ -266,7 +266,8 @@ def test_row_0_begins_anew_whether_or_not_an_episode_does() -> None:
     embedded[1], action[1] = embedded[0], action[0]
     with no_noise():
         states, _ = net.observe(embedded, action, is_first)
-    assert all(torch.equal(part[0], part[1]) for part in states)
+    # Matrix products of some machines round the rows of a batch differently.
+    assert all(torch.allclose(part[0], part[1], atol=1e-6) for part in states)
 
 
 def test_the_first_row_s_h_comes_from_the_learnt_state_and_no_action() -> None:
