@@ -193,7 +193,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(
         patch.setattr(Quiet, "stop_after", 6)
         said = error_of(*RUN)
     assert said.splitlines()[1:] == [
-        "stopped; go on from the last checkpoint with",
+        "stopped; continue from the last checkpoint with",
         "  python -m examples.dreamer --out run --resume",
     ]
     command.main(shlex.split(said.splitlines()[-1])[3:])
