@@ -141,5 +141,5 @@ def _term(term: str, names: Mapping[str, int], final: bool) -> int:
     if term.isdigit():
         return int(term)
     if final and term not in names:
-        raise ValueError(f"nobody defines {term}")
+        raise ValueError(f"undefined name {term}")
     return names.get(term, _FAR)

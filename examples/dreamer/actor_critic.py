@@ -60,7 +60,7 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def dream(self, model: WorldModel, start: State, goes_on: Tensor) -> Dream:
-        """Imagine `horizon` steps from states [M, ...], where `goes_on` [M] is 1 if the episode continues, else 0.
+        """Imagine `horizon` steps from states [M, ...]; `goes_on` [M] is 0 where the episode ended.
 
         No gradients flow here: the actor learns from the returns of its choices (REINFORCE), and
         `learn` recomputes log-probabilities for all steps at once.
