@@ -388,7 +388,7 @@ def test_what_no_option_is_to_blame_for_keeps_its_traceback(
 # The command with its losses noted at each gradient step, which TensorBoard gets but once a second.
 NOTED = """
 import json, sys
-import dreamer_agents  # which registers an env
+import support.libraries.dreamer_agents  # which registers an env
 from dreamer import __main__ as command
 
 class Noted(command.Progress):

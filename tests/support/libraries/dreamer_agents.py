@@ -60,7 +60,7 @@ class Counter(gym.Env[np.ndarray, np.int64]):
 
 
 if COUNTER not in gym.registry:
-    gym.register(COUNTER, entry_point="dreamer_agents:Counter")
+    gym.register(COUNTER, entry_point="support.libraries.dreamer_agents:Counter")
 
 
 def agent(
