@@ -1,4 +1,4 @@
-"""Gather an Atari data set in a folder, then open it again and look at its episodes.
+"""Collect an Atari data set in a folder, then open it again and print its episodes.
 
 python examples/atari_dataset.py --game Pong --steps 20000 --out runs/pong
 """
@@ -9,7 +9,7 @@ import stepwell as sw
 
 
 def main() -> None:
-    """Collect with random actions; the same line again goes on where the first run stopped."""
+    """Collect with random actions; run again, the script continues where it stopped."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--game", default="Pong")
     parser.add_argument("--num-envs", type=int, default=8)

@@ -1,8 +1,8 @@
-"""A PPO in CleanRL's manner, whose loop over envs.step has become one collector.rollout(n).
+"""PPO in CleanRL's style, with one collector.rollout(n) in place of the loop over envs.step.
 
 python examples/feed_cleanrl_ppo.py --steps 100000 --out runs/cleanrl_ppo --seed 0
 
-Beside the marked lines all is as such a file has it; logging is left out. It needs PyTorch.
+Lines marked "new" differ from a CleanRL script; logging is left out. It needs PyTorch.
 """
 
 import argparse
@@ -35,15 +35,15 @@ class Agent(nn.Module):
         )
 
     def get_action_and_value(self, x: Tensor, action: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Action, its log-probability, and the value."""
+        """Return the action, its log-probability and the value."""
         logprobs = self.actor(x).log_softmax(1)
         action = torch.multinomial(logprobs.exp(), 1).squeeze(1) if action is None else action
         logprob = logprobs.gather(1, action[:, None]).squeeze(1)
         return action, logprob, self.critic(x).flatten()
 
 
-class Policy:  # new: the agent as the Collector sees it
-    """Numpy in, numpy out; the extras stand beside the rows."""
+class Policy:  # new: the agent as a policy for the Collector
+    """The agent with NumPy arrays in and out; extras are stored with the rows."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -51,19 +51,19 @@ class Policy:  # new: the agent as the Collector sees it
     def __call__(
         self, observation: np.ndarray, is_first: np.ndarray
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """What the loop over the steps began with."""
+        """Choose actions, and return the extras of `to_cleanrl`."""
         with torch.no_grad():
             action, logprob, value = self.agent.get_action_and_value(torch.Tensor(observation))
         return action.numpy(), {"log_prob": logprob.numpy(), "value": value.numpy()}
 
     def value(self, observation: np.ndarray) -> np.ndarray:
-        """Of last observations."""
+        """Return the values of last observations."""
         with torch.no_grad():
             return np.asarray(self.agent.critic(torch.Tensor(observation)).flatten())
 
 
 def main() -> None:
-    """Trains and evaluates."""
+    """Train and evaluate."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(",")[0])
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--out", type=Path, default=Path("runs/cleanrl_ppo"))
@@ -72,7 +72,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(args.seed)
     rng = np.random.default_rng(args.seed)
-    torch.set_num_threads(1)  # so small a network gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help a network this small
     agent = Agent()
     optimizer = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=1e-5)
     same_step = gym.vector.AutoresetMode.SAME_STEP  # no rows in which an env resets

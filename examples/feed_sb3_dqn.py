@@ -1,4 +1,4 @@
-"""Feed Stable-Baselines3's own DQN from a Stepwell replay in a folder; it balances CartPole.
+"""Train Stable-Baselines3's own DQN from a Stepwell replay in a folder; it balances CartPole.
 
 python examples/feed_sb3_dqn.py --steps 50000 --out runs/sb3_dqn --seed 0
 """
@@ -17,18 +17,18 @@ except ImportError:
 
 
 def main() -> None:
-    """Trains, and evaluates the model that was best on the way on fresh episodes."""
+    """Train, then evaluate the best model of the training on fresh episodes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(";")[0])
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--out", type=Path, default=Path("runs/sb3_dqn"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # so small a network gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help a network this small
     model = DQN(
         "MlpPolicy",
-        "CartPole-v1",  # only to tell the spaces: it is never stepped
+        "CartPole-v1",  # declares the spaces; it is never stepped
         learning_rate=2.3e-3,
-        buffer_size=1,  # room for SB3's own replay, which is not used
+        buffer_size=1,  # of SB3's own replay, which is not used
         learning_starts=1_000,
         target_update_interval=10,
         exploration_fraction=0.16,
@@ -48,7 +48,7 @@ def main() -> None:
             model.train(gradient_steps=128, batch_size=64)
             if model.num_timesteps >= min(2_500 * len(scores), options.steps):
                 scores.append(sw.evaluate("CartPole-v1", greedy, episodes=10, seed=500).mean)
-                if scores[-1] > max(scores[:-1]):  # DQN forgets again
+                if scores[-1] > max(scores[:-1]):  # DQN may become worse later
                     model.save(options.out / "best.zip")
     model.set_parameters(options.out / "best.zip")
     evaluation = sw.evaluate("CartPole-v1", greedy, episodes=20, seed=1_000)

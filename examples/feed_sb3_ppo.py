@@ -1,8 +1,8 @@
-"""Feed Stable-Baselines3's own PPO with rollouts that Stepwell gathers; it balances CartPole.
+"""Train Stable-Baselines3's own PPO on rollouts from Stepwell; it balances CartPole.
 
 python examples/feed_sb3_ppo.py --steps 100000 --out runs/sb3_ppo --seed 0
 
-Needs Stable-Baselines3; without it the script says how to install it, and ends.
+It needs Stable-Baselines3; without it, the script says how to install it and exits.
 """
 
 import argparse
@@ -22,17 +22,17 @@ NUM_ENVS, ROWS = 8, 32
 
 
 def main() -> None:
-    """Trains, evaluates on fresh episodes and keeps the model."""
+    """Train, save the model and evaluate it on fresh episodes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(";")[0])
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--out", type=Path, default=Path("runs/sb3_ppo"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)  # so small a network gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help a network this small
     model = PPO(
         "MlpPolicy",
-        make_vec_env("CartPole-v1", NUM_ENVS),  # only to tell the spaces: it is never stepped
+        make_vec_env("CartPole-v1", NUM_ENVS),  # declares the spaces; it is never stepped
         learning_rate=lambda left: 1e-3 * left,
         clip_range=lambda left: 0.2 * left,
         n_steps=ROWS,

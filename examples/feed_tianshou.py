@@ -1,4 +1,4 @@
-"""Tianshou's DQN learns CartPole from what Stepwell collects and draws.
+"""Tianshou's DQN learns CartPole from data that Stepwell collects and samples.
 
 python examples/feed_tianshou.py --steps 20000 --out runs/tianshou
 """
@@ -19,17 +19,17 @@ except ImportError:
     print("this example needs Tianshou: pip install 'stepwell[tianshou]'")
     raise SystemExit from None
 
-ROUND, UPDATES, N_STEP = 64, 8, 3  # env steps, gradient steps after them, steps looked ahead
+ROUND, UPDATES, N_STEP = 64, 8, 3  # env steps per round, gradient steps after them, n-step horizon
 
 
 def main() -> None:
-    """Collects, learns and evaluates in turns."""
+    """Alternate between collecting, learning and evaluating."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--out", default="runs/tianshou")
     options = parser.parse_args()
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # so small a network gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help a network this small
     net = Net(state_shape=(4,), action_shape=2, hidden_sizes=[128, 128])
     algorithm = DQN(
         policy=DiscreteQLearningPolicy(model=net, action_space=gym.spaces.Discrete(2)),

@@ -1,8 +1,8 @@
-"""Feed a PyTorch model: batches are drawn in a thread, and arrive as tensors on its device.
+"""Train a PyTorch model: a thread draws batches and puts them on the device as tensors.
 
 python examples/feed_torch.py --steps 2000 --out runs/tensors
 
-Needs PyTorch; without it the script says how to install it, and ends.
+It needs PyTorch; without it, the script says how to install it and exits.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import stepwell as sw
 
 
 def train(replay: sw.SequenceReplayBuffer, updates: int) -> float:
-    """Learns to tell the reward of a step, and returns the last loss."""
-    torch = importlib.import_module("torch")  # as `import torch`, which not everybody has
+    """Learn to predict the reward of a step, and return the last loss."""
+    torch = importlib.import_module("torch")  # `import torch`; it may be missing
     nn = torch.nn
     device = "cuda" if torch.cuda.is_available() else "cpu"
     net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1)).to(device)
@@ -34,7 +34,7 @@ def train(replay: sw.SequenceReplayBuffer, updates: int) -> float:
 
 
 def main() -> None:
-    """Collects a little with random actions, and trains on it."""
+    """Collect with random actions, and train on the data."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--out", default="runs/tensors")

@@ -1,4 +1,4 @@
-"""TorchRL's DQN loss learns CartPole from what Stepwell collects and draws, with its ups and downs.
+"""TorchRL's DQN loss learns CartPole from data that Stepwell collects and samples.
 
 python examples/feed_torchrl_dqn.py --steps 50000 --out runs/torchrl_dqn
 """
@@ -18,14 +18,14 @@ except ImportError:
 
 
 def main() -> None:
-    """Collects, learns and evaluates in turns, and keeps the best network."""
+    """Alternate between collecting, learning and evaluating; keep the best network."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--out", default="runs/torchrl_dqn")
     options = parser.parse_args()
-    round_steps, updates = 256, 128  # env steps, and gradient steps after them
+    round_steps, updates = 256, 128  # env steps per round, and gradient steps after them
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # so small a network gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help a network this small
     net = MLP(4, 2, num_cells=[256, 256], activation_class=torch.nn.ReLU)
     actor = QValueActor(net, in_keys=["observation"], action_space="categorical")
     loss = DQNLoss(actor, action_space="categorical", delay_value=True)

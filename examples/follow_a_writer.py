@@ -1,4 +1,4 @@
-"""Learn in one process from what another one is still collecting.
+"""Learn in one process from a store that another process is writing.
 
 python examples/follow_a_writer.py --steps 5000 --out runs/followed
 """
@@ -15,7 +15,7 @@ from stepwell.buffers import DiskStorage
 
 
 def collect(folder: str, steps: int) -> None:
-    """The collector's process: writes the newest 20,000 steps into the folder."""
+    """Run in the collector's process: write into the folder, which keeps 20,000 steps."""
     envs = gym.make_vec("CartPole-v1", num_envs=4)
     replay = sw.SequenceReplayBuffer(folder, capacity=20_000)
     with replay, sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
@@ -25,12 +25,12 @@ def collect(folder: str, steps: int) -> None:
 
 
 def learn(batch: sw.Batch) -> float:
-    """Stands for a model: here it only looks at how far the pole leans."""
+    """Take the place of a model: return how far the pole leans on average."""
     return float(np.abs(batch.observation[..., 2]).mean())
 
 
 def main() -> None:
-    """The learner's process: takes no lock, and sees what was stored when it last looked."""
+    """Run in the learner's process: without a lock, it sees the store as of its last refresh."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5_000)
     parser.add_argument("--out", default="runs/followed")
@@ -44,11 +44,11 @@ def main() -> None:
     with sw.SequenceReplayBuffer.open(options.out, read_only=True, seed=0) as replay:
         while collector.is_alive():
             if not replay.refresh():
-                time.sleep(0.001)  # nothing new; a real learner would draw again instead
+                time.sleep(0.001)  # no new steps; a real learner would sample again instead
             elif len(replay) >= 64:
                 lean = learn(replay.sample_sequences(16, length=8))
                 print(f"{replay.steps:6,} steps, {replay.episodes:4} episodes, lean {lean:.3f}")
-        replay.refresh()  # the last steps may have come after the last look
+        replay.refresh()  # the last steps may be newer than the last refresh
         print(f"the collector has ended after {replay.steps:,} steps")
     collector.join()
 

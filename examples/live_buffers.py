@@ -1,4 +1,4 @@
-"""Record an env that hands out its live screen, with Minari and with Stepwell, and compare.
+"""Record an env that returns its live screen buffer, with Minari and Stepwell, and compare.
 
 pip install 'stepwell[nes]' 'minari[create,hdf5]' pillow
 python examples/live_buffers.py --steps 120 --out runs/live_buffers
@@ -29,7 +29,7 @@ Frames = Sequence[np.ndarray]
 
 
 class NaiveEnv(gym.Env[np.ndarray, np.int64]):
-    """A game on cynes as anyone would write it; its array is always the emulator's own screen."""
+    """A straightforward env on cynes, whose observation is always the emulator's own array."""
 
     observation_space = gym.spaces.Box(0, 255, (240, 256, 3), np.uint8)
     action_space = gym.spaces.Discrete(256)  # a bit for each button
@@ -50,7 +50,7 @@ class NaiveEnv(gym.Env[np.ndarray, np.int64]):
 
 
 class Shown(gym.Wrapper[Any, Any, Any, Any]):
-    """Copies each frame when it is shown, and hands on the array itself."""
+    """Copies each frame when it is returned, and passes on the original array."""
 
     def __init__(self, env: gym.Env[Any, Any], start: int, right: int) -> None:
         super().__init__(env)
@@ -58,28 +58,28 @@ class Shown(gym.Wrapper[Any, Any, Any, Any]):
         self.frames: list[np.ndarray] = []
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """The first frame."""
+        """Record the first frame."""
         observation, info = self.env.reset(seed=seed)
         self.frames = [observation.copy()]
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Another frame."""
+        """Record another frame."""
         result = self.env.step(action)
         self.frames.append(result[0].copy())
         return result
 
     def button(self) -> int:
-        """What to press now: START on the title screen, then RIGHT."""
+        """Return the next action: START on the title screen, then RIGHT."""
         now = len(self.frames)
         return self.right if now > 27 else self.start if now in (20, 21) else 0
 
 
 def recorded(env: Shown, steps: int) -> tuple[Frames, Frames]:
-    """The frames of one episode as Minari and as Stepwell stored it, both looking on at once."""
+    """Record one episode with Minari and Stepwell at once, and return the frames of both."""
     replay = sw.SequenceReplayBuffer()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["MINARI_DATASETS_PATH"] = folder  # not the home folder
+        os.environ["MINARI_DATASETS_PATH"] = folder  # instead of the home folder
         minari = import_module("minari").DataCollector(env, jpeg_encoding=False)  # exact
         with sw.Collector(minari, lambda *_: np.array([env.button()]), replay) as collector:
             collector.collect(steps=steps)
@@ -90,7 +90,7 @@ def recorded(env: Shown, steps: int) -> tuple[Frames, Frames]:
 
 
 def stacked_by(stack: Callable[..., Any], env: Shown, steps: int) -> Frames:
-    """The last stack of four frames that a wrapper shows."""
+    """Return the last stack of four frames that a wrapper gives."""
     wrapper, frames = stack(env, 4), []
     wrapper.reset(seed=0)
     for _ in range(steps):
@@ -99,12 +99,12 @@ def stacked_by(stack: Callable[..., Any], env: Shown, steps: int) -> Frames:
 
 
 def distinct(frames: Frames) -> int:
-    """How many frames differ."""
+    """Count the distinct frames."""
     return len({np.asarray(frame).tobytes() for frame in frames})
 
 
 def picture(rows: dict[str, Frames], shown: Frames) -> np.ndarray:
-    """Six moments, a row for each label; red edges where a frame is not the one shown."""
+    """Draw six moments, one row per label; red edges mark frames that differ from the screen."""
     image = np.full((26 + 130 * len(rows), 132 + 138 * 6, 3), 255, np.uint8)
     moments = np.linspace(0, len(shown) - 1, 7).astype(int)[1:]
     for column, moment in enumerate(moments):
@@ -131,12 +131,12 @@ def main() -> None:
         sys.exit(f"{', '.join(missing)} cannot be imported, so first: {install}")
     rom, steps = str(write_demo(options.out)[0]), options.steps
     makes: dict[str, Callable[[], Shown]] = {"cynes": lambda: Shown(NaiveEnv(rom), 16, 1)}
-    if find_spec("nes_py"):  # its own env, untouched: from 9 on it is one of gymnasium's
+    if find_spec("nes_py"):  # its own env, unchanged: since version 9 a gymnasium env
         nes_env: Any = import_module("nes_py").NESEnv
         makes["nes-py"] = lambda: Shown(nes_env(rom), 8, 128)
     for name, make in makes.items():
         env = make()
-        with warnings.catch_warnings(action="ignore"):  # Minari asks for an author and the like
+        with warnings.catch_warnings(action="ignore"):  # Minari warns about missing metadata
             by_minari, by_stepwell = recorded(env, steps)
         shown = env.frames[: steps + 1]
         rows = {"shown": shown, f"Minari {version('minari')}": by_minari, "Stepwell": by_stepwell}

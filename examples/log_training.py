@@ -1,4 +1,4 @@
-"""Log what a Collector does, with callbacks: to the terminal, TensorBoard or Weights & Biases.
+"""Log collecting, with callbacks: to the terminal, TensorBoard or Weights & Biases.
 
 python examples/log_training.py --logger tensorboard --steps 2000 --out runs/logged
 Stepwell needs none of them: `pip install torch tensorboard`, or `pip install wandb`.
@@ -12,28 +12,28 @@ from pathlib import Path
 import stepwell as sw
 from stepwell.collectors import EpisodeReport
 
-Log = Callable[[str, float, int], None]  # a name, a number, and after how many env steps
+Log = Callable[[str, float, int], None]  # name, value, number of env steps
 
 
 def printing(folder: str) -> tuple[Log, Callable[[], None]]:
-    """How to log, and how to end that, without any logger."""
+    """Return functions that log to the terminal and that finish."""
     return lambda name, value, step: print(f"{step:6,} {name} {value:,.0f}"), lambda: None
 
 
 def tensorboard(folder: str) -> tuple[Log, Callable[[], None]]:
-    """The same for TensorBoard; look at it with `tensorboard --logdir runs`."""
+    """Return the same for TensorBoard; view with `tensorboard --logdir runs`."""
     writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(folder)
     return writer.add_scalar, writer.close
 
 
 def wandb(folder: str) -> tuple[Log, Callable[[], None]]:
-    """The same for Weights & Biases; without an account set WANDB_MODE=offline."""
+    """Return the same for Weights & Biases; without an account set WANDB_MODE=offline."""
     run = importlib.import_module("wandb").init(project="stepwell", dir=folder)
     return lambda name, value, step: run.log({name: value}, step=step), run.finish
 
 
 def main() -> None:
-    """Collects with random actions, and logs each episode and the speed."""
+    """Collect with random actions, and log each episode and the speed."""
     loggers = {"print": printing, "tensorboard": tensorboard, "wandb": wandb}
     parser = argparse.ArgumentParser()
     parser.add_argument("--logger", choices=loggers, default="print")

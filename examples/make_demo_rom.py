@@ -1,4 +1,4 @@
-"""Write a tiny NES game of our own, and its RAM map, to try things with.
+"""Write a tiny free NES game and its RAM map, for experiments.
 
 python examples/make_demo_rom.py runs/demo
 """
@@ -9,7 +9,7 @@ from demo_rom import write_demo
 
 
 def main() -> None:
-    """The files are the same each time."""
+    """Write the files, which are the same on every run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", default="runs/demo")
     rom, game = write_demo(parser.parse_args().folder)

@@ -1,7 +1,7 @@
-"""Gather one game on every NES emulator that is installed, and look at what was stored.
+"""Collect one game on every NES emulator that is installed, and show the stored frames.
 
-python examples/nes_dataset.py                   # a tiny game of our own
-python examples/nes_dataset.py my.nes my.toml    # your cartridge, and a map of its RAM
+python examples/nes_dataset.py                   # the demo game
+python examples/nes_dataset.py my.nes my.toml    # your cartridge and its RAM map
 """
 
 import argparse
@@ -15,21 +15,21 @@ from stepwell.wrappers.nes import Game, installed_backends
 
 
 def strip(title: str, episode: sw.Episode, env: sw.NesEnv) -> np.ndarray:
-    """Above, frames as a learner gets them; below, the screen: the actions play it again."""
+    """Draw stored frames above the screen, which is rendered by replaying the actions."""
     frames = [env.reset()[0], *(env.step(action)[0] for action in episode.action[:-1])]
     times = np.linspace(1, episode.steps, 4).astype(int)
     stored = [np.kron(episode.observation[t], np.ones((3, 3), np.uint8)) for t in times]
     above = [np.pad(one, [(4, 4), (6, 6)], constant_values=255) for one in stored]
-    edges = [*(np.reshape(env.screen_edges, (2, 2)) + 4), (0, 0)]  # what it hides, and a gap
+    edges = [*(np.reshape(env.screen_edges, (2, 2)) + 4), (0, 0)]  # the hidden edges, and a gap
     below = [np.pad(frames[t], edges, constant_values=255) for t in times]
     band = cv2.putText(np.full((34, 1056, 3), 255, np.uint8), title, (6, 25), 0, 0.6, (0, 0, 0))
     return np.vstack([band, np.stack([np.hstack(above)] * 3, -1), np.hstack(below)])
 
 
 def main() -> None:
-    """Press random buttons, print the episodes, keep a picture of one a backend."""
+    """Press random buttons, print the episodes, and save a picture for each backend."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help="my.nes my.toml; our own game if left out")
+    parser.add_argument("files", nargs="*", help="my.nes my.toml; default: the demo game")
     parser.add_argument("--steps", type=int, default=4_000)
     parser.add_argument("--out", default="runs/nes")
     options = parser.parse_args()
@@ -52,7 +52,7 @@ def main() -> None:
             print(f"{one.id:5} {one.stream:3} {one.steps:5} {one.total_reward:6.1f}", *facts, end)
         screen = sw.NesEnv(rom, backend=backend, game=game, actions=actions, frame_skip=4)
         strips.append(strip(f"{backend} {version}", max(episodes, key=lambda e: e.steps), screen))
-    picture = np.vstack(strips)[..., ::-1]  # OpenCV's order of colours
+    picture = np.vstack(strips)[..., ::-1]  # OpenCV's channel order
     cv2.imwrite(f"{options.out}/nes_frames.png", picture, [cv2.IMWRITE_PNG_COMPRESSION, 9])
 
 

@@ -1,10 +1,10 @@
-"""Learn offline, by d3rlpy's CQL, from what a half-random policy did; and beat that policy.
+"""Learn offline with d3rlpy's CQL from the data of a half-random policy, and beat that policy.
 
 python examples/offline_d3rlpy.py --steps 17000 --out runs/offline    here: record and export
 PYTHON examples/offline_d3rlpy.py --train --out runs/offline          where d3rlpy is: learn
 
-d3rlpy pins an older gymnasium: PYTHON is that of an environment of its own, in which pip has
-installed torch and d3rlpy, and no Stepwell. The method: Kumar et al. 2020, arXiv:2006.04779.
+d3rlpy pins an older gymnasium: PYTHON belongs to a separate environment with torch and d3rlpy,
+without Stepwell. The method: Kumar et al. 2020, arXiv:2006.04779.
 """
 
 import argparse
@@ -14,14 +14,14 @@ import numpy as np
 
 
 def record(steps: int, out: Path) -> None:
-    """Gather episodes into a store, and export it as a file of d3rlpy's."""
+    """Collect episodes into a store, and export it as a d3rlpy file."""
     import stepwell as sw
     from stepwell.buffers.bridges import export_episodes
 
     rng = np.random.default_rng(0)
 
     def half_random(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        good = observation[:, 2] + 0.3 * observation[:, 3] > 0  # which way the pole will fall
+        good = observation[:, 2] + 0.3 * observation[:, 3] > 0  # the direction of the fall
         action = np.where(rng.random(len(good)) < 0.5, rng.integers(0, 2, len(good)), good)
         return action.astype(np.int64)
 
@@ -37,7 +37,7 @@ def record(steps: int, out: Path) -> None:
 
 
 def train(out: Path, updates: int) -> None:
-    """Learn from the file alone, and play."""
+    """Learn from the file alone, and evaluate."""
     import d3rlpy  # pyright: ignore[reportMissingImports]
     import gymnasium as gym
 

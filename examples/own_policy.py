@@ -1,4 +1,4 @@
-"""Record any policy, and beside each row what it thought: log-probabilities, values, anything.
+"""Record a custom policy, and its extras with each row: log-probabilities, values, anything.
 
 python examples/own_policy.py --steps 1000 --out runs/cartpole
 """
@@ -12,7 +12,7 @@ import stepwell as sw
 
 
 class LeaningPolicy:
-    """Pushes the cart to the side to which the pole leans, with a little chance."""
+    """Pushes the cart to the side to which the pole leans, with some randomness."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -20,14 +20,14 @@ class LeaningPolicy:
     def __call__(
         self, observation: np.ndarray, is_first: np.ndarray
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Actions [N], and the logarithm of the probability with which each was drawn."""
+        """Return actions [N] and the log-probability of each."""
         right = 1 / (1 + np.exp(-20 * observation[:, 2]))
         action = (self.rng.random(len(right)) < right).astype(np.int64)
         return action, {"log_prob": np.log(np.where(action == 1, right, 1 - right))}
 
 
 def main() -> None:
-    """Whole episodes, chosen by the order of their starts, so short ones are not favoured."""
+    """Collect whole episodes, the first to start, so that short ones are not favoured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000)
     parser.add_argument("--out", default="runs/cartpole")

@@ -22,8 +22,8 @@ except ImportError:
     print("this example needs PyTorch: pip install 'stepwell[torch]'")
     raise SystemExit from None
 
-SIZE = 42  # a quarter of the usual 84 x 84 pixels, for a quarter of the work
-STICKY = 0.0  # every action is taken; make_atari's default, 0.25, is the harder usual task
+SIZE = 42  # a quarter of the pixels of the usual 84 x 84, for a quarter of the computation
+STICKY = 0.0  # no sticky actions; make_atari's default, 0.25, is the harder standard task
 ROWS, EPOCHS, BATCH_SIZE, GAMMA, LAMBDA, CLIP = 128, 4, 256, 0.99, 0.95, 0.1
 LEARNING_RATE, VALUE_WEIGHT, ENTROPY_WEIGHT, LARGEST_GRADIENT = 5e-4, 0.5, 0.01, 0.5
 Extras = dict[str, np.ndarray]
@@ -34,7 +34,7 @@ class Net(nn.Module):
 
     def __init__(self, actions: int, examples: np.ndarray) -> None:
         super().__init__()
-        frames = torch.from_numpy(examples).float()  # [T, N, 42, 42]: how each pixel varies
+        frames = torch.from_numpy(examples).float()  # [T, N, 42, 42], to normalise each pixel
         self.mean = nn.Parameter(frames.mean((0, 1)), requires_grad=False)
         self.spread = nn.Parameter(frames.std((0, 1)).clamp(1), requires_grad=False)
         self.body = nn.Sequential(
@@ -46,20 +46,20 @@ class Net(nn.Module):
         self.actor, self.critic = nn.Linear(256, actions), nn.Linear(256, 1)
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """What PyTorch calls: the frames become floats, in which a ball of one pixel stands out."""
+        """Normalise the frames, so that a ball of one pixel stands out, and apply the layers."""
         frames = observation.contiguous(memory_format=torch.channels_last).float()
         seen = self.body(((frames - self.mean) / self.spread).clamp(-5, 5))
         return self.actor(seen).log_softmax(1), self.critic(seen).squeeze(1)
 
 
 class Policy:
-    """The network as the Collector sees it: numpy in, numpy out."""
+    """The network as a policy for the Collector, with NumPy arrays in and out."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
 
     def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> tuple[np.ndarray, Extras]:
-        """Actions, and beside each row what the loss will ask for."""
+        """Choose actions, and return the extras that the loss needs."""
         with torch.no_grad():
             log_probs, value = self.net(torch.from_numpy(observation))
             action = torch.multinomial(log_probs.exp(), 1)
@@ -67,14 +67,14 @@ class Policy:
         return action.squeeze(1).numpy(), {"log_prob": log_prob.numpy(), "value": value.numpy()}
 
     def value(self, observation: np.ndarray) -> np.ndarray:
-        """Values of the observations to bootstrap from, asked for at a rollout's end."""
+        """Return the values to bootstrap from; called at the end of a rollout."""
         with torch.no_grad():
             return np.asarray(self.net(torch.from_numpy(observation))[1])
 
 
 def learn(net: Net, optimizer: torch.optim.Optimizer, rollout: sw.Rollout) -> None:
-    """Several epochs over one rollout, with the clipped loss of PPO (arXiv:1707.06347)."""
-    np.sign(rollout.reward, out=rollout.reward)  # the replay keeps what the game gave
+    """Train for several epochs on one rollout, with PPO's clipped loss (arXiv:1707.06347)."""
+    np.sign(rollout.reward, out=rollout.reward)  # the replay keeps the game's own rewards
     rollout.advantages(GAMMA, LAMBDA)
     for batch in rollout.minibatches(BATCH_SIZE, EPOCHS, to="torch"):
         log_probs, value = net(batch.observation)
@@ -91,7 +91,7 @@ def learn(net: Net, optimizer: torch.optim.Optimizer, rollout: sw.Rollout) -> No
 
 
 def main() -> None:
-    """Trains, and writes down how it went."""
+    """Train, and write the learning curve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--game", default="Pong")
     parser.add_argument("--steps", type=int, default=600_000)
@@ -101,7 +101,7 @@ def main() -> None:
     options = parser.parse_args()
     began = time.perf_counter()
     torch.manual_seed(options.seed)
-    torch.set_num_threads(1)  # two gain little, and wait for each other where other programs run
+    torch.set_num_threads(1)  # two gain little, and are slow when other programs run
     envs = sw.make_atari(options.game, options.num_envs, size=(SIZE, SIZE), sticky=STICKY)
     first = sw.Collector(envs, sw.RandomPolicy(), seed=options.seed).rollout(steps=512)
     net = Net(flatdim(envs.single_action_space), first.observation[:, :, -1])
@@ -113,7 +113,7 @@ def main() -> None:
     with replay, sw.Collector(envs, Policy(net), replay, seed=options.seed) as collector:
         for update in range(1, updates + 1):
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - (update - 1) / updates)
-            rollout = collector.rollout(steps=ROWS, out=rollout)  # into the same memory again
+            rollout = collector.rollout(steps=ROWS, out=rollout)  # reuses the memory
             learn(net, optimizer, rollout)
             steps += rollout.steps
             recent.extend(rollout.episode_returns)

@@ -22,7 +22,7 @@ except ImportError:
     raise SystemExit from None
 
 NUM_ENVS, ROWS = 8, 128  # a rollout
-EPOCHS, BATCH_SIZE = 10, 256  # what is made of it
+EPOCHS, BATCH_SIZE = 10, 256  # epochs on a rollout, rows of a minibatch
 GAMMA, LAMBDA, CLIP = 0.98, 0.8, 0.2
 LEARNING_RATE, VALUE_WEIGHT, LARGEST_GRADIENT = 1e-3, 0.5, 0.5
 Extras = dict[str, np.ndarray]
@@ -36,23 +36,23 @@ class Net(nn.Module):
         self.actor, self.critic = self.layers(2), self.layers(1)
 
     def layers(self, outputs: int) -> nn.Sequential:
-        """Two hidden layers."""
+        """Return a network with two hidden layers."""
         first, second, last = nn.Linear(4, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
         return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """What PyTorch calls."""
+        """Apply both networks."""
         return self.actor(observation).log_softmax(1), self.critic(observation).squeeze(1)
 
 
 class Policy:
-    """The network as the Collector sees it: numpy in, numpy out."""
+    """The network as a policy for the Collector, with NumPy arrays in and out."""
 
     def __init__(self, net: Net, greedy: bool = False) -> None:
         self.net, self.greedy = net, greedy
 
     def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> tuple[np.ndarray, Extras]:
-        """Actions, and beside each row what the loss will ask for."""
+        """Choose actions, and return the extras that the loss needs."""
         with torch.no_grad():
             log_probs, value = self.net(torch.from_numpy(observation))
             best = log_probs.argmax(1, keepdim=True)
@@ -61,14 +61,14 @@ class Policy:
         return action.squeeze(1).numpy(), {"log_prob": log_prob.numpy(), "value": value.numpy()}
 
     def value(self, observation: np.ndarray) -> np.ndarray:
-        """Values of the observations to bootstrap from, asked for at a rollout's end."""
+        """Return the values to bootstrap from; called at the end of a rollout."""
         with torch.no_grad():
             return np.asarray(self.net(torch.from_numpy(observation))[1])
 
 
 def learn(net: Net, optimizer: torch.optim.Optimizer, rollout: sw.Rollout) -> None:
-    """Several epochs over one rollout, with PPO's clipped loss."""
-    rollout.advantages(GAMMA, LAMBDA)  # a truncated end counts on, by the value of its last row
+    """Train for several epochs on one rollout, with PPO's clipped loss."""
+    rollout.advantages(GAMMA, LAMBDA)  # truncated episodes bootstrap from their last observation
     for batch in rollout.minibatches(BATCH_SIZE, EPOCHS, to="torch"):
         log_probs, value = net(batch.observation)
         log_prob = log_probs.gather(1, batch.action[:, None]).squeeze(1)
@@ -83,7 +83,7 @@ def learn(net: Net, optimizer: torch.optim.Optimizer, rollout: sw.Rollout) -> No
 
 
 def main() -> None:
-    """Trains, evaluates on fresh episodes and keeps the network."""
+    """Train, evaluate on fresh episodes and save the network."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(";")[0])
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--out", type=Path, default=Path("runs/ppo_cartpole"))
@@ -91,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     began = time.perf_counter()
     torch.manual_seed(options.seed)
-    torch.set_num_threads(1)  # so small a network gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help a network this small
     net = Net()
     optimizer = torch.optim.Adam(net.parameters(), lr=LEARNING_RATE, eps=1e-5)
     envs = sw.make_vec("CartPole-v1", NUM_ENVS, num_workers=0)

@@ -1,4 +1,4 @@
-"""R2D2's data: a recurrent policy stores its state, a learner unrolls from it after a burn-in.
+"""Data for R2D2: a recurrent policy stores its state; the learner starts from it, with a burn-in.
 
 python examples/recurrent_replay.py --steps 2000 --out runs/recurrent
 """
@@ -23,19 +23,19 @@ class Policy:
         self.hidden = np.zeros((1, HIDDEN), np.float32)
 
     def step(self, hidden: np.ndarray, observation: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """The next state, from zeros where an episode begins."""
+        """Return the next state, computed from zeros where an episode begins."""
         kept = np.where(first[:, None], np.float32(0), hidden) @ self.from_hidden
         return np.asarray(np.tanh(observation @ self.from_input + kept))
 
     def __call__(self, observation: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, Extras]:
-        """Actions, and beside each row the state *before* it."""
+        """Choose actions, and return the state *before* each row as an extra."""
         before = np.broadcast_to(self.hidden, (len(first), HIDDEN))
         self.hidden = self.step(before, observation, first)
         return np.argmax(self.hidden @ self.to_action, axis=1), {"hidden": before}
 
 
 def main() -> None:
-    """Gather, then learn from sequences that are drawn by priority."""
+    """Collect, then learn from sequences that are drawn by priority."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--out", default="runs/recurrent")
@@ -50,7 +50,7 @@ def main() -> None:
             hidden, errors = batch.state["hidden"], np.zeros(8)
             for t in range(BURN_IN + LENGTH):
                 after = policy.step(hidden, batch.observation[:, t], batch.is_first[:, t])
-                hidden = np.where(batch.mask[:, t, None], after, hidden)  # nothing before a reset
+                hidden = np.where(batch.mask[:, t, None], after, hidden)  # padding keeps the state
                 errors += np.abs(hidden).mean(axis=1) * (t >= BURN_IN)
             replay.update_priorities(batch.ids, errors * batch.weights)
         print(f"unrolled {BURN_IN} + {LENGTH} rows of 8 sequences, 20 times")

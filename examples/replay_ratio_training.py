@@ -1,4 +1,4 @@
-"""Learn half a gradient step for each env step, and go on exactly there when started again.
+"""Take half a gradient step per env step, and continue exactly when started again.
 
 python examples/replay_ratio_training.py --steps 2000 --out runs/half_a_step
 """
@@ -10,24 +10,24 @@ import numpy as np
 
 import stepwell as sw
 
-PREFILL = 100  # steps that are collected before the first gradient step, and owe none
+PREFILL = 100  # steps before the first gradient step; no gradient steps are due for them
 
 
 class Learner:
-    """Stands for a model: it keeps a running mean of the n-step returns that it sees."""
+    """Takes the place of a model: it keeps a running mean of the n-step returns."""
 
     def __init__(self) -> None:
         self.updates = 0
         self.value = 0.0
 
     def learn(self, batch: sw.TransitionBatch) -> None:
-        """One gradient step."""
+        """Take one gradient step."""
         self.updates += 1
         self.value += 0.01 * (float(np.mean(batch.reward)) - self.value)
 
 
 def main() -> None:
-    """Collects, learns what is owed, and keeps a checkpoint beside the data."""
+    """Collect, take the gradient steps that are due, and save a checkpoint with the data."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--out", default="runs/half_a_step")

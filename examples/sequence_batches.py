@@ -1,4 +1,4 @@
-"""What a world model does: gather a little, draw sequences, learn, and so on.
+"""The data loop of a world model: collect a few steps, draw sequences, learn, and repeat.
 
 python examples/sequence_batches.py --steps 2000 --out runs/agent
 """
@@ -12,12 +12,12 @@ import stepwell as sw
 
 
 def learn(batch: sw.Batch) -> float:
-    """Stands for a model: here it only looks at how often an episode ends."""
+    """Take the place of a model: return the share of rows that end an episode."""
     return float(np.mean(batch.terminated))
 
 
 def main() -> None:
-    """Four envs, sixteen sequences of 32 rows after every 64 steps."""
+    """Collect with four envs, and draw sixteen sequences of 32 rows after every 64 steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=2_000)

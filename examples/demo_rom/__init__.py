@@ -1,16 +1,16 @@
-"""A tiny NES game of our own, "Stepwell Test", built from its source: no emulator ships a free one.
+"""A tiny free NES game, "Stepwell Test", built from its source: no emulator includes one.
 
     title (blue) --START--> playing (light blue) --no lives left--> game over (red)
                                                  --world_x >= 768--> cleared (green)
     game over, cleared --START--> playing again
 
-The D-pad moves the player by 2 pixels a frame, by 4 with A held; from x = 120 on RIGHT scrolls the
-world instead. The enemy crosses the screen leftwards and costs a life on touch. The coin is drawn
-on even frames only, as old games flicker, and gives a point on touch, then jumps to a place that a
-random generator chooses; that ticks every frame, so a different number of no-ops makes a
-different game. SELECT loses a life at once, which tests are glad of.
+The D-pad moves the player by 2 pixels a frame, by 4 with A held. From x = 120 on, RIGHT scrolls the
+world instead. The enemy crosses the screen to the left and costs a life on contact. The coin is
+drawn on even frames only, like the flickering sprites of old games. It gives a point on contact,
+and then jumps to a random place. The random generator advances every frame, so a different number
+of no-ops makes a different game. SELECT loses a life at once, for tests.
 
-Program, pictures and map are written in this folder; nothing in them is anybody else's.
+Program, pictures and map were written for this folder; none of them is derived from other games.
 """
 
 from demo_rom.memory import RAM, STATE

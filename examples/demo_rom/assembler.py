@@ -1,4 +1,4 @@
-"""A two-pass assembler for those instructions of the 6502 that the game uses."""
+"""A two-pass assembler for the 6502 instructions that the game uses."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ SEI imp 78    CLD imp D8    TXS imp 9A    TXA imp 8A    TAX imp AA    TYA imp 98
 INX imp E8    INY imp C8    DEX imp CA    PHA imp 48    PLA imp 68    RTI imp 40    RTS imp 60
 CLC imp 18    SEC imp 38
 """
-_FAR: Final = 0xFFFF  # stands for a label further on: never in the zero page
+_FAR: Final = 0xFFFF  # placeholder for a later label: never in the zero page
 
 
 def _opcodes() -> dict[str, dict[str, int]]:
-    """{mnemonic: {mode: opcode}}."""
+    """Parse the table into {mnemonic: {mode: opcode}}."""
     found: dict[str, dict[str, int]] = {}
     for entry in re.split(r"\n| {4}", _TABLE.strip()):
         mnemonic, *pairs = entry.split()
@@ -48,18 +48,18 @@ def assemble(source: str, origin: int, symbols: Mapping[str, int]) -> tuple[byte
     Args:
         source: One statement a line: `label: LDA #$3F ; comment`.
         origin: Address of the first byte.
-        symbols: Names that stand for addresses.
+        symbols: Addresses by name.
 
     Returns:
         The machine code, and the addresses of all names, labels included.
 
     Raises:
-        ValueError: A name that nobody defines, an instruction or a mode that is not in the table,
-            or a branch that is too far.
+        ValueError: A name is not defined, an instruction or a mode is not in the table, or a branch
+            is too far.
     """
     statements = list(_statements(source))
     names = dict(symbols)
-    _translate(statements, origin, names, final=False)  # finds where the labels are
+    _translate(statements, origin, names, final=False)  # finds the addresses of the labels
     return _translate(statements, origin, names, final=True), names
 
 
@@ -106,7 +106,7 @@ def _instruction(statement: _Statement, here: int, names: Mapping[str, int], fin
 def _mode(
     operand: str, modes: Mapping[str, int], names: Mapping[str, int], final: bool
 ) -> tuple[str, str]:
-    """(addressing mode, the text of the number in it)."""
+    """Return the addressing mode and the text of its number."""
     if operand in ("", "A"):
         return "acc" if operand else "imp", ""
     if operand[0] == "#":
@@ -123,7 +123,7 @@ def _mode(
 
 
 def _value(text: str, names: Mapping[str, int], final: bool) -> int:
-    """A sum like `ptr+1`; `<` and `>` before it take its low and its high byte."""
+    """Evaluate a sum like `ptr+1`; a prefix `<` or `>` takes its low or high byte."""
     text = text.strip()
     total = sum(_term(term, names, final) for term in text.lstrip("<>").split("+"))
     match text[0]:
@@ -141,5 +141,5 @@ def _term(term: str, names: Mapping[str, int], final: bool) -> int:
     if term.isdigit():
         return int(term)
     if final and term not in names:
-        raise ValueError(f"nobody defines {term}")
+        raise ValueError(f"undefined name {term}")
     return names.get(term, _FAR)

@@ -1,10 +1,10 @@
-"""Where the game keeps its variables."""
+"""Addresses of the game's variables."""
 
 from typing import Final
 
 __all__ = ["RAM", "STATE"]
 
-# name -> address in the console's 2 KB of RAM; one byte each, but for `ptr`
+# name -> address in the console's 2 KB of RAM; one byte each, except `ptr`
 RAM: Final[dict[str, int]] = {
     "frame_lo": 0x10,  # frames since power-on
     "frame_hi": 0x11,
@@ -23,7 +23,7 @@ RAM: Final[dict[str, int]] = {
     "coin_y": 0x1E,
     "rng": 0x1F,  # an 8-bit LFSR of period 255
     "pad": 0x20,  # buttons that are held: A in bit 7, RIGHT in bit 0
-    "pad_new": 0x21,  # those that were not held a frame ago
+    "pad_new": 0x21,  # buttons that were not held in the last frame
     "pad_prev": 0x22,
     "speed": 0x23,
     "tx": 0x24,  # from here on: scratch

@@ -1,4 +1,4 @@
-"""Puts program, pictures and header together, and writes the game's files."""
+"""Assembly of program, pictures and header into the game's files."""
 
 from pathlib import Path
 from typing import Final
@@ -10,13 +10,13 @@ from demo_rom.tiles import pattern_tables, screens
 __all__ = ["build_rom", "game_map", "write_demo"]
 
 _HERE: Final = Path(__file__).parent
-_PRG_START, _PRG_BYTES = 0xC000, 0x4000  # mapper 0 with one bank shows it here
+_PRG_START, _PRG_BYTES = 0xC000, 0x4000  # address of the only bank of mapper 0
 _SCREENS: Final = 0xE000
-_VECTORS: Final = {"nmi": 0xFFFA, "reset": 0xFFFC, "irq": 0xFFFE}  # where the CPU looks them up
+_VECTORS: Final = {"nmi": 0xFFFA, "reset": 0xFFFC, "irq": 0xFFFE}  # addresses fixed by the CPU
 
 
 def build_rom() -> bytes:
-    """The game as an iNES file: mapper 0, 16 KB of program, 8 KB of tiles, vertical mirroring.
+    """Build the game's iNES file: mapper 0, 16 KB of program, 8 KB of tiles, vertical mirroring.
 
     Returns:
         24,592 bytes, the same on every machine and Python.
@@ -38,12 +38,12 @@ def build_rom() -> bytes:
 
 
 def game_map() -> str:
-    """The RAM map of the game, in TOML: what an env must know to give rewards and ends."""
+    """Return the game's RAM map in TOML, from which an env computes rewards and episode ends."""
     return (_HERE / "game.toml").read_text(encoding="utf-8")
 
 
 def write_demo(folder: str | Path) -> tuple[Path, Path]:
-    """Write `game.nes` and `game.toml` into a folder, which is made if need be.
+    """Write `game.nes` and `game.toml` into a folder, which is created if necessary.
 
     Returns:
         The paths of the two files.

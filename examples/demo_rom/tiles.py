@@ -1,4 +1,4 @@
-"""The pictures of the game: 8x8 tiles of four colours, and the two screens made of them."""
+"""The pictures of the game: 8x8 tiles of four colours, and the two screens built from them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -18,7 +18,7 @@ _BAND_TILE, _FLOOR_TILE, _POST_TILE, _CLOUD_TILE = 1, 2, 4, 5
 
 
 def pattern_tables() -> bytes:
-    """8 KB: the tiles of the background, then those of the sprites."""
+    """Return 8 KB: the tiles of the background, then those of the sprites."""
     background = b"".join(map(_tiles, (_BLANK, _SOLID, _BRICK, _HILL, _POST, _CLOUD)))
     player, enemy = _disc(8, "1", "2", eyes=True), _disc(8, "2", "1", eyes=True)
     figures = _tiles(player) + _tiles(enemy) + _tiles(_disc(6, "2", "3"))
@@ -28,8 +28,8 @@ def pattern_tables() -> bytes:
 
 
 def screens() -> bytes:
-    """2 KB: two screens side by side, each with a status band, sky, posts and a brick floor."""
-    # Two bits for each 16x16 pixels say which palette; the same in all four quarters of a byte.
+    """Return 2 KB: two adjacent screens, each with a status band, sky, posts and a brick floor."""
+    # Two bits select the palette of 16x16 pixels; all four pairs of a byte are the same here.
     palettes = bytes([0b10101010] * 8 + [0] * 40 + [0b01010101] * 16)
     return b"".join(
         bytes(_tile_at(screen, row, column) for row in range(30) for column in range(32)) + palettes
@@ -50,7 +50,7 @@ def _tile_at(screen: int, row: int, column: int) -> int:
 
 
 def _tiles(rows: Sequence[str]) -> bytes:
-    """A picture drawn in '.123' as the console wants it: tiles of two planes of bits, row-major."""
+    """Encode a picture drawn in '.123' for the console: tiles of two bit planes, row-major."""
     return b"".join(
         _plane((row[x : x + 8] for row in rows[y : y + 8]), bit)
         for y in range(0, len(rows), 8)
@@ -60,7 +60,7 @@ def _tiles(rows: Sequence[str]) -> bytes:
 
 
 def _plane(rows: Iterable[str], bit: int) -> bytes:
-    """One bit of each pixel; the leftmost pixel in the highest bit of its row's byte."""
+    """Pack one bit of each pixel; the leftmost pixel is the highest bit of its row's byte."""
     return bytes(
         sum((".123".index(pixel) >> bit & 1) << (7 - x) for x, pixel in enumerate(row))
         for row in rows
@@ -68,7 +68,7 @@ def _plane(rows: Iterable[str], bit: int) -> bytes:
 
 
 def _disc(radius: int, body: str, edge: str, *, eyes: bool = False) -> list[str]:
-    """A figure of 16x16 pixels."""
+    """Draw a disc in 16x16 pixels."""
 
     def pixel(x: int, y: int) -> str:
         if eyes and 5 <= y <= 7 and x in (5, 6, 10, 11):

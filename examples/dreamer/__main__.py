@@ -31,8 +31,8 @@ from .foresee import draw_foresight
 from .progress import Progress
 from .train import Judges, evaluate, get_environments_and_actions, train_loop
 
-FRESH_SEED = 2_000_000  # of the last evaluation: seeds by which nothing was chosen
-MADE_ONCE = ("env", "seed", "preset")  # stays as it was when a run goes on
+FRESH_SEED = 2_000_000  # of the last evaluation: seeds that were not used to select the agent
+MADE_ONCE = ("env", "seed", "preset")  # cannot change when a run is resumed
 USER_ERRORS = (sw.StepwellError, gymnasium.error.Error, ValueError, TypeError, OSError, ImportError)
 
 EPILOG = """\
@@ -42,12 +42,12 @@ examples:
   python -m examples.dreamer --out runs/cartpole --resume --steps 20000
   tensorboard --logdir runs
 
-A run is stopped by Ctrl-C, and goes on with --resume, also after it was killed.
+Ctrl-C stops a run; --resume continues it, also after a kill.
 """
 
 
 class Run(NamedTuple):
-    """What a run is, as ``run.json`` in its folder says."""
+    """Settings of a run, as stored in ``run.json`` in its folder."""
 
     env: str
     seed: int
@@ -55,10 +55,10 @@ class Run(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Trains as the command line says.
+    """Run the command line.
 
     Raises:
-        SystemExit: Something is wrong, or Ctrl-C was pressed; it says what to do.
+        SystemExit: There is an error, or Ctrl-C was pressed; the message says what to do.
     """
     options = _options(arguments)
     try:
@@ -69,32 +69,32 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(f"error: {error}") from None
     except KeyboardInterrupt:
         again = f"python -m examples.dreamer --out {options.out} --resume"
-        raise SystemExit(f"\nstopped; go on from the last checkpoint with\n  {again}") from None
+        raise SystemExit(f"\nstopped; continue from the last checkpoint with\n  {again}") from None
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m examples.dreamer",
-        description="Train a small DreamerV3: learn a model of an env, and to act within it.",
+        description="Train a small DreamerV3: learn a model of an env, and learn to act in it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--env", help="id of the env, such as CartPole-v1 (the default) or ALE/Pong-v5")
     add("--out", type=Path, default=Path("runs/dreamer"), help="a folder; default runs/dreamer")
-    add("--resume", action="store_true", help="go on with the run in that folder")
-    add("--steps", type=int, help="env steps in all; default 10,000, of --preset paper a million")
+    add("--resume", action="store_true", help="continue the run in that folder")
+    add("--steps", type=int, help="total env steps; default 10,000, with --preset paper a million")
     add("--seed", type=_at_least(0), help="default 0")
-    add("--preset", choices=("small", "paper"), help="small (the default) is for a CPU")
+    add("--preset", choices=("small", "paper"), help="default small, for a CPU")
     names = ", ".join(asdict(Config()))
-    more = f"other numbers: {names}"
+    more = f"other settings: {names}"
     add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=more)
-    add("--video", type=Path, help="at the end film the best agent: a file that ends in .mp4")
-    pictures = "at the end draw what the best agent's model foresees of pictures: a .png file"
+    add("--video", type=Path, help="at the end record the best agent in a file that ends in .mp4")
+    pictures = "at the end draw the model's predictions of images in a .png file"
     add("--foresee", type=Path, help=pictures)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    add("--device", type=_device, default=device, help="default: the GPU if there is one")
-    add("--threads", type=_at_least(1), default=1, help="of PyTorch on the CPU; default 1")
+    add("--device", type=_device, default=device, help="default: a GPU if there is one")
+    add("--threads", type=_at_least(1), default=1, help="CPU threads of PyTorch; default 1")
     options = parser.parse_args(arguments)
     for name in MADE_ONCE:
         if options.resume and getattr(options, name) is not None:
@@ -120,17 +120,17 @@ def _at_least(least: int) -> Callable[[str], int]:
 def _device(name: str) -> torch.device:
     try:
         return torch.zeros(1, device=name).device
-    except (RuntimeError, AssertionError):  # no such device: PyTorch says it with either
+    except (RuntimeError, AssertionError):  # PyTorch raises either for a missing device
         raise argparse.ArgumentTypeError(
             f"expected cpu, or cuda where PyTorch finds a GPU, got {name}"
         ) from None
 
 
 def _run(options: argparse.Namespace) -> Run:
-    """What is to be done.
+    """Return the new run, or the one to resume.
 
     Raises:
-        ValueError: There is a run already, or none to go on with; or a number makes no sense.
+        ValueError: The folder has a run already, or none to resume; or a setting is invalid.
     """
     file = options.out / "run.json"
     numbers = said(options.set) | ({} if options.steps is None else {"steps": options.steps})
@@ -161,7 +161,7 @@ def _noted(file: Path) -> Run:
 
 
 def _train(run: Run, options: argparse.Namespace) -> Models:
-    """Begin the run or go on with it, to its end; the agent."""
+    """Start or resume the run, finish it, and return the agent."""
     torch.manual_seed(run.seed)
     torch.set_num_threads(options.threads)
     envs, _ = get_environments_and_actions(run.env, run.config.num_envs)
@@ -185,13 +185,13 @@ def _train(run: Run, options: argparse.Namespace) -> Models:
         with progress:
             try:
                 train_loop(envs, models, run.config, progress, run.env, _best(options), run.seed)
-            except (ValueError, TypeError) as error:  # no option is to blame: show the traceback
+            except (ValueError, TypeError) as error:  # not caused by an option: show the traceback
                 raise RuntimeError("the training failed") from error
     return models
 
 
 def _show(run: Run, models: Models, options: argparse.Namespace) -> None:
-    """Play the best agent from fresh seeds, film it, and draw what it foresees."""
+    """Evaluate the best agent on fresh seeds, record it, and draw its model's predictions."""
     load_models(_best(options), models, include_optimizers=False)
     with Judges(run.env, run.config.eval_episodes, FRESH_SEED) as judges:
         print(f"the best agent, from fresh seeds:\n{judges.play(models)}")

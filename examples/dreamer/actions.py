@@ -16,22 +16,22 @@ from .nesting import Batch, flat, leaves_of, nest
 
 
 class Distribution(Protocol):
-    """What an actor's logits [..., input_dim] say about the next action."""
+    """A distribution of actions, made from an actor's logits [..., input_dim]."""
 
     def sample(self) -> Tensor:
-        """An action [..., output_dim], without a gradient."""
+        """Sample actions [..., output_dim], without a gradient."""
         ...
 
     def mode(self) -> Tensor:
-        """The likeliest action [..., output_dim]."""
+        """Return the likeliest actions [..., output_dim]."""
         ...
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probability or log-density [...] of an action [..., output_dim], in nats."""
+        """Return the log-probability or log-density [...] of actions, in nats."""
         ...
 
     def entropy(self) -> Tensor:
-        """Entropy [...] in nats."""
+        """Return the entropy [...] in nats."""
         ...
 
 
@@ -46,25 +46,25 @@ class OneHot:
         self.log_probs = log_probs
 
     def sample(self) -> Tensor:
-        """A one-hot vector [..., K]."""
+        """Sample one-hot vectors [..., K]."""
         return sample_one_hot(self.log_probs.detach())
 
     def mode(self) -> Tensor:
-        """The one-hot vector [..., K] of the likeliest class."""
+        """Return the one-hot vectors [..., K] of the likeliest classes."""
         best = self.log_probs.detach().argmax(-1, keepdim=True)
         return torch.zeros_like(self.log_probs).scatter_(-1, best, 1.0)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probability [...] of one-hot vectors [..., K]."""
+        """Return the log-probability [...] of one-hot vectors [..., K]."""
         return (self.log_probs * action).sum(-1)
 
     def entropy(self) -> Tensor:
-        """At most log K [...]."""
+        """Return the entropy [...], at most log K."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
 
 class Normal:
-    """Independent normal distributions, of one number each.
+    """Independent normal distributions of single numbers.
 
     Args:
         mean: [..., A].
@@ -75,21 +75,21 @@ class Normal:
         self.mean, self.std = mean, std
 
     def sample(self) -> Tensor:
-        """Numbers [..., A], unbounded: `log_prob` asks for them as they are here."""
+        """Sample numbers [..., A], which are not clipped: `log_prob` needs them like this."""
         return self.mean.detach() + self.std.detach() * torch.randn_like(self.mean)
 
     def mode(self) -> Tensor:
-        """The mean [..., A]."""
+        """Return the mean [..., A]."""
         return self.mean.detach()
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-density [...] of numbers [..., A]."""
+        """Return the log-density [...] of numbers [..., A]."""
         away = (action - self.mean) / self.std
         constant = action.shape[-1] * 0.5 * math.log(2 * math.pi)
         return -(0.5 * away.square() + self.std.log()).sum(-1) - constant
 
     def entropy(self) -> Tensor:
-        """The sum [...] of log(std sqrt(2 pi e)); it can be negative."""
+        """Return the sum [...] of log(std sqrt(2 pi e)), which can be negative."""
         return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
@@ -97,9 +97,9 @@ class Action(ABC):
     """One action, as a vector for the networks.
 
     Attributes:
-        input_dim: Numbers that the actor's network must give.
+        input_dim: Number of outputs of the actor's network.
         output_dim: Length of the vector.
-        num_actions: Numbers that the env takes.
+        num_actions: Number of values that the env takes.
     """
 
     input_dim: int
@@ -108,33 +108,34 @@ class Action(ABC):
 
     @abstractmethod
     def dist(self, logits: Tensor) -> Distribution:
-        """The distribution that logits [..., input_dim] stand for."""
+        """Make the distribution of logits [..., input_dim]."""
 
     def sample(self, logits: Tensor) -> tuple[Tensor, Distribution]:
-        """An action [..., output_dim], and the distribution it is from."""
+        """Sample actions [..., output_dim], and return them with their distribution."""
         dist = self.dist(logits)
         return dist.sample(), dist
 
     def clamp(self, action: Tensor) -> Tensor:
-        """The vector [..., output_dim] that a model sees: what the env makes of the action."""
+        """Clip vectors [..., output_dim] to the actions that the env executes."""
         return action
 
     @abstractmethod
     def simplify(self, action: Tensor) -> Tensor:
-        """What the env takes [..., num_actions], of vectors [..., output_dim]."""
+        """Convert vectors [..., output_dim] to the env's values [..., num_actions]."""
 
     @abstractmethod
     def construct(self, taken: Tensor) -> Tensor:
-        """The float32 vectors [..., output_dim] of what the env took [..., num_actions]."""
+        """Convert the env's values [..., num_actions] to float32 vectors [..., output_dim]."""
 
 
 class Discrete(Action):
     """One of n choices, as a one-hot vector.
 
     Args:
-        n: How many.
-        start: The env's number of the first.
-        share: Of a uniform distribution mixed into the actor's, so that no choice dies out.
+        n: Number of choices.
+        start: The env's number of the first choice.
+        share: Share of a uniform distribution that is mixed into the actor's, so that every choice
+            keeps some probability.
     """
 
     def __init__(self, n: int, start: int = 0, share: float = 0.01) -> None:
@@ -142,18 +143,18 @@ class Discrete(Action):
         self.input_dim, self.output_dim, self.num_actions = n, n, 1
 
     def dist(self, logits: Tensor) -> OneHot:
-        """Softmax of the logits [..., n], a little evened out."""
+        """Make the softmax of logits [..., n], mixed with a uniform distribution."""
         return OneHot(mix_uniform(logits, self.share))
 
     def simplify(self, action: Tensor) -> Tensor:
-        """The env's numbers, int64 [..., 1]."""
+        """Return the env's numbers, int64 [..., 1]."""
         return action.argmax(-1, keepdim=True) + self.start
 
     def construct(self, taken: Tensor) -> Tensor:
-        """One-hot vectors [..., n]; all 0 for a number that is none of the choices.
+        """Return one-hot vectors [..., n]; all 0 for a number that is not a choice.
 
-        Such a number may stand in a replay beside an episode's last observation, on which no
-        action was taken.
+        A replay may hold such a number in the row of an episode's last observation, where no action
+        was taken.
         """
         choices = torch.arange(self.start, self.start + self.n, device=taken.device)
         return (taken == choices).float()
@@ -164,11 +165,11 @@ class Continuous(Action):
 
     The distribution is DreamerV3's "bounded normal": means tanh(m) and standard deviations
     0.1 + 0.9 sigmoid(s + 2), where m is the first half of the logits and s the second. At logits
-    of 0 they are 0 and 0.89. Samples outside [-1, 1] act as the bound.
+    of 0 they are 0 and 0.89. Samples outside [-1, 1] have the effect of the bound.
 
     Args:
-        low: Lowest values, finite, any shape, of the dtype that the env takes.
-        high: Highest values, likewise.
+        low: Lower bounds, finite, of any shape, in the dtype of the action space.
+        high: Upper bounds, likewise.
     """
 
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
@@ -183,25 +184,25 @@ class Continuous(Action):
         self.input_dim = 2 * self.output_dim
 
     def dist(self, logits: Tensor) -> Normal:
-        """Normal distributions of logits [..., 2 A]."""
+        """Make normal distributions from logits [..., 2 A]."""
         mean, std = logits.chunk(2, -1)
         return Normal(mean.tanh(), 0.1 + 0.9 * (std + 2).sigmoid())
 
     def clamp(self, action: Tensor) -> Tensor:
-        """Within [-1, 1]."""
+        """Clip to [-1, 1]."""
         return action.clamp(-1, 1)
 
     def simplify(self, action: Tensor) -> Tensor:
-        """Numbers within the bounds and of their dtype."""
+        """Scale to numbers within the bounds, in their dtype."""
         self._follow(action)
         share = (action.to(self.low.dtype) + 1) / 2
         return (self.low + share * (self.high - self.low)).clamp(self.low, self.high)
 
     def construct(self, taken: Tensor) -> Tensor:
-        """From -1 at `low` to 1 at `high`, and there beyond them."""
+        """Scale from -1 at `low` to 1 at `high`, and clip."""
         self._follow(taken)
         width = self.high - self.low
-        # A number whose bounds are equal cannot be chosen: it is always -1.
+        # A number with equal bounds is constant, and always -1.
         share = (taken - self.low) / width.where(width > 0, 1)
         return (2 * share - 1).clamp(-1, 1).float()
 
@@ -210,7 +211,7 @@ class Continuous(Action):
 
 
 def actions_of_leaf(space: spaces.Space[Any]) -> list[Action]:
-    """The actions of a space that holds no others; see `actions_of`."""
+    """Return the actions of a space that is not nested; see `actions_of`."""
     if isinstance(space, spaces.Discrete):
         return [Discrete(int(space.n), int(space.start))]
     if isinstance(space, spaces.MultiDiscrete):
@@ -228,7 +229,7 @@ def actions_of_leaf(space: spaces.Space[Any]) -> list[Action]:
 
 
 def actions_of(space: spaces.Space[Any]) -> list[Action]:
-    """The actions of which those of a space consist, in its order.
+    """Return the single actions that make up an action of a space, in its order.
 
     >>> [action.output_dim for action in actions_of(spaces.MultiDiscrete([3, 2]))]
     [3, 2]
@@ -237,42 +238,42 @@ def actions_of(space: spaces.Space[Any]) -> list[Action]:
         space: Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Tuple or Dict of these.
 
     Raises:
-        ValueError: If it is, or holds, another space or a Box without finite bounds.
+        ValueError: The space is or contains another kind, or a Box without finite bounds.
     """
     return [action for leaf in leaves_of(space) for action in actions_of_leaf(leaf)]
 
 
 class Joint:
-    """Independent distributions of several actions, whose vectors lie behind each other.
+    """Independent distributions of several actions, whose vectors are concatenated.
 
     Args:
-        dists: Of each action.
-        sizes: Lengths of their vectors.
+        dists: Distribution of each action.
+        sizes: Length of each vector.
     """
 
     def __init__(self, dists: list[Distribution], sizes: list[int]) -> None:
         self.dists, self.sizes = dists, sizes
 
     def sample(self) -> Tensor:
-        """All actions [..., sum of the sizes]."""
+        """Sample all actions [..., sum of the sizes]."""
         return torch.cat([dist.sample() for dist in self.dists], -1)
 
     def mode(self) -> Tensor:
-        """Each action's likeliest."""
+        """Return the likeliest value of each action."""
         return torch.cat([dist.mode() for dist in self.dists], -1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """The sum [...] of their log-probabilities."""
+        """Return the sum [...] of their log-probabilities."""
         parts = zip(self.dists, torch.split(action, self.sizes, -1), strict=True)
         return torch.stack([dist.log_prob(part) for dist, part in parts]).sum(0)
 
     def entropy(self) -> Tensor:
-        """The sum [...] of their entropies."""
+        """Return the sum [...] of their entropies."""
         return torch.stack([dist.entropy() for dist in self.dists]).sum(0)
 
 
 class Actions:
-    """All actions of a space, as one vector: those of its parts, one behind the other.
+    """All actions of a space as one vector, the concatenation of the vectors of its parts.
 
     >>> actions = Actions(spaces.Discrete(3, start=5))
     >>> actions.from_env([5, 7])
@@ -283,7 +284,7 @@ class Actions:
 
     Attributes:
         parts: The actions.
-        input_dim: Numbers that the actor's network must give.
+        input_dim: Number of outputs of the actor's network.
         output_dim: Length of the vector.
     """
 
@@ -297,23 +298,23 @@ class Actions:
         self.bounded = any(isinstance(part, Continuous) for part in self.parts)
 
     def dist(self, logits: Tensor) -> Distribution:
-        """The joint distribution that logits [..., input_dim] stand for."""
+        """Make the joint distribution of logits [..., input_dim]."""
         if len(self.parts) == 1:
             return self.parts[0].dist(logits)
         chunks = zip(self.parts, torch.split(logits, self.inputs, -1), strict=True)
         return Joint([part.dist(chunk) for part, chunk in chunks], self.outputs)
 
     def sample(self, logits: Tensor) -> tuple[Tensor, Distribution]:
-        """Vectors [..., output_dim], and the distribution they are from."""
+        """Sample vectors [..., output_dim], and return them with their distribution."""
         dist = self.dist(logits)
         return dist.sample(), dist
 
     def clamp(self, action: Tensor) -> Tensor:
-        """The vectors that a model sees. One-hot parts lie within [-1, 1] as they are."""
+        """Clip vectors to the actions that the env executes; one-hot parts do not change."""
         return action.clamp(-1, 1) if self.bounded else action
 
     def to_env(self, action: Tensor) -> Batch:
-        """What a vector env takes, in numpy, of vectors [N, output_dim]."""
+        """Convert vectors [N, output_dim] to NumPy actions of a vector env."""
         chunks = iter(torch.split(action.detach().cpu(), self.outputs, -1))
         taken = []
         for leaf, parts in self.leaves:
@@ -323,10 +324,10 @@ class Actions:
         return nest(self.space, iter(taken))
 
     def from_env(self, taken: Batch, ndim_before: int = 1) -> Tensor:
-        """The float32 vectors [..., output_dim] of actions that the env took.
+        """Convert actions of the env to float32 vectors [..., output_dim].
 
         Args:
-            taken: Numpy arrays or tensors, nested like the space.
+            taken: NumPy arrays or tensors, nested like the space.
             ndim_before: Axes before those of a single action: 1 for [N], 2 for a replay's [B, T].
         """
         vectors: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""The actor and its critic, which learn from imagined steps alone."""
+"""The actor and its critic, which learn only from imagined steps."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Dream(NamedTuple):
     """Imagined steps, time first.
 
     Args:
-        features: [H + 1, M, F] of the states, that from which it began included.
-        action: [H, M, A] chosen at them.
+        features: [H + 1, M, F] of the states, including the first one.
+        action: [H, M, A] chosen in these states.
         reward: [H, M] of the step from each state to the next.
-        discount: [H, M] gamma times the probability that the next state goes on. Here gamma
-            comes in, and nowhere else.
-        weight: [H, M] probability that the state is ever reached, discounted.
+        discount: [H, M] gamma times the probability that the episode continues after the next
+            state. Gamma is applied nowhere else.
+        weight: [H, M] discounted probability that the state is reached.
     """
 
     features: Tensor
@@ -35,11 +35,11 @@ class Dream(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """Chooses actions by the model's states, and judges these, with an optimizer for each.
+    """Actor and critic on the model's states, with an optimizer for each.
 
     Args:
-        features: Numbers of a state, F.
-        actions: What the env takes.
+        features: Length of a state's features, F.
+        actions: Actions of the env.
         config: Sizes and rates.
     """
 
@@ -60,10 +60,10 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def dream(self, model: WorldModel, start: State, goes_on: Tensor) -> Dream:
-        """Imagine `horizon` steps from states [M, ...], of which `goes_on` [M] did not end.
+        """Imagine `horizon` steps from states [M, ...]; `goes_on` [M] is 0 where the episode ended.
 
-        Without gradients: the actor learns by how its choices turned out (REINFORCE), and what is
-        needed for that is computed once more for all steps together.
+        No gradients flow here: the actor learns from the returns of its choices (REINFORCE), and
+        `learn` recomputes log-probabilities for all steps at once.
         """
         state, features, actions = start, [start.features], []
         for _ in range(self.config.horizon):
@@ -76,11 +76,11 @@ class ActorCritic(nn.Module):
         return Dream(seen, torch.stack(actions), model.expected_reward(seen[1:]), discount, weight)
 
     def learn(self, dream: Dream, scale: Scale) -> dict[str, Tensor]:
-        """One gradient step of each; how it went.
+        """Take one gradient step of actor and critic, and return metrics.
 
         Args:
             dream: Imagined steps.
-            scale: Follows the spread of the returns, so that the entropy's weight fits any reward.
+            scale: Tracks the range of the returns, so that one entropy weight fits any rewards.
         """
         config = self.config
         logits = self.critic(dream.features)

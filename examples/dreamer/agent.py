@@ -1,4 +1,4 @@
-"""The agent from outside: make it, let it choose actions, let it learn from a batch."""
+"""The agent's interface: construct it, choose actions, learn from a batch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .world_model import Rows, State, WorldModel
 
 @dataclass
 class Utilities:
-    """What training needs beside the networks.
+    """Objects that training needs in addition to the networks.
 
     Args:
-        replay: Everything that was collected.
-        ratio: Says how many gradient steps are due.
-        scale: Follows the spread of the returns.
-        observations: How observations become tensors.
-        actions: How actions become vectors.
+        replay: All collected steps.
+        ratio: Computes the number of gradient steps that are due.
+        scale: Tracks the range of the returns.
+        observations: Converts observations to tensors.
+        actions: Converts actions to vectors and back.
     """
 
     replay: sw.SequenceReplayBuffer
@@ -40,7 +40,7 @@ class Utilities:
 
 
 class Models(NamedTuple):
-    """What `construct_models` makes."""
+    """The agent, as `construct_models` returns it."""
 
     world_model: WorldModel
     actor_critic: ActorCritic
@@ -54,17 +54,17 @@ def construct_models(
     config: Config,
     device: str | torch.device = "cpu",
 ) -> Models:
-    """World model, actor and critic, and what training needs beside them.
+    """Construct the world model, actor and critic, and everything else that training needs.
 
     Args:
-        observation_space: One env's.
-        action_space: One env's.
-        replay: Where the collected rows are.
+        observation_space: Observation space of a single env.
+        action_space: Action space of a single env.
+        replay: The collected steps.
         config: Sizes and rates.
-        device: Where the networks are.
+        device: Device of the networks.
 
     Raises:
-        TypeError: A space is of a kind that the networks do not take.
+        TypeError: The networks do not support a space.
         ValueError: An action has no finite bounds.
     """
     observations, actions = Observations(observation_space), Actions(action_space)
@@ -86,24 +86,24 @@ def compute_actions(
     *,
     greedy: bool = False,
 ) -> dict[str, Any]:
-    """Choose an action for each of N envs, and go on with what the model knows of them.
+    """Choose an action for each of N envs, and update the model's state of them.
 
     Args:
-        observation: N observations, nested like the env's space, arrays or tensors.
+        observation: N observations, nested like the env's space; arrays or tensors.
         models: The agent.
-        actions: [N, A] the vectors of the actions before; None where all envs begin.
-        posteriors: [N, S * K] the latents before.
-        hidden_states: [N, H] the recurrent states before.
-        initializations: [N] bool: here an episode begins, so nothing of before counts.
-        greedy: Choose the likeliest action instead of drawing one.
+        actions: [N, A] vectors of the previous actions; None if all envs begin an episode.
+        posteriors: [N, S * K] previous latents.
+        hidden_states: [N, H] previous recurrent states.
+        initializations: [N] bool: an episode begins, so the previous state is ignored.
+        greedy: Choose the likeliest action instead of sampling one.
 
     Returns:
-        ``env_actions`` as the env takes them; ``actions`` [N, A], ``posterior`` [N, S * K] and
+        ``env_actions`` in the env's action space; ``actions`` [N, A], ``posterior`` [N, S * K] and
         ``hidden_state`` [N, H] for the next call; ``posterior_logits`` [N, S, K] and
         ``action_logits``.
 
     Raises:
-        ValueError: Some of the four are there and some are missing.
+        ValueError: Some of these four are given and others are None.
     """
     carried = actions, posteriors, hidden_states, initializations
     missing = [part is None for part in carried]
@@ -117,7 +117,7 @@ def compute_actions(
     embedded = model.encoder(utilities.observations(observation, device))
     state, done = model.rssm.initial(len(embedded)), None
     if actions is not None and posteriors is not None and hidden_states is not None:
-        assert initializations is not None  # all four are there
+        assert initializations is not None  # all four are given
         first = initializations.unsqueeze(-1)
         state = State(
             torch.where(first, state.hidden, hidden_states),
@@ -141,7 +141,7 @@ def compute_actions(
 
 
 def rows_of(batch: sw.Batch, models: Models) -> Rows:
-    """Sequences as the world model takes them, where it is.
+    """Convert sequences to the world model's rows, on its device.
 
     Args:
         batch: Sequences [B, T, ...] aligned as ``"arrival"``, arrays or tensors.
@@ -167,7 +167,7 @@ def rows_of(batch: sw.Batch, models: Models) -> Rows:
 
 
 def learning_step(batch: sw.Batch, models: Models) -> dict[str, Tensor]:
-    """One gradient step of world model, actor and critic.
+    """Take one gradient step of world model, actor and critic.
 
     Args:
         batch: Sequences [B, T, ...] aligned as ``"arrival"``, arrays or tensors; they may cross
@@ -175,7 +175,7 @@ def learning_step(batch: sw.Batch, models: Models) -> dict[str, Tensor]:
         models: The agent.
 
     Returns:
-        Losses and what else is worth a curve, scalars without gradients.
+        Losses and other metrics, scalars without gradients.
 
     Raises:
         ValueError: The sequences are padded.
@@ -193,13 +193,13 @@ def learning_step(batch: sw.Batch, models: Models) -> dict[str, Tensor]:
 
 
 class DreamerPolicy:
-    """The agent as a Collector sees it: numpy in, numpy out, and a state that is kept for it."""
+    """The agent as a recurrent policy for a Collector, with NumPy arrays in and out."""
 
     def __init__(self, models: Models, *, greedy: bool = False) -> None:
         self._models, self._greedy = models, greedy
 
     def initial_state(self, num_envs: int) -> dict[str, np.ndarray]:
-        """Zeros: `compute_actions` puts the learned state there when an episode begins."""
+        """Return zeros; `compute_actions` replaces them when an episode begins."""
         config = self._models.world_model.config
         sizes = {
             "action": self._models.utilities.actions.output_dim,
@@ -211,7 +211,7 @@ class DreamerPolicy:
     def __call__(
         self, observation: Any, is_first: np.ndarray, state: dict[str, np.ndarray]
     ) -> tuple[Any, dict[str, np.ndarray]]:
-        """Actions for the envs, and the new state."""
+        """Return the actions for the envs, and the new state."""
         device = self._models.world_model.rssm.first_hidden.device
         action, posterior, hidden = (torch.from_numpy(part).to(device) for part in state.values())
         first = torch.from_numpy(is_first).to(device)
@@ -222,6 +222,6 @@ class DreamerPolicy:
         return found["env_actions"], dict(zip(state, after, strict=True))
 
     def on_override(self, action: Any, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The state after actions that are taken in place of the chosen ones."""
+        """Return the state after other actions replaced the chosen ones."""
         vectors = self._models.utilities.actions.from_env(action)
         return {**state, "action": vectors.numpy()}

@@ -2,9 +2,10 @@
 
     envs = sw.make_vec("stepwell/Catch-v0", 8)  # once this module is imported
 
-A ball falls a row and drifts a column each step, left or right, and bounces off the walls; one
-picture does not show where to. A curtain hides it before it lands: the paddle is led by memory.
-After Mnih et al. 2014, "Recurrent Models of Visual Attention", arXiv:1406.6247, without a curtain.
+A ball falls a row and drifts a column each step, left or right, and bounces off the walls; a single
+image does not show its direction. A curtain hides it before it lands, so the agent needs memory.
+Based on Mnih et al. 2014, "Recurrent Models of Visual Attention", arXiv:1406.6247, whose game has
+no curtain.
 """
 
 from typing import Any
@@ -20,22 +21,22 @@ Info = dict[str, Any]
 
 
 class Catch(gym.Env[np.ndarray, np.int64]):
-    """Five balls (49 steps) an episode: +1 for each one caught, -1 for each one missed.
+    """A game of five balls (49 steps): +1 for each ball caught, -1 for each one missed.
 
-    Observations are pictures [32, 32, 1] uint8; render_mode "rgb_array" enlarges them. Action 0
-    moves the paddle a column to the left, 1 leaves it where it is, 2 moves it to the right. The
-    mean return is -2 at random, -3 if the paddle follows what is seen of the ball, 5 at best.
+    Observations are images [32, 32, 1] uint8; render_mode "rgb_array" enlarges them. Action 0
+    moves the paddle a column to the left, 1 leaves it in place, 2 moves it to the right. The mean
+    return is -2 for random actions, -3 for following the visible ball, 5 for perfect play.
 
     Args:
         balls: Balls in an episode, 1 or more.
-        hidden: Rows of the curtain, 0 to 7; without any, following the ball is perfect play.
+        hidden: Rows of the curtain, 0 to 7; with 0, following the ball is perfect play.
         render_mode: "rgb_array" or None.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
 
     def __init__(self, balls: int = 5, hidden: int = 2, render_mode: str | None = None) -> None:
-        if balls < 1 or not 0 <= hidden <= ROWS - 3:  # each ball is seen in two rows at least
+        if balls < 1 or not 0 <= hidden <= ROWS - 3:  # each ball is visible in at least two rows
             raise ValueError(f"expected 1 ball or more, 0 to 7 hidden rows, got {balls}, {hidden}")
         self.observation_space = gym.spaces.Box(0, 255, (32, 32, 1), np.uint8)
         self.action_space = gym.spaces.Discrete(3)
@@ -43,14 +44,14 @@ class Catch(gym.Env[np.ndarray, np.int64]):
         self._row, self._column, self._drift = 0, 0, 1
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, Info]:
-        """Begin an episode: the paddle in the middle, the first ball at the top."""
+        """Begin an episode, with the paddle in the middle and the first ball at the top."""
         super().reset(seed=seed)
         self._paddle, self._left = COLUMNS // 2, self.balls
         self._throw()
         return self._picture(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
-        """Move the paddle and the ball; after one has landed, the next comes from the top."""
+        """Move the paddle and the ball; after a ball has landed, the next one starts at the top."""
         if not self.action_space.contains(action):
             raise ValueError(f"action is wrong: expected 0, 1 or 2, got {action!r}")
         self._paddle = min(max(self._paddle + int(action) - 1, REACH), COLUMNS - 1 - REACH)
@@ -67,7 +68,7 @@ class Catch(gym.Env[np.ndarray, np.int64]):
         return self._picture(), reward, self._left == 0, False, {}
 
     def render(self) -> Any:
-        """What is seen now, [256, 256, 3] uint8, or None without a render mode."""
+        """Return the current image, [256, 256, 3] uint8, or None without a render mode."""
         return self._picture().repeat(8, 0).repeat(8, 1).repeat(3, 2) if self.render_mode else None
 
     def _throw(self) -> None:

@@ -1,4 +1,4 @@
-"""The agent as bytes: in a file of its own, or in the replay's checkpoint."""
+"""Save and load the agent, in a separate file or in the replay's checkpoint."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from .agent import Models
 
 
 def save_models(path: str | Path, models: Models, *, include_optimizers: bool = True) -> None:
-    """Write the agent to a file. One that is there stays until the new one is whole.
+    """Write the agent to a file; an existing file is replaced only by a complete new one.
 
     Args:
         path: The file.
-        models: The agent. Of its replay nothing is written: that is on disk already.
-        include_optimizers: Also write what training needs to go on: the optimizers, the scale of
-            the returns, and what the replay ratio owes.
+        models: The agent. Its replay, which is already on disk, is not written.
+        include_optimizers: Also write the state of the training: the optimizers, the scale of the
+            returns, and the replay ratio.
     """
     write_whole(Path(path), _to_bytes(_state(models, include_optimizers)))
 
 
 def load_models(path: str | Path, models: Models, *, include_optimizers: bool = True) -> None:
-    """Bring the agent to what `save_models` wrote; no code is unpickled.
+    """Load the agent that `save_models` wrote; no code is unpickled.
 
-    Step sizes and the like are not taken from the file: those of the agent's config hold.
+    Step sizes and other optimizer settings come from the agent's config, not from the file.
 
     Args:
         path: The file.
         models: An agent of the same sizes.
-        include_optimizers: Also load what training needs to go on.
+        include_optimizers: Also load the state of the training.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file holds no agent, a damaged one, one of other sizes, or no optimizers
-            where they are asked for. The agent is as it was then.
+            although they are requested. The agent is unchanged.
     """
     state = _from_bytes(Path(path).read_bytes(), str(path))
     _load(state, models, include_optimizers, str(path))
 
 
 def save_checkpoint(models: Models, more: Mapping[str, object]) -> None:
-    """Keep the agent beside the replay's data, with what continues the same batches and noise.
+    """Save the agent with the replay's data, and the state of the random generators.
 
     Args:
         models: The agent.
-        more: JSON-able values to keep with it, of any name but "agent".
+        more: JSON values to save with it, under any name except "agent".
     """
     state = _state(models, include_optimizers=True) | {"generators": _generators()}
     data = np.frombuffer(_to_bytes(state), np.uint8)
@@ -59,14 +59,14 @@ def save_checkpoint(models: Models, more: Mapping[str, object]) -> None:
 
 
 def load_checkpoint(models: Models) -> dict[str, Any]:
-    """Go on where `save_checkpoint` was called; what was given to it.
+    """Load the last checkpoint, and return the values that were saved with it.
 
-    What was collected since then is still there, and the replay ratio owes for it. So is what has
-    been learned from it: lost, and due again.
+    Steps that were collected after the checkpoint are kept. Gradient steps that were taken after
+    it are lost, and due again.
 
     Raises:
         StoreNotFound: There is no checkpoint.
-        ValueError: It is that of an agent of other sizes.
+        ValueError: The checkpoint is of an agent of other sizes.
     """
     replay = models.utilities.replay
     more = replay.load_checkpoint()
@@ -78,12 +78,12 @@ def load_checkpoint(models: Models) -> dict[str, Any]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file in one move: whoever is killed meanwhile leaves the old one."""
+    """Write a file atomically: a kill during the write leaves the old file."""
     partial = path.with_name(path.name + ".part")
     with partial.open("wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())  # else the new name may reach the disk before the bytes do
+        os.fsync(file.fileno())  # otherwise the rename may reach the disk before the bytes
     os.replace(partial, path)
 
 
@@ -116,7 +116,7 @@ def _load(state: dict[str, Any], models: Models, include_optimizers: bool, where
             f"include_optimizers=False, or save it with them"
         )
     nets = {"world_model": models.world_model, "actor_critic_model": models.actor_critic}
-    for name, net in nets.items():  # all of them before any is changed
+    for name, net in nets.items():  # check all of them before any is changed
         _check_sizes(net.state_dict(), state[name], where)
     for name, net in nets.items():
         net.load_state_dict(state[name])
@@ -147,10 +147,10 @@ def _to_bytes(state: dict[str, Any]) -> bytes:
 
 def _from_bytes(data: bytes, where: str) -> dict[str, Any]:
     try:
-        # PyTorch writes a zip file, but looks at none of its checksums.
+        # PyTorch writes a zip file, but does not verify its checksums.
         is_damaged = zipfile.ZipFile(io.BytesIO(data)).testzip() is not None
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception:  # whatever the bytes are
+    except Exception:  # damaged bytes can raise any exception
         is_damaged, state = True, None
     wanted = {"world_model", "actor_critic_model"}
     if is_damaged or not isinstance(state, dict) or not wanted <= state.keys():

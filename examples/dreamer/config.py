@@ -1,4 +1,4 @@
-"""Sizes and rates of the agent: the defaults are those of the paper's scale, `small` fits a CPU."""
+"""Sizes and rates of the agent; the defaults are those of the paper, `small` is for a CPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ AT_MOST_ONE = {"gamma", "lam", "tau"}
 
 @dataclass(frozen=True)
 class Config:
-    """All numbers in one place; source of the defaults: DreamerV3, Hafner et al. 2023.
+    """All settings of the agent; the defaults are from DreamerV3, Hafner et al. 2023.
 
     Args:
-        num_envs: Envs that are stepped side by side.
-        steps: Env steps in all, over all envs, the prefill included.
-        pretrain_steps: Env steps of random actions before the first gradient step.
-        collect_steps: Env steps from one look at what is owed to the learner to the next.
+        num_envs: Number of envs.
+        steps: Total env steps, over all envs, including the prefill.
+        pretrain_steps: Env steps with random actions before the first gradient step.
+        collect_steps: Env steps collected in each turn of the training loop.
         capacity: Env steps that the replay keeps.
         replay_ratio: Gradient steps for each env step.
         batch_size: Sequences in a batch, B.
@@ -29,31 +29,31 @@ class Config:
         eval_every: Env steps from one evaluation to the next.
         eval_episodes: Episodes of an evaluation, always from the same seeds.
         save_every: Env steps from one checkpoint to the next.
-        embedded: Numbers that a vector observation becomes.
-        channels: Channels of an image's first convolution; each further one has twice as many.
+        embedded: Length of an embedded vector observation.
+        channels: Channels of the first convolution; each further one doubles them.
         dense: Width of the hidden layers.
         blocks: Hidden layers of encoder, decoder and the heads for reward and continuation.
         agent_blocks: Hidden layers of actor and critic.
-        deterministic: Numbers in the recurrent state h.
+        deterministic: Length of the recurrent state h.
         stochastic: Categorical variables in the stochastic state z.
-        categories: Values of each of these.
+        categories: Classes of each of these variables.
         bins: Points of the two-hot distributions of reward and value.
-        bin_limit: The outermost of these, as symlog.
-        free_nats: KL below which neither side is pushed any further.
+        bin_limit: The outermost point, in symlog space.
+        free_nats: KL below which neither side gets a gradient.
         kl_dyn: Weight of the KL that trains the prior.
         kl_rep: Weight of the KL that trains the posterior.
-        horizon: Imagined steps.
-        starts: States of a batch from which is imagined, drawn at random; None: all B x T.
+        horizon: Number of imagined steps.
+        starts: States of a batch at which imagination starts, drawn at random; None: all B x T.
         gamma: Discount of a step.
         lam: Lambda of the returns.
         entropy: Weight of the actor's entropy.
-        tau: Share by which the slow critic follows after each gradient step.
+        tau: Share by which the slow critic moves after each gradient step.
         world_lr, actor_lr, critic_lr: Step sizes of Adam.
-        world_eps, actor_eps, critic_eps: What keeps Adam from dividing by zero.
-        world_clip, actor_clip, critic_clip: Largest norms of the gradients.
+        world_eps, actor_eps, critic_eps: Epsilon of Adam.
+        world_clip, actor_clip, critic_clip: Maximum norms of the gradients.
 
     Raises:
-        ValueError: A number makes no sense.
+        ValueError: A value is out of range or of a wrong type.
     """
 
     num_envs: int = 4
@@ -113,12 +113,12 @@ class Config:
                 )
 
     def numbers(self) -> dict[str, Any]:
-        """All of them by name."""
+        """Return all settings by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def small(cls) -> Self:
-        """178,000 parameters: CartPole in some minutes on one CPU core."""
+        """Return the small preset: 178,000 parameters, CartPole in some minutes on one CPU core."""
         return cls(
             steps=10_000,
             length=32,
@@ -144,10 +144,10 @@ class Config:
 
 
 def said(texts: list[str]) -> dict[str, Any]:
-    """Numbers of a config, given as NAME=VALUE.
+    """Parse settings of a config, given as NAME=VALUE.
 
     Raises:
-        ValueError: One is no such assignment, or there is no such number.
+        ValueError: A text is not NAME=VALUE, or there is no such setting.
     """
     numbers: dict[str, Any] = {}
     names = [field.name for field in fields(Config)]

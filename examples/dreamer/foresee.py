@@ -1,4 +1,4 @@
-"""A picture of what the world model foresees, beside what came."""
+"""A picture of the world model's predictions and the true images."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import stepwell as sw
 from .agent import Models, rows_of
 from .world_model import State
 
-SEEN, FORESEEN = 5, 15  # pictures that the model gets to see, and those that it does not
-SIDE = 96  # pixels a picture, at least
+SEEN, FORESEEN = 5, 15  # images that the model receives, and images that it predicts
+SIDE = 96  # minimum pixels per side of an image
 
 
 @torch.no_grad()
 def foresee(models: Models, batch: sw.Batch, seen: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures that came, and those that the model thinks of.
+    """Return true images, and those that the model predicts.
 
     Args:
-        models: The agent, of an env that shows pictures; the first one counts.
+        models: The agent, of an env with image observations; the first image is used.
         batch: Sequences [B, T, ...] within episodes.
-        seen: The model sees so many rows of each, and then only the actions that were taken.
+        seen: Number of rows that the model receives; after them, it receives only the actions.
 
     Returns:
         Two arrays [B, T, C, H, W] uint8.
@@ -46,13 +46,13 @@ def foresee(models: Models, batch: sw.Batch, seen: int) -> tuple[np.ndarray, np.
 
 
 def draw_foresight(models: Models, replay: sw.SequenceReplayBuffer, path: Path) -> None:
-    """Write a picture: above what came, below what the model made of it.
+    """Draw true images above the model's predictions, in a file.
 
-    Left of the line it saw the pictures above, right of it the actions alone.
+    Left of the line, the model received the images; right of it, only the actions.
 
     Args:
-        models: The agent, of an env that shows pictures.
-        replay: Three of its sequences, rather recent ones, are looked at.
+        models: The agent, of an env with image observations.
+        replay: Three of its sequences are drawn, with a preference for recent ones.
         path: A file that ends in ".png".
     """
     request = sw.Sequences(3, SEEN + FORESEEN, draw="recent")
@@ -60,11 +60,11 @@ def draw_foresight(models: Models, replay: sw.SequenceReplayBuffer, path: Path) 
     strips = [_strip(pictures) for pair in zip(truth, thought, strict=True) for pictures in pair]
     path.parent.mkdir(parents=True, exist_ok=True)
     encoded = cv2.imencode(".png", np.concatenate(strips))[1]
-    path.write_bytes(encoded.tobytes())  # cv2.imwrite would fail without a word
+    path.write_bytes(encoded.tobytes())  # cv2.imwrite would fail silently
 
 
 def _strip(pictures: np.ndarray) -> np.ndarray:
-    """Pictures [T, C, H, W] beside each other, [H', W', 3] with blue first."""
+    """Join images [T, C, H, W] side by side, [H', W', 3] in BGR."""
     factor = -(-SIDE // min(pictures.shape[2:]))
     images = []
     for number, picture in enumerate(pictures):

@@ -1,4 +1,4 @@
-"""The formulas of DreamerV3: scales, distributions, returns and averages, free of networks.
+"""The formulas of DreamerV3, without networks: scales, distributions, returns and averages.
 
 The method: Hafner et al. 2023, "Mastering Diverse Domains through World Models", arXiv:2301.04104.
 """
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 
 def symlog(x: Tensor) -> Tensor:
-    """sign(x) log(1 + |x|): the identity near 0, a logarithm far from it. Any shape.
+    """Compute sign(x) log(1 + |x|): the identity near 0, a logarithm far from it. Any shape.
 
-    The gradient at exactly 0, where it should be 1, is 0: of use for inputs and targets only.
+    The gradient at exactly 0, which should be 1, is 0: use it only for inputs and targets.
 
     >>> symlog(torch.tensor([-1.0, 0.0, 100.0]))
     tensor([-0.6931,  0.0000,  4.6151])
@@ -23,23 +23,23 @@ def symlog(x: Tensor) -> Tensor:
 
 
 def symexp(x: Tensor) -> Tensor:
-    """sign(x) (exp(|x|) - 1), the inverse of `symlog`. Any shape."""
+    """Compute sign(x) (exp(|x|) - 1), the inverse of `symlog`. Any shape."""
     return x.sign() * x.abs().expm1()
 
 
 class TwoHot:
-    """Predicts a number as probabilities over points, learnt as a classification.
+    """Predicts a number as probabilities over points, learned by classification.
 
     A number x lies between two of the points, which are evenly spaced in symlog space. It is
     encoded as the probabilities of these two that average to symlog(x), so the size of the
     gradient does not depend on the size of x.
 
-    This is the form of the paper's first version. Of a random x it learns symexp of the mean of
-    symlog(x), which is not the mean of x: of 0 and 10 by turns it is 2.3. The later version
-    interpolates between symexp(points), learns the mean, and adds up numbers of up to exp(limit).
+    This is the form of the paper's first version. For a random x it learns symexp of the mean of
+    symlog(x), which is not the mean of x: for 0 and 10 in turns it is 2.3. The later version
+    interpolates between symexp(points), learns the mean, and sums numbers of up to exp(limit).
 
     Args:
-        bins: How many points, K.
+        bins: Number of points, K.
         limit: The outermost points are symexp(-limit) and symexp(limit).
     """
 
@@ -49,28 +49,28 @@ class TwoHot:
                 "a number cannot lie between these points: expected at least 2 bins and a limit "
                 f"above 0, got {bins} and {limit}; 63 and 10 fit small rewards"
             )
-        # In units of the distance between two points the formulas are shortest.
+        # In units of the distance between two points, the formulas are shortest.
         self.outermost = (bins - 1) / 2
         self.per_unit = self.outermost / limit
         self.points = torch.linspace(-self.outermost, self.outermost, bins)
 
     def to(self, device: torch.device | str) -> TwoHot:
-        """Moves the points there. The methods do so too, to where their tensors are."""
+        """Move the points to a device; the methods move them to the device of their tensors."""
         self.points = self.points.to(device)
         return self
 
     def encode(self, x: Tensor) -> Tensor:
-        """Probabilities [..., K] of numbers [...]; beyond the limits all on the end point."""
+        """Return probabilities [..., K] of numbers [...], clipped to the limits."""
         self.to(x.device)
         place = (symlog(x) * self.per_unit).clamp(-self.outermost, self.outermost)
         return (1 - (place.unsqueeze(-1) - self.points).abs()).clamp(min=0)
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy [...] of logits [..., K] with numbers [...], which get no gradient."""
+        """Return the cross-entropy [...] of logits [..., K] with constant targets [...]."""
         return -(self.encode(target.detach()) * logits.log_softmax(-1)).sum(-1)
 
     def mean(self, logits: Tensor) -> Tensor:
-        """The numbers [...] that logits [..., K] predict: symexp of the mean of the points."""
+        """Return the numbers [...] predicted by logits [..., K]: symexp of the mean point."""
         self.to(logits.device)
         probs, half = logits.softmax(-1), len(self.points) // 2
         # The points are symmetric: summed in pairs, equal logits predict exactly 0, also where a
@@ -80,7 +80,7 @@ class TwoHot:
 
 
 def mix_uniform(logits: Tensor, share: float = 0.01) -> Tensor:
-    """Log-probabilities of (1 - share) softmax(logits) + share / K; both [..., K].
+    """Return log-probabilities of (1 - share) softmax(logits) + share / K; both [..., K].
 
     With a share above 0 no class is impossible, so KLs and log-probabilities stay finite.
     """
@@ -93,20 +93,20 @@ def mix_uniform(logits: Tensor, share: float = 0.01) -> Tensor:
 
 
 def gumbel(shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """Standard Gumbel variates, float32, from torch's global generator."""
+    """Draw standard Gumbel variates, float32, from torch's global generator."""
     return -(-torch.rand(tuple(shape), device=device).log()).log()
 
 
 def sample_one_hot(log_probs: Tensor, noise: Tensor | None = None) -> Tensor:
-    """One-hot samples of categoricals, whose gradient is that of the probabilities.
+    """Draw one-hot samples of categoricals, with the gradient of the probabilities.
 
     Args:
-        log_probs: [..., K], of normalised probabilities.
-        noise: Gumbel variates [..., K]; the largest log-probability + noise is the sample, which
-            has just these probabilities (Gumbel 1954). Drawn here when None.
+        log_probs: [..., K] of normalised probabilities.
+        noise: Gumbel variates [..., K]. The class with the largest log-probability + noise is the
+            sample, which has exactly these probabilities (Gumbel 1954). None draws them.
 
     Returns:
-        [..., K], exactly 0 or 1; backwards it counts as exp(log_probs) ("straight-through").
+        [..., K], exactly 0 or 1; its gradient is that of exp(log_probs) ("straight-through").
     """
     if noise is None:
         noise = gumbel(log_probs.shape, log_probs.device)
@@ -119,22 +119,22 @@ def sample_one_hot(log_probs: Tensor, noise: Tensor | None = None) -> Tensor:
 
 
 def kl_categorical(left: Tensor, right: Tensor) -> Tensor:
-    """KL(left || right) [...] in nats of log-probabilities [..., S, K], summed over the S."""
+    """Return KL(left || right) [...] in nats of log-probabilities [..., S, K], summed over S."""
     return (left.exp() * (left - right)).sum((-2, -1))
 
 
 def balanced_kl(
     posterior: Tensor, prior: Tensor, free_nats: float, dyn: float, rep: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Pulls the prior to the posterior, and more weakly the posterior to the prior.
+    """Compute the loss that pulls the prior to the posterior, and less the posterior to the prior.
 
     dyn max(free, KL(sg(posterior) || prior)) + rep max(free, KL(posterior || sg(prior))), where sg
     stops the gradient. Below `free_nats` neither is pulled.
 
     Args:
-        posterior: Log-probabilities [..., S, K], which saw the observation.
-        prior: Log-probabilities [..., S, K], which did not.
-        free_nats: Per row, of the sum over S.
+        posterior: Log-probabilities [..., S, K] given the observation.
+        prior: Log-probabilities [..., S, K] without the observation.
+        free_nats: Free nats per row, for the sum over S.
         dyn: Weight of the prior's part ("dynamics"): 1, in the paper's first version 0.5.
         rep: Weight of the posterior's part ("representation"): 0.1.
 
@@ -147,19 +147,19 @@ def balanced_kl(
 
 
 def lambda_returns(reward: Tensor, discount: Tensor, value: Tensor, lam: float) -> Tensor:
-    """TD(lambda) returns, time first: R_k = r_k + d_k ((1 - lam) v_{k+1} + lam R_{k+1}), R_H = v_H.
+    """Compute TD(lambda) returns: R_k = r_k + d_k ((1 - lam) v_{k+1} + lam R_{k+1}), R_H = v_H.
 
     Args:
-        reward: [H, M], of the step from state k to state k + 1.
-        discount: [H, M], of the same step: gamma, once, times the probability to go on.
-        value: [H + 1, M], of the states.
-        lam: 0 trusts the next value, 1 trusts the rewards.
+        reward: [H, M] of the step from state k to state k + 1.
+        discount: [H, M] of the same step: gamma times the probability that the episode continues.
+        value: [H + 1, M] of the states.
+        lam: 0 uses only the next value, 1 only the rewards and the last value.
 
     Returns:
-        [H, M], of the states but the last.
+        [H, M] of all states except the last.
 
     Raises:
-        ValueError: If there is not one more row of values than of rewards.
+        ValueError: There is not exactly one more row of values than of rewards.
     """
     if reward.shape != discount.shape or (len(reward) + 1, *reward.shape[1:]) != value.shape:
         raise ValueError(
@@ -177,15 +177,15 @@ def lambda_returns(reward: Tensor, discount: Tensor, value: Tensor, lam: float) 
 
 
 class Scale:
-    """The range of returns, as DreamerV3 divides advantages by it.
+    """The range of returns, by which DreamerV3 divides advantages.
 
-    Exponential averages, from 0, of the 5 % and 95 % quantiles. They creep up at first, but
-    `least` keeps the divisor from being small: what is left of noise is not blown up.
+    The range is the distance of exponential averages, from 0, of the 5 % and 95 % quantiles. It is
+    small at first; the lower bound `least` keeps noise from being amplified.
 
     Args:
-        decay: What the averages keep of themselves at each update.
+        decay: Weight of the old average in each update.
         low: The lower quantile.
-        high: The higher one.
+        high: The upper quantile.
         least: Smallest divisor.
     """
 
@@ -197,28 +197,28 @@ class Scale:
         self.average = torch.zeros(2)
 
     def update(self, returns: Tensor) -> None:
-        """Moves the averages towards the quantiles of returns of any shape."""
+        """Move the averages towards the quantiles of returns of any shape."""
         self.quantiles = self.quantiles.to(returns.device)
         now = torch.quantile(returns.detach().flatten(), self.quantiles)
         self.average = torch.lerp(self.average.to(returns.device), now, 1 - self.decay)
 
     @property
     def scale(self) -> Tensor:
-        """What to divide by: max(least, high - low), a scalar tensor."""
+        """The divisor max(least, high - low), a scalar tensor."""
         return (self.average[1] - self.average[0]).clamp(min=self.least)
 
     def state_dict(self) -> dict[str, float]:
-        """The two averages, as plain numbers."""
+        """Return the two averages as plain numbers."""
         low, high = self.average.tolist()
         return {"low": low, "high": high}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Goes on from what `state_dict` gave."""
+        """Restore the averages from `state_dict`."""
         self.average = torch.tensor([state["low"], state["high"]])
 
 
 def soft_update(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Moves all parameters of `target` by the share `tau` towards those of `source`, in place."""
+    """Move all parameters of `target` by the share `tau` towards those of `source`, in place."""
     with torch.no_grad():
         for slow, fast in zip(target.parameters(), source.parameters(), strict=True):
             slow.lerp_(fast, tau)

@@ -1,4 +1,4 @@
-"""Values nested like a space of Gymnasium's, part by part."""
+"""Functions for values that are nested like a Gymnasium space."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-Batch = Any  # an array, or a tuple or dict of batches, nested as Gymnasium nests those of a space
+Batch = Any  # an array, or a tuple or dict of batches, nested like the space
 
 
 def leaves_of(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
-    """The spaces that hold no others, in the space's order."""
+    """Yield the innermost spaces, in the space's order."""
     if isinstance(space, spaces.Dict):
         for part in space.values():
             yield from leaves_of(part)
@@ -24,7 +24,7 @@ def leaves_of(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
 
 
 def flat(space: spaces.Space[Any], batch: Batch) -> Iterator[Any]:
-    """The arrays of a batch, in the order of `leaves_of`."""
+    """Yield the arrays of a batch, in the order of `leaves_of`."""
     if isinstance(space, spaces.Dict):
         for key, part in space.items():
             yield from flat(part, batch[key])
@@ -36,7 +36,7 @@ def flat(space: spaces.Space[Any], batch: Batch) -> Iterator[Any]:
 
 
 def nest(space: spaces.Space[Any], leaves: Iterator[np.ndarray]) -> Batch:
-    """Nests arrays as the space is nested: what `flat` undoes."""
+    """Nest arrays like the space; the inverse of `flat`."""
     if isinstance(space, spaces.Dict):
         return {key: nest(part, leaves) for key, part in space.items()}
     if isinstance(space, spaces.Tuple):

@@ -1,4 +1,4 @@
-"""Networks between observations and numbers: layers, encoder, decoder."""
+"""Networks: layers, encoder, decoder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from .config import Config
 from .maths import symlog
 
-IMAGE_CORE = 4  # convolutions halve an image until it has so few pixels a side
+IMAGE_CORE = 4  # images are halved while both sides have at least twice as many pixels
 
 
 class Seen(NamedTuple):
-    """Observations as the networks take them.
+    """Observations as tensors, the input of the networks.
 
     Args:
-        vector: All that is no image, as one vector [..., D] float32.
+        vector: Everything except images, as one vector [..., D] float32.
         images: Images [..., C, H, W] float32, from -0.5 to 0.5.
     """
 
@@ -28,14 +28,14 @@ class Seen(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """What `Seen` holds of one observation: D, and (C, H, W) of each image."""
+    """Shapes of one observation in `Seen`: D, and (C, H, W) of each image."""
 
     vector: int
     images: tuple[tuple[int, int, int], ...]
 
 
 def mlp(inputs: int, width: int, blocks: int, outputs: int | None = None) -> nn.Sequential:
-    """Hidden layers, each normalised; a linear one behind them where outputs are given."""
+    """Build normalised hidden layers, and a linear output layer if outputs are given."""
     layers: list[nn.Module] = []
     for before in [inputs, *[width] * (blocks - 1)][:blocks]:
         layers += [nn.Linear(before, width, bias=False), nn.LayerNorm(width), nn.SiLU()]
@@ -45,14 +45,14 @@ def mlp(inputs: int, width: int, blocks: int, outputs: int | None = None) -> nn.
 
 
 def zero_last(layers: nn.Sequential) -> nn.Sequential:
-    """The same layers, whose output is 0 at first: no reward is expected before one was seen."""
+    """Zero the last layer in place, so that the first predictions are 0, and return the layers."""
     nn.init.zeros_(layers[-1].weight)  # type: ignore[arg-type]
     nn.init.zeros_(layers[-1].bias)  # type: ignore[arg-type]
     return layers
 
 
 class Encoder(nn.Module):
-    """Observations [..., D] and [..., C, H, W] as numbers [..., `outputs`]."""
+    """Embeds observations [..., D] and [..., C, H, W] as vectors [..., `outputs`]."""
 
     def __init__(self, shapes: Shapes, config: Config) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Encoder(nn.Module):
         )
 
     def forward(self, seen: Seen) -> Tensor:
-        """What PyTorch calls."""
+        """Embed observations."""
         parts = [] if self.vector is None else [self.vector(symlog(seen.vector))]
         for layers, image in zip(self.images, seen.images, strict=True):
             leading = image.shape[:-3]
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """What the model thinks it sees in its states [..., F]."""
+    """Reconstructs observations from the model's states [..., F]."""
 
     def __init__(self, inputs: int, shapes: Shapes, config: Config) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
         )
 
     def forward(self, states: Tensor) -> Seen:
-        """The observations, vectors as symlog."""
+        """Reconstruct observations, vectors in symlog space."""
         vector = states[..., :0] if self.vector is None else self.vector(states)
         flat = states.reshape(-1, states.shape[-1])
         images = [layers(flat) for layers in self.images]
@@ -95,7 +95,7 @@ class Decoder(nn.Module):
         return Seen(vector, tuple(shaped))
 
     def loss(self, states: Tensor, seen: Seen) -> Tensor:
-        """Squared errors [...], summed over numbers and pixels."""
+        """Return squared errors [...], summed over numbers and pixels."""
         guess: Seen = self(states)
         loss = (guess.vector - symlog(seen.vector)).square().sum(-1)
         for image, truth in zip(guess.images, seen.images, strict=True):
@@ -104,7 +104,7 @@ class Decoder(nn.Module):
 
 
 def _sizes(shape: Sequence[int]) -> list[tuple[int, int]]:
-    """Height and width before each convolution, and behind the last one."""
+    """Return height and width before each convolution, and after the last one."""
     height, width = shape[1:]
     sizes = [(height, width)]
     while min(height, width) >= 2 * IMAGE_CORE:
@@ -114,7 +114,7 @@ def _sizes(shape: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _channels(shape: Sequence[int], first: int) -> list[int]:
-    """Channels before each convolution, and behind the last one."""
+    """Return the channels before each convolution, and after the last one."""
     return [shape[0], *(first * 2**i for i in range(len(_sizes(shape)) - 1))]
 
 

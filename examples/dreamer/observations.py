@@ -1,4 +1,4 @@
-"""Observations of a gymnasium space as the networks take them."""
+"""Conversion of observations to the input of the networks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .nesting import flat, leaves_of
 from .nets import Seen, Shapes
 
 _PLAIN = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-LEAST_SIDE = 8  # uint8 arrays of fewer pixels a side are numbers to us, and no image
+LEAST_SIDE = 8  # uint8 arrays with shorter sides are treated as numbers, not as images
 
 
 class Observations:
     """Convert observations, nested like their space, into `Seen`.
 
     Args:
-        space: One env's: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these. A
-            Box of uint8 with two to four axes is an image, (H, W), (H, W, C), (C, H, W), or a
-            stack of these, (k, H, W, C).
+        space: Space of a single env: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and
+            Tuple of these. A uint8 Box with two to four axes is an image: (H, W), (H, W, C),
+            (C, H, W), or a stack (k, H, W, C).
 
     Raises:
-        TypeError: It is another space.
+        TypeError: The space is of another kind.
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
@@ -37,7 +37,7 @@ class Observations:
         self.shapes = Shapes(numbers, tuple(images))
 
     def __call__(self, observation: Any, device: torch.device | None = None) -> Seen:
-        """Observations [..., *shape] with any leading axes, arrays or tensors, as `Seen`."""
+        """Convert observations [..., *shape], arrays or tensors with any leading axes."""
         vectors: list[Tensor] = []
         images: list[Tensor] = []
         for space, value in zip(self._leaves, flat(self._space, observation), strict=True):
@@ -60,7 +60,7 @@ class Observations:
 
 def _tensor(value: Any, device: torch.device | None) -> Tensor:
     if isinstance(value, np.ndarray) and not value.flags.writeable:
-        value = value.copy()  # PyTorch knows no tensors that must not be written
+        value = value.copy()  # PyTorch has no read-only tensors
     return torch.as_tensor(value, device=device)
 
 
@@ -96,9 +96,9 @@ def _is_image(space: spaces.Space[Any]) -> bool:
 
 
 def _channels_first(pixels: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Pictures [..., C, H, W] of such [..., *shape]."""
+    """Move the channels of images [..., *shape] first: [..., C, H, W]."""
     if len(shape) == 2:
         return pixels.unsqueeze(-3)
-    if len(shape) == 4:  # (k, H, W, C): the channels of k pictures, one behind the other
+    if len(shape) == 4:  # (k, H, W, C): concatenate the channels of k images
         return pixels.movedim(-1, -3).flatten(-4, -3)
     return pixels.movedim(-1, -3) if shape[2] < shape[0] else pixels

@@ -1,4 +1,4 @@
-"""How the training goes: a live line in the terminal, curve.csv and TensorBoard."""
+"""Progress reports: a status line in the terminal, curve.csv and TensorBoard."""
 
 import importlib.util
 import math
@@ -22,20 +22,20 @@ IN_LINE = ("model", "actor", "critic")  # of the losses; all are logged
 
 
 class Progress:
-    """Is told how the training goes, and tells it on; a context manager around the training.
+    """Reports the progress of a training; a context manager around the training.
 
-    ``folder/curve.csv`` gets env steps, seconds and mean return of each evaluation, below those
-    that are there; ``folder/tensorboard`` all numbers: `tensorboard --logdir FOLDER` shows them.
+    Env steps, seconds and mean return of each evaluation are appended to ``folder/curve.csv``. All
+    numbers are logged in ``folder/tensorboard``; view with `tensorboard --logdir FOLDER`.
 
     Args:
-        folder: Of this run; made if need be.
-        steps: Env steps that the training will take.
-        tensorboard: Whether to write for it.
-        show: Whether to print how it goes.
+        folder: Folder of this run; created if necessary.
+        steps: Total env steps of the training.
+        tensorboard: Write logs for TensorBoard.
+        show: Print the status line and evaluations.
 
     Attributes:
-        best: Highest mean return of an evaluation, also of those before a resume.
-        evaluated_at: Env steps at the last evaluation, 0 where there was none.
+        best: Highest mean return of an evaluation, including those before a resume.
+        evaluated_at: Env steps at the last evaluation, 0 before the first.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Progress:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._steps, self._curve = folder, steps, folder / "curve.csv"
         if tensorboard and importlib.util.find_spec("tensorboard") is None:
-            print("there are no logs for TensorBoard: pip install 'stepwell[dreamer]' brings it")
+            print("TensorBoard is missing, nothing is logged: pip install 'stepwell[dreamer]'")
             tensorboard = False
         self._uses_tensorboard, self._show = tensorboard, show
-        self._redraw = "\r\x1b[K" if sys.stdout.isatty() else ""  # what clears the line before
+        self._redraw = "\r\x1b[K" if sys.stdout.isatty() else ""  # clears the previous line
         self._returns: deque[float] = deque(maxlen=20)
         self._waiting: dict[str, list[torch.Tensor]] = {}  # losses since the line was last drawn
-        self._losses: dict[str, float] = {}  # means of those before
+        self._losses: dict[str, float] = {}  # means of the losses before
         self.resumed(0, 0, 0.0)
 
     def resumed(self, env_steps: float, updates: float, seconds: float) -> None:
-        """Count on from there; to be called before anything is told."""
+        """Set the counts of a resumed run; call it before any other method."""
         self._env_steps, self._updates = int(env_steps), int(updates)
         self._began = perf_counter() - seconds
         self._marks = deque([(perf_counter(), self._env_steps, self._updates)], maxlen=30)
@@ -75,35 +75,35 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time of the training, with that before a resume."""
+        """Wall-clock time of the training, including the time before a resume."""
         return perf_counter() - self._began
 
     def state(self) -> dict[str, float]:
-        """What `resumed` takes."""
+        """Return the arguments of `resumed`."""
         return {"env_steps": self._env_steps, "updates": self._updates, "seconds": self.seconds}
 
     def episode(self, report: EpisodeReport) -> None:
-        """An episode ended: a Collector's ``on_episode``."""
-        self._env_steps = max(self._env_steps, report.total_steps)  # of this Collector alone
+        """Report the end of an episode; a Collector's ``on_episode`` callback."""
+        self._env_steps = max(self._env_steps, report.total_steps)  # of this Collector only
         self._returns.append(report.total_reward)
         self._log({"episode/return": report.total_reward, "episode/length": report.steps})
         self._draw()
 
     def losses(self, metrics: Mapping[str, torch.Tensor], env_steps: int) -> None:
-        """A gradient step was taken. Its metrics, 0-d and detached, are kept: leave them as is."""
+        """Report a gradient step. Its metrics, 0-d and detached, are kept: do not modify them."""
         self._env_steps, self._updates = env_steps, self._updates + 1
         for name, loss in metrics.items():
             self._waiting.setdefault(name, []).append(loss)
         self._draw()
 
     def evaluated(self, evaluation: sw.Evaluation, env_steps: int) -> bool:
-        """Print what an evaluation found and add it to the curve; whether none was better."""
+        """Print an evaluation, add it to the curve, and return True if it is the best so far."""
         self._env_steps, mean, (low, high) = env_steps, evaluation.mean, evaluation.confidence
         with self._curve.open("a") as file:
             file.write("" if file.tell() else "steps,seconds,mean_return\n")
             file.write(f"{env_steps},{self.seconds:.1f},{mean:.6g}\n")
         self._log({"eval/return": mean})
-        if not self.evaluated_at:  # the random steps before it were taken at another speed
+        if not self.evaluated_at:  # the random steps before it had another speed
             self._marks = deque([(perf_counter(), env_steps, self._updates)], maxlen=30)
         is_best, self.best, self.evaluated_at = mean >= self.best, max(self.best, mean), env_steps
         best = "the best so far" if is_best else f"the best was {self.best:,.2f}"
@@ -118,7 +118,7 @@ class Progress:
         if elapsed < (EVERY if self._redraw else PLAIN_EVERY) and not is_last:
             return
         self._marks.append((perf_counter(), self._env_steps, self._updates))
-        if self._waiting:  # so seldom, and all at once: asking for a number waits for the device
+        if self._waiting:  # rarely and together: reading a number waits for the device
             means = [torch.stack(losses).float().mean() for losses in self._waiting.values()]
             self._losses = dict(zip(self._waiting, torch.stack(means).tolist(), strict=True))
             self._waiting = {}
@@ -129,7 +129,7 @@ class Progress:
             print(self._redraw + self._line()[:width], end=end, flush=True)
 
     def _line(self) -> str:
-        """How far, how good, how long still, how fast lately, how wrong."""
+        """Format steps, return, time left, speed and losses."""
         (then, first_step, first_update), (now, step, update) = self._marks[0], self._marks[-1]
         seconds = max(now - then, 1e-9)
         speed, updates = (step - first_step) / seconds, (update - first_update) / seconds
@@ -149,7 +149,7 @@ class Progress:
 
     @cached_property
     def _writer(self) -> Any:
-        """TensorBoard's, or None. What a killed run had logged beyond here is taken back."""
+        """TensorBoard's writer, or None. Logs of a killed run after this step are purged."""
         if not self._uses_tensorboard:
             return None
         module = importlib.import_module("torch.utils.tensorboard")

@@ -1,4 +1,4 @@
-"""The host: collect, store, draw, learn, evaluate, keep. All data handling is Stepwell's."""
+"""The training loop: collect, store, draw, learn, evaluate, save. Stepwell handles the data."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from .checkpoint import save_checkpoint, save_models
 from .config import Config
 from .progress import Progress
 
-SCREEN = 64  # pixels a side of Atari's screens
+SCREEN = 64  # pixels per side of Atari screens
 
 
 def get_environments_and_actions(
     env_name: str, env_num: int = 1, *, render: bool = False
 ) -> tuple[VectorEnv[Any, Any, Any], Actions]:
-    """Envs side by side, in this process but for Atari's, and what their actions are as vectors.
+    """Create a vector env, in this process except for Atari games, and convert its actions.
 
     Args:
-        env_name: An id of gymnasium's; Atari games ("ALE/Pong-v5") in colour, 64 x 64 pixels,
-            without a stack: the model remembers by itself.
-        env_num: How many.
-        render: Make them so that they can be filmed.
+        env_name: A gymnasium id. Atari games ("ALE/Pong-v5") are in colour, 64 x 64 pixels, without
+            frame stacks, because the model has a memory.
+        env_num: Number of envs.
+        render: Create envs that can be recorded.
+
+    Returns:
+        The vector env, and its actions as vectors.
 
     Raises:
-        ValueError: There is no such env, or its actions have no finite bounds.
+        ValueError: The env does not exist, or its actions have no finite bounds.
     """
     if env_name.startswith("ALE/"):
         game = env_name.removeprefix("ALE/").removesuffix("-v5")
@@ -52,12 +55,12 @@ def get_environments_and_actions(
 
 
 class Judges:
-    """Envs in which the agent plays greedily, from seeds that stay the same.
+    """Envs in which the greedy agent is evaluated, always with the same seeds.
 
     Args:
         env_name: Id of the env.
-        episodes: How many episodes are played.
-        first_seed: Seed of the first one; the others follow.
+        episodes: Number of episodes.
+        first_seed: Seed of the first episode; the others have the next seeds.
     """
 
     def __init__(self, env_name: str, episodes: int, first_seed: int = 1_000_000) -> None:
@@ -65,7 +68,7 @@ class Judges:
         self._seeds = range(first_seed, first_seed + episodes)
 
     def play(self, models: Models) -> sw.Evaluation:
-        """What the agent scores."""
+        """Evaluate the agent."""
         return sw.evaluate(self._envs, DreamerPolicy(models, greedy=True), seeds=self._seeds)
 
     def __enter__(self) -> Self:
@@ -84,18 +87,18 @@ def train_loop(
     best: Path,
     seed: int = 0,
 ) -> None:
-    """Train until `config.steps` env steps have been collected, and all that is owed is learned.
+    """Train until `config.steps` env steps are collected and all due gradient steps are taken.
 
-    Goes on where a run was stopped: what is due is told from the replay, the ratio and the curve.
+    A stopped run is continued: the next work follows from the replay, the ratio and the curve.
 
     Args:
-        envs: They are stepped, and closed at the end.
-        models: The agent, as `construct_models` made it or `load_checkpoint` brought it back.
+        envs: The envs to collect from; they are closed at the end.
+        models: The agent, from `construct_models` or `load_checkpoint`.
         config: Sizes and rates.
-        progress: Is told how it goes.
-        env_name: Id of the env that evaluations play.
+        progress: Reports the progress.
+        env_name: Id of the env for evaluations.
         best: File for the agent of the best evaluation.
-        seed: From it the envs' seeds are derived.
+        seed: Seed from which those of the envs are derived.
     """
     replay, ratio, saved = models.utilities.replay, models.utilities.ratio, 0
     request = sw.Sequences(config.batch_size, config.length, borders="cross")
@@ -113,7 +116,7 @@ def train_loop(
                 found = judges.play(models)
                 if found.mean >= progress.best:
                     save_models(best, models, include_optimizers=False)
-                progress.evaluated(found, now)  # after the file, so that the curve never lies
+                progress.evaluated(found, now)  # last: best.pt is written before the curve
             if _due(config.save_every, saved, now, is_last):
                 save_checkpoint(models, progress.state())
                 saved = now
@@ -123,23 +126,23 @@ def train_loop(
 
 
 def _due(every: int, before: int, now: int, is_last: bool) -> bool:
-    """Whether a multiple of env steps has been reached since it was done, or the end."""
+    """Return True if a multiple of `every` was passed since `before`, or at the end."""
     return now // every > before // every or (is_last and now > before)
 
 
 def evaluate(
     env_name: str, models: Models, seed: int = 0, video: Path | None = None
 ) -> tuple[np.ndarray, float]:
-    """Play one episode greedily and film it.
+    """Play one episode greedily and record it.
 
     Args:
         env_name: Id of the env.
         models: The agent.
-        seed: Of the episode.
-        video: A file that ends in ".mp4", if the film is wanted as a file, too.
+        seed: Seed of the episode.
+        video: A file that ends in ".mp4", to write the video to; optional.
 
     Returns:
-        Frames uint8 [T + 1, H, W, 3], the reset's first, and how many a second play in real time.
+        Frames uint8 [T + 1, H, W, 3], beginning with that of the reset, and frames per second.
     """
     envs, _ = get_environments_and_actions(env_name, render=True)
     with closing(envs):

@@ -1,4 +1,4 @@
-"""The world model: what follows on an action, what is seen, what it is worth, does it go on."""
+"""The world model: it predicts states, observations, rewards and whether an episode continues."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .nets import Decoder, Encoder, Seen, Shapes, mlp, zero_last
 
 
 class State(NamedTuple):
-    """What the model knows.
+    """The state of the model.
 
     Args:
-        hidden: h [..., H], deterministic: what was seen and done before.
-        latent: z [..., S * K], one-hot in each of S parts: what is new in this observation.
+        hidden: h [..., H], deterministic: a summary of earlier observations and actions.
+        latent: z [..., S * K], one-hot in each of S parts: the new information of the observation.
     """
 
     hidden: Tensor
@@ -26,19 +26,19 @@ class State(NamedTuple):
 
     @property
     def features(self) -> Tensor:
-        """Both as one vector, from which everything is predicted."""
+        """Both parts as one vector, the input of all predictions."""
         return torch.cat(self, -1)
 
 
 class Rows(NamedTuple):
-    """A batch of sequences as the model learns from them.
+    """A batch of sequences, the training data of the model.
 
     Args:
         seen: Observations [B, T, ...].
-        action: [B, T, A] the vector of the action chosen at each of them.
-        reward: [B, T] what arrived with the observation.
-        is_first: [B, T] bool: an episode begins with it.
-        terminated: [B, T] bool: the MDP ended with it.
+        action: [B, T, A] vectors of the actions chosen from them.
+        reward: [B, T] rewards that came with the observations.
+        is_first: [B, T] bool: an episode begins with the observation.
+        terminated: [B, T] bool: the MDP ended with the observation.
     """
 
     seen: Seen
@@ -52,7 +52,7 @@ class RSSM(nn.Module):
     """A recurrent state-space model with categorical latents (DreamerV2, arXiv:2010.02193).
 
     Args:
-        embedded: Numbers that an observation becomes.
+        embedded: Length of an embedded observation, E.
         action: Length of an action's vector, A.
         config: Sizes.
     """
@@ -71,19 +71,19 @@ class RSSM(nn.Module):
         self.cell = nn.Linear(dense + hidden, 3 * hidden, bias=False)
         self.cell_norm = nn.LayerNorm(3 * hidden)
         self.to_prior = mlp(hidden, dense, 1, latent)
-        # The posterior's first layer in two halves: that of the observations needs no loop.
+        # The posterior's first layer has two parts; that for observations needs no loop.
         self.posterior_of_hidden = nn.Linear(hidden, dense, bias=False)
         self.posterior_of_seen = nn.Linear(embedded, dense, bias=False)
         self.to_posterior = nn.Sequential(nn.LayerNorm(dense), nn.SiLU(), nn.Linear(dense, latent))
 
     def initial(self, count: int) -> State:
-        """The learned state [count, ...] before an episode's first observation."""
+        """Return the learned state [count, ...] before the first observation of an episode."""
         hidden = torch.tanh(self.first_hidden).expand(count, -1)
         latent = functional.one_hot(self.prior(hidden[:1]).argmax(-1), self.shape[1])
         return State(hidden, latent.float().flatten(-2).expand(count, -1))
 
     def advance(self, state: State, action: Tensor) -> Tensor:
-        """The next h [..., H]: a GRU cell, normalised, that rather keeps than replaces."""
+        """Return the next h [..., H]: a normalised GRU cell with a bias to keep its state."""
         inputs = self.before(torch.cat([state.latent, action], -1))
         parts = self.cell_norm(self.cell(torch.cat([inputs, state.hidden], -1)))
         reset, new, update = parts.chunk(3, -1)
@@ -91,32 +91,32 @@ class RSSM(nn.Module):
         return torch.lerp(state.hidden, new, torch.sigmoid(update - 1))
 
     def prior(self, hidden: Tensor) -> Tensor:
-        """Log-probs [..., S, K] of z, before the observation."""
+        """Return log-probabilities [..., S, K] of z without the observation."""
         return mix_uniform(self.to_prior(hidden).unflatten(-1, self.shape))
 
     def posterior(self, hidden: Tensor, seen: Tensor) -> Tensor:
-        """Log-probs [..., S, K] of z, from h and `posterior_of_seen` of what was embedded."""
+        """Return log-probabilities [..., S, K] of z, from h and `posterior_of_seen(embedded)`."""
         logits = self.to_posterior(self.posterior_of_hidden(hidden) + seen)
         return mix_uniform(logits.unflatten(-1, self.shape))
 
     def imagine(self, state: State, action: Tensor) -> State:
-        """The next state [M, ...] without an observation."""
+        """Predict the next state [M, ...], without an observation."""
         hidden = self.advance(state, action)
         return State(hidden, sample_one_hot(self.prior(hidden)).flatten(-2))
 
     def look(self, state: State, action: Tensor, embedded: Tensor) -> tuple[State, Tensor]:
-        """The state [N, ...] with the next observation, and its posterior's log-probs."""
+        """Return the state [N, ...] at the next observation, and the posterior's log-probs."""
         hidden = self.advance(state, action)
         posterior = self.posterior(hidden, self.posterior_of_seen(embedded))
         return State(hidden, sample_one_hot(posterior).flatten(-2)), posterior
 
     def observe(self, embedded: Tensor, action: Tensor, is_first: Tensor) -> tuple[State, Tensor]:
-        """States [B, T, ...] along sequences, and the posteriors' log-probs [B, T, S, K].
+        """Return states [B, T, ...] of sequences, and the posteriors' log-probs [B, T, S, K].
 
         Args:
             embedded: [B, T, E] embedded observations.
-            action: [B, T, A] actions chosen *at* them.
-            is_first: [B, T] bool: nothing of before is known. So it is at 0 in any case.
+            action: [B, T, A] actions chosen *from* them.
+            is_first: [B, T] bool: the earlier state is ignored, as always at t = 0.
         """
         batch, length = is_first.shape
         start = state = self.initial(batch)
@@ -139,10 +139,10 @@ class RSSM(nn.Module):
 
 
 class WorldModel(nn.Module):
-    """Everything that is learned from stored sequences, with the optimizer that does it.
+    """All networks that learn from stored sequences, with their optimizer.
 
     Args:
-        shapes: What is observed.
+        shapes: Shapes of an observation.
         action: Length of an action's vector, A.
         config: Sizes and rates.
     """
@@ -162,15 +162,15 @@ class WorldModel(nn.Module):
         )
 
     def expected_reward(self, features: Tensor) -> Tensor:
-        """Rewards [...] that arrive with states of these features [..., F]."""
+        """Predict the rewards [...] that come with states of features [..., F]."""
         return self.two_hot.mean(self.reward(features))
 
     def continues(self, features: Tensor) -> Tensor:
-        """Probabilities [...] that the MDP goes on at states of these features [..., F]."""
+        """Predict the probability [...] to continue after states of features [..., F]."""
         return torch.sigmoid(self.goes_on(features).squeeze(-1))
 
     def loss(self, rows: Rows) -> tuple[Tensor, State, dict[str, Tensor]]:
-        """The loss of a batch, the states [B, T, ...] of its rows, and the loss's parts."""
+        """Return the loss of a batch, the states [B, T, ...] of its rows, and the loss's parts."""
         config = self.config
         states, posterior = self.rssm.observe(self.encoder(rows.seen), rows.action, rows.is_first)
         features = states.features
@@ -189,11 +189,11 @@ class WorldModel(nn.Module):
             ),
         }
         loss = (kl + sum(parts.values())).mean()
-        told = parts | {"kl_dyn": dyn, "kl_rep": rep}
-        return loss, states, {name: part.mean().detach() for name, part in told.items()}
+        metrics = parts | {"kl_dyn": dyn, "kl_rep": rep}
+        return loss, states, {name: part.mean().detach() for name, part in metrics.items()}
 
     def learn(self, rows: Rows) -> tuple[State, dict[str, Tensor]]:
-        """One gradient step; the states [B, T, ...] without gradients, and how it went."""
+        """Take one gradient step; return the states [B, T, ...] without gradients, and metrics."""
         loss, states, metrics = self.loss(rows)
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)

@@ -193,7 +193,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(
         patch.setattr(Quiet, "stop_after", 6)
         said = error_of(*RUN)
     assert said.splitlines()[1:] == [
-        "stopped; go on from the last checkpoint with",
+        "stopped; continue from the last checkpoint with",
         "  python -m examples.dreamer --out run --resume",
     ]
     command.main(shlex.split(said.splitlines()[-1])[3:])
@@ -388,7 +388,7 @@ def test_what_no_option_is_to_blame_for_keeps_its_traceback(
 # The command with its losses noted at each gradient step, which TensorBoard gets but once a second.
 NOTED = """
 import json, sys
-import dreamer_agents  # which registers an env
+import support.libraries.dreamer_agents  # which registers an env
 from dreamer import __main__ as command
 
 class Noted(command.Progress):
