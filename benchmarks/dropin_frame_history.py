@@ -38,14 +38,14 @@ class LoopBuffer:
         self.dones = np.empty(size, np.bool_)
 
     def store_frame(self, frame: np.ndarray) -> int:
-        """Take up a frame."""
+        """Store a frame."""
         place = self.cursor
         self.frames[place] = frame
         self.cursor, self.count = (place + 1) % self.size, min(self.size, self.count + 1)
         return place
 
     def store_effect(self, place: int, action: int, reward: float, done: bool) -> None:
-        """Take up what came of it."""
+        """Store the action, reward and flag of a frame."""
         self.actions[place], self.rewards[place], self.dones[place] = action, reward, done
 
     def encode_recent_observation(self) -> np.ndarray:

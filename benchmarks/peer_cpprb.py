@@ -33,7 +33,7 @@ def transitions(rows: Rows, stack: int, *, compressed: bool) -> Draw:
 
 
 def prioritized(rows: Rows, stack: int) -> Draw:
-    """Draw by priority with importance weights, and update the priorities of what was drawn."""
+    """Draw by priority with importance weights, and update the priorities of the drawn items."""
     shape = rows.observation.shape[1:]
     if stack > 1:
         shape = (stack, *shape)

@@ -6,7 +6,7 @@ StepwellError
 ├── LimiterClosed      the limiter was closed while a thread waited for it
 ├── StoreNotFound      the folder holds no store
 ├── StoreLocked        another process writes into this store
-├── StoreCorrupt       stored bytes are not what was written
+├── StoreCorrupt       stored bytes are damaged
 ├── StoreTooNew        a later Stepwell wrote this store
 └── StoreFailed        an earlier write failed: reopen the store to go on
 """
@@ -61,7 +61,7 @@ class StoreLocked(StepwellError):
 
 
 class StoreCorrupt(StepwellError):
-    """Stored bytes are not what was written; the message names the place."""
+    """Stored bytes are damaged; the message names the place."""
 
 
 class StoreTooNew(StepwellError):

@@ -1,4 +1,4 @@
-"""Chooses what comes next: the named modes of `Draw`."""
+"""Chooses items for a batch by the modes of `Draw`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ItemKinds(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Items that were chosen.
+    """Chosen items.
 
     Args:
         chunk: [B] index of a chunk that holds a row of the item, or of a later one of its episode.
@@ -56,13 +56,13 @@ class Drawn(NamedTuple):
 
 
 class NewestQueue:
-    """Remembers up to where the newest items were handed out."""
+    """Remembers which of the newest items were returned."""
 
     def __init__(self) -> None:
         self._cursors: dict[Windows, tuple[int, int]] = {}
 
     def next(self, table: ChunkIndex, kind: Windows, count: int) -> Drawn:
-        """At most ``count`` items that were not handed out yet, the oldest first."""
+        """At most ``count`` items that were not returned yet, the oldest first."""
         items, records = table.items(kind), table.records
         row_id, row = self._cursors.get(kind, (0, 0))
         index = int(np.searchsorted(records["row_id"], row_id))
@@ -71,17 +71,17 @@ class NewestQueue:
         return Drawn(*items.locate(np.arange(first, min(first + count, items.total))))
 
     def advance(self, table: ChunkIndex, kind: Windows, chosen: Drawn) -> None:
-        """Items that `next` gave were handed out."""
+        """Record that the items of `next` were returned."""
         if len(chosen.start):
             last = int(table.records["row_id"][chosen.chunk[-1]])
             self._cursors[kind] = (last, int(chosen.start[-1]) + 1)
 
     def state(self) -> list[list[object]]:
-        """JSON-able: for each kind of item how far it was handed out."""
+        """The position in each kind of item, JSON-able."""
         return [[kind.to_json(), *cursor] for kind, cursor in self._cursors.items()]
 
     def restore(self, state: object) -> None:
-        """Go on as the queue of `state` would have; nothing changes where it is refused.
+        """Continue as the queue of `state` would have; an invalid state changes nothing.
 
         Raises:
             ValueError: It is no such state.
@@ -134,7 +134,7 @@ def draw_items(
 
 
 def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
-    """Numbers below ``total``, alike but for one part in 2^53 / total: a quarter of the time."""
+    """Draw numbers below ``total``, uniform up to total / 2^53; takes a quarter of the time."""
     numbers: np.ndarray = (rng.random(count) * total).astype(np.int64)
     return numbers
 
@@ -142,7 +142,7 @@ def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
 def _without_repeats(
     table: ChunkIndex, items: ItemCounts, count: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Different items, each as likely as the others."""
+    """Draw different items with equal probabilities."""
     if table.shares is not None:
         raise ValueError(
             'draw="distinct": expected one store, or several without weights, got weights; leave '
@@ -153,7 +153,7 @@ def _without_repeats(
             f'draw="distinct": expected at least {count} items to draw from, got {items.total}; '
             f"collect more, or lower batch_size"
         )
-    # Where repeats are rare, drawing all anew until there are none takes a fifth of the time.
+    # Where repeats are rare, drawing again until there are none takes a fifth of the time.
     for _ in range(_TRIES if count**2 < items.total else 0):
         numbers = _uniform(rng, items.total, count)
         if len(set(numbers.tolist())) == count:
@@ -209,7 +209,7 @@ def _shortage(
     ended = " that its env has ended" if draw == "ends" else ""
     return (
         f"no stored {_episode_of(chosen)}{ended} has {kinds.rows} rows: expected at least one, the "
-        f"longest of {len(tails)} has {longest}; collect more, or ask for a shorter length"
+        f"longest of {len(tails)} has {longest}; collect more, or request a shorter length"
     )
 
 

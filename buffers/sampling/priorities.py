@@ -533,7 +533,7 @@ class PriorityIndex:
         """Draw items in proportion to their priorities.
 
         Args:
-            table: The index of what is stored.
+            table: The index of the stored chunks.
             generation: Of the storage: positions of another one mean nothing.
             kinds: What is drawn.
             count: How many.
@@ -732,7 +732,7 @@ class PriorityIndex:
         """Numbers and counts of the rows ``first .. last``, of which the last is in no later chunk.
 
         Args:
-            table: The index of what is stored.
+            table: The index of the stored chunks.
             index: Index of a chunk.
             first: First row, counted in the episode or stream.
             last: Last row.

@@ -106,7 +106,7 @@ class RowReader:
         """Find the chunks that runs of rows lie in, and their fields.
 
         Raises:
-            DamagedChunk: The bytes of one are not what was written.
+            DamagedChunk: The bytes of a chunk are damaged.
         """
         table = self._storage.table
         found = _resolve(runs, table.records, table.base)
@@ -146,7 +146,7 @@ class RowReader:
             row: [B] the rows in them.
 
         Raises:
-            DamagedChunk: The bytes of one are not what was written.
+            DamagedChunk: The bytes of a chunk are damaged.
         """
         self._find(index)
         return RowRefs(index, row, self._columns.slots(index, row))
@@ -227,7 +227,7 @@ def chunk_of(
     """Find the chunks that hold rows; where a row is not there, the last one of its episode.
 
     Args:
-        table: The index of what is stored.
+        table: The index of the stored chunks.
         index: [B] index of some chunk of the same episode, or stream.
         row: [B] the row, counted in that.
         is_across: It is counted in the stream.

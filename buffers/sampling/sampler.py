@@ -363,7 +363,7 @@ class _Filters:
 
         Raises:
             TypeError: It is no condition.
-            DamagedChunk: The metadata of an episode is not what was written.
+            DamagedChunk: The metadata of an episode is damaged.
         """
         if where is None:
             return None
@@ -398,7 +398,7 @@ def _rows_at(table: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """The chunks that hold given rows, and which of a chunk's rows each one is.
 
     Args:
-        table: The index of what is stored.
+        table: The index of the stored chunks.
         ids: [B] ids of rows.
 
     Returns:
@@ -423,7 +423,7 @@ def _items_at(table: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole
     """The items that begin with given rows.
 
     Args:
-        table: The index of what is stored.
+        table: The index of the stored chunks.
         kinds: The kinds of items.
         ids: [B] ids of their first rows.
         are_whole: An item reaches to the end of its episode.

@@ -122,7 +122,7 @@ class SequenceSampler:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedChunk: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are damaged.
         """
         batch = len(drawn.start)
         runs = self.window.runs(table, drawn, 0)
@@ -348,7 +348,7 @@ class Window(NamedTuple):
         """The rows of sequences that were drawn, each for its place in ``[B, frames + rows]``.
 
         Args:
-            table: The index of what is stored.
+            table: The index of the stored chunks.
             drawn: The sequences.
             frames: Rows before the first one that are wanted too, as far as they are there.
         """
@@ -479,7 +479,7 @@ class EpisodeSampler:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedChunk: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are damaged.
             MemoryError: The batch would not fit in the memory that is free.
         """
         records = table.at(drawn.chunk)

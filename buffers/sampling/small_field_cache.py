@@ -93,7 +93,7 @@ class SmallFieldCache:
         """Decode a chunk.
 
         Raises:
-            DamagedChunk: Its bytes are not what was written.
+            DamagedChunk: Its bytes are damaged.
         """
         buffer, offsets, kinds = self._places.find(index + self._base, record)
         if not self._is_too_large:

@@ -133,7 +133,7 @@ class TransitionSampler:
         """Find the rows and take those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedChunk: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are damaged.
         """
         path = self._path(reader, table, drawn)
         chunk, row, _ = path.first

@@ -147,7 +147,7 @@ class JoinedStorage:
         """The memory that holds the chunk at a position, and the chunk's offset in it.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
             ValueError: The chunk was evicted since the last `refresh`.
         """
         storage, place = self._find(position)
@@ -157,7 +157,7 @@ class JoinedStorage:
         """JSON-able facts about the episode of the chunk at a position.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
             ValueError: The chunk was evicted since the last `refresh`.
         """
         storage, place = self._find(position)
@@ -184,7 +184,7 @@ class JoinedStorage:
             Whether the table changed. The earlier table object stays as it is.
 
         Raises:
-            StoreCorrupt: New bytes are not what was written; chunks that could be read are added.
+            StoreCorrupt: New bytes are damaged; chunks that could be read are added.
         """
         try:
             for storage in self._storages:

@@ -74,7 +74,7 @@ class MemoryStorage:
 
     @property
     def table(self) -> ChunkIndex:
-        """The index of what is stored."""
+        """The index of the stored chunks."""
         return self._table
 
     @property

@@ -27,7 +27,7 @@ class Storage(Protocol):
 
     @property
     def table(self) -> ChunkIndex:
-        """The index of what is stored."""
+        """The index of the stored chunks."""
         ...
 
     @property

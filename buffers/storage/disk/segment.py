@@ -79,7 +79,7 @@ class Segment:
         """Check a chunk's bytes and fields when it is first used.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
         """
         number = position - self.header.position
         if self._is_proved[number]:
@@ -96,7 +96,7 @@ class Segment:
         """The metadata of a chunk; only its head is checked, not its rows.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
         """
         number = position - self.header.position
         self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])

@@ -140,7 +140,7 @@ class DiskStorage:
         Raises:
             StoreNotFound: There is no store in the folder.
             StoreLocked: Another process writes into it.
-            StoreCorrupt: Something in it is not what was written.
+            StoreCorrupt: Something in it is damaged.
             StoreTooNew: A later version wrote it.
             ValueError: ``on_corrupt="skip"`` in a store that is opened for writing, or a capacity
                 is out of range.
@@ -180,7 +180,7 @@ class DiskStorage:
 
     @property
     def table(self) -> ChunkIndex:
-        """The index of what is stored; `refresh` makes a new one."""
+        """The index of the stored chunks; `refresh` makes a new one."""
         return self._view.table
 
     @property
@@ -275,7 +275,7 @@ class DiskStorage:
         """The memory that holds the chunk at a position, and the chunk's offset in it.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
         """
         memory, segment, record = self._find(position)
         segment.prove(memory, position, record)
@@ -285,7 +285,7 @@ class DiskStorage:
         """JSON-able facts about the episode of the chunk at a position; its rows are not read.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
         """
         memory, segment, record = self._find(position)
         return segment.metadata(memory, position, record)
@@ -326,7 +326,7 @@ class DiskStorage:
 
         Raises:
             StoreNotFound: There is no checkpoint of that name.
-            StoreCorrupt: Its bytes are not what was written.
+            StoreCorrupt: Its bytes are damaged.
         """
         self._check_open()
         data = self._folder.read_checkpoint(name)
@@ -339,7 +339,7 @@ class DiskStorage:
             Whether the table changed. The earlier table object stays as it is.
 
         Raises:
-            StoreCorrupt: New bytes are not what was written.
+            StoreCorrupt: New bytes are damaged.
             SpecMismatch: The store was empty, and has other fields now.
         """
         self._check_open()

@@ -121,7 +121,7 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
         skip: Leave out damaged segments.
 
     Raises:
-        StoreCorrupt: Something in the store is not what was written, or its manifest is older than
+        StoreCorrupt: Something in the store is damaged, or its manifest is older than
             its segments.
     """
     seen = ""
