@@ -64,7 +64,9 @@ def main() -> None:
     parser.add_argument("--games", nargs="+", default=["Pong", "Breakout"])
     parser.add_argument("--num-envs", nargs="+", type=int, default=[8, 32])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", nargs="+", help="measure only bare and candidates with such words")
+    parser.add_argument(
+        "--only", nargs="+", help="measure only bare and candidates with such words"
+    )
     parser.add_argument("--steps", type=int, default=6_000, help="env steps a round")
     options = parser.parse_args()
     print(rounds.machine("stepwell", "ale-py", "gymnasium", "numpy", "zstandard"))

@@ -56,7 +56,7 @@ class LoopBuffer:
         """Different transitions, one index after the other."""
         chosen: list[int] = []
         while len(chosen) < batch_size:
-            place = np.random.randint(0, self.count - 2)  # noqa: NPY002 - as it is done there
+            place = np.random.randint(0, self.count - 2)  # noqa: NPY002 - as the original does
             if place not in chosen:
                 chosen.append(place)
         before = np.concatenate([self._stack(place)[None] for place in chosen])

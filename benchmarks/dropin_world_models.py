@@ -24,7 +24,7 @@ from stepwell.buffers.dropin import dreamer, iris
 SHAPE, ACTIONS, EPISODE = (3, 64, 64), 6, 500
 Work: TypeAlias = Callable[[], float]
 Makers: TypeAlias = dict[str, Callable[[Any], Work]]
-"""By operation: what makes, of a buffer, a call that does some work and returns how much."""
+"""Functions, by operation, that bind a buffer to a call that returns its amount of work."""
 
 
 class Frames:

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class StepwellError(Exception):
-    """Base of all errors that are Stepwell's own."""
+    """Base class of Stepwell's errors."""
 
 
 class SpecMismatch(StepwellError):

@@ -363,7 +363,7 @@ class SequenceReplayBuffer:
         Args:
             batch_size: Number of sequences, B >= 1.
             length: Rows in each sequence, T >= 1.
-            borders: Rule at the borders of episodes: a sequence lies ``"inside"`` one, or may
+            borders: Rule at the borders of episodes: a sequence is ``"inside"`` one, or may
                 ``"cross"`` into the stream's next one, or is padded by ``"pad_after"`` or
                 ``"pad_before"`` with rows that ``mask`` excludes.
             draw: Distribution: uniform over ``"steps"``, the same but ``"distinct"``, uniform over
@@ -745,10 +745,10 @@ class SequenceReplayBuffer:
         return self._require_sampler().episodes(where)
 
     def refresh(self) -> bool:
-        """Read what another process has stored since; nothing changes between two calls.
+        """Read the rows that another process has stored since; they only appear in this call.
 
         Returns:
-            Whether there was anything new.
+            True if there were new rows.
 
         Raises:
             ValueError: The replay was not opened with ``read_only=True``.
@@ -852,7 +852,7 @@ class SequenceReplayBuffer:
         return lambda out: sampler.sample(request, out, self._rng)
 
     def _reopening(self) -> Callable[[], SequenceReplayBuffer] | None:
-        """Opens the replay's folders to read, with one thread; None where some of it is in RAM."""
+        """A function that opens the folders read-only, with one thread; None for data in RAM."""
         storage = self.storage
         parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
         folders = [os.path.abspath(part.path) for part in parts if isinstance(part, DiskStorage)]
@@ -940,7 +940,7 @@ def _refuse_new_store(path: Path) -> None:
     if DiskStorage.exists(path):
         raise ValueError(
             f"{path} holds a store by now: expected a new folder, as it was when this began; open "
-            f"it again to go on in it (--resume), or choose another folder"
+            f"it again to continue it (--resume), or choose another folder"
         ) from None
 
 

@@ -38,7 +38,7 @@ class Batch:
     Row ``t`` holds ``observation[:, t]``, the reward, info and flags that came with it, and the
     action chosen from it. With ``align="transition"`` reward, info and flags (all but ``is_first``)
     are the results of that action. With ``time_major=True`` the arrays are ``[T, B, ...]``,
-    contiguous but for stacks and whole episodes, which are views. A field that was not requested
+    contiguous except for stacks and whole episodes, which are views. A field that was not requested
     is None, whatever its annotation.
 
     Args:

@@ -31,9 +31,9 @@ class ItemKinds(NamedTuple):
     Args:
         rows: Stored rows that an item needs.
         every: All items.
-        ends: Those that reach an episode's end; None where that means nothing.
-        wholes: The episodes that have one; None where that means nothing.
-        newest: Those that are handed out once each; None where that means nothing.
+        ends: Items that reach an episode's end; None where the mode is not supported.
+        wholes: Episodes that have an item; None where the mode is not supported.
+        newest: Items that are returned once each; None where the mode is not supported.
     """
 
     rows: int
@@ -84,7 +84,7 @@ class NewestQueue:
         """Continue as the queue of `state` would have; an invalid state changes nothing.
 
         Raises:
-            ValueError: It is no such state.
+            ValueError: The state is invalid.
         """
         entries = [
             json_values.items(entry, "newest", 3) for entry in json_values.items(state, "newest")
@@ -106,11 +106,11 @@ def draw_items(
     chosen: EpisodeFilter | None,
     rng: np.random.Generator,
 ) -> Drawn:
-    """Draw items by one of the modes that need no memory, with replacement.
+    """Draw items by one of the stateless modes.
 
     Raises:
         NotEnoughData: There is no such item.
-        ValueError: The mode means nothing for these items.
+        ValueError: The mode is not supported for these items.
     """
     kind = _kind_of(kinds, draw)
     items = table.items(kind, chosen)

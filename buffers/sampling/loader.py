@@ -212,7 +212,7 @@ class _Feed(Generic[BatchT]):
             thread.start()
 
     def take(self) -> _Outcome:
-        """The next outcome, as soon as it is there.
+        """Wait for the next outcome.
 
         Raises:
             RuntimeError: This process was forked from the one that has the threads.

@@ -52,7 +52,7 @@ class ReplayRatio:
     def from_train_ratio(
         cls, train_ratio: float, *, batch_size: int, length: int, start: int | None = None
     ) -> Self:
-        """Create it from DreamerV3's train ratio: replayed rows per env step (Hafner et al. 2023).
+        """Convert DreamerV3's train ratio: replayed rows per env step (Hafner et al. 2023).
 
         Args:
             train_ratio: Rows that the learner sees for each env step.
@@ -87,7 +87,7 @@ class ReplayRatio:
         steps = _whole("steps", steps)
         if self._steps is not None and steps < self._steps:
             raise ValueError(
-                f"steps: expected at least the {self._steps:,} of the previous call, got {steps:,}; "
+                f"steps: expected at least the {self._steps:,} of the last call, got {steps:,}; "
                 f"pass all steps collected so far, and load the state saved with this replay"
             )
         if self._start is None:

@@ -191,7 +191,7 @@ class _Slab:
         self.rows = 0
 
     def has_room(self, nbytes: int, rows: int, max_rows: int) -> bool:
-        """A chunk of so many bytes and rows still fits."""
+        """True if a chunk of this size and number of rows still fits."""
         return self.used + nbytes <= len(self.memory) and self.rows + rows <= max_rows
 
 

@@ -352,7 +352,7 @@ def lost_slot(path: Path, number: int) -> str:
 
 
 def damage(path: Path, record: ChunkInfo, why: str = "") -> str:
-    """The message for a chunk whose bytes are not what was written."""
+    """The message for a chunk whose bytes are damaged."""
     last_row = record.first_row + record.stored_rows - 1
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "

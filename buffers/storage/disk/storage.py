@@ -333,10 +333,10 @@ class DiskStorage:
         return unpack(data, f"checkpoint {name!r} of {self.path}")
 
     def refresh(self) -> bool:
-        """Read what the writer has stored since; only for a store that was opened to read.
+        """Read the chunks that the writer has stored since; only for a read-only store.
 
         Returns:
-            Whether the table changed. The earlier table object stays as it is.
+            True if the table changed. The earlier table object is not modified.
 
         Raises:
             StoreCorrupt: New bytes are damaged.
@@ -384,7 +384,7 @@ class DiskStorage:
         return self._maps.of(segment), segment, record
 
     def _look(self) -> View:
-        """Read the store as it is now."""
+        """Read the current state of the store."""
         seen = ""
         while True:
             view = look(self._folder, self._known, skip=self._skip)
