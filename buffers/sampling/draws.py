@@ -192,8 +192,8 @@ def _check_each(shares: Shares, items: ItemCounts, rows: int, chosen: EpisodeFil
     if len(empty):
         raise NotEnoughData(
             f"store {empty[0]} of those that are drawn from by weights has no "
-            f"{_episode_of(chosen)} of {rows} rows: expected one in each; give it weight 0, or ask "
-            f"for a shorter length"
+            f"{_episode_of(chosen)} of {rows} rows: expected one in each; give it weight 0, or "
+            f"request a shorter length"
         )
 
 
