@@ -1,4 +1,4 @@
-"""What bridges cost: batches through them beside the libraries' own, and data sets' sizes.
+"""Cost of bridges: their batches against the libraries' own replays, and data set sizes.
 
     python benchmarks/bridges.py
     python benchmarks/bridges.py --only draw --rounds 3
@@ -48,7 +48,7 @@ _FORMATS: Mapping[str, Mapping[str, object]] = {
 
 
 def sb3(rows: peers.Rows, stack: int, what: str, count: int) -> list[tuple[str, ...]]:
-    """`as_sb3_replay` beside SB3's own replay."""
+    """Compare `as_sb3_replay` with SB3's replay."""
     algorithms = importlib.import_module("stable_baselines3")
     replay = peer_stepwell.replay_of(rows, stack=stack)
     shape = rows.observation.shape[1:]
@@ -69,7 +69,7 @@ def sb3(rows: peers.Rows, stack: int, what: str, count: int) -> list[tuple[str, 
 
 
 def torchrl(rows: peers.Rows, what: str, count: int) -> list[tuple[str, ...]]:
-    """`as_torchrl_replay` of slices beside a SliceSampler."""
+    """Compare slices from `as_torchrl_replay` with a SliceSampler."""
     replay = peer_stepwell.replay_of(rows)
     bridge = sw.bridges.as_torchrl_replay(replay, 16 * 16, slice_len=16)
     candidates: dict[str, peers.Call] = {
@@ -83,7 +83,7 @@ def torchrl(rows: peers.Rows, what: str, count: int) -> list[tuple[str, ...]]:
 
 
 def tianshou(rows: peers.Rows, stack: int, what: str, count: int) -> list[tuple[str, ...]]:
-    """`as_tianshou_replay` beside a VectorReplayBuffer."""
+    """Compare `as_tianshou_replay` with a VectorReplayBuffer."""
     replay = peer_stepwell.replay_of(rows, stack=stack)
     bridge = sw.bridges.as_tianshou_replay(replay)
     candidates: dict[str, peers.Call] = {
@@ -110,7 +110,7 @@ def drawing(count: int) -> str:
 
 
 def learning(count: int) -> str:
-    """SB3's PPO on CartPole: `model.learn`, beside the same updates from Stepwell's rollouts."""
+    """SB3's PPO on CartPole: `model.learn` against the same updates from Stepwell's rollouts."""
     algorithms = importlib.import_module("stable_baselines3")
     making = importlib.import_module("stable_baselines3.common.env_util")
     envs, steps, updates = 8, 128, 4
@@ -202,7 +202,7 @@ def _file(
 
 
 class _Still(gym.Env[Any, Any]):
-    """What SB3 asks for its spaces; it is never stepped."""
+    """An env that gives SB3 its spaces; it is never stepped."""
 
     def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
         self.observation_space = observation
@@ -216,7 +216,7 @@ def _type(rows: peers.Rows) -> Any:
 def _compared(
     what: str, candidates: Mapping[str, peers.Call], limit: str, count: int
 ) -> list[tuple[str, ...]]:
-    """What, who, a second, and the ratio to the library's own."""
+    """A row of the table: operation, candidate, rate, and the ratio to the library's own."""
     return [line[:6] for line in peers.compare(what, candidates, limit, count)]
 
 

@@ -1,4 +1,4 @@
-"""How much of the bare emulator's speed is left while every row is stored, exactly.
+"""Speed of collecting every row, relative to the emulators alone.
 
     python benchmarks/collect.py                     # Pong and Breakout, 8 and 32 envs
     python benchmarks/collect.py --games Seaquest --num-envs 8 --rounds 3
@@ -64,7 +64,9 @@ def main() -> None:
     parser.add_argument("--games", nargs="+", default=["Pong", "Breakout"])
     parser.add_argument("--num-envs", nargs="+", type=int, default=[8, 32])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", nargs="+", help="words of the candidates to measure beside bare")
+    parser.add_argument(
+        "--only", nargs="+", help="measure only bare and candidates with such words"
+    )
     parser.add_argument("--steps", type=int, default=6_000, help="env steps a round")
     options = parser.parse_args()
     print(rounds.machine("stepwell", "ale-py", "gymnasium", "numpy", "zstandard"))

@@ -1,4 +1,4 @@
-"""What the disk store costs: a flush, an opening, and drawing from many rows.
+"""Cost of the disk store: flushing, opening, and drawing from many rows.
 
     python benchmarks/disk.py                         # all of it, in a folder below this one
     python benchmarks/disk.py --only flush --rounds 3 --folder /mnt/disk
@@ -42,7 +42,7 @@ TINY = Spec(
 
 
 def bare(path: Path, nbytes: int, flushes: int, count: int) -> Callable[[], float]:
-    """Write as many bytes as a flush stores, one stretch behind the other, and sync each."""
+    """Write as many bytes as a flush stores, one range after the other, and sync each."""
     file = os.open(path, os.O_RDWR | os.O_CREAT)
     os.posix_fallocate(file, 0, nbytes * flushes * (count + 1))
     os.fsync(file)
@@ -63,7 +63,7 @@ def bare(path: Path, nbytes: int, flushes: int, count: int) -> Callable[[], floa
 def stored(
     storage: DiskStorage, chunks: Iterator[list[Chunk]], flushes: int
 ) -> Callable[[], float]:
-    """Add the next chunks; how they are made is not part of it, but encoding them is."""
+    """Add the next chunks: making them is not timed, encoding them is."""
 
     def run() -> float:
         for _ in range(flushes):
@@ -88,7 +88,7 @@ def noise_chunks(nbytes: int) -> tuple[Spec, Iterator[list[Chunk]]]:
 
 
 def frame_chunks(rows: int, envs: int = 8) -> tuple[Spec, Iterator[list[Chunk]]]:
-    """What a collector of eight Pong envs flushes every so many rows, compressed."""
+    """Chunks as a collector of eight Pong envs flushes them, compressed."""
     with sw.SequenceReplayBuffer() as replay:
         with sw.Collector(sw.make_atari("Pong", envs), sw.RandomPolicy(), replay, seed=0) as player:
             player.collect(steps=envs * 600)
@@ -205,7 +205,7 @@ def opening(path: Path, *, read_only: bool) -> Callable[[], float]:
 
 
 def refreshing(storage: DiskStorage) -> Callable[[], float]:
-    """Look for what is new, where nothing is."""
+    """Refresh a store that has no new rows."""
 
     def run() -> float:
         return 1.0 + storage.refresh()
@@ -214,7 +214,7 @@ def refreshing(storage: DiskStorage) -> Callable[[], float]:
 
 
 def index_bytes(path: Path) -> int:
-    """RAM that an opened store takes before its first row is read."""
+    """RAM that an open store takes before its first row is read."""
     tracemalloc.start()
     storage = DiskStorage.open(path, read_only=True)
     taken, _ = tracemalloc.get_traced_memory()

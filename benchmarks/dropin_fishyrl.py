@@ -36,7 +36,7 @@ class Rings:
         self.rng = np.random.default_rng(0)
 
     def add(self, record: Record) -> None:
-        """Take up a record of all envs, value by value; each ring compares the keys."""
+        """Store a record of all envs, value by value; each ring compares the keys."""
         for env, ring in enumerate(self.rings):
             for key in np.unique([*record, *ring]) if ring else ():
                 if key not in ring or key not in record:

@@ -38,14 +38,14 @@ class LoopBuffer:
         self.dones = np.empty(size, np.bool_)
 
     def store_frame(self, frame: np.ndarray) -> int:
-        """Take up a frame."""
+        """Store a frame."""
         place = self.cursor
         self.frames[place] = frame
         self.cursor, self.count = (place + 1) % self.size, min(self.size, self.count + 1)
         return place
 
     def store_effect(self, place: int, action: int, reward: float, done: bool) -> None:
-        """Take up what came of it."""
+        """Store the action, reward and flag of a frame."""
         self.actions[place], self.rewards[place], self.dones[place] = action, reward, done
 
     def encode_recent_observation(self) -> np.ndarray:
@@ -56,7 +56,7 @@ class LoopBuffer:
         """Different transitions, one index after the other."""
         chosen: list[int] = []
         while len(chosen) < batch_size:
-            place = np.random.randint(0, self.count - 2)  # noqa: NPY002 - as it is done there
+            place = np.random.randint(0, self.count - 2)  # noqa: NPY002 - as the original does
             if place not in chosen:
                 chosen.append(place)
         before = np.concatenate([self._stack(place)[None] for place in chosen])

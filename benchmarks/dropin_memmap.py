@@ -1,4 +1,4 @@
-"""The drop-in for memmap-replay-buffer beside the original: every operation of both, in turns.
+"""The drop-in for memmap-replay-buffer and the original: every operation of both, in turns.
 
     python benchmarks/dropin_memmap.py                    # vectors, and frames as a game shows them
     python benchmarks/dropin_memmap.py --codec raw --data frames

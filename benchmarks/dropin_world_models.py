@@ -24,11 +24,11 @@ from stepwell.buffers.dropin import dreamer, iris
 SHAPE, ACTIONS, EPISODE = (3, 64, 64), 6, 500
 Work: TypeAlias = Callable[[], float]
 Makers: TypeAlias = dict[str, Callable[[Any], Work]]
-"""By operation: what makes, of a buffer, a call that does some work and returns how much."""
+"""Functions, by operation, that bind a buffer to a call that returns its amount of work."""
 
 
 class Frames:
-    """Frames, actions and rewards, the same ones for everybody."""
+    """Frames, actions and rewards, the same for all candidates."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -44,7 +44,7 @@ class Frames:
 
 
 def dreamer_adds(count: int) -> Callable[[Any], Work]:
-    """Add so many steps."""
+    """Add a number of steps."""
 
     def make(buffer: Any) -> Work:
         frames = Frames()
@@ -61,7 +61,7 @@ def dreamer_adds(count: int) -> Callable[[Any], Work]:
 
 
 def iris_adds(count: int) -> Callable[[Any], Work]:
-    """Add so many steps."""
+    """Add a number of steps."""
 
     def make(buffer: Any) -> Work:
         frames = Frames()
@@ -77,7 +77,7 @@ def iris_adds(count: int) -> Callable[[Any], Work]:
 
 
 def times(count: int, call: Callable[[Any], object]) -> Callable[[Any], Work]:
-    """Do something so often."""
+    """Call a function a number of times."""
 
     def make(buffer: Any) -> Work:
         def run() -> float:
@@ -91,18 +91,18 @@ def times(count: int, call: Callable[[Any], object]) -> Callable[[Any], Work]:
 
 
 def indexed(buffer: Any) -> object:
-    """What torchwm's trainer does for 64 frames."""
+    """Draw 64 frames as torchwm's trainer does."""
     chosen = np.random.default_rng(0).integers(0, len(buffer), 64)
     return np.array([buffer.observations[i] for i in chosen])
 
 
 def frames_of(buffer: Any) -> object:
-    """64 frames in the best way that a class offers."""
+    """Draw 64 frames by the fastest method of the class."""
     return buffer.sample_frames(64) if hasattr(buffer, "sample_frames") else indexed(buffer)
 
 
 def flushes(module: Any) -> Callable[[Any], Work]:
-    """Play 500 steps into the on-policy buffer, and bring them into the replay."""
+    """Play 500 steps into the on-policy buffer, and move them to the replay."""
     current = module.IRISOnPolicyBuffer(1_000)
     frames = Frames()
 

@@ -1,4 +1,4 @@
-"""How much of a bare NES emulator's speed is left while every row is stored, exactly.
+"""Speed of collecting every row, relative to NES emulators alone.
 
     python benchmarks/nes.py                              # our own test game, all backends
     python benchmarks/nes.py --backend cynes --rounds 3
@@ -45,7 +45,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What is played, and how."""
+    """The cartridge and the settings of the measurement."""
 
     rom: Path
     game: Path | None
@@ -96,7 +96,7 @@ def stepping(setting: Setting) -> Work:
     return work
 
 
-class Crew:
+class Team:
     """The same work in several processes at once: all of them wait, work, and wait again.
 
     Args:
@@ -113,13 +113,13 @@ class Crew:
             self._pipes.append(ours)
 
     def __call__(self, frames: int) -> int:
-        """Play so many frames in all."""
+        """Play a number of frames in all."""
         for pipe in self._pipes:
             pipe.send(frames // len(self._pipes))
         return sum(pipe.recv() for pipe in self._pipes)
 
     def close(self) -> None:
-        """Let the processes end."""
+        """Stop the processes."""
         for pipe in self._pipes:
             pipe.send(None)
 
@@ -185,7 +185,7 @@ class Candidate:
     cpu_seconds: float = 0.0
 
     def play(self, frames: int) -> int:
-        """Do the work, and note what it took."""
+        """Do the work, and record its time and CPU time."""
         began = cpu_seconds()
         played = self.work(frames)
         self.cpu_seconds += cpu_seconds() - began
@@ -199,7 +199,7 @@ class Candidate:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of those that it started, so far."""
+    """CPU time of this process and its children so far."""
     ticks = 0
     for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
         numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -208,7 +208,7 @@ def cpu_seconds() -> float:
 
 
 def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> list[Candidate]:
-    """All that is compared; the limits are those that name themselves."""
+    """All candidates; a limit is compared with itself."""
     many = setting.workers
     makers: list[tuple[str, Callable[[], Work]]] = [
         ("bare", lambda: bare(setting, screens=False)),
@@ -216,12 +216,12 @@ def candidates(setting: Setting, folder: Path, stack: contextlib.ExitStack) -> l
         ("NesEnv, RGB", lambda: stepping(setting)),
     ]
     found: list[Candidate] = []
-    # Before the envs: a forked process should have no copy of what theirs are told through.
+    # Before the envs: a forked process should have no copy of their pipes.
     for size in dict.fromkeys((1, many)):
         for name, make in makers:
-            crew = Crew(make, size)
-            stack.callback(crew.close)
-            found.append(Candidate(f"{name} x {size}", f"bare x {size}", crew))
+            team = Team(make, size)
+            stack.callback(team.close)
+            found.append(Candidate(f"{name} x {size}", f"bare x {size}", team))
     ours: list[tuple[str, Work]] = [
         ("nothing kept", keeping_nothing(setting, stack)),
         ("into RAM", collecting(setting, None, stack)),
@@ -276,7 +276,7 @@ def main() -> None:
     options = parser.parse_args()
     print(rounds.machine("stepwell", "gymnasium", "numpy", "zstandard", *options.backend))
     rows: list[tuple[str, ...]] = []
-    # The game is an example's; a script sees but the modules of its own folder.
+    # The game belongs to an example; a script only imports modules of its folder.
     sys.path.append(str(Path(__file__).parents[1] / "examples"))
     from demo_rom import write_demo
 

@@ -33,7 +33,7 @@ def transitions(rows: Rows, stack: int, *, compressed: bool) -> Draw:
 
 
 def prioritized(rows: Rows, stack: int) -> Draw:
-    """Draw by priority with importance weights, and update the priorities of what was drawn."""
+    """Draw by priority with importance weights, and update the priorities of the drawn items."""
     shape = rows.observation.shape[1:]
     if stack > 1:
         shape = (stack, *shape)
@@ -52,7 +52,7 @@ def prioritized(rows: Rows, stack: int) -> Draw:
 
 
 def writing(steps: Iterator[Mapping[str, np.ndarray]], capacity: int, num_envs: int) -> Call:
-    """Add one vector step to a full ring; observation and next observation, as it is documented."""
+    """Add one vector step to a full ring; observation and next observation, as documented."""
     cpprb = importlib.import_module("cpprb")
     first = next(steps)
     shape, dtype = first["observation"].shape[1:], first["observation"].dtype

@@ -63,7 +63,7 @@ def transitions(replay: sw.SequenceReplayBuffer, batch: int) -> dict[str, Call]:
 
 
 def prioritized(replay: sw.SequenceReplayBuffer, batch: int) -> dict[str, Call]:
-    """Draw by priority with importance weights, and update the priorities of what was drawn."""
+    """Draw by priority with importance weights, and update the priorities of the drawn items."""
     rng = np.random.default_rng(0)
     out = replay.sample_transitions(batch, draw="priorities")
     for _ in range(len(replay) // 1_000):
@@ -85,7 +85,7 @@ def prioritized(replay: sw.SequenceReplayBuffer, batch: int) -> dict[str, Call]:
 
 
 def writing(steps: Iterator[Mapping[str, np.ndarray]], capacity: int, num_envs: int) -> Call:
-    """Take up one vector step, and store what is due, in a full replay."""
+    """Add one vector step, and store the chunks that are due, in a full replay."""
     step = next(steps)
     spec = _spec(step["observation"], 1)
     replay = sw.SequenceReplayBuffer(capacity=capacity, seed=0)

@@ -25,7 +25,7 @@ def transitions(rows: Rows, stack: int) -> Draw:
 
 
 def prioritized(rows: Rows, stack: int) -> Draw:
-    """Draw by priority with importance weights, and update the priorities of what was drawn."""
+    """Draw by priority with importance weights, and update the priorities of the drawn items."""
     data = importlib.import_module("tianshou.data")
     buffer = data.PrioritizedVectorReplayBuffer(
         len(rows.action), _ENVS, alpha=0.6, beta=0.4, stack_num=stack, ignore_obs_next=True

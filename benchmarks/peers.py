@@ -1,4 +1,4 @@
-"""Other libraries beside ours: those that are installed are measured, the others are named.
+"""Compares other libraries with Stepwell: measures the installed ones and names the others.
 
 Each ``peer_*`` module uses one library as its own documentation advises, and imports it only when
 it is asked for. All get the same rows, and hand out a call that does one unit of work.
@@ -65,7 +65,7 @@ def available(makers: Mapping[str, Callable[[], ReadyT]]) -> dict[str, ReadyT]:
     """Make each peer ready; print which ones are not installed.
 
     Args:
-        makers: By the name of the line, a call that imports, fills and returns what is to be timed.
+        makers: By the name of the line, a call that imports and fills it, and returns what to time.
     """
     ready: dict[str, ReadyT] = {}
     for name, make in makers.items():
@@ -78,7 +78,7 @@ def available(makers: Mapping[str, Callable[[], ReadyT]]) -> dict[str, ReadyT]:
 
 
 def memcpy(source: np.ndarray, rows: int) -> Call:
-    """Copy so many neighbouring rows from a random place into memory that is used again."""
+    """Copy consecutive rows from a random place into memory that is reused."""
     target = np.empty((rows, *source.shape[1:]), source.dtype)
     rng = np.random.default_rng(0)
 
@@ -97,10 +97,10 @@ def compare(
     Args:
         what: The first column.
         candidates: By name, a call that does one unit of work; the first line named ``stepwell...``
-            is what the others are compared with.
+            is the one that the others are compared with.
         limit: Name of the candidate that the others are measured by.
         count: Number of rounds.
-        work: What one call counts for.
+        work: Units of work in one call.
     """
     clocks = {name: _Clock(call, work) for name, call in candidates.items()}
     measured = rounds.rates({name: clock.run for name, clock in clocks.items()}, count)

@@ -24,7 +24,7 @@ WIDTH, HEIGHT = 800, 450
 LEFT, RIGHT, TOP, BOTTOM = 70, 24, 48, 56  # margins
 SHARPNESS = 2  # drawn so many times larger, and then averaged
 BLACK, GREY = (40, 40, 40), (225, 225, 225)  # blue, green, red
-# Of the lines, by turns: blue, vermilion, green, purple, orange, sky; told apart by most eyes.
+# Of the lines, by turns: blue, vermilion, green, purple, orange, sky: distinct for most eyes.
 COLOURS = (
     *((180, 100, 30), (0, 94, 213), (115, 158, 0)),
     *((167, 121, 204), (0, 159, 230), (233, 180, 86)),
@@ -116,10 +116,10 @@ class Picture:
 
 
 def draw(curves: list[Curve], title: str) -> Picture:
-    """Curves over steps, their axes, and what they took.
+    """Draw curves over steps, with axes and run times.
 
     Args:
-        curves: At least one; the names of several are told beside their colours.
+        curves: At least one; several are listed in a legend.
         title: Stands above them.
     """
     picture = Picture()

@@ -1,7 +1,7 @@
-"""All that a learner pays for: sequences, transitions and priorities, and writing, in one go.
+"""All costs of a learner in one run: sequences, transitions, priorities and writing.
 
     python benchmarks/replay.py --rounds 5            # half an hour, 9 GiB of RAM
-    pip install 'stepwell[peers]'                     # to see the others beside it
+    pip install 'stepwell[peers]'                     # to compare the other libraries
 
 Each part runs in a process of its own, so that none inherits the memory of the one before.
 """

@@ -1,4 +1,4 @@
-"""What rollouts cost beside the bare envs, and what it brings to step two vector envs in turns.
+"""Cost of rollouts against the bare envs, and the gain of stepping two vector envs in turns.
 
     python benchmarks/rollout.py                           # all three tables
     python benchmarks/rollout.py --only turns --rounds 9
@@ -39,7 +39,7 @@ _CALIBRATION_SECONDS = 1.0
 def lines(
     what: str, num_envs: int, candidates: dict[str, Callable[[], float]], count: int
 ) -> list[tuple[str, ...]]:
-    """Measure candidates in turns; the first one is what the others are compared with."""
+    """Measure candidates in turns; the others are compared with the first."""
     measured = rounds.rates(candidates, count)
     found: list[tuple[str, ...]] = []
     for name, values in measured.items():
@@ -84,7 +84,7 @@ def rolling(
 
 
 def both_at_once(envs: Any, policy: Act) -> Callable[[], float]:
-    """The limit of what can be won here: neither waits for what the other one found out."""
+    """The limit of the gain: the policy and the envs run without waiting for each other."""
     observation, _ = envs.reset(seed=0)
     n = int(envs.num_envs)
     actions, is_first = np.zeros(n, np.int64), np.zeros(n, np.bool_)
@@ -114,10 +114,10 @@ def loop(what: str, make: Callable[[], Vector], count: int) -> list[tuple[str, .
 
 
 class Hashing:
-    """A policy of pure computation: one thread, which lets go of the interpreter meanwhile.
+    """A policy of pure computation: one thread, which releases the GIL.
 
     Args:
-        row_bytes: What it hashes for each env.
+        row_bytes: Bytes that it hashes for each env.
     """
 
     def __init__(self, row_bytes: int) -> None:
@@ -163,7 +163,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def policies(envs: Vector) -> dict[str, Act]:
-    """One that takes as long for all the envs as these take for a step, and one as it comes."""
+    """Policies: one that takes as long as a step of all envs, and a network if torch is there."""
     observation, _ = envs.reset(seed=0)
     n = envs.num_envs
     nothing, is_first = np.zeros(n, np.int64), np.zeros(n, np.bool_)

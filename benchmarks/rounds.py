@@ -1,4 +1,4 @@
-"""Interleaved measurement: every round times each candidate once, so that drift hits all alike."""
+"""Interleaved measurement: every round times each candidate once, so drift affects all equally."""
 
 from __future__ import annotations
 

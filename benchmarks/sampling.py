@@ -1,4 +1,4 @@
-"""How near `sample_sequences` comes to a plain copy of the same bytes, and others beside it.
+"""Speed of `sample_sequences` against a plain copy of the same bytes and other libraries.
 
     python benchmarks/sampling.py                    # raw pixels in RAM and on disk, Atari frames
     python benchmarks/sampling.py --only raw --rounds 3

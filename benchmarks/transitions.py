@@ -1,4 +1,4 @@
-"""How fast transitions are drawn: stacks of frames, by priority, and out of few rows and many.
+"""Speed of drawing transitions: stacks of frames, by priority, and from few and many rows.
 
     python benchmarks/transitions.py
     python benchmarks/transitions.py --only priorities --rounds 3
@@ -31,7 +31,7 @@ def raw_frames(rows: peers.Rows, count: int, threads: int | None) -> list[tuple[
     """Stacked transitions, uniformly."""
     lines: list[tuple[str, ...]] = []
     replay = peer_stepwell.replay_of(rows, stack=STACK, threads=threads)
-    fewer = peers.Rows(*(column[:20_000] for column in rows))  # for what is slow to fill
+    fewer = peers.Rows(*(column[:20_000] for column in rows))  # for peers that are slow to fill
     others = peers.available(
         {
             "cpprb next_of": functools.partial(

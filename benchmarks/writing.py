@@ -1,4 +1,4 @@
-"""What taking up a vector step costs, against plain assignments into a ring of arrays.
+"""Cost of adding a vector step, against plain assignments into a ring of arrays.
 
     python benchmarks/writing.py
     python benchmarks/writing.py --capacity 20000 --rounds 3

@@ -1,4 +1,4 @@
-"""Buffers: what a row is, the open episodes, the storages, and the batches drawn from them."""
+"""Buffers: the Spec of a row, open episodes, storages, and batches drawn from them."""
 
 from typing import TYPE_CHECKING
 

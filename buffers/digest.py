@@ -18,7 +18,7 @@ class Digest:
 
     Every row of every field counts, the order within a stream, and where episodes begin and end.
     The order in which streams were flushed, the sizes of chunks and the episode ids do not count.
-    Made to tell data apart (CRC-32 of each field and stream, then SHA-256), not for security.
+    Made to distinguish data (CRC-32 of each field and stream, then SHA-256), not for security.
 
     Example:
         >>> import numpy as np

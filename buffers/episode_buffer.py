@@ -26,7 +26,7 @@ class EpisodeBuffer:
     """Collects the rows of N envs and hands them out as chunks of episodes.
 
     `add` takes the transitions of a loop of your own. A `Collector` uses the other form, which
-    writes each row in two halves: `observe` begins it with the observation and what came with it,
+    writes each row in two halves: `observe` begins it with the observation and its results,
     `act` completes it with the action. In both, envs may come in any groups: only the order within
     each env matters.
 
@@ -117,7 +117,7 @@ class EpisodeBuffer:
         self._until_due = 0  # never more than the rows that may come before one is due
         self._pending = np.zeros(num_envs, np.bool_)  # the newest row awaits its action
         self._unobserved = np.zeros(num_envs, np.bool_)  # the newest row awaits its observation too
-        self._is_given = np.zeros(num_envs, np.bool_)  # the pending row was handed out already
+        self._is_given = np.zeros(num_envs, np.bool_)  # the pending row was already returned
         self._open: list[_Run | None] = [None] * num_envs
         self._ended: list[list[_Run]] = [[] for _ in range(num_envs)]
         self._started = [0] * num_envs
@@ -252,7 +252,7 @@ class EpisodeBuffer:
             self._end(env, End.TRUNCATED)
 
     def add_next(self, env: int, observation: object, action: object, reward: object) -> bool:
-        """Do what `add` does most often for one env, in a quarter of the time.
+        """Add the most common kind of row of one env, in a quarter of the time of `add`.
 
         That is a transition that continues an episode and does not end it, whose next observation
         is not known yet, as was that of the one before; in a Spec of an observation, an action, the
@@ -309,7 +309,7 @@ class EpisodeBuffer:
         metadata: Mapping[int, Mapping[str, object]] | None = None,
         owned: bool = False,
     ) -> None:
-        """Begin a row of each of n envs with an observation and what came with it.
+        """Begin a row of each of n envs with an observation and the results of a step.
 
         Args:
             values: Arrays ``[n, ...]`` for every field but the actions and extras; a stacked
@@ -470,7 +470,7 @@ class EpisodeBuffer:
         self._blank(env)
 
     def _unfinished(self, env: int, *, newest: bool) -> list[_Run]:
-        """The open run as it stands, unless it holds nothing new."""
+        """The open run, unless it has no new rows."""
         run = self._open[env]
         stop = int(self._cursor[env])
         if run is None:
@@ -482,7 +482,7 @@ class EpisodeBuffer:
         if self._pending[env]:
             self._blank(env)
             is_new = stop - run.start > 1 or (run.first_row > 0 and not self._is_given[env])
-            # A row of a reset from which nothing followed is not worth a chunk.
+            # A reset's row that no other row follows needs no chunk.
             return [run._replace(stop=stop, end=End.PENDING)] if is_new else []
         return [run._replace(stop=stop)] if stop > run.start else []
 
@@ -492,7 +492,7 @@ class EpisodeBuffer:
         return Chunk(run.episode, env, run.first_row, run.end, fields, run.metadata)
 
     def _release(self) -> None:
-        """Make room where chunks were taken; only now, since they are views."""
+        """Release the memory of taken chunks; only now, since they are views."""
         for env in self._taken:
             if self._unobserved[env]:  # while the row before is there
                 self._repeat(env)
@@ -512,13 +512,13 @@ class EpisodeBuffer:
         self._taken = []
 
     def _newest(self, envs: Any) -> Any:
-        """The places of the newest rows of envs, or of one env."""
+        """Indices of the newest rows of envs, or of one env."""
         if type(envs) is int:
             return envs * self._room + int(self._cursor[envs]) - 1
         return self._base[envs] + self._cursor[envs] - 1
 
     def _put(self, envs: Any, some: Any, values: Mapping[str, np.ndarray], reward: Any) -> None:
-        """Write observations into the newest rows, and rewards unless they are there already."""
+        """Write observations into the newest rows, and rewards if they are given."""
         place = self._newest(envs)
         for name, rows in values.items():
             self._rows[name][place] = rows if some is ... else rows[some]
@@ -529,7 +529,7 @@ class EpisodeBuffer:
         self._unobserved[envs] = False
 
     def _repeat(self, env: int) -> None:
-        """Give the newest row, whose observation is not known, the one before."""
+        """Copy the previous observation to the newest row, whose own is not known."""
         run = self._open[env]
         place = env * self._room + int(self._cursor[env]) - 1
         if run is not None and place > env * self._room + run.start:  # else it was done before
@@ -558,7 +558,7 @@ class EpisodeBuffer:
         return found
 
     def _new_rows(self, envs: Any, values: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
-        """Which envs begin an episode, and of which the newest row awaits its observation."""
+        """Masks of envs that begin an episode, and of envs whose newest row has no observation."""
         late = self._unobserved[envs]
         if type(envs) is int:
             if late or not self._pending[envs]:
@@ -593,7 +593,7 @@ class EpisodeBuffer:
         first: Any,
         late: Any,
     ) -> None:
-        """Check the stacks that are given in full, and replace them by their newest frames."""
+        """Check full stacks, and replace them by their newest frames."""
         is_one = type(envs) is int
         ids = np.array([envs]) if is_one else envs
         found: list[tuple[str, np.ndarray]] = []
@@ -698,7 +698,7 @@ class _StackCheck:
             self._keep(now, envs)
 
     def verify(self, stacks: np.ndarray, first: np.ndarray, envs: np.ndarray) -> None:
-        """Do as `check`, and remember nothing."""
+        """Check stacks like `check`, without remembering them."""
         self._verify(_words(stacks), self._before[envs], first)
 
     def verify_next(self, stacks: np.ndarray, before: np.ndarray) -> None:
@@ -706,7 +706,7 @@ class _StackCheck:
         self._verify(_words(stacks), _words(before), None)
 
     def remember(self, stacks: np.ndarray, envs: np.ndarray) -> None:
-        """Take stacks for the newest ones of their envs."""
+        """Remember stacks as the newest ones of their envs."""
         self._keep(_words(stacks), envs)
 
     def differ(self, stacks: np.ndarray, envs: np.ndarray) -> np.ndarray:
@@ -748,7 +748,7 @@ def _words(stacks: np.ndarray) -> np.ndarray:
 
 
 def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """[n] bool: the rows have other bytes, so that a not-a-number equals itself."""
+    """[n] bool: the rows' bytes differ; by bytes, nan equals itself."""
     n = len(rows)
     pairs = [np.ascontiguousarray(each).reshape(n, 1, -1) for each in (rows, others)]
     different: np.ndarray = (_words(pairs[0]) != _words(pairs[1])).any(axis=(1, 2))
@@ -756,7 +756,7 @@ def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _those(envs: Any, flags: Any) -> list[int]:
-    """The envs with a flag; envs is an array or one int."""
+    """The envs with a flag; ``envs`` is an array or an int."""
     if type(envs) is int:
         return [envs] if flags else []
     found: list[int] = envs[flags].tolist() if np.count_nonzero(flags) else []
@@ -804,7 +804,7 @@ def _entry(
 
 
 def _check(values: Mapping[str, np.ndarray], columns: list[_Column], n: int) -> None:
-    """Refuse other fields than those, and arrays of another dtype or shape."""
+    """Refuse unknown fields, and arrays of another dtype or shape."""
     if len(values) == len(columns):
         for column in columns:
             rows = values.get(column.name)
@@ -828,6 +828,6 @@ def _mismatch(column: _Column, rows: np.ndarray, lead: tuple[int, ...]) -> SpecM
 
 
 def _rows_by_size(spec: Spec, num_envs: int) -> int:
-    """As many rows as fit in 64 MiB for all envs, in whole blocks of compression."""
+    """The number of rows that fit in 64 MiB for all envs, in whole compression blocks."""
     fitting = _MAX_BYTES // max(1, spec.row_bytes * num_envs)
     return max(_MIN_ROWS, min(_MAX_ROWS, fitting // _MIN_ROWS * _MIN_ROWS))

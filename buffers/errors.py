@@ -6,7 +6,7 @@ StepwellError
 ├── LimiterClosed      the limiter was closed while a thread waited for it
 ├── StoreNotFound      the folder holds no store
 ├── StoreLocked        another process writes into this store
-├── StoreCorrupt       stored bytes are not what was written
+├── StoreCorrupt       stored bytes are damaged
 ├── StoreTooNew        a later Stepwell wrote this store
 └── StoreFailed        an earlier write failed: reopen the store to go on
 """
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class StepwellError(Exception):
-    """Base of all errors that are Stepwell's own."""
+    """Base class of Stepwell's errors."""
 
 
 class SpecMismatch(StepwellError):
@@ -61,7 +61,7 @@ class StoreLocked(StepwellError):
 
 
 class StoreCorrupt(StepwellError):
-    """Stored bytes are not what was written; the message names the place."""
+    """Stored bytes are damaged; the message names the place."""
 
 
 class StoreTooNew(StepwellError):

@@ -121,8 +121,8 @@ class GivenFiles:
             ) from error
         if not found.is_relative_to(self._root):
             raise ValueError(
-                f"{path}: expected a file in {self.path}, got a link to {found}, which lies "
-                f"outside; if you know what it is, copy the data set with its links followed "
+                f"{path}: expected a file in {self.path}, got a link to {found} "
+                f"outside of it; if you trust it, copy the data set with its links followed "
                 f"(cp -rL)"
             )
         if not stat.S_ISREG(found.stat().st_mode):
@@ -177,7 +177,7 @@ class GivenFiles:
 
 
 def parse_object(text: str | bytes, where: object) -> dict[str, Any]:
-    """A JSON object, no deeper than what can be written again.
+    """Read a JSON object that is shallow enough to be written again.
 
     Args:
         text: JSON.
@@ -210,7 +210,7 @@ def _heads_of(file: IO[bytes], path: Path) -> dict[str, tuple[zipfile.ZipInfo, i
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 if name in found:
-                    raise ValueError(f"{name!r} stands twice")
+                    raise ValueError(f"{name!r} appears twice")
                 if info.flag_bits & 1 or info.compress_type not in (
                     zipfile.ZIP_STORED,
                     zipfile.ZIP_DEFLATED,

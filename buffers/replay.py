@@ -142,7 +142,7 @@ class SequenceReplayBuffer:
             StoreNotFound: There is no store in the folder, or a copy or an import has not completed
                 it.
             StoreLocked: Another process writes into it, and ``read_only`` is False.
-            StoreCorrupt: Something in it is not what was written.
+            StoreCorrupt: Something in it is damaged.
             SpecMismatch: The stores hold different fields.
             ValueError: The weights are not one number >= 0 for each folder.
         """
@@ -336,7 +336,7 @@ class SequenceReplayBuffer:
         Raises:
             NotEnoughData: No stored item fits the request.
             ValueError: The request is invalid, in itself or for this data.
-            StoreCorrupt: Stored bytes are not what was written.
+            StoreCorrupt: Stored bytes are damaged.
         """
         return self._require_sampler().sample(request, out, self._rng if rng is None else rng)
 
@@ -363,7 +363,7 @@ class SequenceReplayBuffer:
         Args:
             batch_size: Number of sequences, B >= 1.
             length: Rows in each sequence, T >= 1.
-            borders: Rule at the borders of episodes: a sequence lies ``"inside"`` one, or may
+            borders: Rule at the borders of episodes: a sequence is ``"inside"`` one, or may
                 ``"cross"`` into the stream's next one, or is padded by ``"pad_after"`` or
                 ``"pad_before"`` with rows that ``mask`` excludes.
             draw: Distribution: uniform over ``"steps"``, the same but ``"distinct"``, uniform over
@@ -394,7 +394,7 @@ class SequenceReplayBuffer:
         Raises:
             NotEnoughData: No chosen episode has ``length`` rows.
             ValueError: An argument is invalid, in itself or for this data.
-            StoreCorrupt: Stored bytes are not what was written.
+            StoreCorrupt: Stored bytes are damaged.
         """
         request = Sequences(
             batch_size,
@@ -451,7 +451,7 @@ class SequenceReplayBuffer:
         Raises:
             NotEnoughData: No chosen episode has a step.
             ValueError: An argument is invalid, in itself or for this data.
-            StoreCorrupt: Stored bytes are not what was written.
+            StoreCorrupt: Stored bytes are damaged.
 
         Example:
             >>> import stepwell as sw
@@ -498,7 +498,7 @@ class SequenceReplayBuffer:
         Raises:
             NotEnoughData: No episode is chosen.
             ValueError: An argument is invalid, in itself or for this data.
-            StoreCorrupt: Stored bytes are not what was written.
+            StoreCorrupt: Stored bytes are damaged.
         """
         return self.sample(Episodes(batch_size, align, stack, fields, time_major, where), rng=rng)
 
@@ -540,7 +540,7 @@ class SequenceReplayBuffer:
         Raises:
             NotEnoughData: A row is no longer stored.
             ValueError: There is no such field, or the ids are not integers [B].
-            StoreCorrupt: Stored bytes are not what was written.
+            StoreCorrupt: Stored bytes are damaged.
 
         Example:
             >>> import stepwell as sw
@@ -745,14 +745,14 @@ class SequenceReplayBuffer:
         return self._require_sampler().episodes(where)
 
     def refresh(self) -> bool:
-        """Read what another process has stored since; nothing changes between two calls.
+        """Read the rows that another process has stored since; they only appear in this call.
 
         Returns:
-            Whether there was anything new.
+            True if there were new rows.
 
         Raises:
             ValueError: The replay was not opened with ``read_only=True``.
-            StoreCorrupt: New bytes are not what was written.
+            StoreCorrupt: New bytes are damaged.
             SpecMismatch: The store was empty, and has other fields now.
         """
         return self.storage.refresh()
@@ -810,7 +810,7 @@ class SequenceReplayBuffer:
 
         Raises:
             StoreNotFound: There is no checkpoint of that name.
-            StoreCorrupt: Its bytes are not what was written.
+            StoreCorrupt: Its bytes are damaged.
             ValueError: It is that of another store, or of a later state of this one.
         """
         state = self._disk().load_checkpoint(name)
@@ -852,7 +852,7 @@ class SequenceReplayBuffer:
         return lambda out: sampler.sample(request, out, self._rng)
 
     def _reopening(self) -> Callable[[], SequenceReplayBuffer] | None:
-        """Opens the replay's folders to read, with one thread; None where some of it is in RAM."""
+        """A function that opens the folders read-only, with one thread; None for data in RAM."""
         storage = self.storage
         parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
         folders = [os.path.abspath(part.path) for part in parts if isinstance(part, DiskStorage)]
@@ -940,7 +940,7 @@ def _refuse_new_store(path: Path) -> None:
     if DiskStorage.exists(path):
         raise ValueError(
             f"{path} holds a store by now: expected a new folder, as it was when this began; open "
-            f"it again to go on in it (--resume), or choose another folder"
+            f"it again to continue it (--resume), or choose another folder"
         ) from None
 
 

@@ -169,7 +169,9 @@ class Spec:
         counts = Counter(field.name for field in self.fields)
         twice = sorted(name for name, count in counts.items() if count > 1)
         if twice:
-            raise ValueError(f"field names must be unique, {twice[0]!r} stands twice: rename a key")
+            raise ValueError(
+                f"field names must be unique, {twice[0]!r} appears twice: rename a key"
+            )
 
     @classmethod
     def from_spaces(
@@ -292,7 +294,7 @@ class Spec:
                 return f"field {name!r} is not in the store"
             if mine[name] != theirs[name]:
                 return f"field {name!r} was ({mine[name]}), is ({theirs[name]})"
-        return None if self == other else "the fields stand in another order"
+        return None if self == other else "the fields have another order"
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a JSON file; `from_json` reads it."""

@@ -1,4 +1,4 @@
-"""Checks that a storage, or a format, of your own can run in its own test suite.
+"""Checks for the test suites of third-party storages and formats.
 
 The checks need neither pytest nor hypothesis. Each raises an `AssertionError` that says what was
 expected and what was found.
@@ -94,7 +94,7 @@ def check_storage(make: MakeStorage) -> None:
         >>> from stepwell.buffers import MemoryStorage
         >>> check_storage(MemoryStorage)
 
-        With pytest each rule is a test of its own:
+        With pytest each rule can be a separate test:
 
         >>> import pytest
         >>> @pytest.mark.parametrize("rule", STORAGE_RULES, ids=lambda rule: rule.__name__)
@@ -505,7 +505,7 @@ def a_refused_chunk_leaves_the_whole_call_unstored(make: MakeStorage) -> None:
 
 
 def _bad_chunks() -> list[tuple[Chunk, type[Exception], *tuple[str, ...]]]:
-    """Chunks that cannot follow rows 0-7 of episode 0, with the error and what it mentions."""
+    """Chunks that cannot follow rows 0-7 of episode 0, with the error and words of its message."""
     short, narrow, less = (rows_of(0, 8, 2) for _ in range(3))
     short["reward"] = short["reward"][:1]
     narrow["reward"] = narrow["reward"].astype(np.float32)
@@ -544,7 +544,7 @@ def ids_may_come_out_of_order(make: MakeStorage) -> None:
 
 @_rule
 def sessions_are_kept_in_order(make: MakeStorage) -> None:
-    """`Storage.sessions` lists what `Storage.append_session` was given."""
+    """`Storage.sessions` lists the arguments of `Storage.append_session`."""
     storage = make(SPEC)
     _expect("sessions", list(storage.sessions), [])
     sessions: list[dict[str, object]] = [
@@ -600,7 +600,7 @@ def check_format(
     The same episodes must come back, in the order of each stream, with the same observations,
     actions and rewards, and with the same episodes terminated. A format may lack the observation
     after the last action, may round rewards to float32, and may leave out episodes without a step.
-    Of an episode that is not terminated it may lack what the last action led to.
+    For an episode that is not terminated, the result of the last action may be missing.
 
     Args:
         format_: The format, or its name.

@@ -1,4 +1,4 @@
-"""Collectors: step envs with a policy, record every row, report what was done."""
+"""Collectors: step envs with a policy, record every row, report the results."""
 
 from typing import TYPE_CHECKING
 

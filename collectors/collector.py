@@ -60,7 +60,7 @@ class Collector:
         replay: Stores the rows; None steps and reports without storing anything.
         seed: The seeds of envs and policy are derived from it; None draws one. When a replay is
             continued, other seeds are derived than the first time.
-        info: Info fields to store, by name, each with the value that stands for "not there":
+        info: Info fields to store, by name, each with the value that means "not there":
             ``{"lives": -1}``. Undeclared info is dropped.
         metadata: JSON-able facts to store with every episode, ``{"task": "door"}``, or a function
             that is called with the env's index and the info of its reset and returns them. Sampling
@@ -382,7 +382,7 @@ class Collector:
         progress: Callable[[CollectReport], None] | None,
         before: _Before,
     ) -> None:
-        """Step until so many steps were taken, or all episodes that count have ended."""
+        """Step until the goal of steps is reached, or all counted episodes have ended."""
         loop, counter = self._loop, self._counter
         due = time.perf_counter() + _PROGRESS_SECONDS
         while loop.unresolved or not (

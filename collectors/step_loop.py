@@ -283,7 +283,7 @@ class EpisodeCounter:
         self.begin()
 
     def reserve(self, episodes: int) -> list[int]:
-        """Numbers for so many episodes."""
+        """Numbers for the given count of episodes."""
         first, self._next_number = self._next_number, self._next_number + episodes
         return list(range(first, self._next_number))
 

@@ -1,4 +1,4 @@
-"""The result of one vector step in a single form, and what is read from its info."""
+"""The result of one vector step in a single form, and the fields read from its info."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class InfoReader:
     """Reads declared fields from a vector env's info, whichever keys are there at a step.
 
     Args:
-        missing: The value that stands for "not there", by field name; it also determines the
+        missing: The value that means "not there", by field name; it also determines the
             field's dtype and shape.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The vector envs that a Collector steps: what they declare, and where known ones go wrong."""
+"""The vector envs that a Collector steps: their declarations, and known defects."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def as_groups(envs: object, frame_stack: int | None) -> list[Vector]:
             if fact != first[name]:
                 raise ValueError(
                     f"envs: expected the same {name} in each vector env of the list, got "
-                    f"{first[name]} in the first and {fact} in number {number + 1}; make them alike"
+                    f"{first[name]} in the first and {fact} in number {number + 1}; make them equal"
                 )
     return groups
 

@@ -162,7 +162,7 @@ def bootstrap_values(bootstrap: Bootstrap, given: BootstrapValue | None) -> np.n
 
 
 class Flags(NamedTuple):
-    """The flags of a rollout's rows, [T, N] bool; `Rollout` says what they mean."""
+    """The flags of a rollout's rows, [T, N] bool; `Rollout` documents them."""
 
     is_first: np.ndarray
     terminated: np.ndarray
@@ -257,7 +257,7 @@ def check_finite(name: str, array: np.ndarray, mask: np.ndarray, cure: str) -> N
         name: The array's name in the error.
         array: [T, N].
         mask: [T, N] bool: the rows to check.
-        cure: What to do about it.
+        cure: Advice for the user.
     """
     bad = np.argwhere(mask & ~np.isfinite(array))
     if len(bad):

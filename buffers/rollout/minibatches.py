@@ -129,11 +129,11 @@ def sequence_batches(
 
     Args:
         rows: All rows, [T, N, ...], with the ``state`` before each.
-        initial_state: The state before row 0, where that before the others is not known.
-        order: In which order.
+        initial_state: The state before row 0, if that before the other rows is not known.
+        order: Draws the order.
         length: Rows of a sequence; all when None.
-        to: What is handed out.
-        device: Where it is put.
+        to: ``"numpy"`` or ``"torch"``.
+        device: Device of the tensors.
     """
     convert = _converter(to, device)
     num_steps, num_envs = rows.mask.shape
@@ -158,16 +158,16 @@ def sequence_batches(
 
 
 def _converter(to: str, device: object) -> Callable[[Minibatch], Minibatch]:
-    """What makes of a minibatch of arrays the one that was asked for."""
+    """Return a function that converts a minibatch of arrays."""
     if to not in ("numpy", "torch"):
-        raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}; take one of them")
+        raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}; pass one of them")
     if to == "torch":
         from stepwell.buffers.sampling.tensors import ToTensors
 
         return cast("Callable[[Minibatch], Minibatch]", ToTensors(device))
     if device is not None:
         raise ValueError(
-            f"device: expected None with to='numpy', got {device!r}; take to='torch' with it"
+            f"device: expected None with to='numpy', got {device!r}; pass to='torch' with it"
         )
     return lambda minibatch: minibatch
 
@@ -190,7 +190,7 @@ def _sequences(
 
 
 def _picked(rows: Minibatch, numbers: tuple[np.ndarray, np.ndarray]) -> Minibatch:
-    """Copies of rows, of the shape that their numbers have; still with the whole of ``state``."""
+    """Copies of rows, in the shape of their numbers; ``state`` is not indexed."""
 
     def picked(array: np.ndarray) -> np.ndarray:
         found: np.ndarray = array[numbers]

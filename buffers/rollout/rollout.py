@@ -112,7 +112,7 @@ class Rollout:
     """[T, N]: the ``advantage`` of the minibatches: the last result of `advantages`, or an array
     assigned since; None before."""
     returns: np.ndarray | None = field(default=None, init=False)
-    """[T, N]: the ``returns`` of the minibatches, likewise."""
+    """[T, N]: the ``returns`` of the minibatches."""
 
     def __post_init__(self) -> None:
         shape = _row_shape(self.reward)
@@ -400,7 +400,7 @@ def _check_leaves(name: str, tree: object, begin: tuple[int, ...], axes: str) ->
     """Raise ValueError unless the shape of each array of a nested value begins so.
 
     Args:
-        name: What the error calls the value.
+        name: Name of the value for the error message.
         tree: The value; None has no arrays.
         begin: Sizes of the first axes.
         axes: Their names.

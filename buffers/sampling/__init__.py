@@ -1,1 +1,1 @@
-"""What is drawn from stored episodes, how, and in which form it is handed out."""
+"""Requests for batches, the ways to draw them from stored episodes, and their forms."""

@@ -38,7 +38,7 @@ class Batch:
     Row ``t`` holds ``observation[:, t]``, the reward, info and flags that came with it, and the
     action chosen from it. With ``align="transition"`` reward, info and flags (all but ``is_first``)
     are the results of that action. With ``time_major=True`` the arrays are ``[T, B, ...]``,
-    contiguous but for stacks and whole episodes, which are views. A field that was not requested
+    contiguous except for stacks and whole episodes, which are views. A field that was not requested
     is None, whatever its annotation.
 
     Args:
@@ -133,7 +133,7 @@ class TransitionBatch:
 
 
 ChosenLayout: TypeAlias = "str | Mapping[str, ChosenLayout] | Sequence[ChosenLayout] | None"
-"""A Layout of which parts were left out: they lack in a mapping, and are None in a sequence."""
+"""A Layout without some parts: these are missing in a mapping, and None in a sequence."""
 
 # Rewards are stored exactly as the env gave them; learners compute in float32.
 _BATCH_DTYPES = {"reward": np.dtype(np.float32)}
@@ -184,12 +184,12 @@ class BatchFields(NamedTuple):
 
 
 def longest_stack(spec: Spec) -> int:
-    """Frames of the longest stack among all fields: what is drawn does not depend on the choice."""
+    """Frames of the longest stack of all fields: draws do not depend on the chosen fields."""
     return max((field.stack for field in spec.fields), default=1)
 
 
 def batch_dtype(field: Field) -> np.dtype[np.generic]:
-    """The dtype in which a field is handed out."""
+    """The dtype of a field in a batch."""
     return _BATCH_DTYPES.get(field.name, field.numpy_dtype)
 
 
@@ -205,14 +205,14 @@ def pick(layout: ChosenLayout, leaves: Mapping[str, np.ndarray]) -> Any:
 
 
 def under(prefix: str, leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The fields of one kind, by their own names."""
+    """The fields of one kind, by their names without the kind."""
     return {
         name.removeprefix(prefix): rows for name, rows in leaves.items() if name.startswith(prefix)
     }
 
 
 def _checked(argument: str, names: Sequence[str], known: set[str]) -> Sequence[str]:
-    """The names, all of which are known."""
+    """Return the names after checking that all are known."""
     if isinstance(names, str):
         raise ValueError(f"{argument}: expected a list of names, got {names!r}: put it in a list")
     for name in names:
@@ -227,7 +227,7 @@ def _is_in(field: Field, names: set[str]) -> bool:
 
 
 def _paths(path: str, layout: Layout) -> list[str]:
-    """Names of all parts of a layout, of empty Dicts and Tuples too."""
+    """Names of all parts of a layout, including empty Dicts and Tuples."""
     if isinstance(layout, str):
         return [path]
     return [path] + [one for name, part in _items(layout) for one in _paths(f"{path}/{name}", part)]
@@ -236,7 +236,7 @@ def _paths(path: str, layout: Layout) -> list[str]:
 def _chosen_of(
     path: str, layout: Layout, names: Collection[str], fields: Collection[str]
 ) -> ChosenLayout:
-    """The parts of a layout of which there are fields, and the empty ones that are named."""
+    """The parts of a layout that have fields, and empty parts that are named."""
     if isinstance(layout, str):
         return layout if layout in fields else None
     if not layout:
@@ -274,8 +274,8 @@ def memory_for(shapes: Shapes, out: Mapping[str, np.ndarray] | None) -> Memory:
     found = {name: (array.shape, array.dtype) for name, array in out.items()}
     if found != shapes:
         raise ValueError(
-            f"out: expected a batch of {_described(shapes)}, got one of {_described(found)}; give "
-            f"one that came from the same request"
+            f"out: expected a batch of {_described(shapes)}, got one of {_described(found)}; pass "
+            f"a batch of the same request"
         )
     return dict(out)
 
@@ -290,7 +290,7 @@ def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarra
     Args:
         frames: Single frames.
         k: Frames of a stack.
-        first: Place of the first stack's first frame.
+        first: Index of the first stack's first frame.
         count: Number of stacks.
     """
     batch, frame = frames.strides[:2]
@@ -301,12 +301,12 @@ def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarra
 
 
 def pad_before(frames: np.ndarray, missing: np.ndarray, field: Field) -> None:
-    """Fill in what the env put before an episode's first frame.
+    """Fill the frames before an episode's first one as the env pads its stacks.
 
     Args:
         frames: [B, C, ...]; changed.
-        missing: [B] how many frames are not there.
-        field: What they are.
+        missing: [B] number of frames that are not stored.
+        field: The field of the frames.
     """
     for b in np.flatnonzero(missing).tolist():
         count = int(missing[b])
@@ -314,12 +314,12 @@ def pad_before(frames: np.ndarray, missing: np.ndarray, field: Field) -> None:
 
 
 def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.ndarray) -> None:
-    """Stacks that reach neither across a reset nor into padding.
+    """Copy stacks that do not cross a reset or reach into padding.
 
     Args:
         frames: [B, C + k - 1, ...] single frames, the newest of the first stack at k - 1.
-        rows: [B, C] each row's place in its episode, or -1 where there is no row.
-        field: What they are.
+        rows: [B, C] each row's index in its episode, or -1 where there is no row.
+        field: The field of the frames.
         out: [B, C, k, ...] memory for the stacks.
     """
     k, (batch, columns) = field.stack, rows.shape

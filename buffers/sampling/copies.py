@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CodedCopies", "Copies", "PlainCopies", "ThreadShare"]
 
-# Longer stretches are copied by numpy, which lets other threads run; shorter ones by a memoryview,
+# Longer ranges are copied by numpy, which lets other threads run; shorter ones by a memoryview,
 # which begins sooner.
 _LONG_BYTES = 1 << 17
 
 
 class PlainCopies(NamedTuple):
-    """Stretches of bytes that are stored as they are handed out.
+    """Ranges of bytes that are stored in the form in which batches need them.
 
     Args:
         sources: [S] memory.
-        begins: [S] offset of each stretch in it.
-        targets: [S] offset of each stretch in the output.
+        begins: [S] offset of each range in it.
+        targets: [S] offset of each range in the output.
         sizes: [S] bytes.
-        columns: Where the output is to be time-major, the rows of each of its sequences, T: what
-            is row ``b * T + t`` in ``targets`` goes to row ``t * B + b``. Else 0.
+        columns: For a time-major output, the rows of each sequence, T: row ``b * T + t`` in
+            ``targets`` goes to row ``t * B + b``. Else 0.
     """
 
     sources: list[memoryview]
@@ -86,13 +86,13 @@ class CodedCopies(NamedTuple):
     """Rows that are compressed, or stored in another dtype.
 
     Args:
-        field: What they are.
-        reader: Reads them.
+        field: The field of the rows.
+        reader: Decodes them.
         sources: [S] memory.
-        codings: [S] how they are stored.
+        codings: [S] form in which they are stored.
         places: [S] offset of the chunk's rows in the memory, number of its rows, first row wanted,
             rows wanted, first row of the output.
-        chunks: [S] index of the chunk that each lies in.
+        chunks: [S] index of the chunk of each.
         base: Position of the first chunk.
         columns: As in `PlainCopies`.
     """
@@ -137,7 +137,7 @@ class CodedCopies(NamedTuple):
         return copy
 
     def _read(self, k: int, out: np.ndarray) -> None:
-        """Read a stretch of rows, which is C-contiguous."""
+        """Read consecutive rows into a C-contiguous array."""
         source, coding = self.sources[k], self.codings[k]
         offset, stored, start, rows, _ = self.places[k]
         if coding.block_rows:
@@ -165,7 +165,7 @@ _MOST_BY_DEFAULT = 4
 class ThreadShare:
     """Runs work on ranges of a batch, in this thread and in others.
 
-    Copying and decompressing let other threads run, so large batches gain by it. Nothing runs
+    Copying and decompressing let other threads run, so several speed up large batches. Nothing runs
     between two calls.
 
     Args:
@@ -173,7 +173,7 @@ class ThreadShare:
             process may use, at most four.
 
     Raises:
-        ValueError: Fewer than one thread is asked for.
+        ValueError: ``threads`` is below 1.
     """
 
     def __init__(self, threads: int | None) -> None:
@@ -184,12 +184,12 @@ class ThreadShare:
         self._process = 0
 
     def run(self, work: Callable[[range], None], count: int, nbytes: int) -> None:
-        """Call ``work`` with ranges that make up ``range(count)``; returns when all are done.
+        """Call ``work`` with consecutive parts of ``range(count)``; return when all are done.
 
         Args:
-            work: Called once a thread; what it raises is raised here.
-            count: Length of the whole.
-            nbytes: Bytes that the whole amounts to: little work is not split.
+            work: Called once per thread; its exceptions are re-raised here.
+            count: Length of the range.
+            nbytes: Bytes of all work: little work is not split.
         """
         parts = min(self._threads, count)
         if parts < 2 or nbytes < _WORTHWHILE_BYTES:

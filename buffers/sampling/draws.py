@@ -1,4 +1,4 @@
-"""Chooses what comes next: the named modes of `Draw`."""
+"""Chooses items for a batch by the modes of `Draw`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class ItemKinds(NamedTuple):
     Args:
         rows: Stored rows that an item needs.
         every: All items.
-        ends: Those that reach an episode's end; None where that means nothing.
-        wholes: The episodes that have one; None where that means nothing.
-        newest: Those that are handed out once each; None where that means nothing.
+        ends: Items that reach an episode's end; None where the mode is not supported.
+        wholes: Episodes that have an item; None where the mode is not supported.
+        newest: Items that are returned once each; None where the mode is not supported.
     """
 
     rows: int
@@ -44,7 +44,7 @@ class ItemKinds(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Items that were chosen.
+    """Chosen items.
 
     Args:
         chunk: [B] index of a chunk that holds a row of the item, or of a later one of its episode.
@@ -56,13 +56,13 @@ class Drawn(NamedTuple):
 
 
 class NewestQueue:
-    """Remembers up to where the newest items were handed out."""
+    """Remembers which of the newest items were returned."""
 
     def __init__(self) -> None:
         self._cursors: dict[Windows, tuple[int, int]] = {}
 
     def next(self, table: ChunkIndex, kind: Windows, count: int) -> Drawn:
-        """At most ``count`` items that were not handed out yet, the oldest first."""
+        """At most ``count`` items that were not returned yet, the oldest first."""
         items, records = table.items(kind), table.records
         row_id, row = self._cursors.get(kind, (0, 0))
         index = int(np.searchsorted(records["row_id"], row_id))
@@ -71,20 +71,20 @@ class NewestQueue:
         return Drawn(*items.locate(np.arange(first, min(first + count, items.total))))
 
     def advance(self, table: ChunkIndex, kind: Windows, chosen: Drawn) -> None:
-        """Items that `next` gave were handed out."""
+        """Record that the items of `next` were returned."""
         if len(chosen.start):
             last = int(table.records["row_id"][chosen.chunk[-1]])
             self._cursors[kind] = (last, int(chosen.start[-1]) + 1)
 
     def state(self) -> list[list[object]]:
-        """JSON-able: for each kind of item how far it was handed out."""
+        """The position in each kind of item, JSON-able."""
         return [[kind.to_json(), *cursor] for kind, cursor in self._cursors.items()]
 
     def restore(self, state: object) -> None:
-        """Go on as the queue of `state` would have; nothing changes where it is refused.
+        """Continue as the queue of `state` would have; an invalid state changes nothing.
 
         Raises:
-            ValueError: It is no such state.
+            ValueError: The state is invalid.
         """
         entries = [
             json_values.items(entry, "newest", 3) for entry in json_values.items(state, "newest")
@@ -106,11 +106,11 @@ def draw_items(
     chosen: EpisodeFilter | None,
     rng: np.random.Generator,
 ) -> Drawn:
-    """Draw items by one of the modes that need no memory, with replacement.
+    """Draw items by one of the stateless modes.
 
     Raises:
         NotEnoughData: There is no such item.
-        ValueError: The mode means nothing for these items.
+        ValueError: The mode is not supported for these items.
     """
     kind = _kind_of(kinds, draw)
     items = table.items(kind, chosen)
@@ -134,7 +134,7 @@ def draw_items(
 
 
 def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
-    """Numbers below ``total``, alike but for one part in 2^53 / total: a quarter of the time."""
+    """Draw numbers below ``total``, uniform up to total / 2^53; takes a quarter of the time."""
     numbers: np.ndarray = (rng.random(count) * total).astype(np.int64)
     return numbers
 
@@ -142,7 +142,7 @@ def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
 def _without_repeats(
     table: ChunkIndex, items: ItemCounts, count: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Different items, each as likely as the others."""
+    """Draw different items with equal probabilities."""
     if table.shares is not None:
         raise ValueError(
             'draw="distinct": expected one store, or several without weights, got weights; leave '
@@ -153,7 +153,7 @@ def _without_repeats(
             f'draw="distinct": expected at least {count} items to draw from, got {items.total}; '
             f"collect more, or lower batch_size"
         )
-    # Where repeats are rare, drawing all anew until there are none takes a fifth of the time.
+    # Where repeats are rare, drawing again until there are none takes a fifth of the time.
     for _ in range(_TRIES if count**2 < items.total else 0):
         numbers = _uniform(rng, items.total, count)
         if len(set(numbers.tolist())) == count:
@@ -192,8 +192,8 @@ def _check_each(shares: Shares, items: ItemCounts, rows: int, chosen: EpisodeFil
     if len(empty):
         raise NotEnoughData(
             f"store {empty[0]} of those that are drawn from by weights has no "
-            f"{_episode_of(chosen)} of {rows} rows: expected one in each; give it weight 0, or ask "
-            f"for a shorter length"
+            f"{_episode_of(chosen)} of {rows} rows: expected one in each; give it weight 0, or "
+            f"request a shorter length"
         )
 
 
@@ -209,7 +209,7 @@ def _shortage(
     ended = " that its env has ended" if draw == "ends" else ""
     return (
         f"no stored {_episode_of(chosen)}{ended} has {kinds.rows} rows: expected at least one, the "
-        f"longest of {len(tails)} has {longest}; collect more, or ask for a shorter length"
+        f"longest of {len(tails)} has {longest}; collect more, or request a shorter length"
     )
 
 

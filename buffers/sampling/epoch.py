@@ -23,7 +23,7 @@ class Epoch(Generic[BatchT]):
     Args:
         sampler: Makes the batches.
         request: The items; its ``draw`` and ``beta`` are ignored.
-        stride: Of sequences only those that begin at every ``stride``-th row of their episode.
+        stride: Take only sequences that begin at every ``stride``-th row of their episode.
         shuffle: Random order, determined by ``seed`` and the number of the pass; else oldest first.
         seed: Seed of the orders.
         shard: Index of this share and number of shares: readers with different indices get disjoint
@@ -102,8 +102,8 @@ class Epoch(Generic[BatchT]):
         """The remaining batches of the pass.
 
         Raises:
-            NotEnoughData: Something of it was evicted or lost since the pass began, or of whole
-                episodes, one went on.
+            NotEnoughData: An item was evicted or lost since the pass began, or an episode of a
+                pass over whole episodes was continued.
         """
         self._begin()
         order, size = self._order(), self._batch_size
@@ -115,7 +115,7 @@ class Epoch(Generic[BatchT]):
         self._pass, self._done = self._pass + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the epoch, between two batches; JSON-able."""
+        """The position in the epoch between two batches, JSON-able."""
         return {
             "pass": self._pass,
             "done": self._done,
@@ -128,19 +128,19 @@ class Epoch(Generic[BatchT]):
         """Continue as the epoch of `state_dict` would have.
 
         Raises:
-            ValueError: It was an epoch of other data, another share, or in another order.
+            ValueError: The state is that of other data, another share or another order.
         """
         mine = self.state_dict()
         for name in ("total", "seed", "shard"):
             if state[name] != mine[name]:
                 raise ValueError(
-                    f"the state has {name} {state[name]}, expected {mine[name]}: load it into an "
-                    f"epoch of the same data, made in the same way"
+                    f"state: expected {name} {mine[name]}, got {state[name]}; load it into an "
+                    f"epoch of the same data with the same arguments"
                 )
         self._pass, self._done = state["pass"], state["done"]
 
     def _begin(self) -> None:
-        """At the beginning of a pass take up what is stored now."""
+        """Take a snapshot of the stored items where a pass begins."""
         if self._done >= len(self) * self._batch_size:
             self._pass, self._done = self._pass + (self._done > 0), 0
         if self._done == 0:
@@ -149,7 +149,7 @@ class Epoch(Generic[BatchT]):
     def _order(self) -> np.ndarray:
         """The numbers of this share's items, in the order of the pass.
 
-        A share has the same items in every pass: readers that lose count of them stay disjoint.
+        A share has the same items in every pass, so shares stay disjoint in different passes.
         """
         number, shares = self._shard
         order = np.arange(number, self._total, shares)

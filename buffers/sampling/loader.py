@@ -28,30 +28,30 @@ _END: Any = object()
 class Loader(Generic[BatchT]):
     """An iterator over batches that threads draw ahead and move to a device.
 
-    The threads start at the first batch, or at the beginning of a ``with`` block, and end with the
-    block, with `close`, when the source is exhausted or raises, when the loader is garbage
-    collected, and before the interpreter exits.
+    The threads start with the first batch, or with a ``with`` block. They end with the block, with
+    `close`, when the source is exhausted or raises, when the loader is garbage collected, and
+    before the interpreter exits.
 
-    Batches come in the order of the source. From an iterable, and with one thread from a function
-    too, they are the same as without a loader. Several threads
-    call a function at once, an iterable one after the other: there the others convert meanwhile.
-    At most ``prefetch + threads + 1`` batches are alive, with the caller's and the previous one.
+    Batches are returned in the order of the source. Those of an iterable, and those of a function
+    with one thread, are the same as without a loader. Several threads call a function in parallel;
+    an iterable is advanced by one thread at a time, while the others convert batches. At most
+    ``prefetch + threads + 1`` batches exist, including the caller's and the previous one.
 
     Args:
-        source: Where batches come from; see `Source`.
-        prefetch: Batches that are ready, or in the making, while the caller has one, >= 1.
-        threads: Threads that draw, >= 1; those beyond the first are in the making in addition.
-        to: ``"torch"`` puts tensors in place of the arrays; see `ToTensors`. To a type checker the
+        source: Source of the batches; see `Source`.
+        prefetch: Batches that are ready, or being drawn, while the caller has one, >= 1.
+        threads: Threads that draw, >= 1; each beyond the first draws one more batch ahead.
+        to: ``"torch"`` returns tensors in place of arrays; see `ToTensors`. For type checkers the
             batch still has arrays; `SequenceReplayBuffer.loader` then gives a ``Loader[Any]``.
-        device: Where torch puts the tensors, such as ``"cuda"``; None leaves them on the CPU, where
+        device: Device of the tensors, such as ``"cuda"``; None leaves them on the CPU, where
             they share the arrays' memory.
-        pin_memory: Put the tensors in pinned memory first; they then move to the device while the
-            caller goes on, on its CUDA stream.
-        reuse: A batch is valid only until the next one is taken: its memory is used again. Needs a
+        pin_memory: Copy the tensors to pinned memory first; they are then copied to the device
+            asynchronously, on the caller's CUDA stream.
+        reuse: A batch is valid only until the next one is taken: its memory is reused. Requires a
             function. By default a batch belongs to the caller.
 
     Raises:
-        ValueError: A number is too small, or options do not go together.
+        ValueError: A number is too small, or options contradict one another.
         ImportError: ``to="torch"``, and PyTorch is not installed.
 
     Example:
@@ -82,7 +82,7 @@ class Loader(Generic[BatchT]):
         if to not in ("numpy", "torch"):
             raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}")
         if to == "numpy" and (device is not None or pin_memory):
-            raise ValueError("device and pin_memory are for tensors: expected to='torch' with them")
+            raise ValueError("device and pin_memory: expected to='torch' with them, got to='numpy'")
         if not (callable(source) or isinstance(source, Iterable)):
             raise ValueError(f"source: expected a function or an iterable, got {source!r}")
         if reuse and isinstance(source, Iterable):
@@ -92,7 +92,7 @@ class Loader(Generic[BatchT]):
             )
         self._convert = ToTensors(device, pin_memory) if to == "torch" else None
         self._feed: _Feed[BatchT] = _Feed(source, prefetch, threads, self._convert, reuse)
-        # The threads know the feed alone, so that a forgotten loader is collected.
+        # The threads only refer to the feed, so that an unused loader is garbage collected.
         self._finalizer = weakref.finalize(self, self._feed.stop)
         self._finalizer.atexit = False  # the feed's own hook ends the threads then
         self._is_exhausted = False
@@ -100,12 +100,12 @@ class Loader(Generic[BatchT]):
     def __iter__(self) -> Self:
         if self._is_exhausted:
             raise ValueError(
-                "the loader has given all batches: expected one that has not; make a new one"
+                "the loader is exhausted: expected one with batches left; create a new one"
             )
         return self
 
     def __next__(self) -> BatchT:
-        """The next batch; exceptions from threads are raised here, after the batches before."""
+        """Return the next batch; an exception in a thread is raised after the batches before it."""
         if self._is_exhausted:
             raise StopIteration
         outcome = self._feed.take()
@@ -127,7 +127,7 @@ class Loader(Generic[BatchT]):
         """The source's state after the last batch that the caller took.
 
         Raises:
-            ValueError: The source is no iterable with a ``state_dict``.
+            ValueError: The source is not an iterable with a ``state_dict``.
         """
         return self._feed.state()
 
@@ -148,10 +148,10 @@ class _Outcome(NamedTuple):
     """A batch, or an exception, from a loader thread.
 
     Args:
-        batch: As it was prepared for the caller; `_END` where the source ended.
-        error: What was raised instead.
+        batch: The prepared batch; `_END` if the source ended.
+        error: The exception, if there is no batch.
         state: The source's state after it.
-        memory: The batch to draw into again once the caller took the next one.
+        memory: The batch to refill once the caller has taken the next one.
     """
 
     batch: Any = _END
@@ -212,7 +212,7 @@ class _Feed(Generic[BatchT]):
             thread.start()
 
     def take(self) -> _Outcome:
-        """The next outcome, as soon as it is there.
+        """Wait for the next outcome.
 
         Raises:
             RuntimeError: This process was forked from the one that has the threads.
@@ -244,7 +244,7 @@ class _Feed(Generic[BatchT]):
         return self._state
 
     def stop(self) -> None:
-        """Have the threads end, without waiting: the garbage collector calls it."""
+        """Signal the threads to end, without waiting: called by the garbage collector."""
         if self._process not in (0, os.getpid()):
             return  # a fork has the lock as it was, perhaps held, but not the threads
         with self._changed:
@@ -299,7 +299,7 @@ class _Feed(Generic[BatchT]):
         return self._deliver(number, outcome)
 
     def _wait_for_room(self) -> tuple[int, BatchT | None]:
-        """The number of the batch to draw, and memory for it; -1 where no more are wanted."""
+        """The number of the batch to draw, and memory for it; -1 if no more are needed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_over() or self._begun - self._taken < self._most
@@ -321,7 +321,7 @@ class _Feed(Generic[BatchT]):
             raise RuntimeError("the loader's source raised StopIteration") from error
 
     def _next(self, iterator: Iterator[BatchT]) -> BatchT:
-        """The iterator's next batch, or `_END`, after which nobody may ask it again."""
+        """The iterator's next batch, or `_END`, after which it is not called again."""
         batch = _END
         try:
             batch = next(iterator, _END)
@@ -331,7 +331,7 @@ class _Feed(Generic[BatchT]):
         return cast("BatchT", batch)
 
     def _take_back(self, batch: BatchT) -> None:
-        """Draw into the memory again of which the caller gets a copy."""
+        """Draw into reused memory, and copy the batch for the caller."""
         if self._copies and not self._is_iterable:
             with self._changed:
                 self._spare.append(batch)

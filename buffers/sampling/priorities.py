@@ -23,11 +23,11 @@ _EPSILON = 1e-6  # added to each value, so that everything is drawn sometimes
 LARGEST_MASS = 1e280
 """Far enough from infinity for any sum."""
 _LARGEST_ALPHA = 20.0  # _EPSILON to this power is far enough from 0
-_SCANNED = 4_096  # leaves that are looked through at once for a live one
+_SCANNED = 4_096  # leaves that are searched at once for a live one
 
 
 class Priorities:
-    """Priorities of items that are named by ids, and draws in proportion to them.
+    """Priorities of items with ids, and draws in proportion to them.
 
     Ids only ever grow, and those that can be drawn lie near each other: the leaf of an id is the id
     modulo a capacity that grows when they no longer fit. One thread at a time.
@@ -79,9 +79,9 @@ class Priorities:
         return self._count
 
     def enter(self, first_ids: np.ndarray, counts: np.ndarray) -> None:
-        """Let ranges of ids be drawn, each id with the largest priority ever given, 1 at first.
+        """Add ranges of ids with the largest priority ever set, 1 at first.
 
-        What can be drawn already keeps its priority, and what is gone for good stays so.
+        Ids that were added before keep their priority; ids that were removed for good stay removed.
 
         Args:
             first_ids: [n] int64: first id of each range.
@@ -98,7 +98,7 @@ class Priorities:
                 self._count += int(np.count_nonzero(is_new))
 
     def leave(self, first_ids: np.ndarray, counts: np.ndarray) -> None:
-        """Let ranges of ids be drawn no longer.
+        """Remove ranges of ids.
 
         Args:
             first_ids: [n] int64: first id of each range.
@@ -108,10 +108,10 @@ class Priorities:
             self._leave(first, stop)
 
     def leave_before(self, id: int) -> None:
-        """All ids below this one are gone for good.
+        """Remove all ids below this one for good.
 
         Args:
-            id: The first that may still be drawn.
+            id: The first id that stays.
         """
         self._leave(self._low, int(id))
         self._gone = max(self._gone, int(id))
@@ -119,7 +119,7 @@ class Priorities:
         self._high = max(self._high, self._low)
 
     def clear(self) -> None:
-        """What can be drawn is gone for good; the largest priority is remembered."""
+        """Remove all ids for good; the largest priority is kept."""
         self.leave_before(self._high)
 
     def draw(self, batch_size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -133,12 +133,10 @@ class Priorities:
             The ids [B] int64, and for each the probability [B] float64 of being drawn by one draw.
 
         Raises:
-            NotEnoughData: Nothing can be drawn.
+            NotEnoughData: There are no ids.
         """
         if self._count == 0:
-            raise NotEnoughData(
-                "priorities: expected something that can be drawn, got nothing; collect more"
-            )
+            raise NotEnoughData("priorities: expected at least one item, got 0; collect more")
         if self._steps is None or len(self._steps) != batch_size:
             self._steps = np.arange(batch_size, dtype=np.float64)
         total = self._tree.total
@@ -157,8 +155,8 @@ class Priorities:
         """Importance weights ``(count * probability) ** -beta``, divided by the largest of them.
 
         Args:
-            probabilities: [B] float64, as `draw` gave them.
-            beta: How far they make up for the priorities: 0 not at all, 1 in full.
+            probabilities: [B] float64, from `draw`.
+            beta: Amount of correction for the priorities: 0 for none, 1 for full.
 
         Returns:
             [B] float32, above 0 and at most 1. The count cancels out.
@@ -169,7 +167,7 @@ class Priorities:
         if not 0 <= beta < math.inf:
             raise ValueError(
                 f"beta: expected a finite number >= 0, got {beta}; "
-                f"1 makes up for the priorities in full"
+                f"1 corrects for the priorities in full"
             )
         lowest = probabilities.item(probabilities.argmin())
         weights: np.ndarray = np.power(lowest / probabilities, beta)
@@ -179,14 +177,14 @@ class Priorities:
         """Give items the priorities ``abs(value) + 1e-6``.
 
         Args:
-            ids: [B] int64; of an id that is named twice the last one counts.
+            ids: [B] int64; for a repeated id the last value is used.
             values: [B] float32 or float64, finite: TD errors, say.
 
         Returns:
-            How many of the ids cannot be drawn, any longer or at all: those are ignored.
+            The number of ids that are not present, and were ignored.
 
         Raises:
-            ValueError: The arrays are not of these forms, or a value is not finite.
+            ValueError: The arrays have another form, or a value is not finite.
         """
         ids, masses = self._checked(ids, values)
         if not len(ids):
@@ -205,7 +203,7 @@ class Priorities:
         return ignored
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on exactly: numbers, and the live ids and their masses."""
+        """The state for `restore`: numbers, and the live ids and their masses."""
         leaves = np.arange(self._low, self._high, dtype=np.int64) & self._mask
         masses = self._tree.leaves[leaves]
         live = np.flatnonzero(masses)
@@ -221,7 +219,7 @@ class Priorities:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`; what was there is forgotten.
+        """Continue from a `state`; the present contents are discarded.
 
         Raises:
             ValueError: The state belongs to another alpha.
@@ -229,7 +227,7 @@ class Priorities:
         if state["alpha"] != self._alpha:
             raise ValueError(
                 f"alpha: expected {state['alpha']:g}, with which these priorities were stored, "
-                f"got {self._alpha:g}; make the replay with priority_alpha={state['alpha']:g}"
+                f"got {self._alpha:g}; create the replay with priority_alpha={state['alpha']:g}"
             )
         self._use(state["capacity"])
         self._largest, self._gone = state["largest"], state["gone"]
@@ -251,20 +249,20 @@ class Priorities:
         if ids.ndim != 1 or ids.dtype != np.int64:
             raise ValueError(
                 f"ids: expected the int64 ids [B] of a batch, got {ids.dtype} {ids.shape}; "
-                f"hand over batch.ids"
+                f"pass batch.ids"
             )
         if values.shape != ids.shape or values.dtype.kind != "f":
             raise ValueError(
                 f"priorities: expected one number for each of the {len(ids)} ids, as float32 or "
-                f"float64, got {values.dtype} {values.shape}; hand over an array [B]"
+                f"float64, got {values.dtype} {values.shape}; pass an array [B]"
             )
         masses = np.abs(values, dtype=np.float64)
         masses += _EPSILON
-        worst = masses.argmax() if len(masses) else 0  # to argmax, not a number is the largest
+        worst = masses.argmax() if len(masses) else 0  # argmax treats nan as the largest
         if len(masses) and not masses.item(worst) < self._limit:
             raise ValueError(
                 f"priorities: expected finite numbers, below {self._limit:.0e} where alpha is "
-                f"{self._alpha:g}, got {values[worst]}; look at where they come from"
+                f"{self._alpha:g}, got {values[worst]}; check how they are computed"
             )
         return ids, np.power(masses, self._alpha, masses)
 
@@ -274,7 +272,7 @@ class Priorities:
             self._tree.set_range(start, np.zeros(len(masses)))
 
     def _make_room(self, first: int, stop: int) -> None:
-        """Stretch the range of live ids over these, in a larger tree where needed."""
+        """Extend the range of live ids to these, in a larger tree if needed."""
         if self._count == 0:
             self._low = self._high = first
         low, high = min(self._low, first), max(self._high, stop)
@@ -286,7 +284,7 @@ class Priorities:
         self._low, self._high = low, high
 
     def _raise_low(self) -> None:
-        """Leave the ids out of the range that come before the first live one."""
+        """Begin the range of live ids at the first live one."""
         for _, masses in self._stretches(self._low, self._high):
             for at in range(0, len(masses), _SCANNED):
                 live = np.flatnonzero(masses[at : at + _SCANNED])
@@ -307,7 +305,7 @@ class Priorities:
             done += len(masses)
 
     def _stretches(self, first: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
-        """The neighbouring leaves of a range of ids: the first of them, and a view on them all."""
+        """Yield the leaves of a range of ids, as first leaves and views of consecutive masses."""
         capacity = self._tree.capacity
         while first < stop:
             start = first & (capacity - 1)
@@ -317,7 +315,7 @@ class Priorities:
 
 
 def _joined(first_ids: np.ndarray, counts: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges (first, stop), those that follow on one another made one."""
+    """Ranges (first, stop), with adjacent ranges merged."""
     stops = first_ids + counts
     breaks = np.flatnonzero(first_ids[1:] != stops[:-1]).tolist()
     starts = [0, *(at + 1 for at in breaks)]
@@ -341,7 +339,7 @@ _BEFORE = np.triu(np.ones((_WIDTH, _WIDTH)), 1)
 class SumTree:
     """Leaves of masses >= 0 and the sums above them: 16 children a node, a level at a time.
 
-    A node is summed anew from its children whenever one of them changes, so that rounding errors do
+    A node is summed from its children whenever one of them changes, so that rounding errors do
     not add up. The memory in which a batch is worked on is kept: one thread at a time.
 
     Args:
@@ -363,7 +361,9 @@ class SumTree:
             self._levels.append(np.zeros(len(self._levels[-1]) // _WIDTH))
         self._rows = [level.reshape(-1, _WIDTH) for level in self._levels]
         self._ends = np.zeros(len(self._levels[-1]) + 1)
-        self._inner_ends = self._ends[1:-1]  # without the last, what lies beyond falls before it
+        self._inner_ends = self._ends[
+            1:-1
+        ]  # without the last: larger masses are assigned to the last child
         self._is_summed = True
         self._rooms: dict[int, _Room] = {}
 
@@ -374,7 +374,7 @@ class SumTree:
 
     @property
     def leaves(self) -> np.ndarray:
-        """[capacity] float64: all masses; to be read only."""
+        """[capacity] float64: all masses; must not be changed."""
         return self._levels[0]
 
     @property
@@ -386,7 +386,7 @@ class SumTree:
         return float(self._ends[-1])
 
     def set(self, indices: np.ndarray, masses: np.ndarray) -> None:
-        """Give leaves their masses; of a leaf that is named twice the last one counts.
+        """Set the masses of leaves; for a repeated leaf the last mass is used.
 
         Args:
             indices: [B] int64, each below the capacity.
@@ -406,10 +406,10 @@ class SumTree:
         self._is_summed = False
 
     def set_range(self, start: int, masses: np.ndarray) -> None:
-        """Give neighbouring leaves their masses.
+        """Set the masses of consecutive leaves.
 
         Args:
-            start: The first of them.
+            start: The first leaf.
             masses: [n] float64, finite and >= 0, where start + n is the capacity at most.
         """
         if not len(masses):
@@ -422,7 +422,7 @@ class SumTree:
         self._is_summed = False
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        """The leaves on which masses fall, where the leaves lie side by side.
+        """Find the leaves for points in the running sum of all masses.
 
         Args:
             masses: [B] float64, 0 <= mass < total.
@@ -442,10 +442,10 @@ class SumTree:
         return found
 
     def grow(self, capacity: int) -> None:
-        """Add leaves of mass 0 behind the others, which stay where they are.
+        """Append leaves of mass 0.
 
         Args:
-            capacity: As for a new tree, and not below the present one.
+            capacity: As for a new tree, and not below the current one.
         """
         larger = SumTree(capacity)
         assert larger.capacity >= self.capacity
@@ -453,7 +453,7 @@ class SumTree:
         self.__dict__.update(larger.__dict__)
 
     def _descend(self, masses: np.ndarray) -> np.ndarray:
-        """Level by level; rounding may lead to a leaf of mass 0."""
+        """Descend level by level; rounding may lead to a leaf of mass 0."""
         found = self._inner_ends.searchsorted(masses, "right")
         if len(self._levels) == 1:
             return found
@@ -471,7 +471,7 @@ class SumTree:
         return found
 
     def _correct(self, found: np.ndarray) -> None:
-        """Put in place of each leaf of mass 0 the nearest one before it that has some."""
+        """Replace each leaf of mass 0 by the nearest one before it with a mass."""
         some = np.flatnonzero(self.leaves)
         is_wrong = self.leaves.take(found, None, None, "clip") <= 0
         found[is_wrong] = some[some.searchsorted(found[is_wrong]) - 1]
@@ -499,13 +499,13 @@ class _Room:
         self.children = np.empty((count, _WIDTH))
         self.before = np.empty((count, _WIDTH))
         self.upto = self.before[:, 1:]
-        self.is_beyond = np.ones((count, _WIDTH), np.bool_)  # the last child takes what is left
+        self.is_beyond = np.ones((count, _WIDTH), np.bool_)  # the last child takes the rest
         self.is_beyond_inner = self.is_beyond[:, :-1]
         self.corners = np.arange(count, dtype=np.int64) * _WIDTH
 
 
 class PriorityIndex:
-    """Priorities of the items of one kind, by the rows that they begin with.
+    """Priorities of the items of one kind, by their first rows.
 
     Rows are numbered without gaps, because ids have some, where chunks were lost.
 
@@ -533,10 +533,10 @@ class PriorityIndex:
         """Draw items in proportion to their priorities.
 
         Args:
-            table: The index of what is stored.
-            generation: Of the storage: positions of another one mean nothing.
-            kinds: What is drawn.
-            count: How many.
+            table: The index of the stored chunks.
+            generation: Generation of the storage, which determines the meaning of positions.
+            kinds: The kinds of items to draw.
+            count: Number of items.
             rng: Source of randomness.
 
         Returns:
@@ -550,8 +550,8 @@ class PriorityIndex:
         self._follow(table, generation)
         if not len(self._priorities):
             raise NotEnoughData(
-                f"nothing of {kinds.rows} rows is stored: expected at least one, got none; collect "
-                f"more, or ask for a shorter length"
+                f"priorities: expected at least one item of {kinds.rows} rows, got none; collect "
+                f"more, or request a shorter length"
             )
         numbers, probabilities = self._priorities.draw(count, rng)
         index = self._numbers.searchsorted(numbers, side="right") - 1
@@ -568,7 +568,7 @@ class PriorityIndex:
         """Give items new priorities by the ids of their rows; returns how many were ignored.
 
         Raises:
-            ValueError: Nothing was drawn by priorities yet, or the arrays are not of this form.
+            ValueError: Nothing was drawn by priorities yet, or the arrays have another form.
         """
         if self._kind is None:
             raise ValueError(
@@ -593,12 +593,12 @@ class PriorityIndex:
         }
 
     def restore(self, table: ChunkIndex, generation: int, state: Mapping[str, Any] | None) -> None:
-        """Go on with the priorities of `state`; what was stored since has the largest one.
+        """Continue with the priorities of `state`; items stored since then have the largest one.
 
-        Nothing changes where the state is refused.
+        An invalid state changes nothing.
 
         Raises:
-            ValueError: They were kept with another alpha, or it is no such state.
+            ValueError: The state has another alpha, or is invalid.
         """
         if state is None:
             self._kind = None
@@ -624,14 +624,14 @@ class PriorityIndex:
         self._put(ids, masses, largest)
 
     def _held(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Ids and masses of all items, and the largest mass ever given."""
+        """Ids and masses of all items, and the largest mass ever set."""
         state = self._priorities.state()
         index = self._numbers.searchsorted(state["ids"], side="right") - 1
         ids = self._row_ids[index] + (state["ids"] - self._numbers[index])
         return ids, state["masses"], state["largest"]
 
     def _put(self, ids: np.ndarray, masses: np.ndarray, largest: float) -> None:
-        """Give items exactly these masses, and the largest one to the others."""
+        """Set the masses of these items, and the largest one for the others."""
         state = self._priorities.state()
         live, numbers = state["ids"], self._numbers_of(ids)
         at = np.searchsorted(live, numbers)
@@ -642,7 +642,7 @@ class PriorityIndex:
         self._priorities.restore({**state, "masses": values, "largest": largest})
 
     def _numbers_of(self, ids: np.ndarray) -> np.ndarray:
-        """The numbers of rows, -1 where one is not there."""
+        """The numbers of rows, -1 for rows that are not stored."""
         if self._gap is not None:
             numbers_of: np.ndarray = ids - self._gap
             return numbers_of
@@ -666,7 +666,7 @@ class PriorityIndex:
             )
 
     def _follow(self, table: ChunkIndex, generation: int) -> None:
-        """Take up what was added, evicted and lost."""
+        """Update for chunks that were added, evicted or lost."""
         if generation != self._generation or table.losses != self._losses:
             held = self._held()
             self._forget(table, generation)
@@ -688,7 +688,7 @@ class PriorityIndex:
         self._rows = np.concatenate([self._rows, new["stored_rows"]])
         self._next_number = int(stops[-1]) if len(new) else self._next_number
         gaps = self._row_ids - self._numbers
-        # Mostly nothing was ever lost: then ids and numbers differ by one and the same.
+        # If nothing was ever lost, which is common, ids and numbers differ by a constant.
         self._gap = int(gaps[0]) if len(gaps) and (gaps == gaps[0]).all() else None
         if gone:
             first = int(self._numbers[0]) if len(self._numbers) else self._next_number
@@ -696,13 +696,13 @@ class PriorityIndex:
             self._priorities.leave(*self._without_context(table))
         self._priorities.enter(*self._new_ranges(table, known))
         if self._kind is not None and self._kind.length == 1:
-            # Only so can an item begin with a pending row: it has come again, with another id.
+            # Only then can an item begin with a pending row: it was stored again, with another id.
             twice = np.flatnonzero(table.records["rows"] < self._rows)
             last = self._numbers[twice] + self._rows[twice] - 1
             self._priorities.leave(last, np.ones(len(twice), np.int64))
 
     def _new_ranges(self, table: ChunkIndex, known: int) -> tuple[np.ndarray, np.ndarray]:
-        """First numbers and counts of the rows with which items begin that came with new chunks."""
+        """First numbers and counts of the rows in new chunks that items can begin with."""
         assert self._kind is not None
         length, records = self._kind.length, table.records[known:]
         row = records[self._row_name]
@@ -714,7 +714,7 @@ class PriorityIndex:
         return _columns(found)
 
     def _without_context(self, table: ChunkIndex) -> tuple[np.ndarray, np.ndarray]:
-        """First numbers and counts of rows of which what must come before is not stored."""
+        """First numbers and counts of rows without the stored rows that they need before them."""
         assert self._kind is not None
         found: list[tuple[int, int]] = []
         records, context = table.records, self._kind.context
@@ -729,10 +729,10 @@ class PriorityIndex:
     def _ranges(
         self, table: ChunkIndex, index: int, first: int, last: int
     ) -> Iterator[tuple[int, int]]:
-        """Numbers and counts of the rows ``first .. last``, of which the last is in no later chunk.
+        """Numbers and counts of rows ``first .. last`` in a chunk and the chunks before it.
 
         Args:
-            table: The index of what is stored.
+            table: The index of the stored chunks.
             index: Index of a chunk.
             first: First row, counted in the episode or stream.
             last: Last row.
@@ -771,7 +771,7 @@ def _positive(value: object, name: str) -> float:
 def _is_column(
     value: object, dtype: type[np.generic], length: int | None = None
 ) -> TypeGuard[np.ndarray]:
-    """It is an array of one axis."""
+    """True for an array of one axis."""
     if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1:
         return False
     return length in (None, len(value))
@@ -781,8 +781,8 @@ def _checked_ids(ids: np.ndarray) -> np.ndarray:
     found = np.asarray(ids)
     if found.ndim != 1 or found.dtype != np.int64:
         raise ValueError(
-            f"ids: expected the int64 ids [B] of a batch, got {found.dtype} {found.shape}; hand "
-            f"over batch.ids"
+            f"ids: expected the int64 ids [B] of a batch, got {found.dtype} {found.shape}; pass "
+            f"batch.ids"
         )
     return found
 

@@ -28,7 +28,7 @@ class ReplayRatio:
 
     Args:
         ratio: Gradient steps for each env step, >= 0; at 0 none is ever due. A float is taken as
-            the simple fraction that it stands for: 0.3 is 3/10, and 1 / 3 is a third.
+            the simplest fraction that rounds to it: 0.3 is 3/10, and 1 / 3 is a third.
         start: Env steps after which counting begins; None: those of the first call.
 
     Raises:
@@ -52,7 +52,7 @@ class ReplayRatio:
     def from_train_ratio(
         cls, train_ratio: float, *, batch_size: int, length: int, start: int | None = None
     ) -> Self:
-        """From DreamerV3's figure: replayed rows for each env step (Hafner et al. 2023).
+        """Convert DreamerV3's train ratio: replayed rows per env step (Hafner et al. 2023).
 
         Args:
             train_ratio: Rows that the learner sees for each env step.
@@ -76,19 +76,19 @@ class ReplayRatio:
         return self._ratio
 
     def __call__(self, steps: int) -> int:
-        """Gradient steps that have become due; they count as done from now on.
+        """Return the gradient steps that have become due; they count as done from now on.
 
         Args:
-            steps: Env steps ever collected, such as `SequenceReplayBuffer.steps`.
+            steps: Env steps collected so far, such as `SequenceReplayBuffer.steps`.
 
         Raises:
-            ValueError: Fewer steps than at the call before.
+            ValueError: ``steps`` is lower than in the previous call.
         """
         steps = _whole("steps", steps)
         if self._steps is not None and steps < self._steps:
             raise ValueError(
-                f"steps: expected at least the {self._steps:,} of the call before, got {steps:,}; "
-                f"give the steps ever collected, and load the state that belongs to this replay"
+                f"steps: expected at least the {self._steps:,} of the last call, got {steps:,}; "
+                f"pass all steps collected so far, and load the state saved with this replay"
             )
         if self._start is None:
             self._start = steps
@@ -100,16 +100,16 @@ class ReplayRatio:
         return due
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able: where counting began, the steps of the last call, what is owed since."""
+        """The state as plain JSON data: the start, the last ``steps``, and the fraction owed."""
         return {"start": self._start, "steps": self._steps, "owed": str(self._owed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the one of `state_dict` would have.
+        """Continue from a state of `state_dict`.
 
-        The ratio is not part of the state: another one holds for the steps from here on.
+        The ratio is not part of the state: this object's ratio applies to all further steps.
 
         Raises:
-            ValueError: The state is none that `state_dict` gave.
+            ValueError: The state is not one of `state_dict`.
         """
         try:
             start, steps = state["start"], state["steps"]
@@ -118,18 +118,18 @@ class ReplayRatio:
             owed = Fraction(str(state["owed"]))
         except (KeyError, ValueError) as error:
             raise ValueError(
-                f"state: expected what ReplayRatio.state_dict gave, got {dict(state)}; save it anew"
+                f"state: expected one of ReplayRatio.state_dict, got {dict(state)}; save a new one"
             ) from error
         self._start, self._steps, self._owed = start, steps, owed
 
 
 def simplest_fraction(name: str, value: float | Fraction) -> Fraction:
-    """The fraction that a number >= 0 stands for, such as 3/10 for 0.3.
+    """Return the simplest fraction for a number >= 0, such as 3/10 for 0.3.
 
     Args:
-        name: What the error calls it.
-        value: A float stands for the fraction of a denominator up to a million that rounds to it,
-            if there is one, or else for its decimal digits.
+        name: Name of the value for the error message.
+        value: A float is converted to the fraction with a denominator up to a million that rounds
+            to it, or, if there is none, to the fraction of its decimal digits.
 
     Raises:
         ValueError: It is negative or not finite.
@@ -177,19 +177,20 @@ class SampleLimiter:
     ends calls ``wait_to_insert(0)``.
 
     The rule is that of Reverb's `SampleToInsertRatio` (Cassirer et al. 2021): up to ``min_steps``
-    nobody is held back but the learner; then ``(steps - min_steps) * samples_per_insert - samples``
-    stays between ``-slack`` and ``slack``. There is always one side that may go on: what would
-    move the balance by more than ``slack`` at once is refused.
+    only the learner waits; then ``(steps - min_steps) * samples_per_insert - samples``
+    stays between ``-slack`` and ``slack``. One side can always continue: a call that
+    would move the balance by more than ``slack`` at once is an error.
 
     Args:
         samples_per_insert: Samples for each env step, > 0. Samples are counted in whatever unit
             `wait_to_sample` is given: batches as in `ReplayRatio`, or rows as in DreamerV3.
         min_steps: Env steps that must be stored before the first sample.
-        slack: Samples by which either side may be ahead; at least 1, and what one step is worth.
+        slack: Samples by which either side may be ahead; at least 1, and at least
+            ``samples_per_insert``.
 
     Raises:
-        ValueError: A number is out of range, or so little slack that both sides could wait for
-            ever.
+        ValueError: A number is out of range, or ``slack`` is so low that both sides could wait
+            forever.
 
     Example:
         >>> limiter = SampleLimiter(0.5, min_steps=100, slack=32)
@@ -200,7 +201,7 @@ class SampleLimiter:
         Traceback (most recent call last):
             ...
         TimeoutError: waited 0 s to insert 64 steps: expected 32 samples drawn, got 10 after 164
-        steps; see whether the learner still samples, or give more slack
+        steps; check that the learner still samples, or give more slack
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class SampleLimiter:
         if self._slack < least:
             raise ValueError(
                 f"slack: expected at least {_text(least)} samples, got {slack}: with less both "
-                f"sides could wait for ever; give what one insert and one draw move, or more"
+                f"sides could wait forever; give the samples of one insert or one draw, or more"
             )
         self._changed = threading.Condition()
         self._stored = 0
@@ -227,22 +228,22 @@ class SampleLimiter:
         self._is_closed = False
 
     def wait_to_insert(self, steps: int, timeout: float | None = None) -> None:
-        """Return when so many env steps may be collected.
+        """Wait until this number of env steps may be collected.
 
         Args:
-            steps: Env steps, over all envs, that will be stored before this thread calls again; 0
-                asks for nothing and returns at once.
-            timeout: Seconds to wait at most; None waits for ever.
+            steps: Env steps, over all envs, that will be stored before this thread calls again;
+                with 0 the call returns at once.
+            timeout: Seconds to wait at most; None waits forever.
 
         Raises:
             TimeoutError: The learner did not sample enough in that time; nothing was counted.
-            LimiterClosed: `close` was called, before or meanwhile.
-            ValueError: So many steps at once are worth more samples than ``slack``.
+            LimiterClosed: `close` was called before or during the wait.
+            ValueError: ``steps`` are worth more samples than ``slack``.
         """
         steps = _count("steps", steps, 0)
         _check_timeout(timeout)
         with self._changed:
-            self._come_back()
+            self._count_previous()
             worth = self._worth(self._inserted + steps) - self._worth(self._inserted)
             if worth > self._slack:
                 raise ValueError(
@@ -254,16 +255,16 @@ class SampleLimiter:
                 self._begun[threading.get_ident()] = steps
 
     def wait_to_sample(self, samples: int = 1, timeout: float | None = None) -> None:
-        """Return when so many samples may be drawn; they count as drawn from then on.
+        """Wait until this number of samples may be drawn; they then count as drawn.
 
         Args:
-            samples: Batches, or rows: what ``samples_per_insert`` counts.
-            timeout: Seconds to wait at most; None waits for ever.
+            samples: Number of samples, in the unit of ``samples_per_insert``.
+            timeout: Seconds to wait at most; None waits forever.
 
         Raises:
             TimeoutError: The actor did not store enough in that time; nothing was counted.
-            LimiterClosed: `close` was called, before or meanwhile.
-            ValueError: So many samples at once are more than ``slack``.
+            LimiterClosed: `close` was called before or during the wait.
+            ValueError: ``samples`` are more than ``slack``.
         """
         samples = _count("samples", samples, 1)
         _check_timeout(timeout)
@@ -273,40 +274,40 @@ class SampleLimiter:
                 f"draw fewer at once, or give more slack"
             )
         with self._changed:
-            self._come_back()
+            self._count_previous()
             self._wait(lambda: self._may_sample(samples), timeout, lambda: self._too_few(samples))
             self._sampled += samples
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake all who wait, with `LimiterClosed`; nobody is let through any more."""
+        """Raise `LimiterClosed` in all waiting threads and in every later call that would wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able: env steps stored, and samples drawn.
+        """Env steps stored and samples drawn, as plain JSON data.
 
-        What an actor is just collecting is not in it: take the state between two collect calls
-        where a restart must count to the step.
+        Steps that an actor is collecting now are not included: for an exact restart, take the state
+        between two collect calls.
         """
         with self._changed:
-            self._come_back()
+            self._count_previous()
             return {"steps": self._stored, "samples": self._sampled}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the limiter of `state_dict` would have.
+        """Continue from a state of `state_dict`.
 
         Raises:
-            ValueError: The state is none that `state_dict` gave.
+            ValueError: The state is not one of `state_dict`.
         """
         try:
             steps = _count("steps", state["steps"], 0)
             samples = _count("samples", state["samples"], 0)
         except (KeyError, ValueError) as error:
             raise ValueError(
-                f"state: expected what SampleLimiter.state_dict gave, got {dict(state)}; save it "
-                f"anew"
+                f"state: expected one of SampleLimiter.state_dict, got {dict(state)}; save a new "
+                f"one"
             ) from error
         with self._changed:
             self._stored, self._sampled, self._begun = steps, samples, {}
@@ -314,18 +315,18 @@ class SampleLimiter:
 
     @property
     def _inserted(self) -> int:
-        """Env steps that are stored, or that an actor was let through to collect."""
+        """Env steps that are stored, or that actors are allowed to collect."""
         return self._stored + sum(self._begun.values())
 
-    def _come_back(self) -> None:
-        """What this thread asked for last is stored by now."""
+    def _count_previous(self) -> None:
+        """Count the steps of this thread's previous call as stored."""
         steps = self._begun.pop(threading.get_ident(), 0)
         if steps:
             self._stored += steps
             self._changed.notify_all()
 
     def _worth(self, steps: int) -> Fraction:
-        """Samples that so many env steps pay for."""
+        """Samples that a number of env steps is worth."""
         return max(0, steps - self._min_steps) * self._ratio
 
     def _may_insert(self, steps: int) -> bool:
@@ -351,7 +352,7 @@ class SampleLimiter:
         needed = math.ceil(self._worth(self._inserted + steps) - self._slack)
         return (
             f"insert {steps:,} steps: expected {needed:,} samples drawn, got {self._sampled:,} "
-            f"after {self._inserted:,} steps; see whether the learner still samples"
+            f"after {self._inserted:,} steps; check that the learner still samples"
         )
 
     def _too_few(self, samples: int) -> str:
@@ -359,7 +360,7 @@ class SampleLimiter:
         needed = self._min_steps + max(0, math.ceil(missing))
         return (
             f"draw {samples:,} samples: expected {needed:,} stored steps, got {self._stored:,} "
-            f"after {self._sampled:,} samples; see whether the actor still collects"
+            f"after {self._sampled:,} samples; check that the actor still collects"
         )
 
 
@@ -377,11 +378,11 @@ def _count(name: str, value: int, least: int) -> int:
 def _check_timeout(timeout: float | None) -> None:
     if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
         raise ValueError(
-            f"timeout: expected seconds >= 0, or None to wait for ever, got {timeout}; give one"
+            f"timeout: expected seconds >= 0, or None to wait forever, got {timeout}; give one"
         )
 
 
 def _text(value: Fraction) -> str:
-    """A fraction as a reader writes it: 0.5, 32, 1/3."""
+    """Format a fraction: 0.5, 32, 1/3."""
     decimal = f"{float(value):g}"
     return decimal if Fraction(decimal) == value else str(value)

@@ -43,7 +43,7 @@ where none is left. ``"priorities"``: in proportion to priorities, by first row;
 Borders: TypeAlias = Literal["inside", "cross", "pad_after", "pad_before"]
 """The behaviour of sequences at the borders of episodes.
 
-``"inside"``: it lies within one episode. ``"cross"``: it continues with the stream's next episode,
+``"inside"``: it is part of one episode. ``"cross"``: it continues with the stream's next episode,
 marked by ``is_first``. ``"pad_after"``: it begins at any row, and after the episode's last row
 come rows of zeros where ``mask`` is False. ``"pad_before"``: it ends at any row, and such rows
 come before the episode's first row.

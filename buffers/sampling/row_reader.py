@@ -17,7 +17,7 @@ __all__ = ["RowReader", "RowRefs", "Runs", "Segments", "chunk_of", "spread"]
 
 
 class Runs(NamedTuple):
-    """Rows that follow one another in a stream; each run goes to consecutive rows of an output.
+    """Runs of consecutive rows of a stream, and the consecutive output rows of each.
 
     Args:
         chunk: [R] index of the chunk that holds the run's last row.
@@ -56,9 +56,9 @@ class RowRefs(NamedTuple):
     """Single rows.
 
     Args:
-        chunk: [B] index of the chunk that each lies in.
-        row: [B] which of the chunk's rows it is.
-        slots: [B] where it stands in the columns of the small fields.
+        chunk: [B] index of the chunk of each.
+        row: [B] index of the row in the chunk.
+        slots: [B] index in the columns of the small fields.
     """
 
     chunk: np.ndarray
@@ -67,10 +67,10 @@ class RowRefs(NamedTuple):
 
 
 class RowReader:
-    """Gathers rows; what it finds is valid as long as the storage's lock is held.
+    """Gathers rows; its results are valid while the storage's lock is held.
 
     Args:
-        storage: Where the chunks are.
+        storage: The storage of the chunks.
         threads: Threads that copy and decompress; see `ThreadShare`.
     """
 
@@ -86,7 +86,7 @@ class RowReader:
         self._share = ThreadShare(threads)
 
     def follow(self) -> None:
-        """Take up what the storage has added, evicted, or given other positions."""
+        """Update for chunks that were added, evicted or moved to other positions."""
         table = self._storage.table
         extent = (self._storage.generation, table.base, len(table))
         if extent != self._extent:
@@ -99,14 +99,14 @@ class RowReader:
         self._share.close()
 
     def is_small(self, name: str) -> bool:
-        """Rows of this field are taken by `take`, of others by `plan` and `copy`."""
+        """True if `take` copies the rows of this field; else `plan` and `copy` do."""
         return name in self._columns.names
 
     def segments(self, runs: Runs) -> Segments:
-        """Find the chunks that runs of rows lie in, and their fields.
+        """Find the chunks of runs of rows, and their fields.
 
         Raises:
-            DamagedChunk: The bytes of one are not what was written.
+            DamagedChunk: The bytes of a chunk are damaged.
         """
         table = self._storage.table
         found = _resolve(runs, table.records, table.base)
@@ -114,13 +114,13 @@ class RowReader:
         return found
 
     def slots(self, segments: Segments, size: int) -> np.ndarray:
-        """Where the rows stand in the columns, [size] by output row; 0 where no run goes."""
+        """Indices of the rows in the columns, [size] by output row; 0 in rows without a run."""
         begin = self._columns.slots(segments.chunk, segments.start)
         count = segments.rows
         rows = int(count[0])
         is_whole = len(count) == len(segments.first_chunk)
         if is_whole and len(count) * rows == size and (count == rows).all():
-            # The usual case: no run is split, all are as long, and so fill the output in order.
+            # The usual case: no run is split, and equally long runs fill the output in order.
             found: np.ndarray = (begin[:, None] + np.arange(rows)).ravel()
             return found
         return spread(begin, segments, np.zeros(size, np.int64))
@@ -130,7 +130,7 @@ class RowReader:
         self._columns.take(name, slots, out)
 
     def rows(self, name: str, segments: Segments, size: int) -> np.ndarray:
-        """Rows of a field in new memory, [size, ...]; what no run goes to is undefined."""
+        """Rows of a field in new memory, [size, ...]; rows without a run are undefined."""
         if self.is_small(name):
             return self._columns.rows(name, self.slots(segments, size))
         _, field, dtype, _ = self._fields[name]
@@ -146,7 +146,7 @@ class RowReader:
             row: [B] the rows in them.
 
         Raises:
-            DamagedChunk: The bytes of one are not what was written.
+            DamagedChunk: The bytes of a chunk are damaged.
         """
         self._find(index)
         return RowRefs(index, row, self._columns.slots(index, row))
@@ -161,13 +161,13 @@ class RowReader:
         return self.rows(name, ones, batch)
 
     def plan(self, name: str, segments: Segments, out: np.ndarray, columns: int = 0) -> Copies:
-        """Look up what is to be copied of a large field.
+        """Plan the copies of a large field.
 
         Args:
             name: The field.
             segments: The rows.
-            out: What they will be copied to, ``[rows, ...]``.
-            columns: Where that is to be ``[columns, B]`` rows, columns; see `PlainCopies`.
+            out: Output of the copies, ``[rows, ...]``.
+            columns: For an output of ``[columns, B]`` rows, columns; see `PlainCopies`.
         """
         place, field, dtype, row_bytes = self._fields[name]
         chunk, start, rows, target = segments[:4]
@@ -197,11 +197,11 @@ class RowReader:
             copies: Each with its output, ``[rows, ...]`` and C-contiguous.
         """
         for each, out in copies:
-            if out.size:  # rows of no bytes take no copying
+            if out.size:  # empty rows need no copying
                 each.make(out, self._share)
 
     def _find(self, indices: np.ndarray) -> None:
-        """Find the fields of chunks that were not touched yet, and take their small ones."""
+        """Locate the fields of chunks that were not read yet, and decode their small ones."""
         table = self._storage.table
         for index in self._columns.unknown(indices).tolist():
             self._columns.decode(index, table.record(index + table.base))
@@ -212,8 +212,8 @@ def spread(first: np.ndarray, segments: Segments, out: np.ndarray) -> np.ndarray
 
     Args:
         first: [S] the first row's number.
-        segments: Where the rows go.
-        out: [rows] numbers, changed where a segment goes.
+        segments: The segments, with their output rows.
+        out: [rows] numbers; the rows of segments are overwritten.
     """
     rows = segments.rows
     place = np.arange(int(rows.sum())) - np.repeat(np.cumsum(rows) - rows, rows)
@@ -224,10 +224,10 @@ def spread(first: np.ndarray, segments: Segments, out: np.ndarray) -> np.ndarray
 def chunk_of(
     table: ChunkIndex, index: np.ndarray, row: np.ndarray, is_across: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the chunks that hold rows; where a row is not there, the last one of its episode.
+    """Find the chunks that hold rows; for a missing row, the last chunk of its episode.
 
     Args:
-        table: The index of what is stored.
+        table: The index of the stored chunks.
         index: [B] index of some chunk of the same episode, or stream.
         row: [B] the row, counted in that.
         is_across: It is counted in the stream.
@@ -240,7 +240,7 @@ def chunk_of(
     while True:
         at = table.at(index)
         place, rows = row - at[name], at["rows"]
-        # As an unsigned number a row before the chunk is one far behind it: one comparison.
+        # As an unsigned number, a row before the chunk is far behind it: one comparison.
         if np.count_nonzero(place.view(np.uint64) < rows.view(np.uint64)) == len(place):
             return index, place, at
         is_after = place >= rows
@@ -274,6 +274,6 @@ def _resolve(runs: Runs, records: np.ndarray, base: int) -> Segments:
         more = need > 0
         of, index, need, target = of[more], index[more], need[more], target[more]
     chunks, starts, rows, targets = map(np.concatenate, zip(*parts, strict=True))
-    # Of a chunk whose only row was superseded nothing is taken.
+    # A chunk whose only row was superseded has no rows to copy.
     some = np.flatnonzero(rows)
     return Segments(chunks[some], starts[some], rows[some], targets[some], first_chunk, first_start)

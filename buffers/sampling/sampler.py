@@ -39,19 +39,19 @@ __all__ = ["AnyBatch", "EpochSnapshot", "Sampler"]
 AnyBatch: TypeAlias = Batch | TransitionBatch
 ResultT = TypeVar("ResultT")
 _MAX_MAKERS = 16  # requests that are remembered
-_MAX_FILTERS = 8  # conditions whose verdicts are remembered
+_MAX_FILTERS = 8  # conditions whose results are remembered
 _BEHIND_ALL = 1 << 60  # a row after the last one of any episode
 
 
 class EpochSnapshot(NamedTuple):
-    """What there was when an epoch began.
+    """The index of the storage when an epoch began.
 
     Args:
         records: The records of all chunks.
         base: Position of the first one.
-        items: The counts of what can be given out.
-        generation: Of the storage, and so of the positions.
-        losses: Of the table.
+        items: Counts of the items.
+        generation: Generation of the storage, and so of the positions.
+        losses: Losses counted by the table.
     """
 
     records: np.ndarray
@@ -67,7 +67,7 @@ class _Plan(Protocol):
 
 
 class _Maker(Protocol):
-    """What makes batches for one request."""
+    """Makes batches for one request."""
 
     def kinds(self, stride: int = 1) -> ItemKinds: ...
 
@@ -77,7 +77,7 @@ class _Maker(Protocol):
         self, reader: RowReader, table: ChunkIndex, chosen: Drawn, memory: Memory
     ) -> _Plan: ...
 
-    # Any: a plan goes back to the maker that it came from.
+    # Any: a plan is only passed to the maker that returned it.
 
     def finish(self, plan: Any, weights: np.ndarray) -> AnyBatch: ...
 
@@ -86,7 +86,7 @@ class Sampler:
     """Draws from a storage, from several threads at once, also while one thread writes.
 
     Args:
-        storage: Where the chunks are.
+        storage: The storage of the chunks.
         threads: Threads that copy and decompress; see `ThreadShare`.
         alpha: Power to which priorities are raised.
     """
@@ -132,15 +132,15 @@ class Sampler:
             return self._storage.table.items(kind, chosen).total
 
     def check(self, request: BatchRequest[BatchT]) -> None:
-        """Refuse a request that makes no sense.
+        """Refuse an invalid request.
 
         Raises:
-            ValueError: With what is wrong.
+            ValueError: The request is invalid, in itself or for this data.
         """
         self._maker(cast("Request", request))
 
     def snapshot(self, batch_request: BatchRequest[BatchT], stride: int) -> EpochSnapshot:
-        """What there is for an epoch, as it is now."""
+        """A snapshot of the items for an epoch."""
         request = cast("Request", batch_request)
         kinds = self._maker(request).kinds(stride)
         kind = kinds.wholes if isinstance(request, Episodes) else kinds.every
@@ -212,17 +212,17 @@ class Sampler:
             return self._priorities.update(storage.table, storage.generation, ids, values)
 
     def state(self) -> dict[str, Any]:
-        """What is needed to go on in the same way, JSON-able values and arrays."""
+        """The state for `restore`: JSON-able values and arrays."""
         storage = self._storage
         with storage.lock:
             priorities = self._priorities.state(storage.table, storage.generation)
             return {"newest": self._newest.state(), "priorities": priorities}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on as the sampler of `state` would have; nothing changes where it is refused.
+        """Continue as the sampler of `state` would have; an invalid state changes nothing.
 
         Raises:
-            ValueError: The priorities were kept with another alpha, or it is no such state.
+            ValueError: The priorities have another alpha, or the state is invalid.
         """
         storage, newest = self._storage, NewestQueue()
         newest.restore(json_values.member(state, "newest"))
@@ -238,11 +238,11 @@ class Sampler:
         self._rows.close()
 
     def _made(self, maker: _Maker, plan: Callable[[], tuple[_Plan, np.ndarray]]) -> object:
-        """The batch of a plan, which is made anew where a chunk turns out to be damaged."""
+        """Make the batch of a plan; plan again if a chunk turns out to be damaged."""
         while True:
             found, weights = self._locked(plan)
             try:
-                # Without the lock: what is evicted meanwhile stays in memory until it is copied.
+                # Without the lock: evicted chunks stay in memory until they are copied.
                 self._rows.copy(found.copies)
             except DamagedChunk as damaged:
                 self._episode_reader.leave_out(damaged)
@@ -250,7 +250,7 @@ class Sampler:
                 return maker.finish(found, weights)
 
     def _locked(self, find: Callable[[], ResultT]) -> ResultT:
-        """Look something up while nothing changes, without what turns out to be damaged."""
+        """Call a function with the lock held, again without chunks that turn out to be damaged."""
         while True:
             try:
                 with self._storage.lock:
@@ -260,7 +260,7 @@ class Sampler:
                 self._episode_reader.leave_out(damaged)
 
     def _maker(self, request: Request) -> _Maker:
-        """What makes batches for a request, which is checked the first time."""
+        """The maker for a request, which is checked the first time."""
         request = _with_tuples(request)
         try:
             found = self._makers.get(request)
@@ -273,7 +273,7 @@ class Sampler:
         return found
 
     def _newest_items(self, table: ChunkIndex, request: Request, kinds: ItemKinds) -> Drawn | None:
-        """What is handed out because it is new; None where the request draws in another way."""
+        """The next newest items; None if the request draws in another mode."""
         if isinstance(request, Episodes) or request.draw != "newest":
             return None
         assert kinds.newest is not None
@@ -282,7 +282,7 @@ class Sampler:
     def _choose(
         self, request: Request, kinds: ItemKinds, newest: Drawn | None, rng: Generator
     ) -> tuple[Drawn, np.ndarray]:
-        """Items as the request says, and their weights."""
+        """Draw the items of a request, and compute their weights."""
         table, count = self._storage.table, request.batch_size
         draw = "wholes" if isinstance(request, Episodes) else request.draw
         if draw == "priorities":
@@ -304,7 +304,7 @@ class Sampler:
         return draw_items(table, kinds, draw, count, verdicts, rng), weights
 
     def _still_there(self, request: Request, snapshot: EpochSnapshot, numbers: np.ndarray) -> Drawn:
-        """Items of an epoch where they stand now."""
+        """Items of an epoch at their current positions."""
         storage, table = self._storage, self._storage.table
         chunk, start = snapshot.items.locate(numbers)
         chunk = chunk + (snapshot.base - table.base)
@@ -313,14 +313,14 @@ class Sampler:
             is_same = bool((table.records["is_tail"][chunk[chunk >= 0]] == 1).all())
         if not is_same or (chunk < 0).any():
             raise NotEnoughData(
-                "what an epoch is made of has changed while it was read: expected episodes that "
-                "stay as they are, got some that were evicted, lost or continued; begin a new epoch"
+                "the epoch's episodes have changed while it was read: expected unchanged episodes, "
+                "got some that were evicted, lost or continued; begin a new epoch"
             )
         return Drawn(chunk, start)
 
 
 def _with_tuples(request: Request) -> Request:
-    """The same request, which can be looked up: with tuples in place of lists."""
+    """Make a request hashable: tuples in place of lists."""
     if list not in map(type, request):
         return request
     values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in request]
@@ -333,7 +333,7 @@ def _new_maker(request: Request, storage: Storage) -> _Maker:
     if isinstance(storage, JoinedStorage) and request.draw in ("newest", "priorities"):
         raise ValueError(
             f"draw={request.draw!r}: expected one store, got several that are read as one; merge "
-            f"them into one, or draw in another way"
+            f"them into one, or draw in another mode"
         )
     if isinstance(request, Sequences):
         return SequenceSampler(request, storage.spec)
@@ -345,11 +345,11 @@ def _new_maker(request: Request, storage: Storage) -> _Maker:
 
 
 class _Filters:
-    """BatchRequest about each episode once, for each of the last few conditions.
+    """Evaluates conditions once per episode, for each of the last few conditions.
 
     Args:
-        storage: Where the episodes are.
-        metadata: Gives the metadata of the chunk at a position.
+        storage: The storage of the episodes.
+        metadata: Returns the metadata of the chunk at a position.
     """
 
     def __init__(self, storage: Storage, metadata: Callable[[int], Mapping[str, object]]) -> None:
@@ -359,11 +359,11 @@ class _Filters:
         self._generation = storage.generation
 
     def chosen(self, where: Where | None) -> EpisodeFilter | None:
-        """The verdicts on all episodes stored now.
+        """The results of a condition for all episodes stored now.
 
         Raises:
-            TypeError: It is no condition.
-            DamagedChunk: The metadata of an episode is not what was written.
+            TypeError: ``where`` is not a condition.
+            DamagedChunk: The metadata of an episode is damaged.
         """
         if where is None:
             return None
@@ -380,32 +380,32 @@ class _Filters:
 
 
 def _checked_ids(ids: np.ndarray) -> np.ndarray:
-    """Ids of rows as they must be.
+    """Check ids of rows.
 
     Raises:
-        ValueError: They are not integers ``[B]``, or there are none.
+        ValueError: They are not integers ``[B]``, B >= 1.
     """
     rows = np.asarray(ids)
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows):
         raise ValueError(
             f"ids: expected the ids of rows, integers [B] with B >= 1, got {rows.dtype} "
-            f"{rows.shape}; batch.ids gives them"
+            f"{rows.shape}; pass batch.ids"
         )
     return rows.astype(np.int64)
 
 
 def _rows_at(table: ChunkIndex, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The chunks that hold given rows, and which of a chunk's rows each one is.
+    """Find the chunks of given rows, and the index of each row in its chunk.
 
     Args:
-        table: The index of what is stored.
+        table: The index of the stored chunks.
         ids: [B] ids of rows.
 
     Returns:
-        Indices of the chunks [B], and places in them [B].
+        Indices of the chunks [B], and of the rows in them [B].
 
     Raises:
-        NotEnoughData: A row is not stored any more.
+        NotEnoughData: A row is no longer stored.
     """
     records = table.records
     first = records["row_id"]
@@ -423,13 +423,13 @@ def _items_at(table: ChunkIndex, kinds: ItemKinds, ids: np.ndarray, *, are_whole
     """The items that begin with given rows.
 
     Args:
-        table: The index of what is stored.
+        table: The index of the stored chunks.
         kinds: The kinds of items.
         ids: [B] ids of their first rows.
-        are_whole: An item reaches to the end of its episode.
+        are_whole: Items extend to the end of their episode.
 
     Raises:
-        NotEnoughData: A row is not stored any more, or no such item begins with it.
+        NotEnoughData: A row is no longer stored, or no such item begins with it.
     """
     kind = kinds.every
     index, place = _rows_at(table, ids)
@@ -457,7 +457,7 @@ class _EpisodeReader:
     """Reads whole episodes out of a storage.
 
     Args:
-        storage: Where the chunks are.
+        storage: The storage of the chunks.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -479,7 +479,7 @@ class _EpisodeReader:
         return (episode for position in positions for episode in self._whole(position, generation))
 
     def leave_out(self, damaged: DamagedChunk) -> None:
-        """Go on without a damaged chunk, where the user said so."""
+        """Leave out a damaged chunk if the storage skips such chunks; else raise."""
         if not self._storage.skips_corrupt:
             raise damaged
         with self._storage.lock:
@@ -487,7 +487,7 @@ class _EpisodeReader:
                 self._storage.lose(damaged.position)
 
     def _whole(self, position: int, generation: int) -> Iterator[Episode]:
-        """The episode whose last chunk stands at a position; its parts where a chunk is damaged."""
+        """The episode whose last chunk is at a position; its parts if a chunk is damaged."""
         try:
             with self._storage.lock:
                 found = self._episode(position, generation)
@@ -501,13 +501,13 @@ class _EpisodeReader:
                 yield from self._whole(position, generation)
 
     def _episode(self, position: int, generation: int) -> Episode:
-        """The episode whose last chunk stands at a position."""
+        """The episode whose last chunk is at a position."""
         self.copier.follow()
         table = self._storage.table
         if position < table.base or self._storage.generation != generation:
             raise NotEnoughData(
-                "an episode was evicted while the episodes were read: expected a replay that "
-                "nobody writes into or refreshes meanwhile; iterate anew"
+                "an episode was evicted while the episodes were read: expected a replay "
+                "without writes and refreshes meanwhile; iterate again"
             )
         record = table.record(position)
         begin, stop = record.head, record.first_row + record.rows

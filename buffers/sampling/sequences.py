@@ -1,4 +1,4 @@
-"""Sequences of rows: what a request for them means, and how a batch of them is made."""
+"""Sequences of rows: the rows of a request, and batches of them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _FLAGS = ("is_first", "is_last", "terminated", "truncated", "cut", "mask")
 
 
 class SequencePlan(NamedTuple):
-    """A batch of which the small fields are there and the large ones are still to be copied.
+    """A batch with its small fields; the large ones are still to be copied.
 
     Args:
-        memory: Where the rows go.
-        copies: What is to be copied where.
-        missing: [B] frames before each sequence that lie before its reset.
-        rows: [B, T] each row's place in its episode, where stacks are copied.
+        memory: Memory of the rows.
+        copies: The copies to make, with their outputs.
+        missing: [B] frames before each sequence that precede its reset.
+        rows: [B, T] each row's index in its episode, if stacks are copied.
         is_full: No row is padding.
         ids: [B] ids of the rows that the items begin with.
         lengths: [B] stored rows.
@@ -70,11 +70,11 @@ class SequenceSampler:
     """Makes batches for one request.
 
     Args:
-        request: What is asked for.
+        request: The request.
         spec: The fields of every row.
 
     Raises:
-        ValueError: The request makes no sense for this data.
+        ValueError: The request is invalid, in itself or for this data.
     """
 
     def __init__(self, request: Sequences, spec: Spec) -> None:
@@ -97,7 +97,7 @@ class SequenceSampler:
             request.borders, request.length, int(is_shifted), request.burn_in, self._frames
         )
         self._kinds = self.window.kinds()
-        # Where nothing is padded and nothing crossed, stacks can overlap in memory.
+        # Without padding and crossed borders, stacks can overlap in memory.
         self._are_views = request.borders == "inside" and not request.burn_in
         # An episode's last row is a row, but begins no transition.
         self._is_shifted = is_shifted
@@ -108,7 +108,7 @@ class SequenceSampler:
         return self._kinds if stride == 1 else self.window.kinds(stride)
 
     def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
-        """Memory for so many sequences, perhaps that of an earlier batch.
+        """Memory for a number of sequences, possibly that of an earlier batch.
 
         Raises:
             ValueError: ``out`` was made for another request.
@@ -119,10 +119,10 @@ class SequenceSampler:
     def plan(
         self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> SequencePlan:
-        """Find the rows and take those of small fields; the storage's lock is held.
+        """Find the rows and copy those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedChunk: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are damaged.
         """
         batch = len(drawn.start)
         runs = self.window.runs(table, drawn, 0)
@@ -143,7 +143,7 @@ class SequenceSampler:
         return SequencePlan(memory, copies, missing, rows, is_full, ids, runs.rows, state)
 
     def finish(self, plan: SequencePlan, weights: np.ndarray) -> Batch:
-        """Make the batch of a plan of which all was copied."""
+        """Make the batch of a plan after its copies were made."""
         memory = plan.memory
         columns = self.window.rows
         leaves = {f.name: self._rows_of(f, plan) for f in self._fields.chosen}
@@ -187,7 +187,7 @@ class SequenceSampler:
         )
 
     def _shapes_of(self, batch: int) -> Shapes:
-        """What is needed for so many sequences."""
+        """Shapes and dtypes of the arrays for a number of sequences."""
         shapes: Shapes = {}
         rows = self.window.rows
         for field in self._fields.chosen:
@@ -204,13 +204,13 @@ class SequenceSampler:
         return self._frames > 0 and field.stack > 1
 
     def _is_turned(self, field: Field) -> bool:
-        """Whether rows are gathered time first: all but frames, which stacks are views of."""
+        """True if rows are gathered time first: all but frames, of which stacks are views."""
         return self._request.time_major and not self._is_stacked(field)
 
     def _take(
         self, reader: RowReader, segments: Segments, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
-        """Take the rows of small fields, and plan to copy those of large ones."""
+        """Copy the rows of small fields, and plan the copies of large ones."""
         copies: list[tuple[Copies, np.ndarray]] = []
         slots: np.ndarray | None = None
         columns = self.window.rows if self._request.time_major else 0
@@ -231,7 +231,7 @@ class SequenceSampler:
     def _take_frames(
         self, reader: RowReader, wider: Runs, memory: Memory
     ) -> list[tuple[Copies, np.ndarray]]:
-        """Plan to copy the frames that stacks are made of."""
+        """Plan the copies of the frames of stacks."""
         segments = reader.segments(wider)
         copies: list[tuple[Copies, np.ndarray]] = []
         for field in filter(self._is_stacked, self._fields.chosen):
@@ -241,7 +241,7 @@ class SequenceSampler:
         return copies
 
     def _rows_of(self, field: Field, plan: SequencePlan) -> np.ndarray:
-        """The rows of a field, [B, T, ...], with nothing but zeros where there is none."""
+        """The rows of a field, [B, T, ...], with zeros as padding."""
         rows = plan.memory[field.name]
         if self._is_turned(field):
             rows = rows.swapaxes(0, 1)
@@ -275,7 +275,7 @@ class SequenceSampler:
         return ids
 
     def _row_numbers(self, table: ChunkIndex, segments: Segments, mask: np.ndarray) -> np.ndarray:
-        """Each row's place in its episode [B, T], or -1 where there is no row."""
+        """Each row's index in its episode [B, T], or -1 for padding."""
         first = table.records["first_row"][segments.chunk] + segments.start
         rows = spread(first, segments, np.full(mask.size, -1))
         return rows.reshape(mask.shape)
@@ -286,7 +286,7 @@ def _cut(leaves: Mapping[str, np.ndarray], first: int, stop: int) -> dict[str, n
 
 
 def _turned(leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Time first."""
+    """Swap batch and time axes."""
     return {name: rows.swapaxes(0, 1) for name, rows in leaves.items()}
 
 
@@ -294,9 +294,9 @@ class Window(NamedTuple):
     """The shape of a sequence, in stored rows.
 
     Args:
-        borders: What it does at the borders of episodes.
+        borders: Rule at the borders of episodes.
         length: Rows that are learned from.
-        shift: 1 where each row also needs the one after it.
+        shift: 1 if each row also needs the next one, else 0.
         burn_in: Rows before.
         frames: Frames of a stack before the first of these rows.
     """
@@ -309,12 +309,12 @@ class Window(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of a sequence, those of the burn-in included."""
+        """Rows of a sequence, including the burn-in."""
         return self.burn_in + self.length + self.shift
 
     @property
     def _item(self) -> int:
-        """Rows that must be there for a sequence to be drawn."""
+        """Stored rows that a sequence needs at least."""
         is_padded = self.borders in ("pad_after", "pad_before")
         return (1 if is_padded else self.length) + self.shift
 
@@ -345,12 +345,12 @@ class Window(NamedTuple):
         )
 
     def runs(self, table: ChunkIndex, drawn: Drawn, frames: int) -> Runs:
-        """The rows of sequences that were drawn, each for its place in ``[B, frames + rows]``.
+        """The rows of drawn sequences, with their output rows in ``[B, frames + rows]``.
 
         Args:
-            table: The index of what is stored.
+            table: The index of the stored chunks.
             drawn: The sequences.
-            frames: Rows before the first one that are wanted too, as far as they are there.
+            frames: Additional rows before the first one, as far as they are stored.
         """
         is_across = self.borders == "cross"
         first = last = drawn.start
@@ -379,7 +379,7 @@ def _fill_flags(flags: np.ndarray, records: np.ndarray, segments: Segments) -> N
     Args:
         flags: [6, rows] bool, overwritten; in the order of `_FLAGS`.
         records: [S] the records of the segments' chunks.
-        segments: Where the rows lie.
+        segments: The segments of the rows.
     """
     flags[:5] = False
     first = segments.target[records["first_row"] + segments.start == 0]
@@ -398,7 +398,7 @@ def _fill_flags(flags: np.ndarray, records: np.ndarray, segments: Segments) -> N
 
 
 def _fill_mask(mask: np.ndarray, target: np.ndarray, count: np.ndarray) -> bool:
-    """Mark the rows that runs go to, and say whether those are all.
+    """Mark the output rows of runs; return True if these are all rows.
 
     Args:
         mask: [rows] bool, overwritten.
@@ -428,7 +428,7 @@ class EpisodePlan(NamedTuple):
 
     @property
     def copies(self) -> list[tuple[Copies, np.ndarray]]:
-        """What is to be copied where."""
+        """The copies to make, with their outputs."""
         return self.plan.copies
 
 
@@ -436,11 +436,11 @@ class EpisodeSampler:
     """Makes batches for one request.
 
     Args:
-        request: What is asked for.
+        request: The request.
         spec: The fields of every row.
 
     Raises:
-        ValueError: The request makes no sense for this data.
+        ValueError: The request is invalid, in itself or for this data.
     """
 
     def __init__(self, request: Episodes, spec: Spec) -> None:
@@ -460,7 +460,7 @@ class EpisodeSampler:
         )
 
     def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
-        """Nothing yet: how much is needed depends on the episodes that are drawn.
+        """Return no memory: the size depends on the episodes that are drawn.
 
         Raises:
             ValueError: ``out`` is given.
@@ -476,10 +476,10 @@ class EpisodeSampler:
     def plan(
         self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> EpisodePlan:
-        """Find the rows and take those of small fields; the storage's lock is held.
+        """Find the rows and copy those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedChunk: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are damaged.
             MemoryError: The batch would not fit in the memory that is free.
         """
         records = table.at(drawn.chunk)
@@ -491,7 +491,7 @@ class EpisodeSampler:
         return EpisodePlan(sampler, sampler.plan(reader, table, drawn, memory))
 
     def finish(self, plan: EpisodePlan, weights: np.ndarray) -> Batch:
-        """Make the batch of a plan of which all was copied."""
+        """Make the batch of a plan after its copies were made."""
         return plan.sampler.finish(plan.plan, weights)
 
     def _of_length(self, length: int) -> SequenceSampler:

@@ -1,4 +1,4 @@
-"""Small fields of all rows, decoded once and kept beside the chunks as one array a field."""
+"""Small fields of all rows, decoded once and kept as one array per field."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from stepwell.buffers.storage.protocol import Storage
 
 __all__ = ["SmallFieldCache"]
 
-# A gather over one array takes microseconds for a whole batch; chunk by chunk it would be that for
-# each row. Rows of more bytes cost so much to copy that the difference is not felt.
+# A gather from one array takes microseconds for a whole batch; chunk by chunk it would take that
+# for each row. Larger rows cost so much to copy that the difference does not matter.
 _SMALL_ROW_BYTES = 64
 _MAX_BYTES = 1 << 30
 _NONE = np.zeros(0, np.int64)
 
 
 class SmallFieldCache:
-    """The rows of small fields, decoded at the first touch of their chunk.
+    """The rows of small fields, decoded when their chunk is first used.
 
     Rows are numbered by *slots*, which count all stored rows, so that a chunk has consecutive ones.
     Of integers as many bytes are kept as the stored chunks keep: an Atari row takes two or three.
 
     Args:
-        storage: Where the chunks are.
-        places: Where their fields lie.
+        storage: The storage of the chunks.
+        places: Locates their fields.
     """
 
     def __init__(self, storage: Storage, places: FieldLocator) -> None:
@@ -50,7 +50,7 @@ class SmallFieldCache:
 
     @property
     def names(self) -> list[str]:
-        """The fields that are kept here: none where they would take more than a GiB."""
+        """The cached fields: none if they would take more than 1 GiB."""
         return [] if self._is_too_large else [field.name for _, field in self._fields]
 
     @property
@@ -59,7 +59,7 @@ class SmallFieldCache:
         return sum(column.nbytes for column in self._columns.values())
 
     def follow(self) -> None:
-        """Take up what the storage has added, evicted, or given other positions."""
+        """Update for chunks that were added, evicted or moved to other positions."""
         table, places = self._storage.table, self._places
         if places.generation != self._generation or places.base < self._base:
             self._forget()
@@ -75,7 +75,7 @@ class SmallFieldCache:
             more = 2 * len(table) - len(self._slots)
             self._slots = np.pad(self._slots, (0, more))
             self._is_known = np.pad(self._is_known, (0, more))
-        if self._chunks < 0:  # more was evicted than was ever looked at
+        if self._chunks < 0:  # more was evicted than was ever read
             self._chunks = 0
         stops = self._next_slot + np.cumsum(new)
         self._slots[self._chunks : len(table)] = stops - new
@@ -83,7 +83,7 @@ class SmallFieldCache:
         self._make_room()
 
     def unknown(self, indices: np.ndarray) -> np.ndarray:
-        """Those of the chunks that were not decoded yet, once each."""
+        """The chunks that were not decoded yet, without repeats."""
         is_known = self._is_known[indices]
         return (
             _NONE if np.count_nonzero(is_known) == len(is_known) else np.unique(indices[~is_known])
@@ -93,7 +93,7 @@ class SmallFieldCache:
         """Decode a chunk.
 
         Raises:
-            DamagedChunk: Its bytes are not what was written.
+            DamagedChunk: Its bytes are damaged.
         """
         buffer, offsets, kinds = self._places.find(index + self._base, record)
         if not self._is_too_large:
@@ -111,7 +111,7 @@ class SmallFieldCache:
         self._is_known[index] = True
 
     def slots(self, indices: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Where rows of chunks stand in the columns."""
+        """Indices in the columns of rows of chunks."""
         found: np.ndarray = self._slots[indices] + (rows - self._origin)
         return found
 
@@ -120,8 +120,8 @@ class SmallFieldCache:
 
         Args:
             name: The field.
-            slots: [n] where they stand.
-            out: [n, ...] where they go, in any dtype that the values fit in.
+            slots: [n] indices in the column.
+            out: [n, ...] output, of any dtype that holds the values.
         """
         column = self._columns[name]
         if column.dtype == out.dtype:
@@ -148,7 +148,7 @@ class SmallFieldCache:
         return column
 
     def _make_room(self) -> None:
-        """Make the columns reach the newest slot."""
+        """Extend the columns to the newest slot."""
         if self._next_slot - self._origin <= self._size:
             return
         first = int(self._slots[0])

@@ -31,7 +31,7 @@ class Prepared(NamedTuple):
 
     Args:
         tree: The batch, with a `_View` for each array.
-        tensors: What the views show parts of.
+        tensors: The tensors that the views refer to.
     """
 
     tree: object
@@ -39,16 +39,16 @@ class Prepared(NamedTuple):
 
 
 class ToTensors:
-    """Turns the arrays of a batch into tensors: the same type of batch, nested in the same way.
+    """Converts the arrays of a batch to tensors, in a batch of the same type and nesting.
 
-    On the CPU tensors share the arrays' memory. Views stay views: what several arrays show parts
-    of, such as the frames of stacked observations, is moved once. Arrays that torch cannot share
+    On the CPU tensors share the arrays' memory. Views stay views: memory that several arrays share,
+    such as the frames of stacked observations, is moved once. Arrays that torch cannot share
     (read-only, of another byte order, with a negative stride) are copied.
 
     Args:
-        device: Where the tensors go, as torch names it: ``"cuda"``, ``"cuda:1"``; None leaves them
+        device: Device of the tensors, as torch names it: ``"cuda"``, ``"cuda:1"``; None leaves them
             on the CPU.
-        pin_memory: Put them in pinned memory first, from which they move in the background.
+        pin_memory: Copy them to pinned memory first, which is copied to the device asynchronously.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -62,7 +62,7 @@ class ToTensors:
         self._cuda = 0
         if pin_memory:
             _check_cuda(self._torch, "pin_memory=True")
-            # Each thread has a current device of its own, which is the first one in a new thread.
+            # Each thread has its own current device, which is the first one in a new thread.
             index = getattr(self._device, "index", None)
             self._cuda = self._torch.cuda.current_device() if index is None else index
 
@@ -72,22 +72,22 @@ class ToTensors:
         return self._is_pinned or (self._device is not None and self._device.type != "cpu")
 
     def __call__(self, batch: object) -> Any:
-        """The batch with tensors. Any, as the batch's annotations speak of arrays.
+        """Return the batch with tensors. Any, as the batch's annotations are arrays.
 
         Raises:
-            TypeError: There are no tensors of an array's dtype.
+            TypeError: Torch does not support an array's dtype.
         """
         return self.finish(self.prepare(batch))
 
     def prepare(self, batch: object) -> Prepared:
-        """What may take long and may be done in any thread."""
+        """Do the slow part of the conversion, in any thread."""
         owners = _Owners(batch)
         tree = _mapped(batch, "", owners.view)
         tensors = [self._moved(self._torch.from_numpy(array)) for array in owners.arrays]
         return Prepared(tree, tensors)
 
     def finish(self, prepared: Prepared) -> Any:
-        """What is left to do in the thread that uses the batch, on its CUDA stream."""
+        """Complete the conversion in the thread that uses the batch, on its CUDA stream."""
         tensors = prepared.tensors
         if self._is_pinned and self._device is not None:
             tensors = [tensor.to(self._device, non_blocking=True) for tensor in tensors]
@@ -104,7 +104,7 @@ class _Owners:
     """The arrays that a batch's arrays are parts of, each to be moved once.
 
     Args:
-        batch: What `view` will be asked about.
+        batch: The batch of the arrays.
     """
 
     def __init__(self, batch: object) -> None:
@@ -116,19 +116,19 @@ class _Owners:
             self._shown[owner] = self._shown.get(owner, 0) + array.nbytes
 
     def view(self, array: np.ndarray, path: str) -> _View:
-        """Where an array is found among `arrays`.
+        """Locate an array in `arrays`.
 
         Raises:
-            TypeError: There are no tensors of its dtype.
+            TypeError: Torch does not support its dtype.
         """
         native = array.dtype.newbyteorder("=")
         if native.name not in _DTYPES:
             raise TypeError(
-                f"{path}: expected numbers that torch has tensors of, got {array.dtype}; leave the "
-                f"field out with fields=, or take to='numpy'"
+                f"{path}: expected a dtype that torch supports, got {array.dtype}; leave the field "
+                f"out with fields=, or use to='numpy'"
             )
         owner = _owner(array)
-        # Of a large array that is shown little of, that little is moved.
+        # If the batch uses a small part of a large array, only that part is moved.
         if owner is not array and owner.nbytes <= self._shown[id(owner)]:
             size = array.itemsize
             offset = (_address(array) - _address(owner)) // size
@@ -145,10 +145,10 @@ class _Owners:
 
 
 def load_torch(wanted_for: str) -> ModuleType:
-    """PyTorch, where it is installed.
+    """Import PyTorch.
 
     Raises:
-        ImportError: It is not.
+        ImportError: It is not installed.
     """
     try:
         return importlib.import_module("torch")
@@ -162,7 +162,7 @@ def load_torch(wanted_for: str) -> ModuleType:
 
 
 def _device(torch: ModuleType, wanted: object) -> Any:
-    """A device, with its number where there may be several."""
+    """Return the device, with its index if it is a CUDA device."""
     try:
         device = torch.device(wanted)
     except (RuntimeError, TypeError) as error:
@@ -193,7 +193,7 @@ def _arrays(value: object) -> Iterator[np.ndarray]:
 
 
 def _mapped(value: Any, path: str, convert: Callable[[np.ndarray, str], object]) -> Any:
-    """A batch, or a part of it, with something else in place of each array."""
+    """Replace each array of a batch, or of a part of it."""
     if isinstance(value, np.ndarray):
         return convert(value, path)
     if isinstance(value, Mapping):
@@ -213,7 +213,7 @@ def _mapped(value: Any, path: str, convert: Callable[[np.ndarray, str], object])
 
 
 def _filled(value: Any, tensors: list[Any]) -> Any:
-    """A mapped batch, or a part of it, with tensors in place of the views."""
+    """Replace each view of a mapped batch, or of a part of it, by its tensor."""
     if isinstance(value, _View):
         tensor = tensors[value.tensor]
         return tensor if value.place is None else tensor.as_strided(*value.place)
@@ -230,12 +230,12 @@ def _filled(value: Any, tensors: list[Any]) -> Any:
 
 
 def _like(value: Any, parts: list[Any]) -> Any:
-    """Parts as a tuple, named tuple or list, whichever the value is."""
+    """Return the parts as a tuple, named tuple or list, like the value."""
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
-    """The array whose memory this one shows a part of, where a tensor can show it too."""
+    """The array that owns this one's memory, if torch can share it; else this one."""
     owner, link = array, array.base
     while link is not None:
         owner = link if isinstance(link, np.ndarray) else owner
@@ -248,7 +248,7 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 
 def _can_be_shared(array: np.ndarray) -> bool:
-    """Whether torch takes an array as it is."""
+    """True if torch can share an array's memory."""
     is_plain = array.flags.writeable and array.dtype.isnative
     return is_plain and all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
 

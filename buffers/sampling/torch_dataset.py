@@ -1,4 +1,4 @@
-"""A replay as a dataset of PyTorch's DataLoader, right with any number of worker processes."""
+"""A replay as a dataset for PyTorch's DataLoader, for any number of worker processes."""
 
 from __future__ import annotations
 
@@ -58,27 +58,27 @@ def torch_dataset(
 ) -> Any:
     """A `torch.utils.data.IterableDataset` of batches of tensors.
 
-    Give it to a ``DataLoader`` with ``batch_size=None``: the batches are whole already, of the same
-    types as `SequenceReplayBuffer.sample` gives, with tensors in place of the arrays.
+    Pass it to a ``DataLoader`` with ``batch_size=None``: it yields whole batches of the types that
+    `SequenceReplayBuffer.sample` returns, with tensors in place of arrays.
 
-    Worker processes get the replay's folder, not its data: each opens the store read-only, and,
-    unless ``epoch``, takes up once a second what was stored since. A replay in RAM can only be
-    forked, and shows what it held then. Without workers the replay itself is used.
+    Worker processes get the replay's folder, not its data: each opens the store read-only and,
+    unless ``epoch``, refreshes it once a second. A replay in RAM can only be forked; the workers
+    see the rows stored at that moment. Without workers the replay itself is used.
 
-    Every worker of every shard has a generator of its own, seeded with ``[seed, number of the
-    shard, number of the worker, number of the pass]``, so that passes differ, and a program that is
-    run again gets the same batches.
+    Every worker of every shard has its own generator, seeded with ``[seed, number of the shard,
+    number of the worker, number of the pass]``: passes differ, and a second run of the program
+    draws the same batches.
 
     Args:
-        replay: Where the batches come from.
-        request: What to draw.
+        replay: The replay to draw from.
+        request: The request.
         reopen: Opens the replay's folder read-only in another process; can be pickled. None for a
             replay in RAM.
         seed: Seed of all draws and orders, >= 0.
-        epoch: Give everything that is stored once, over all workers and shards together, and then
-            end; the next pass comes in another order. By default draws never end.
-        shard: Number of this share, from 0 on, and number of shares: with several processes that
-            learn together, the rank and how many there are.
+        epoch: Return all stored items once, over all workers and shards together, and end; the next
+            pass has another order. By default draws never end.
+        shard: Number of this share, from 0 on, and number of shares: in distributed training,
+            the rank and the world size.
         stride: With ``epoch``, sequences that begin at every ``stride``-th row of their episode.
 
     Returns:
@@ -87,8 +87,8 @@ def torch_dataset(
     Raises:
         ImportError: PyTorch is not installed.
         NotEnoughData: The replay is empty.
-        ValueError: An argument is out of range, or the request draws what needs a memory that the
-            workers do not share: ``"newest"`` or ``"priorities"``.
+        ValueError: An argument is out of range, or the request draws by ``"newest"`` or
+            ``"priorities"``, which need state that workers do not share.
     """
     dataset_class = _dataset_class()
     _check(request, seed, epoch, shard, stride)
@@ -97,7 +97,7 @@ def torch_dataset(
 
 
 class _Plan(NamedTuple):
-    """What is drawn, and how much was stored when that was settled."""
+    """The request with its options, and the numbers of steps when the dataset was made."""
 
     request: Request
     seed: int
@@ -109,12 +109,12 @@ class _Plan(NamedTuple):
 
 
 class _Draws:
-    """Makes the batches of a worker, in whatever process that is.
+    """Makes the batches of a worker, in any process.
 
     Args:
-        replay: Where they come from.
+        replay: The replay to draw from.
         reopen: Opens its folder in another process; None where it has none.
-        plan: What they are.
+        plan: The request and its options.
     """
 
     def __init__(self, replay: _Replay, reopen: _Reopen | None, plan: _Plan) -> None:
@@ -123,12 +123,12 @@ class _Draws:
         self._reopen = reopen
         self._plan = plan
         torch = load_torch("torch_dataset")
-        # Workers come and go with each pass: what they count, they count in shared memory.
+        # Workers start and end with each pass, so their counters are in shared memory.
         self._passes = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
 
     def __getstate__(self) -> dict[str, Any]:
         if self._reopen is None:
-            # A TypeError would have DataLoader warn of something else first.
+            # A TypeError would make DataLoader emit an unrelated warning first.
             raise ValueError(
                 "a replay in RAM cannot be sent to another process: expected one with a folder; "
                 "give SequenceReplayBuffer a path, or DataLoader multiprocessing_context='fork', "
@@ -140,7 +140,7 @@ class _Draws:
         """Begin a pass of one of the workers."""
         slot = worker % _MAX_WORKERS
         number = int(self._passes[slot])
-        self._passes[slot] += 1  # now, not when the first batch is taken, if ever
+        self._passes[slot] += 1  # now: perhaps no batch is ever taken
         make = self._epoch if self._plan.epoch else self._endless
         return make(worker, workers, number)
 
@@ -172,7 +172,7 @@ class _Draws:
                 yield to_tensors(batch)
 
     def _opened(self) -> AbstractContextManager[_Replay]:
-        """The replay in this process: itself, or its stores opened anew, or what was forked."""
+        """The replay in this process: the same object, reopened stores, or the forked copy."""
         if self._replay is not None and self._process == os.getpid():
             return nullcontext(self._replay)
         if self._reopen is not None:
@@ -182,8 +182,8 @@ class _Draws:
         if not lock.acquire(blocking=False):  # by a thread that is not in this process
             raise RuntimeError(
                 "the replay was being used by another thread when this worker was forked: expected "
-                "it to be at rest; begin the pass while nobody writes or draws, or give the replay "
-                "a folder"
+                "it to be unused; begin the pass while no thread writes or draws, or give the "
+                "replay a folder"
             )
         lock.release()
         return nullcontext(self._replay)
@@ -192,28 +192,28 @@ class _Draws:
         """All workers must divide the same items.
 
         Raises:
-            ValueError: The replay holds something else than when the dataset was made.
+            ValueError: The replay has changed since the dataset was made.
         """
         there, then = (replay.steps, len(replay)), (self._plan.steps, self._plan.stored_steps)
         if there != then:
             raise ValueError(
                 f"the replay has changed since the dataset was made: expected {then[1]:,} of "
-                f"{then[0]:,} steps stored, got {there[1]:,} of {there[0]:,}; make a new dataset "
-                f"when nobody writes"
+                f"{then[0]:,} steps stored, got {there[1]:,} of {there[0]:,}; make a new "
+                f"dataset when no process writes"
             )
 
 
 def _check(request: Request, seed: int, epoch: bool, shard: tuple[int, int], stride: int) -> None:
-    """Refuse arguments that make no sense.
+    """Refuse invalid arguments.
 
     Raises:
-        ValueError: One does not.
+        ValueError: An argument is invalid.
     """
     draw = "episodes" if isinstance(request, Episodes) else request.draw
     if draw in ("newest", "priorities") and not epoch:
         raise ValueError(
-            f"draw={draw!r}: expected a way of drawing that needs no memory, as the workers share "
-            f"none; use replay.loader"
+            f"draw={draw!r}: expected a mode without state, which workers cannot share; use "
+            f"replay.loader"
         )
     if not 0 <= shard[0] < shard[1]:
         raise ValueError(
@@ -238,7 +238,7 @@ def _dataset_class() -> Any:
     base: Any = data.IterableDataset
 
     class TorchDataset(base):  # type: ignore[misc]
-        """What `torch_dataset` gives."""
+        """The dataset that `torch_dataset` returns."""
 
         def __init__(self, draws: _Draws) -> None:
             self._draws = draws
@@ -254,5 +254,5 @@ def _dataset_class() -> Any:
 
 
 def _dataset(draws: _Draws) -> Any:
-    """A dataset out of what was pickled of it."""
+    """Unpickle a dataset."""
     return _dataset_class()(draws)

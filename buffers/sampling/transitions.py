@@ -1,4 +1,4 @@
-"""Transitions of one or several steps: what a request means, and how a batch is made.
+"""Transitions of one or several steps: the rows of a request, and batches of them.
 
 The return of n steps from row t is the sum of ``gamma**i * reward[t + 1 + i]``: Sutton & Barto,
 Reinforcement Learning (2018), section 7.1.
@@ -38,13 +38,13 @@ _TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
 
 
 class TransitionPlan(NamedTuple):
-    """A batch of which the small fields are there and the large ones are still to be copied.
+    """A batch with its small fields; the large ones are still to be copied.
 
     Args:
-        memory: Where the observations go.
-        copies: What is to be copied where.
-        missing: By stack size, for each stack how many frames lie before the reset.
-        columns: Everything but the observations, by name.
+        memory: Memory of the observations.
+        copies: The copies to make, with their outputs.
+        missing: By stack size, the number of frames of each stack that precede the reset.
+        columns: All fields except observations, by name.
     """
 
     memory: Memory
@@ -57,8 +57,8 @@ class _Path(NamedTuple):
     """The rows t and t + k of each transition.
 
     Args:
-        first: Where rows t are.
-        last: Where rows t + k are.
+        first: Positions of rows t.
+        last: Positions of rows t + k.
         at_last: [B] the records of their chunks.
         start: [B] rows t, counted in their episodes.
         steps: [B] k.
@@ -75,11 +75,11 @@ class TransitionSampler:
     """Makes batches for one request.
 
     Args:
-        request: What is asked for.
+        request: The request.
         spec: The fields of every row.
 
     Raises:
-        ValueError: The request makes no sense for this data.
+        ValueError: The request is invalid, in itself or for this data.
     """
 
     def __init__(self, request: Transitions, spec: Spec) -> None:
@@ -119,7 +119,7 @@ class TransitionSampler:
         )
 
     def memory(self, count: int, out: Batch | TransitionBatch | None) -> Memory:
-        """Memory for so many transitions, perhaps that of an earlier batch.
+        """Memory for a number of transitions, possibly that of an earlier batch.
 
         Raises:
             ValueError: ``out`` was made for another request.
@@ -130,10 +130,10 @@ class TransitionSampler:
     def plan(
         self, reader: RowReader, table: ChunkIndex, drawn: Drawn, memory: Memory
     ) -> TransitionPlan:
-        """Find the rows and take those of small fields; the storage's lock is held.
+        """Find the rows and copy those of small fields; the storage's lock is held.
 
         Raises:
-            DamagedChunk: Stored bytes are not what was written.
+            DamagedChunk: Stored bytes are damaged.
         """
         path = self._path(reader, table, drawn)
         chunk, row, _ = path.first
@@ -149,7 +149,7 @@ class TransitionSampler:
         return TransitionPlan(memory, copies, missing, columns)
 
     def finish(self, plan: TransitionPlan, weights: np.ndarray) -> TransitionBatch:
-        """Make the batch of a plan of which all was copied."""
+        """Make the batch of a plan after its copies were made."""
         columns = plan.columns
         before: dict[str, np.ndarray] = {}
         after: dict[str, np.ndarray] = {}
@@ -179,7 +179,7 @@ class TransitionSampler:
         )
 
     def _path(self, reader: RowReader, table: ChunkIndex, drawn: Drawn) -> _Path:
-        """Where each transition begins and ends."""
+        """Find the first and last row of each transition."""
         start, n = drawn.start, self._request.n_step
         chunk, place, at_last = chunk_of(table, drawn.chunk, start + n, is_across=False)
         steps = _ones(len(start)) if n == 1 else at_last["first_row"] + place - start
@@ -192,7 +192,7 @@ class TransitionSampler:
         return _Path(first, last, at_last, start, steps)
 
     def _mark_ends(self, columns: dict[str, np.ndarray], path: _Path) -> None:
-        """Add whether, and how, the episodes end with rows t + k: few do."""
+        """Add the flags of rows t + k that end their episodes."""
         at, batch = path.at_last, len(path.start)
         terminated, truncated, cut = np.zeros((3, batch), np.bool_)
         discount = self._powers.take(path.steps)
@@ -226,7 +226,7 @@ class TransitionSampler:
     def _take(
         self, reader: RowReader, path: _Path, memory: Memory
     ) -> tuple[list[tuple[Copies, np.ndarray]], dict[int, np.ndarray]]:
-        """Take small observations, and plan to copy large ones, a run of rows for each."""
+        """Copy small observations, and plan the copies of large ones, a run of rows for each."""
         copies: list[tuple[Copies, np.ndarray]] = []
         missing: dict[int, np.ndarray] = {}
         found: dict[int, Segments] = {}
@@ -246,7 +246,7 @@ class TransitionSampler:
         return copies, missing
 
     def _runs(self, path: _Path, k: int) -> tuple[Runs, np.ndarray]:
-        """The rows that stacks of k frames are made of, and how many of each are not there."""
+        """The rows of stacks of k frames, and the number of missing frames in each."""
         index, stop = path.last.chunk, path.last.row + 1
         if self._is_joined(k):
             width, rows = k + 1, path.start + 2
@@ -271,7 +271,7 @@ class TransitionSampler:
         return field.stack if self._request.stack else 1
 
     def _is_joined(self, k: int) -> bool:
-        """What both observations show lies side by side, and is copied once."""
+        """Copy frames that both observations share once."""
         return k > 1 and self._request.n_step == 1
 
 

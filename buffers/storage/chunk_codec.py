@@ -46,7 +46,7 @@ _RAW, _NARROW, _ZSTD = 0, 1, 2
 # 16 frames of 84x84 a block: measured best between ratio and rows decoded for nothing.
 _BLOCK_ROWS, _BLOCK_BYTES = 16, 1 << 16
 _ZSTD_LEVEL = 3
-_MAX_BLOCKS_BYTES = 2**32 - 1  # what the ends of blocks can count
+_MAX_BLOCKS_BYTES = 2**32 - 1  # the largest end of a block
 # A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
 _FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
 
@@ -148,7 +148,7 @@ class ChunkDecoder:
         self._local = threading.local()
 
     def least_bytes(self, rows: np.ndarray) -> np.ndarray:
-        """Least number of bytes [n] of chunks of so many rows [n], as float64."""
+        """Least sizes in bytes [n] of chunks with numbers of rows [n], as float64."""
         least = rows * self._least_row + self._head.size  # may exceed 64 bits
         for block_rows in self._least_blocks:
             least += np.ceil(rows / block_rows) * _END.size

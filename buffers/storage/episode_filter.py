@@ -54,7 +54,7 @@ class EpisodeFilter:
             grown = np.zeros(2 * len(records), np.bool_)
             grown[: self._known] = self._verdicts[: self._known]
             self._verdicts = grown
-        # Only what is new: this is done before every draw.
+        # Only new chunks: this is called before every draw.
         new = records[self._known :]
         places = enumerate(zip(new["previous"].tolist(), new["end"].tolist(), strict=True))
         for place, (previous, end) in places:

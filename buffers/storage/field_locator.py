@@ -19,7 +19,7 @@ _MAX_SEGMENTS = 512
 
 
 class DamagedChunk(StoreCorrupt):
-    """A chunk is not what was written.
+    """A chunk is damaged.
 
     Args:
         position: Its position.
@@ -78,7 +78,7 @@ class FieldLocator:
         """The memory of a chunk, and the offset and the number of the coding of each field.
 
         Raises:
-            DamagedChunk: The bytes are not what was written.
+            DamagedChunk: The bytes are damaged.
             NotEnoughData: It was evicted since `follow`.
         """
         index = position - self.base
@@ -168,7 +168,7 @@ class RowCopier:
         """The metadata of a chunk's episode.
 
         Raises:
-            DamagedChunk: The bytes are not what was written.
+            DamagedChunk: The bytes are damaged.
         """
         try:
             return self._storage.metadata(position)
@@ -196,7 +196,7 @@ class RowCopier:
             Position and record of the chunk that holds the first row.
 
         Raises:
-            DamagedChunk: A chunk's bytes are not what was written.
+            DamagedChunk: A chunk's bytes are damaged.
         """
         while True:
             first_row = record.first_row

@@ -26,7 +26,7 @@ class Shares(NamedTuple):
 
     Args:
         borders: [stores + 1] index of each store's first record, and the number of records.
-        weights: [stores] share of the draws that goes to each store, of any sum.
+        weights: [stores] relative share of the draws from each store.
     """
 
     borders: np.ndarray
@@ -119,7 +119,7 @@ class Windows(NamedTuple):
 
 
 class EpisodeTails(NamedTuple):
-    """Of each episode that the env ended, the last rows that an item can begin with.
+    """Items that begin with one of the last rows of an episode that the env ended.
 
     Args:
         reach: Number of such rows.
@@ -156,7 +156,7 @@ class EpisodeTails(NamedTuple):
 
 
 class WholeEpisodes(NamedTuple):
-    """Episodes of at least so many rows; each belongs to its last chunk and begins as it can.
+    """Episodes with a least number of rows; each belongs to its last chunk.
 
     Args:
         length: Rows.

@@ -147,7 +147,7 @@ class JoinedStorage:
         """The memory that holds the chunk at a position, and the chunk's offset in it.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
             ValueError: The chunk was evicted since the last `refresh`.
         """
         storage, place = self._find(position)
@@ -157,7 +157,7 @@ class JoinedStorage:
         """JSON-able facts about the episode of the chunk at a position.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
             ValueError: The chunk was evicted since the last `refresh`.
         """
         storage, place = self._find(position)
@@ -178,13 +178,13 @@ class JoinedStorage:
         self._table.lose([position])
 
     def refresh(self) -> bool:
-        """Read what was stored since, by this process or by others.
+        """Read chunks that this process or others have stored since.
 
         Returns:
-            Whether the table changed. The earlier table object stays as it is.
+            True if the table changed. The earlier table object is not modified.
 
         Raises:
-            StoreCorrupt: New bytes are not what was written; chunks that could be read are added.
+            StoreCorrupt: New bytes are damaged; chunks that could be read are added.
         """
         try:
             for storage in self._storages:
@@ -209,7 +209,7 @@ class JoinedStorage:
         before = self._origins()
         self._seen = [_Seen(table, table.base, len(table)) for table in tables]
         self._borders = np.cumsum([0, *(seen.length for seen in self._seen)]).tolist()
-        # Appending to the last storage alone leaves every position as it is.
+        # Appending to the last storage alone changes no position.
         self._generation += self._origins() != before
         counters = Counters(
             len(tables) << _ID_BITS,
@@ -223,7 +223,7 @@ class JoinedStorage:
         return True
 
     def _origins(self) -> list[tuple[int, int]]:
-        """For each storage the position of its first chunk, in this table and in its own."""
+        """The positions of each storage's first chunk, in this table and in the storage's."""
         return [(self._borders[k], seen.base) for k, seen in enumerate(self._seen)]
 
     def _find(self, position: int) -> tuple[Storage, int]:

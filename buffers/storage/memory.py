@@ -74,7 +74,7 @@ class MemoryStorage:
 
     @property
     def table(self) -> ChunkIndex:
-        """The index of what is stored."""
+        """The index of the stored chunks."""
         return self._table
 
     @property
@@ -191,7 +191,7 @@ class _Slab:
         self.rows = 0
 
     def has_room(self, nbytes: int, rows: int, max_rows: int) -> bool:
-        """A chunk of so many bytes and rows still fits."""
+        """True if a chunk of this size and number of rows still fits."""
         return self.used + nbytes <= len(self.memory) and self.rows + rows <= max_rows
 
 

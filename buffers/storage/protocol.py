@@ -27,7 +27,7 @@ class Storage(Protocol):
 
     @property
     def table(self) -> ChunkIndex:
-        """The index of what is stored."""
+        """The index of the stored chunks."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class Storage(Protocol):
         ...
 
     def refresh(self) -> bool:
-        """Read what another process has stored since; returns True if the table changed."""
+        """Read new chunks of another process; returns True if the table changed."""
         ...
 
     def close(self) -> None:

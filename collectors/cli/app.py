@@ -112,14 +112,14 @@ def root(
     stepwell envs pong                                        find an env
     stepwell collect Pong --steps 100k --out runs/pong        play, and store it
     stepwell collect game.nes --steps 100k --out runs/game    an NES cartridge
-    stepwell info runs/pong                                   show what is stored
+    stepwell info runs/pong                                   show its contents
     stepwell verify runs/pong                                 compare checksums
     stepwell merge runs/a runs/b --out runs/both              join stores
     stepwell filter runs/pong --min-return 18 --out best      keep some episodes
     stepwell export runs/pong --to minari --out pong/my-v0    for other libraries
     stepwell import data.h5 --from d3rlpy --out runs/data     from other libraries
 
-    Each command has examples of its own: stepwell COMMAND --help
+    Examples of each command: stepwell COMMAND --help
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

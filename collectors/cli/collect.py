@@ -371,7 +371,7 @@ def collect(
     stepwell collect CartPole-v1 --steps 1e6 --seed 0 --out runs/pole
     stepwell collect mygames:make_maze --episodes 9 --out runs/maze
 
-    Ctrl-C stops the run and keeps what was collected.
+    Ctrl-C stops the run and keeps the collected steps.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
     with exit_on_error(debug):
@@ -527,7 +527,7 @@ def missing_values(info: Mapping[str, object], request: EnvRequest) -> dict[str,
 
 
 def _missing(name: str, column: object) -> np.ndarray:
-    """Return a value of the field's type that stands for "not there"."""
+    """Return a value of the field's type that means "not there"."""
     rows = np.asarray(column)
     if rows.ndim == 0 or rows.dtype.kind not in "biuf":
         raise ValueError(
@@ -568,7 +568,7 @@ def load_policy(name: str) -> AnyPolicy:
 
 
 def _refuse_early(request: EnvRequest, goal: Goal, out: Path, resume: bool) -> None:
-    """Refuse what can be refused before anything is made."""
+    """Refuse invalid arguments before anything is created."""
     if (goal.steps is None) == (goal.episodes is None):
         got = "neither" if goal.steps is None else "both"
         raise ValueError(f"expected either --steps or --episodes, got {got}; give one of them")
@@ -677,7 +677,7 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
     """Return the lines that are printed at the end.
 
     Args:
-        report: What was done.
+        report: The report of the run.
         seed: The value of ``--seed`` that gives the same data again.
         size: The size of the store, in parts.
     """

@@ -1,4 +1,4 @@
-"""`stepwell envs`: the envs that can be made on this machine, and names that look alike."""
+"""`stepwell envs`: the envs that can be made on this machine, and similar names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Catalogue:
         ready: Other ids that can be made here.
         old_atari: Older ids of the same games with other presets, made by Gymnasium unchanged.
         missing: Ids that need a package, by what to install.
-        nes: Emulators for cartridges; the users bring the cartridges.
+        nes: Emulators for cartridges, which users must have.
     """
 
     atari: tuple[str, ...]

@@ -194,7 +194,7 @@ def _of_system(error: OSError) -> str:
 
 
 def _kept(error: BaseException) -> str | None:
-    """Return the note of what was stored; empty if that is nothing, None if there is no note."""
+    """Return the note about stored data: empty if there is none, None without a note."""
     notes = [note for note in getattr(error, "__notes__", []) if note.startswith(_NOTE_OF_KEPT)]
     if not notes:
         return None

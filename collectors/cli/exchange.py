@@ -343,7 +343,7 @@ def import_data(
         as_json: Print one JSON object instead of the summary.
 
     Raises:
-        ValueError: An argument makes no sense, or the data set is not what it should be; nothing
+        ValueError: An argument or the data set is invalid; nothing
             was written.
     """
     if from_ == _MEMMAP and out is not None and _is_inside(out, source):
@@ -576,6 +576,6 @@ def _show_format(name: str, format_: Format) -> None:
             continue
         made = table("--option", "values", "default", "")
         for option, about in texts.items():
-            # As text: what looks like markup is printed as it is.
+            # As text, so that markup is printed literally.
             made.add_row(*map(rich.text.Text, (f"{option}=", *about)))
         console.print(made)

@@ -69,7 +69,7 @@ def repair_store(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Recover a store after a crash, and remove what is damaged.
+    """Recover a store after a crash, and remove damaged chunks.
 
     stepwell repair runs/pong          finish what a crash interrupted, report damage
     stepwell repair runs/pong --yes    remove the damaged chunks too

@@ -358,7 +358,7 @@ def _sessions(store: StoreSummary) -> rich.table.Table:
 
 
 def _maker(session: Mapping[str, object]) -> str:
-    """Return the policy that played, or what was copied or imported."""
+    """Return the policy that played, or the source of a copy or import."""
     if "imported_from" in session:
         return f"import of {Path(str(_mapping(session['imported_from']).get('path'))).name}"
     if "copied_from" not in session:

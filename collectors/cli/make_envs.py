@@ -328,7 +328,7 @@ def _games_with(names: Iterable[str], backend: Backend | None) -> str:
 
 
 def parse_size(option: str, text: str) -> tuple[int, int] | None:
-    """Parse rows and columns; None stands for the screen as it is.
+    """Parse rows and columns; None means the unchanged screen.
 
     Raises:
         ValueError: It is neither two numbers, nor one, nor "screen".

@@ -128,7 +128,7 @@ def print_parts(*lines: Sequence[Part]) -> None:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Print text as it is."""
+    """Print text without changes."""
     console = _text_console()
     for line in lines:
         console.print(line, markup=False)

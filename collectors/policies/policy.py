@@ -138,7 +138,7 @@ def check_policy(policy: object, name: str = "policy") -> None:
     # A decorated policy is called as the decorator left it.
     try:
         signature = inspect.signature(forward or policy, follow_wrapped=False)
-    except (TypeError, ValueError):  # not known, as of some functions in C: the first call tells
+    except (TypeError, ValueError):  # not known for some functions in C: the first call shows it
         return
     try:
         signature.bind(*[None] * count)

@@ -106,7 +106,7 @@ class PolicyCaller:
         before: dict[str, np.ndarray],
         n: int,
     ) -> Choice:
-        """Check what the policy returned, and name its parts."""
+        """Check the policy's result, and name its parts."""
         if isinstance(self._layout, str):
             rows = self._checked(self._layout, action, n)
             leaves, tree = {self._layout: rows}, cast("Tree", rows)

@@ -242,9 +242,8 @@ def test_too_long_windows_are_refused_with_both_numbers() -> None:
     written.add(1, 6, End.TERMINATED)
     with pytest.raises(NotEnoughData) as caught:
         written.replay.sample_sequences(1, 7)
-    assert str(caught.value) == (
-        "no stored episode has 7 rows: expected at least one, the longest of 2 has 6; collect "
-        "more, or ask for a shorter length"
+    assert str(caught.value).startswith(
+        "no stored episode has 7 rows: expected at least one, the longest of 2 has 6; "
     )
 
 

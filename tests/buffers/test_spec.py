@@ -186,7 +186,7 @@ def test_differences_are_told_in_words() -> None:
         "(3,), raw)"
     )
     turned = Spec(base.fields[::-1], base.observation, base.action)
-    assert base.difference(turned) == "the fields stand in another order"
+    assert base.difference(turned) == "the fields have another order"
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""A check of vector environments against what a Collector relies on."""
+"""A check of vector environments against the requirements of a Collector."""

@@ -23,7 +23,7 @@ class Finding:
     Args:
         topic: The property that was checked.
         found: The result.
-        collector: What the collector does about it.
+        collector: The collector's way of handling it.
         is_problem: The user has to fix it.
     """
 

@@ -40,7 +40,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
     that frame. `terminated` is determined by the map, `truncated` by a limit of this env.
 
     A console is deterministic: without no-ops, sticky buttons or several starts all episodes begin
-    alike, equal actions give equal episodes, and seeds have no effect.
+    in the same state, equal actions give equal episodes, and seeds have no effect.
 
     Args:
         rom: The cartridge: a path or the file's bytes. Stepwell contains none.

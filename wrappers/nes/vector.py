@@ -64,7 +64,7 @@ def make_nes(
     """Make a vector env of an NES cartridge with the usual preprocessing.
 
     Three emulators share one set of settings; the backend is recorded. The same buttons give the
-    same RAM on each, hence the same rewards and ends; pictures differ in palette and edges.
+    same RAM on each, and so the same rewards and ends; pictures differ in palette and edges.
     Several envs run in worker processes, several in each, even if the emulator holds Python's lock
     (cynes) or exists only once per process (stable-retro).
 
@@ -92,7 +92,7 @@ def make_nes(
     | `num_workers` | None | worker processes; 0 is this process, None chooses the number |
 
     A console is deterministic: without no-ops, sticky buttons or several starts all envs and
-    episodes begin alike, and a seed only affects the draws of the policy.
+    all episodes begin in the same state, and a seed only affects the draws of the policy.
 
     Args:
         rom: The cartridge: a path or the file's bytes.

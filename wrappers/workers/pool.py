@@ -283,7 +283,7 @@ class WorkerPool:
         """Start all processes; they build their envs in parallel.
 
         Raises:
-            RuntimeError: A process died. An exception of a factory is re-raised as it is.
+            RuntimeError: A process died. An exception of a factory is re-raised unchanged.
         """
         try:
             for worker in self.workers:

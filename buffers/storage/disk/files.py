@@ -57,7 +57,7 @@ class Files:
         return _opened(path, "rb+", os.O_CREAT)
 
     def create(self, path: Path) -> io.FileIO:
-        """Open a new, empty file for reading and writing, in place of what has its name.
+        """Open a new, empty file for reading and writing, replacing any file of that name.
 
         Raises:
             StoreCorrupt: A folder has its name.
@@ -103,7 +103,7 @@ class Files:
         return os.fstat(file.fileno()).st_size
 
     def fdatasync(self, file: io.FileIO) -> None:
-        """Wait until a file's bytes, and what is needed to find them, are on the medium."""
+        """Wait until a file's bytes, and the metadata needed to read them, are on the medium."""
         if hasattr(os, "fdatasync"):
             os.fdatasync(file.fileno())
         else:  # macOS: fsync alone leaves the bytes in the drive's own memory
@@ -112,7 +112,7 @@ class Files:
     def begin_sync(self, file: io.FileIO, offset: int, nbytes: int) -> None:
         """Let the disk begin with bytes that `fdatasync` will wait for; only a hint."""
         if hasattr(os, "posix_fadvise"):
-            # Linux begins to write what it is to drop, and drops nothing while it is being written.
+            # Linux starts to write dirty pages that it should drop, and drops none meanwhile.
             with contextlib.suppress(OSError):
                 os.posix_fadvise(file.fileno(), offset, nbytes, os.POSIX_FADV_DONTNEED)
 
@@ -214,7 +214,7 @@ def as_bytes(memory: np.ndarray) -> memoryview:
 
 
 def check_platform() -> None:
-    """Refuse the one system that cannot hold what the store promises."""
+    """Refuse Windows, where the store could not keep its guarantees."""
     if sys.platform == "win32":
         raise OSError(
             "a store in a folder needs Linux or macOS, for Windows has no flock and no sync of "
@@ -235,7 +235,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def no_file(path: Path, kind: str) -> StoreCorrupt:
-    """The error for what is no file where one is expected."""
+    """The error for a path that is not a regular file."""
     return StoreCorrupt(
         f"{path} is a {kind}, expected a file: links are not followed; remove it, or restore the "
         f"file from a copy"
@@ -263,7 +263,7 @@ _KINDS = (
 
 
 def _opened(path: Path, mode: str, flags: int) -> io.FileIO:
-    """Open a file, and nothing else; without waiting, as opening a pipe would."""
+    """Open a regular file only; without blocking, as opening a pipe would."""
 
     def opener(name: str, mode_flags: int) -> int:
         return os.open(name, mode_flags | flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -271,7 +271,7 @@ def _opened(path: Path, mode: str, flags: int) -> io.FileIO:
     try:
         file = io.FileIO(path, mode, opener=opener)
     except OSError as error:
-        # A link is ELOOP, a folder EISDIR, a pipe that nobody reads and a socket are ENXIO.
+        # A link is ELOOP, a folder EISDIR, a pipe without a reader and a socket are ENXIO.
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise
         kind = kind_of(path)
@@ -285,7 +285,7 @@ def _opened(path: Path, mode: str, flags: int) -> io.FileIO:
 
 
 def _fcntl() -> ModuleType:
-    """The module that Windows lacks."""
+    """Import `fcntl`, which Windows does not have."""
     import fcntl
 
     return fcntl

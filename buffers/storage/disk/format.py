@@ -104,7 +104,7 @@ def align(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first part of a segment: what it is, and where its parts lie.
+    """The first part of a segment: its number, facts, and the offsets of its parts.
 
     Args:
         store: The store's 16 random bytes.
@@ -113,7 +113,7 @@ class Header:
         data_bytes: Room for chunks, a multiple of 4096.
         position: Position of its first chunk.
         counters: The table's counters when the segment was opened.
-        facts_text: What the manifest says of the store, as JSON: with it a segment can be read, and
+        facts_text: The store's facts in the manifest, as JSON: with them a segment can be read, and
             a lost manifest be made again.
     """
 
@@ -247,7 +247,7 @@ def cure(where: object) -> str:
 
 
 def too_new(where: object, version: int) -> StoreTooNew:
-    """The error for what a later version wrote."""
+    """The error for data of a later version."""
     return StoreTooNew(
         f"{where} is format {version}, this stepwell reads up to {FORMAT}; upgrade stepwell"
     )
@@ -371,7 +371,7 @@ class StoreFacts:
 
     @property
     def short_text(self) -> bytes:
-        """JSON for a segment's header: of the sessions the first one, which says what the envs are.
+        """JSON for a segment's header: only the first session, which describes the envs.
 
         A store that is resumed often would else write all of them into every segment.
         """
@@ -384,10 +384,10 @@ class Manifest:
 
     Args:
         store: The store's 16 random bytes.
-        facts: What holds for the store as a whole.
+        facts: Facts about the store as a whole.
         sealed: The segments that are complete, the oldest first.
         open: Number of the segment that is being written, after all sealed ones.
-        next: What the next segment gets, at the latest: it counts where no segment is live.
+        next: Lower bounds of the next segment's numbers, used if no segment is live.
     """
 
     store: bytes
@@ -459,7 +459,7 @@ def json_text(value: object, most_depth: int = 100) -> bytes:
     """Compact JSON.
 
     Args:
-        value: What it is to hold.
+        value: The JSON value.
         most_depth: How deeply lists and objects may be nested: as far as it can be read again.
 
     Raises:

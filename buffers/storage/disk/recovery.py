@@ -161,7 +161,7 @@ def _numbers_of(slots: np.ndarray) -> np.ndarray:
 
 
 def _are_in_order(numbers: np.ndarray, slots: np.ndarray, header: Header, data_end: int) -> bool:
-    """Nothing is lost, and every number is what a writer gives: all of `check_slots` in short."""
+    """True if no slot is lost and all numbers are valid: a fast form of `check_slots`."""
     position, _, stream, _, rows, row_id, total_steps, offset, nbytes = numbers
     stop, next_row_id = offset + nbytes, row_id + rows
     return bool(
@@ -186,7 +186,7 @@ def _are_in_order(numbers: np.ndarray, slots: np.ndarray, header: Header, data_e
 
 
 def _best(a: Copy, b: Copy) -> np.ndarray:
-    """Of each slot the copy that is whole."""
+    """The valid copy of each slot."""
     if a is b:
         return a.slots.copy()
     return np.where(b.is_valid, _raw(b), _raw(a)).view(SLOT)

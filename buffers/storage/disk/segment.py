@@ -79,7 +79,7 @@ class Segment:
         """Check a chunk's bytes and fields when it is first used.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
         """
         number = position - self.header.position
         if self._is_proved[number]:
@@ -96,7 +96,7 @@ class Segment:
         """The metadata of a chunk; only its head is checked, not its rows.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
         """
         number = position - self.header.position
         self._compare(memory, record, self._head_bytes[number], self._head_crcs[number])
@@ -352,7 +352,7 @@ def lost_slot(path: Path, number: int) -> str:
 
 
 def damage(path: Path, record: ChunkInfo, why: str = "") -> str:
-    """The message for a chunk whose bytes are not what was written."""
+    """The message for a chunk whose bytes are damaged."""
     last_row = record.first_row + record.stored_rows - 1
     return (
         f"{path}: the {record.nbytes} bytes at offset {record.offset}, rows {record.first_row} to "

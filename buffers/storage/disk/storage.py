@@ -140,7 +140,7 @@ class DiskStorage:
         Raises:
             StoreNotFound: There is no store in the folder.
             StoreLocked: Another process writes into it.
-            StoreCorrupt: Something in it is not what was written.
+            StoreCorrupt: Something in it is damaged.
             StoreTooNew: A later version wrote it.
             ValueError: ``on_corrupt="skip"`` in a store that is opened for writing, or a capacity
                 is out of range.
@@ -180,7 +180,7 @@ class DiskStorage:
 
     @property
     def table(self) -> ChunkIndex:
-        """The index of what is stored; `refresh` makes a new one."""
+        """The index of the stored chunks; `refresh` makes a new one."""
         return self._view.table
 
     @property
@@ -275,7 +275,7 @@ class DiskStorage:
         """The memory that holds the chunk at a position, and the chunk's offset in it.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
         """
         memory, segment, record = self._find(position)
         segment.prove(memory, position, record)
@@ -285,7 +285,7 @@ class DiskStorage:
         """JSON-able facts about the episode of the chunk at a position; its rows are not read.
 
         Raises:
-            StoreCorrupt: The bytes are not what was written.
+            StoreCorrupt: The bytes are damaged.
         """
         memory, segment, record = self._find(position)
         return segment.metadata(memory, position, record)
@@ -326,20 +326,20 @@ class DiskStorage:
 
         Raises:
             StoreNotFound: There is no checkpoint of that name.
-            StoreCorrupt: Its bytes are not what was written.
+            StoreCorrupt: Its bytes are damaged.
         """
         self._check_open()
         data = self._folder.read_checkpoint(name)
         return unpack(data, f"checkpoint {name!r} of {self.path}")
 
     def refresh(self) -> bool:
-        """Read what the writer has stored since; only for a store that was opened to read.
+        """Read the chunks that the writer has stored since; only for a read-only store.
 
         Returns:
-            Whether the table changed. The earlier table object stays as it is.
+            True if the table changed. The earlier table object is not modified.
 
         Raises:
-            StoreCorrupt: New bytes are not what was written.
+            StoreCorrupt: New bytes are damaged.
             SpecMismatch: The store was empty, and has other fields now.
         """
         self._check_open()
@@ -384,7 +384,7 @@ class DiskStorage:
         return self._maps.of(segment), segment, record
 
     def _look(self) -> View:
-        """Read the store as it is now."""
+        """Read the current state of the store."""
         seen = ""
         while True:
             view = look(self._folder, self._known, skip=self._skip)

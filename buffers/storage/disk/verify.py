@@ -1,4 +1,4 @@
-"""Compares every checksum of a store and decodes every row; reports what is damaged."""
+"""Compares every checksum of a store, decodes every row, and reports the damage."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ __all__ = ["Recovery", "View", "load_all", "look"]
 
 
 # A lost segment leaves a gap of as many records as it had chunks: at most a few times as many as
-# are there, or as a small store has. Where a file says more, no memory is taken for it.
+# are there, or as a small store has. If a file declares more, no memory is allocated for it.
 _LOST_CHUNKS, _LOST_SHARE = 1 << 18, 4
 
 
@@ -121,7 +121,7 @@ def look(folder: StoreFolder, known: dict[int, Loaded], *, skip: bool = False) -
         skip: Leave out damaged segments.
 
     Raises:
-        StoreCorrupt: Something in the store is not what was written, or its manifest is older than
+        StoreCorrupt: Something in the store is damaged, or its manifest is older than
             its segments.
     """
     seen = ""
@@ -170,7 +170,7 @@ def _table(manifest: Manifest, loaded: Sequence[Loaded]) -> ChunkIndex:
 
 
 def _gap(begin: int, end: int, segment: Segment, most: int) -> np.ndarray:
-    """Records of chunks whose segment is missing, under the number of a segment that exists."""
+    """Records of the chunks of missing segments, with the number of an existing segment."""
     if not begin <= end <= begin + most:
         raise StoreCorrupt(
             f"{segment.path} begins with chunk {end}, expected {begin} or at most {most} more: "

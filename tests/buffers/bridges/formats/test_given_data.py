@@ -66,7 +66,7 @@ def test_a_data_set_may_be_a_link_but_none_in_it_leads_elsewhere(tmp_path: Path)
     replay = SequenceReplayBuffer()
     assert import_episodes("npz", tmp_path / "link", replay).episodes == 2
     (tmp_path / "given" / "2.npz").symlink_to(tmp_path / "mine.npz")
-    refused("npz", tmp_path / "given", r"2\.npz: .*mine\.npz, which lies outside; .*cp -rL")
+    refused("npz", tmp_path / "given", r"2\.npz: .*mine\.npz outside .*cp -rL")
 
 
 def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_an_archive_has_each_array_once_and_plainly(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "0.npz", "a") as archive:
         with pytest.warns(UserWarning, match="Duplicate name"):
             archive.writestr("extras/x.npy", b"")
-    refused("npz", tmp_path, "'extras/x' stands twice")
+    refused("npz", tmp_path, "'extras/x' .*twice")
     put_npz(tmp_path / "0.npz")
     data = bytearray((tmp_path / "0.npz").read_bytes())
     data[data.rfind(b"PK\x01\x02") + 8] |= 1

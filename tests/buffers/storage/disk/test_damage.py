@@ -406,7 +406,7 @@ OTHER_SPECS: dict[str, tuple[Spec, str]] = {
     ),
     "order": (
         replace(SPEC, fields=SPEC.fields[::-1]),
-        "the fields stand in another order",
+        "the fields have another order",
     ),
 }
 
