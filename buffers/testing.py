@@ -343,7 +343,7 @@ def all_rows_come_back_bit_by_bit(make: MakeStorage) -> None:
 
 @_rule
 def steps_and_episodes_are_counted(make: MakeStorage) -> None:
-    """The row of a reset is no step."""
+    """The row of a reset is not a step."""
     storage = make(SPEC)
     storage.add([chunk_of(0, 0, 5), chunk_of(1, 0, 3, End.TERMINATED, stream=1)])
     storage.add([chunk_of(0, 5, 5, End.TRUNCATED)])

@@ -66,7 +66,7 @@ def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> A
                 f"field out with fields="
             )
         # Copied here: JAX may look at numpy's memory for as long as it likes, or read it later,
-        # even when it is asked for a copy. Nobody else has this memory.
+        # even when a copy is requested. This memory has no other owner.
         own = np.array(array, array.dtype.newbyteorder("="), order="C")
         if not has_64_bits:
             own = _narrowed(own, path, round_floats)

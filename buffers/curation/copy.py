@@ -104,7 +104,7 @@ def copy_episodes(
         ValueError: The target is not empty, or no episode is chosen, or several sources hold the
             same one; nothing was written.
         SpecMismatch: The sources hold other fields, or rows of other envs; nothing was written.
-        StoreCorrupt: A source's bytes are not what was written.
+        StoreCorrupt: A source is damaged.
         StoreLocked: Another process creates a store in the target's folder.
 
     After an error or Ctrl-C a target in RAM holds the rows that were written until then; a note on

@@ -60,7 +60,7 @@ class StoredEpisode:
 
     @property
     def steps(self) -> int:
-        """Stored env steps, as in `len(replay)`; the reset's row is no step."""
+        """Stored env steps, as in `len(replay)`; the reset's row is not a step."""
         return max(0, self.rows - (self.first_row == 0))
 
     @property
@@ -91,7 +91,7 @@ class StoredEpisode:
         return self._total_reward
 
     def chunks(self, max_rows: int) -> Iterator[Chunk]:
-        """Its rows in large chunks, whatever the sizes of the stored ones.
+        """Iterate over its rows in large chunks, independent of the stored sizes.
 
         Args:
             max_rows: Rows of each chunk but the last.

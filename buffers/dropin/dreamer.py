@@ -51,11 +51,11 @@ class ReplayBuffer:
         path: Folder of the store, continued if there is one; None keeps everything in RAM.
         num_envs: Number of envs N.
         seed: Seed of all draws; None draws one from the system.
-        codec: How images are kept: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
+        codec: Codec of the images: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
         one_hot: Actions are given as numbers from 0 to A - 1.
 
     Raises:
-        ValueError: A number is no whole one, or too small; or ``seq_len`` is more than ``size``.
+        ValueError: A number is not a whole one, or too small; or ``seq_len`` is more than ``size``.
         SpecMismatch: The folder holds other data.
         StoreLocked: Another process writes into the folder.
 
@@ -247,7 +247,7 @@ class Memory(Sequence[tuple[Any, ...]]):
         seed: Seed of the generator of draws; None takes one from the system.
 
     Raises:
-        ValueError: ``capacity`` is no whole number >= 1.
+        ValueError: ``capacity`` is not a whole number >= 1.
 
     Example:
         >>> import random
@@ -282,7 +282,7 @@ class Memory(Sequence[tuple[Any, ...]]):
 
         Raises:
             TooFew: There are fewer; a NotEnoughData, and a ValueError as well.
-            ValueError: It is no whole number >= 1.
+            ValueError: It is not a whole number >= 1.
         """
         check_whole("batch_size", batch_size, 1)
         if batch_size > len(self):
@@ -325,7 +325,7 @@ class Episode:
 
     Raises:
         ValueError: Of a first step some is given and some not; or there is info and no observation.
-        TypeError: ``info`` is no mapping.
+        TypeError: ``info`` is not a mapping.
 
     Example:
         >>> import numpy as np
@@ -380,14 +380,14 @@ class Episode:
         """Add a step; if something is wrong, nothing is added.
 
         Args:
-            action: What was done.
+            action: The action.
             observation: What it led to.
             reward: The reward of the action.
             terminal: The episode ended with it.
             info: Facts that came with the observation; columns that are not in it get `MISSING`.
 
         Raises:
-            TypeError: ``info`` is no mapping.
+            TypeError: ``info`` is not a mapping.
         """
         facts = {} if info is None else {k: _own(v) for k, v in _checked(info).items()}
         step = _own(action), _own(observation), _own(reward), _own(terminal)

@@ -62,7 +62,7 @@ class IndependentVectorizedBuffer:
         validate_keys: Means nothing: every call must give the keys of the first one.
         seed: Seed of the draws.
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
-        codec: How observations are kept; None: raw in RAM, images as zstd in a folder.
+        codec: Codec of the observations; None: raw in RAM, images as zstd in a folder.
         autoreset_mode: That of the vector env, which says what a row with a flag is: under
             NEXT_STEP, and without autoreset (DISABLED), the last one of its episode; under
             SAME_STEP already the first one of the next, and `add` needs ``final_obs``.
@@ -475,7 +475,7 @@ class SequentialBuffer:
         validate_keys: Means nothing.
         seed: Seed of the draws.
         path: Folder of a Stepwell store.
-        codec: How observations are kept.
+        codec: Codec of the observations.
         autoreset_mode: What a row with a flag is.
 
     Raises:
@@ -651,7 +651,7 @@ def convert_samples_to_tensors(
 
     Args:
         samples: Arrays by name.
-        device: Where the tensors go, as torch names it; None leaves them on the CPU.
+        device: Torch device of the tensors; None leaves them on the CPU.
         dtype: A dtype of torch for all of them; None keeps each one's own.
         non_blocking: Do not wait for a device, where torch can do without.
 
@@ -743,7 +743,7 @@ class ExperienceColumns:
 
         Args:
             path: Folder of the store; None in RAM.
-            codec: How observations are kept; None for what fits.
+            codec: Codec of the observations; None for what fits.
         """
         obs, actions = self.columns["obs"], self.columns["actions"]
         fields = [

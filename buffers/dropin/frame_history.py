@@ -58,7 +58,7 @@ class ReplayBuffer:
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
         num_envs: Number of envs N; each has separate episodes.
         seed: Seed of the draws.
-        codec: How frames are kept; None: raw in RAM, zstd in a folder.
+        codec: Codec of the frames; None: raw in RAM, zstd in a folder.
         contiguous: Give stacks in C order. With False they are views with the frames' axis moved,
             which takes less time for whoever moves it back: ``np.transpose(obs, (0, 3, 1, 2))``.
 
@@ -179,7 +179,7 @@ class ReplayBuffer:
             final_frame: What the env showed at the end of the episode.
 
         Raises:
-            ValueError: No frame with this number awaits its effect, the action is no whole number,
+            ValueError: No frame with this number awaits its effect, the action is not a whole number,
                 or the final frame is missing, not wanted, or another kind of frame; nothing was
                 added.
         """
@@ -247,7 +247,7 @@ class ReplayBuffer:
 
         Raises:
             NotEnoughData: Fewer transitions can be drawn.
-            ValueError: ``batch_size`` is no whole number >= 1.
+            ValueError: ``batch_size`` is not a whole number >= 1.
         """
         request = _request(batch_size)
         if self._settled is not None:

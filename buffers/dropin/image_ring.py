@@ -47,10 +47,10 @@ def image_ring(
         path: Folder of the store; None in RAM.
         num_envs: Number of envs.
         seed: Seed of all draws.
-        codec: How images are kept.
+        codec: Codec of the images.
 
     Raises:
-        ValueError: A number is no whole one, or too small; or ``seq_len`` is more than ``size``.
+        ValueError: A number is not a whole one, or too small; or ``seq_len`` is more than ``size``.
         SpecMismatch: The folder holds other data.
         StoreLocked: Another process writes into the folder.
     """

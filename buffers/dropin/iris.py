@@ -72,11 +72,11 @@ class IRISReplayBuffer:
         path: Folder of the store, continued if there is one; None keeps everything in RAM.
         num_envs: Number of envs N.
         seed: Seed of all draws; None draws one from the system.
-        codec: How images are kept: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
+        codec: Codec of the images: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
         one_hot: Actions are given as numbers from 0 to A - 1.
 
     Raises:
-        ValueError: A number is no whole one, or too small; or ``seq_len`` is more than ``size``.
+        ValueError: A number is not a whole one, or too small; or ``seq_len`` is more than ``size``.
         SpecMismatch: The folder holds other data.
         StoreLocked: Another process writes into the folder.
 
@@ -291,7 +291,7 @@ class IRISReplayBuffer:
 
         Raises:
             TooFew: Nothing was added yet.
-            ValueError: ``n`` is no whole number >= 1.
+            ValueError: ``n`` is not a whole number >= 1.
         """
         check_whole("n", n, 1)
         if not len(self):
@@ -346,7 +346,7 @@ class IRISOnPolicyBuffer:
         action_size: Length A of an action, float32, if it is to be declared now.
 
     Raises:
-        ValueError: A number is no whole one, or too small.
+        ValueError: A number is not a whole one, or too small.
 
     Example:
         >>> import numpy as np
@@ -396,7 +396,7 @@ class IRISOnPolicyBuffer:
 
         Args:
             obs: What the action was chosen from.
-            action: What was done.
+            action: The action.
             reward: The reward of the action.
             terminal: The episode ended with it, terminated or truncated.
             truncated: A time limit ended it; ``terminal`` is True then, too.

@@ -224,7 +224,7 @@ def new_replay(
         seed: Seed of all draws.
 
     Raises:
-        ValueError: ``size`` is no whole number >= 1.
+        ValueError: ``size`` is not a whole number >= 1.
     """
     check_whole("size", size, 1)
     return SequenceReplayBuffer(path, capacity=size + size // 15 + 2, seed=seed)
@@ -246,7 +246,7 @@ def row_field(
         dtype: Its dtype.
         shape: Shape of one row.
         path: Folder of the store; None in RAM.
-        codec: How the rows are kept.
+        codec: Codec of the rows.
         stack: Frames that are stacked when it is drawn.
     """
     is_image = dtype.itemsize == 1
@@ -258,7 +258,7 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
     """The shape of an array.
 
     Raises:
-        ValueError: It is no sequence of whole numbers >= 1.
+        ValueError: It is not a sequence of whole numbers >= 1.
     """
     sizes: Sequence[object] | None = list(shape) if isinstance(shape, Sequence) else None
     whole = [
@@ -344,7 +344,7 @@ def one_hot(what: str, value: object, size: int) -> np.ndarray:
     """The float32 vector [size] of a choice among ``size``.
 
     Raises:
-        ValueError: It is no whole number from 0 to ``size`` - 1.
+        ValueError: It is not a whole number from 0 to ``size`` - 1.
     """
     choice = np.asarray(value)
     if choice.size != 1 or choice.dtype.kind not in "iu" or not 0 <= int(choice.item()) < size:

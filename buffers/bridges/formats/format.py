@@ -37,8 +37,8 @@ class Source:
 
     Args:
         spec: The fields of every row.
-        sessions: Facts about the runs that gathered them; ``recipe`` says what the envs are.
-        episodes: How many will be written.
+        sessions: Facts about the runs that gathered them; ``recipe`` describes the envs.
+        episodes: Number of episodes to write.
         steps: Their env steps.
     """
 
@@ -53,7 +53,7 @@ class Writer(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, a clause each; there may be more at the end."""
+        """Notes for the user of the data set, one clause each; there may be more at the end."""
         ...
 
     def begin(self, path: Path) -> None:
@@ -69,11 +69,11 @@ class Writer(Protocol):
         ...
 
     def finish(self) -> None:
-        """Write what is left. The data set is complete then; the caller gives it its name."""
+        """Write the remaining rows. The data set is complete then; the caller renames it."""
         ...
 
     def close(self) -> None:
-        """Let files go; called in the end, also after an error. Twice does no harm."""
+        """Close files; called last, also after an error. Can be called twice."""
         ...
 
 
@@ -112,22 +112,22 @@ class Reader(Protocol):
         """The episodes, in the order in which they were written.
 
         Raises:
-            ValueError: What is there is not this format, or is damaged.
+            ValueError: The data set has another format, or is damaged.
         """
         ...
 
     def close(self) -> None:
-        """Let files go. Twice does no harm."""
+        """Close files. Can be called twice."""
         ...
 
 
 class Format(Protocol):
-    """A data set format. Making one imports nothing."""
+    """A data set format. Creating one imports no library."""
 
     name: ClassVar[str]
     """Its name in `export_episodes` and after ``--to``."""
     about: ClassVar[str]
-    """One line: whose format it is, and what it is for."""
+    """One line: the library of the format, and its purpose."""
     install: ClassVar[str | None] = None
     """The argument of ``pip install``, if more than Stepwell is needed, such as
     ``'stepwell[minari]'`` with its quotes."""
@@ -143,12 +143,12 @@ class Format(Protocol):
         """The path at which a data set of that name lies: the name itself, by default.
 
         Raises:
-            ValueError: It is no name for one.
+            ValueError: The name is not valid for this format.
         """
         return Path(out)
 
     def writer(self, source: Source, options: Any) -> Writer:
-        """Get ready to write; nothing is written yet.
+        """Return a writer; no file is created yet.
 
         Raises:
             ValueError: The format cannot hold these rows, or an option makes no sense.
@@ -157,14 +157,14 @@ class Format(Protocol):
         ...
 
     def reader(self, files: GivenFiles, options: Any) -> Reader:
-        """Open what is at the files' path, as `place` gives it.
+        """Open the data set at the files' path, as `place` returns it.
 
         The data set may be hostile: only what ``files`` allows is opened, and memory is allocated
         after its size was checked.
 
         Raises:
-            FileNotFoundError: Nothing is there.
-            ValueError: It is something else.
+            FileNotFoundError: There is no such path.
+            ValueError: It is not a data set of this format.
             ImportError: A library is missing.
         """
         ...
@@ -185,7 +185,7 @@ def format_names() -> list[str]:
 
 
 def format_of(name: str) -> Format:
-    """The format of that name; nothing that it needs is loaded yet.
+    """The format of that name; the libraries that it needs are not imported yet.
 
     Raises:
         ValueError: There is none.

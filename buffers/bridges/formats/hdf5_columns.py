@@ -36,8 +36,8 @@ class NewHdf5:
 
     Args:
         h5py: The library.
-        path: Where an empty file is already, or nothing.
-        track_order: Keep the order in which things were made.
+        path: Path of the file: an empty one, or a new one.
+        track_order: Keep the order in which groups and datasets were created.
     """
 
     def __init__(self, h5py: Any, path: Path, *, track_order: bool = False) -> None:
@@ -56,7 +56,7 @@ class NewHdf5:
             raise self._error
 
     def close(self) -> None:
-        """Write what was put off. Twice does no harm.
+        """Write buffered data. Can be called twice.
 
         Raises:
             OSError: It could not be written.
@@ -68,20 +68,20 @@ class NewHdf5:
             self.check()
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As files have it."""
+        """As in `io.RawIOBase`."""
         return self._raw.seek(offset, whence)
 
     def tell(self) -> int:
-        """As files have it."""
+        """As in `io.RawIOBase`."""
         return self._raw.tell()
 
     def read(self, count: int) -> bytes:
-        """As files have it; h5py knows a file by it, and calls `readinto`."""
+        """As in `io.RawIOBase`; h5py requires the method, but calls `readinto`."""
         into = bytearray(count)
         return bytes(into[: self.readinto(memoryview(into))])
 
     def readinto(self, into: memoryview) -> int:
-        """As files have it; what could not be written is there, too."""
+        """As in `io.RawIOBase`; includes the data that could not be written."""
         start = self._raw.tell()
         count = self._raw.readinto(into) or 0
         for offset, data in self._unwritten:
@@ -93,7 +93,7 @@ class NewHdf5:
         return count
 
     def write(self, data: memoryview) -> int:
-        """As files have it, but without errors."""
+        """As in `io.RawIOBase`, but an error is kept for `check`."""
         start, done = self._raw.tell(), 0
         data = memoryview(data).cast("B")
         try:
@@ -107,7 +107,7 @@ class NewHdf5:
         return len(data)
 
     def truncate(self, size: int) -> int:
-        """As files have it, but without errors."""
+        """As in `io.RawIOBase`, but an error is kept for `check`."""
         try:
             return self._raw.truncate(size)
         except OSError as error:
@@ -115,7 +115,7 @@ class NewHdf5:
             return size
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: there is no buffer."""
 
 
 def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
@@ -151,10 +151,10 @@ def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
     """An ``h5py.File`` that somebody else may have made, open for reading.
 
     HDF5 follows links within a file into other files of the user, and reads the rows of a dataset
-    from wherever that says they are: the caller reads nothing that `check_group` has not seen.
+    from any file that it names: read only groups that `check_group` has accepted.
 
     Raises:
-        ValueError: It is no HDF5 file.
+        ValueError: It is not an HDF5 file.
     """
     try:
         return h5py.File(files.file(path), "r")
@@ -163,16 +163,16 @@ def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
 
 
 def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> None:
-    """Refuse a group below which something leads elsewhere, or is no column of numbers.
+    """Raise unless everything below a group is in this file and a column of numbers.
 
     Args:
         h5py: The library.
         group: An ``h5py.Group``.
-        where: What holds it, for the sentence of an error.
+        where: Name of the source, for error messages.
         texts: Texts, and pictures as bytes, may be there too.
 
     Raises:
-        ValueError: There is such a thing; its name is told.
+        ValueError: An object is not; the message has its name.
     """
     seen: set[int] = set()
     left = [group]
@@ -183,7 +183,7 @@ def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> No
             link = now.get(name, getlink=True)
             if not isinstance(link, h5py.HardLink):
                 raise ValueError(
-                    f"{place}: expected what stands in this file, got a link to elsewhere; "
+                    f"{place}: expected an object in this file, got a link to another one; "
                     f"remove it"
                 )
             node = now[name]
@@ -193,7 +193,7 @@ def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> No
             address = h5py.h5o.get_info(node.id).addr
             if not isinstance(node, h5py.Group) or address in seen:
                 raise ValueError(
-                    f"{place}: expected a group that stands in one place, or a dataset, got "
+                    f"{place}: expected a dataset, or a group with one parent, got "
                     f"something else; the file is damaged"
                 )
             seen.add(address)
@@ -236,13 +236,13 @@ def take_column(node: Any, room: Room) -> None:
     if not node.shape:
         room.take(picture_bytes(bytes(node[()])))
         return
-    for start in range(0, len(node), 8):  # the file tells the length of each when it is read
+    for start in range(0, len(node), 8):  # the length of a text is known only when it is read
         for value in np.asarray(node[start : start + 8]).reshape(-1):
             room.take(picture_bytes(bytes(value)))
 
 
 def _check_dataset(h5py: Any, node: Any, place: str, texts: bool) -> None:
-    """Refuse a dataset that is no column, or whose rows stand in another file."""
+    """Raise for a dataset that is not a column, or whose rows are in another file."""
     if node.is_virtual or node.external:
         raise ValueError(f"{place}: expected rows in this file, got rows of another; remove it")
     if node.shape is None:

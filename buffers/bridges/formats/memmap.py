@@ -118,7 +118,7 @@ class _Reader:
                 yield episode
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def left_out_notes(left_out: Sequence[str]) -> list[str]:

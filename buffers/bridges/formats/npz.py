@@ -1,4 +1,4 @@
-"""A folder of numpy's own files, one for each episode, readable with nothing but numpy."""
+"""A folder of numpy's own files, one for each episode, readable with numpy alone."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NpzFormat(Format):
     """
 
     name = "npz"
-    about = "a file of numpy arrays for each episode; needs nothing but numpy"
+    about = "a file of numpy arrays for each episode; needs only numpy"
     export_options = NpzExport
 
     def writer(self, source: Source, options: NpzExport) -> _NpzWriter:
@@ -150,7 +150,7 @@ class _NpzReader:
                 )
         else:
             first = self._files[0]
-            self.notes = ("streams and metadata are not told: all episodes are of stream 0",)
+            self.notes = ("streams and metadata are not recorded: all episodes are of stream 0",)
             self.spec = _spec_of(_columns_of(given, first, given.room(first)), first)
 
     def __iter__(self) -> Iterator[Episode]:
@@ -173,14 +173,14 @@ class _NpzReader:
         if spec != self.spec:
             raise ValueError(
                 f"{file}: expected the arrays of {self._files[0].name}, got others: "
-                f"{self.spec.difference(spec)}; import it by itself"
+                f"{self.spec.difference(spec)}; import it separately"
             )
         end = End.NONE
         for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
             if columns[name].any() and columns[name].argmax() < len(columns[name]) - 1:
                 raise ValueError(
                     f"{file}: expected {name} to be set in the last step alone, got it in step "
-                    f"{columns[name].argmax()}; write each episode to a file of its own"
+                    f"{columns[name].argmax()}; write each episode to a separate file"
                 )
             end |= flag if columns[name][-1:].any() else End.NONE
         rows = self._rows(columns, {}, file)
@@ -206,7 +206,7 @@ def _columns_of(given: GivenFiles, file: Path, room: Room) -> dict[str, np.ndarr
     """All arrays of a file.
 
     Raises:
-        ValueError: It is no npz file of plain arrays, or lacks some.
+        ValueError: It is not an npz file of plain arrays, or lacks some.
     """
     columns = given.read_arrays(file, room)
     missing = [name for name in _NEEDED if name not in columns]

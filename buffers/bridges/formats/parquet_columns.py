@@ -36,8 +36,8 @@ def load_arrow(wanted_for: str, install: str) -> tuple[ModuleType, ModuleType]:
     """``pyarrow`` and ``pyarrow.parquet``.
 
     Args:
-        wanted_for: What needs them, as the sentence of the error begins.
-        install: What ``pip install`` is to be given.
+        wanted_for: The feature that needs them; begins the error message.
+        install: Arguments of ``pip install``.
 
     Raises:
         ImportError: They are not installed, or too old: before 16 a float16 cannot be written.
@@ -54,8 +54,8 @@ class Column:
         name: The column's.
         dtype: numpy's name of the dtype.
         shape: Shape of one row.
-        kind: How it is held; ``array`` is for everything that is no picture.
-        axes: How a row is a picture, if it is one.
+        kind: The encoding; ``array`` for all fields that are not pictures.
+        axes: Axes of a picture, if the rows are pictures.
     """
 
     name: str
@@ -71,8 +71,8 @@ class Column:
         Args:
             name: The column's.
             field: The field.
-            images: How pictures are held.
-            stack: Whole stacks of frames, not single ones; they are no pictures.
+            images: Encoding of pictures.
+            stack: Whole stacks of frames, not single ones; they are not pictures.
 
         Raises:
             ValueError: Parquet has no such dtype, or a row has too many dimensions.
@@ -98,7 +98,7 @@ class Column:
 
     @property
     def leaf(self) -> str:
-        """The path of what is really stored, as Parquet names it."""
+        """The path of the stored leaf column in the Parquet schema."""
         if self.kind == "png":
             return f"{self.name}.bytes"
         return self.name + (".list.element" * len(self.shape) if self.kind == "array" else "")
@@ -188,7 +188,7 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
 
     Args:
         array: One without chunks.
-        name: The column's, for the sentence of an error.
+        name: The column's, for error messages.
         room: The memory that is left for them.
 
     Returns:

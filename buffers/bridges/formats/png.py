@@ -63,8 +63,8 @@ def encoded_rows(rows: np.ndarray, axes: Axes) -> list[bytes]:
     """Each row as a PNG file.
 
     Args:
-        rows: [T, ...] uint8, with the axes that `picture_axes` told.
-        axes: How a row is a picture.
+        rows: [T, ...] uint8, with the axes that `picture_axes` returned.
+        axes: Axes of a picture.
 
     Returns:
         T files. RGB is RGB in them, and one channel is gray.
@@ -80,7 +80,7 @@ def encoded_rows(rows: np.ndarray, axes: Axes) -> list[bytes]:
     for row in rows if axes != "chw" else np.moveaxis(rows, 1, -1):
         picture = np.ascontiguousarray(_turned(row))
         is_done, file = cv2.imencode(".png", picture, [cv2.IMWRITE_PNG_COMPRESSION, _LEVEL])
-        if not is_done:  # nothing is known that makes it so
+        if not is_done:  # no known input fails
             raise ValueError(f"a picture of shape {row.shape}: expected PNG to hold it, it did not")
         files.append(file.tobytes())
     return files
@@ -96,15 +96,15 @@ def decoded_rows(
 
     Args:
         files: T PNG files, or JPEG files.
-        shape: What a row had; None: H W in gray, else H W C.
-        axes: How a row is a picture; without a shape it says nothing.
-        room: Memory that is left for them; what each takes is told by its head.
+        shape: Shape of a row; None: H W in gray, else H W C.
+        axes: Axes of a picture; unused without a shape.
+        room: Memory that is left for them; the size of each is read from its header.
 
     Returns:
         [T, ...] uint8 or uint16.
 
     Raises:
-        ValueError: One is no picture, or of another size, or there is no memory for it.
+        ValueError: One is not a picture, or of another size, or there is no memory for it.
     """
     import cv2  # loads when it is needed
 

@@ -62,7 +62,7 @@ def read_records(path: Path) -> Iterator[bytes]:
     """All records of a file.
 
     Raises:
-        ValueError: It is no TFRecord file, or damaged.
+        ValueError: It is not a TFRecord file, or damaged.
     """
     with path.open("rb") as file:
         size = path.stat().st_size
@@ -131,7 +131,7 @@ def decoded(example: bytes, room: Room | None = None) -> dict[str, Value]:
         room: Memory that is left for them.
 
     Raises:
-        ValueError: It is none, or takes too much memory.
+        ValueError: It is malformed, or takes too much memory.
     """
     room = room or Room("an example", _MAX_BYTES)
     found: dict[str, Value] = {}

@@ -36,7 +36,7 @@ def load_sb3(part: str, wanted_for: str) -> ModuleType:
 
     Args:
         part: Its dotted name behind ``stable_baselines3``.
-        wanted_for: What needs it.
+        wanted_for: The feature that needs it.
 
     Raises:
         ImportError: It is not installed, or older than 2.9.
@@ -51,10 +51,10 @@ def load_sb3(part: str, wanted_for: str) -> ModuleType:
 
 
 def is_on_policy(model: Any, wanted_for: str) -> bool:
-    """Whether a model learns from rollouts (PPO, A2C) rather than from a replay.
+    """True if a model learns from rollouts (PPO, A2C), False if from a replay.
 
     Raises:
-        TypeError: It is no model of Stable-Baselines3, or one with a recurrent state.
+        TypeError: It is not a model of Stable-Baselines3, or one with a recurrent state.
     """
     on_policy = load_sb3("common.on_policy_algorithm", wanted_for).OnPolicyAlgorithm
     off_policy = load_sb3("common.off_policy_algorithm", wanted_for).OffPolicyAlgorithm
@@ -82,11 +82,11 @@ def check_on_policy(model: Any, wanted_for: str) -> None:
 
 
 def check_not_normalised(model: Any, wanted_for: str) -> None:
-    """Raise ValueError where SB3 would normalise what it collects with statistics of its own."""
+    """Raise ValueError for a model with VecNormalize."""
     if model.get_vec_normalize_env() is not None:
         raise ValueError(
-            f"{wanted_for}: expected a model without VecNormalize, whose statistics only its own "
-            f"steps bring up to date, got one with it; give the Collector envs in gymnasium's "
+            f"{wanted_for}: expected a model without VecNormalize, as only SB3's own "
+            f"steps update its statistics, got one with it; give the Collector envs in gymnasium's "
             f"NormalizeObservation and NormalizeReward instead"
         )
 
@@ -140,7 +140,7 @@ class DeviceTensors:
         if isinstance(tree, dict):
             return {key: self._shared(part) for key, part in tree.items()}
         array: np.ndarray = tree
-        # Of one that it must not write to torch would warn.
+        # torch warns about arrays that are not writeable.
         return self._from_numpy(array if array.flags.writeable else array.copy())
 
 
@@ -215,7 +215,7 @@ class ObservationForm:
 
 
 class _Part(NamedTuple):
-    """What one array of an observation must be; looked up once."""
+    """Dtype and shape of one array of an observation, looked up once."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -257,7 +257,7 @@ class ActionForm:
         Args:
             action: An array ``[..., *]``.
             lead: Number of axes before those of the space.
-            name: What an error calls it.
+            name: Its name in error messages.
 
         Raises:
             ValueError: They are actions of another space.
@@ -275,7 +275,7 @@ class ActionForm:
         return array.reshape(*array.shape[:lead], self._size)
 
     def for_envs(self, action: np.ndarray) -> np.ndarray:
-        """What a policy computed, ``[N, ...]``, in the dtype and shape that envs take."""
+        """Convert a policy's actions ``[N, ...]`` to the dtype and shape that envs take."""
         found: np.ndarray = action.reshape(len(action), *self.shape).astype(self.dtype, copy=False)
         return found
 
@@ -303,12 +303,12 @@ def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -
         model: A model of Stable-Baselines3.
         steps: Env steps that were taken since the last call, over all envs: ``report.steps``.
         total_steps: Env steps of the whole training, which progress is measured by. None leaves
-            the progress as it is, so that nothing that follows it changes.
+            the progress, and all schedules that depend on it, unchanged.
 
     Raises:
-        TypeError: It is no model of Stable-Baselines3.
-        ValueError: A number is out of range, or DQN is not told the ``total_steps`` by which its
-            exploration rate falls.
+        TypeError: It is not a model of Stable-Baselines3.
+        ValueError: A number is out of range, or ``total_steps`` is missing for DQN, whose
+            exploration rate depends on it.
 
     Example:
         >>> from stable_baselines3 import DQN

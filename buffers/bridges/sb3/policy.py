@@ -137,7 +137,7 @@ class SB3Explorer:
     """An off-policy model (DQN, SAC, TD3, DDPG) as a policy; made by `sb3_policy`.
 
     Until ``learning_starts`` steps were counted (`count_sb3_steps`) actions are drawn uniformly.
-    Then DQN draws one with the probability ``exploration_rate``, for each env by itself, where SB3
+    Then DQN draws one with the probability ``exploration_rate``, for each env separately, where SB3
     draws for all envs or none; others add their ``action_noise``. Uniform draws and DQN's come from
     the Collector's seed, SAC's own from torch's generator, action noise from numpy's global one, as
     SB3's classes of noise take it from there.

@@ -101,7 +101,7 @@ def to_sb3_rollout(
 
 
 class _Rows(NamedTuple):
-    """What SB3's buffer is made of, arrays [T, N, ...]; zeros where there is no step."""
+    """The arrays of SB3's buffer, [T, N, ...]; zeros where there is no step."""
 
     observation: Any
     action: np.ndarray
@@ -111,15 +111,15 @@ class _Rows(NamedTuple):
     log_prob: np.ndarray
     last_value: np.ndarray
     is_over: np.ndarray
-    """[N]: nothing follows on the last row."""
+    """[N]: the episode is over with the last row."""
 
 
 def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
-    """Check and convert; nothing is changed."""
+    """Check the rollout and convert it, without changing the model."""
     if rollout.num_steps != model.n_steps:
         raise ValueError(
-            f"{_NAME}: expected a rollout of n_steps={model.n_steps} rows, as the model was made "
-            f"for, got {rollout.num_steps}; collect as many, or make the model with "
+            f"{_NAME}: expected a rollout of n_steps={model.n_steps} rows, the length of "
+            f"the model's rollouts, got {rollout.num_steps}; collect {model.n_steps}, or make the model with "
             f"n_steps={rollout.num_steps}"
         )
     mask = rollout.mask

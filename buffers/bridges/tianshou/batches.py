@@ -56,7 +56,7 @@ def to_tianshou_batch(batch: TransitionBatch) -> Any:
     if (batch.steps > 1).any():
         raise ValueError(
             f"to_tianshou_batch: expected transitions of one step, got up to {batch.steps.max()}; "
-            f"draw with n_step=1, and tell the algorithm its n_step_return_horizon"
+            f"draw with n_step=1, and set n_step_return_horizon of the algorithm"
         )
     for name in ("observation", "next_observation", "action", "reward"):
         if getattr(batch, name) is None:
@@ -207,7 +207,7 @@ def _check_room(room: int, longest: int) -> None:
 
 
 def _check_buffer(buffer: Any, size: int | None, streams: int, longest: int) -> None:
-    """Raise ValueError unless the buffer gives back what is put into it."""
+    """Raise ValueError unless the buffer returns the data that is added to it."""
     if size is not None:
         raise ValueError(f"size: expected None with a buffer, got {size}; leave one of the two out")
     if len(buffer):

@@ -47,7 +47,7 @@ def to_tensordict(
     """Convert a batch or rollout to a TensorDict for TorchRL's losses.
 
     =====================  ==========================  =============================================
-    of                     batch size                  beside observation, action and ``"next"``
+    of                     batch size                  with observation, action and ``"next"``
     =====================  ==========================  =============================================
     transitions            ``[B]``                     ``steps_to_next_obs``, ``index``,
                                                        ``priority_weight``
@@ -74,11 +74,11 @@ def to_tensordict(
             have ``("collector", "mask")`` False. Either way ``("next", "done")`` is set where
             GAE must stop, and every row has its true next observation.
         time_major: The batch was drawn with ``time_major=True``.
-        device: Where torch puts the tensors; None leaves them on the CPU.
+        device: Torch device of the tensors; None leaves them on the CPU.
 
     Returns:
         A ``tensordict.TensorDict``. Of a rollout: where the MDP terminated and the last observation
-        is not known, as under SAME_STEP, the next one is zeros: its value counts nothing.
+        is not known, as under SAME_STEP, the next one is zeros: its value is not used.
 
     Raises:
         ImportError: TensorDict is not installed, or too old.
@@ -132,7 +132,7 @@ def as_tensordict(
 
 @cache
 def load_tensordict(wanted_for: str) -> ModuleType:
-    """The library ``tensordict``, beside a TorchRL that is new enough; looked at once.
+    """The library ``tensordict``, after checking TorchRL's version once.
 
     Raises:
         ImportError: One of them is not installed, or too old.
@@ -278,7 +278,7 @@ _NAMES = {key: name for name, key in _EXTRAS.items()}
 
 
 def _extra_key(name: str) -> Key:
-    """Where an extra stands: ``log_prob`` is ``action_log_prob``, ``value`` is ``state_value``.
+    """The key of an extra: ``log_prob`` is ``action_log_prob``, ``value`` is ``state_value``.
 
     Example:
         >>> _extra_key("log_prob"), _extra_key("state/age")

@@ -178,7 +178,7 @@ def parse_fields(what: str, fields: Mapping[str, object]) -> dict[str, MemmapFie
         fields: Types by name.
 
     Raises:
-        ValueError: It is no dict, or a field is invalid.
+        ValueError: It is not a dict, or a field is invalid.
     """
     if not isinstance(fields, Mapping):
         raise ValueError(f"{what}: expected a dict of names and types, got {fields!r}")

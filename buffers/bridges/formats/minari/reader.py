@@ -1,4 +1,4 @@
-"""Reads Minari data sets, after a look at what is in them."""
+"""Reads Minari data sets, after checking their files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stepwell.buffers.spec import Field, Spec, default_codec, flatten
 
 __all__ = ["MinariReader"]
 
-_GROUP = 64  # episodes of one file that are asked for at once
+_GROUP = 64  # episodes of one file that are read at once
 
 
 class MinariReader:
@@ -39,12 +39,12 @@ class MinariReader:
 
     Args:
         files: The data set's folder, or its ``data``.
-        options: How.
+        options: Options of the import.
 
     Raises:
-        FileNotFoundError: Nothing is there.
-        ValueError: It is no data set of Minari's, or holds what Stepwell has no field for.
-        ImportError: Minari, or what these files need, is not installed.
+        FileNotFoundError: There is no such path.
+        ValueError: It is not a Minari data set, or holds what Stepwell has no field for.
+        ImportError: Minari, or a library that these files need, is not installed.
     """
 
     def __init__(self, files: GivenFiles, options: MinariImport) -> None:
@@ -88,7 +88,7 @@ def _storage_of(data: Path) -> Any:
     """Minari's own reader of a folder.
 
     Raises:
-        ValueError: It is none that the installed Minari can read.
+        ValueError: The installed Minari cannot read it.
     """
     found = load_library(
         "minari.dataset.minari_storage",
@@ -101,7 +101,7 @@ def _storage_of(data: Path) -> Any:
         return found.MinariStorage.read(data)
     except ImportError as error:
         raise ImportError(f"format minari: {error}: pip install {INSTALL}") from error
-    except Exception as error:  # whatever its files and its env make it raise
+    except Exception as error:  # its files and its env can raise anything
         raise ValueError(
             f"{data}: expected a data set that the installed Minari can read, got "
             f"{type(error).__name__}: {error}; look at it with `minari show`"
@@ -129,7 +129,7 @@ class _Rows:
     Args:
         storage: A `MinariStorage`.
         data: Its folder.
-        checked: What looked at it.
+        checked: The checker that accepted it.
         infos: Keep infos.
 
     Raises:
@@ -138,7 +138,7 @@ class _Rows:
 
     def __init__(self, storage: Any, data: Path, checked: _GivenData, infos: bool) -> None:
         self._data = data
-        notes = ["streams are not told: all episodes are of stream 0"]
+        notes = ["streams are not recorded: all episodes are of stream 0"]
         images = _image_places(storage)
         is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
         if is_jpeg:
@@ -158,8 +158,8 @@ class _Rows:
         first = next(iter(storage.get_episodes([0]))) if total else None
         self._infos: dict[str, _Column] = {}
         if first is not None:
-            spec, told = _as_they_are(spec, first)
-            notes += told
+            spec, changes = _as_stored(spec, first)
+            notes += changes
             if infos:
                 found = _info_columns(first)
                 self._infos = _kept_everywhere(found, storage, data)
@@ -172,7 +172,7 @@ class _Rows:
         )
         self.notes: Sequence[str] = tuple(notes)
 
-    def episode(self, number: int, columns: Mapping[str, Any], told: Mapping[str, Any]) -> Episode:
+    def episode(self, number: int, columns: Mapping[str, Any], facts: Mapping[str, Any]) -> Episode:
         """An episode of T steps as one of T + 1 rows.
 
         Raises:
@@ -193,12 +193,12 @@ class _Rows:
             expected = (steps + is_arriving, *field.shape)
             if rows.shape != expected or rows.dtype != field.numpy_dtype:
                 raise ValueError(
-                    f"{where}: expected {field.name} as {field.dtype} {expected} beside {steps:,} "
+                    f"{where}: expected {field.name} as {field.dtype} {expected} for {steps:,} "
                     f"rewards, got {rows.dtype} {rows.shape}; fix it, or leave that episode out"
                 )
         end = _end_of(columns, steps, where)
         rows_ = joined(self.spec, named)
-        return Episode(self.spec, number, 0, 0, end, rows_, _metadata(told))
+        return Episode(self.spec, number, 0, 0, end, rows_, _metadata(facts))
 
 
 def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
@@ -219,7 +219,7 @@ def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str,
     return named
 
 
-def _as_they_are(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
+def _as_stored(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
     """The fields with the dtypes and shapes that are stored, and where the spaces say others."""
     named = _columns_of(spec, first, "episode 0")
     fields: list[Field] = []
@@ -251,15 +251,15 @@ def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
             got = f"{len(marks):,} marks" if len(marks) != steps else f"step {marks.argmax()} too"
             raise ValueError(
                 f"{where}: expected {name} to mark its last step alone, of {steps:,} steps, got "
-                f"{got}; write each episode by itself"
+                f"{got}; write each episode separately"
             )
         end |= flag if marks[-1:].any() else End.NONE
     return end
 
 
-def _metadata(told: Mapping[str, Any]) -> dict[str, object]:
+def _metadata(facts: Mapping[str, Any]) -> dict[str, object]:
     """Minari's facts about an episode as plain values."""
-    return {key: _plain(value) for key, value in told.items() if key not in _NOT_METADATA}
+    return {key: _plain(value) for key, value in facts.items() if key not in _NOT_METADATA}
 
 
 def _plain(value: Any) -> Any:
@@ -343,7 +343,7 @@ def _left_out(first: Mapping[str, Any], kept: Mapping[str, _Column]) -> list[str
     notes: list[str] = []
     if names:
         notes.append(
-            f"infos left out, as they are no numbers or not alike in all episodes: "
+            f"infos left out, as they are not numbers or not alike in all episodes: "
             f"{', '.join(names)}"
         )
     late = [name for name, column in kept.items() if not column.has_reset]
@@ -373,7 +373,7 @@ def _image_places(storage: Any) -> list[tuple[str, ...]]:
 def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
     """True if an image leaf of the first episode is bytes of JPEG, rather than an array.
 
-    Minari 0.5.2 and older wrote arrays, and its metadata does not tell.
+    Minari 0.5.2 and older wrote arrays, and the metadata does not say so.
     """
     if not storage.total_episodes:
         return False
@@ -402,8 +402,8 @@ class _GivenData:
     """A folder ``data`` that anybody may have made.
 
     Minari makes the env that a data set names, which may be any function of any module, where the
-    data set lacks its spaces; it follows HDF5's links into other files; and it unpacks whatever is
-    there. So all of it is looked at first.
+    data set lacks its spaces; it follows HDF5's links into other files; and it unpacks all data.
+    So everything is checked first.
 
     Args:
         given: The data set.
@@ -457,7 +457,7 @@ class _GivenData:
         for file in self._files(number):
             try:
                 for batch in self._batches(file):
-                    # Where a list begins and ends stands in the file: it may point anywhere.
+                    # The offsets of lists are read from the file: they may point anywhere.
                     batch.validate(full=True)
                     room.take(batch.nbytes)
                     for column in batch.columns:
@@ -507,24 +507,24 @@ class _GivenData:
                 yield opened.get_batch(place)
 
 
-def _check_env(told: dict[str, Any], file: Path) -> None:
-    """Refuse an env that gymnasium does not know just as it is told.
+def _check_env(env: dict[str, Any], file: Path) -> None:
+    """Raise for an env whose description differs from gymnasium's registry.
 
     Minari makes it to learn its spaces, which calls what it names as its entry point.
 
     Raises:
         ValueError: It is another one.
     """
-    id_ = str(told.get("id"))
+    id_ = str(env.get("id"))
     if id_.startswith("ALE/"):
         with contextlib.suppress(ImportError):
             importlib.import_module("ale_py")  # registers its envs
     known = gym.registry.get(id_)
-    same = known is not None and (told.get("entry_point"), told.get("kwargs") or {}) == (
+    same = known is not None and (env.get("entry_point"), env.get("kwargs") or {}) == (
         known.entry_point,
         known.kwargs,
     )
-    if not same or told.get("additional_wrappers"):
+    if not same or env.get("additional_wrappers"):
         raise ValueError(
             f"{file}: expected observation_space and action_space, or an env_spec that gymnasium "
             f"has registered just so, got {id_[:80]!r}: to make that env could run anything; add "

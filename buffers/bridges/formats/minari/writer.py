@@ -26,7 +26,7 @@ from stepwell.buffers.spec import Field, Layout, Spec, Tree, unflatten
 
 __all__ = ["MinariWriter"]
 
-# That of the layout written here: older ones take every image for a JPEG.
+# The version of the layout written here: older ones read every image as a JPEG.
 _MINARI_VERSION: Final = "0.5.4"
 _UNFINISHED: Final = "unfinished"
 _NAMESPACE_FILE: Final = "namespace_metadata.json"
@@ -36,8 +36,8 @@ class MinariWriter:
     """Writes one data set; see `Writer`.
 
     Args:
-        source: What is to be written.
-        options: How.
+        source: The episodes to write.
+        options: Options of the export.
 
     Raises:
         ValueError: Minari's files cannot hold such rows, or an option makes no sense.
@@ -67,7 +67,7 @@ class MinariWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, a clause each."""
+        """Notes for the user of the data set, one clause each."""
         found = [self._space_note(), *self._stack_notes()]
         if self._cuts:
             found.append(
@@ -100,7 +100,7 @@ class MinariWriter:
             self._cuts += not episode.end.is_final
 
     def finish(self) -> None:
-        """Write what is known in the end, and let Minari see it."""
+        """Write the totals, and register the data set with Minari."""
         self._files.close()
         folder = self._path / _UNFINISHED
         part = self._path.parent
@@ -144,7 +144,7 @@ class MinariWriter:
         observation = self._spaces.observation(None if known is None else known.observation)
         action = self._spaces.action(None if known is None else known.action)
         serialized = self._serialization.serialize_space
-        told = {
+        optional = {
             "env_spec": None if known is None else known.env_spec,
             "author": options.author and [options.author],
             "author_email": options.author_email and [options.author_email],
@@ -163,7 +163,7 @@ class MinariWriter:
             "dataset_size": round(megabytes, 1),
             "observation_space": serialized(observation),
             "action_space": serialized(action),
-            **{key: value for key, value in told.items() if value},
+            **{key: value for key, value in optional.items() if value},
         }
 
     def _make_namespaces(self, target: Path, id_: str) -> None:
@@ -220,7 +220,7 @@ def _why_not(field: Field) -> str:
 
 
 def _why_not_arrow(field: Field, spec: Spec) -> str:
-    return "arrow has no columns of nothing: choose data_format=hdf5" if 0 in field.shape else ""
+    return "arrow has no columns of size 0: choose data_format=hdf5" if 0 in field.shape else ""
 
 
 def _why_not_hdf5(field: Field, spec: Spec) -> str:
@@ -291,7 +291,7 @@ class _MinariFiles(Protocol):
         ...
 
     def close(self) -> None:
-        """All is written; twice does no harm."""
+        """Close the file. Can be called twice."""
         ...
 
 
@@ -299,7 +299,7 @@ class _Hdf5File:
     """``main_data.hdf5``: a group for each episode.
 
     Args:
-        compress: Deflate columns, which HDF5 undoes by itself when they are read.
+        compress: Deflate columns, which HDF5 decompresses transparently.
     """
 
     def __init__(self, compress: bool) -> None:
@@ -351,7 +351,7 @@ class _ArrowFiles:
     """A folder for each episode, with one file of one batch of T + 1 rows, and ``metadata.json``.
 
     Args:
-        compress: Compress the batches by zstd, which Arrow undoes by itself when they are read.
+        compress: Compress the batches by zstd, which Arrow decompresses transparently.
     """
 
     def __init__(self, compress: bool) -> None:
@@ -428,7 +428,7 @@ class _ArrowFiles:
 
 
 def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
-    """Facts as attributes of HDF5: nested ones by path, lists as JSON, nothing for None."""
+    """Facts as attributes of HDF5: nested ones by path, lists as JSON; None is left out."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
         if isinstance(value, Mapping):
@@ -460,7 +460,7 @@ class _KnownEnv:
         observation: Its observation space, stacks in full.
         action: Its action space.
         env_spec: Gymnasium's `EnvSpec` as JSON, from which Minari makes the env again; or None.
-        note: What is not certain about it; empty where nothing is.
+        note: A caveat for the user; empty if there is none.
     """
 
     observation: Space
@@ -475,7 +475,7 @@ def _known_env(
     """The env that made the rows, as far as the store knows it; None where it does not.
 
     Args:
-        spec: The fields of every row. An env that would make other rows is none.
+        spec: The fields of every row. An env whose rows differ is ignored.
         sessions: Facts about the runs.
         wanted: ``"recorded"``, or the id of an env that the user knows it to be.
 
@@ -484,21 +484,21 @@ def _known_env(
     """
     if wanted != "recorded":
         return _chosen(spec, wanted)
-    told = dict(sessions[-1]) if sessions else {}
-    said = cast("Mapping[str, Mapping[str, Any]]", told.get("spaces", {}))
-    if not said:
+    session = dict(sessions[-1]) if sessions else {}
+    recorded = cast("Mapping[str, Mapping[str, Any]]", session.get("spaces", {}))
+    if not recorded:
         return None
-    observation, action = (space_from_json(said[part]) for part in ("observation", "action"))
+    observation, action = (space_from_json(recorded[part]) for part in ("observation", "action"))
     if not _fits(spec, observation, action):  # written by other means than a Collector
         return None
-    env_spec = told.get("env_spec")
+    env_spec = session.get("env_spec")
     if isinstance(env_spec, str):
         return _KnownEnv(observation, action, env_spec)
-    recipe = cast("Mapping[str, Any]", told.get("recipe", {}))
+    recipe = cast("Mapping[str, Any]", session.get("recipe", {}))
     if recipe.get("maker") == "given" and recipe.get("env") in gym.registry:
         note = f"recover_environment() gives {recipe['env']} bare: what wrapped it is not known"
         return _KnownEnv(observation, action, gym.spec(recipe["env"]).to_json(), note)
-    note = "the store does not tell how its env is made, so recover_environment() cannot"
+    note = "the store does not record how its env is made, so recover_environment() fails"
     return _KnownEnv(observation, action, None, note)
 
 
@@ -517,7 +517,7 @@ def _chosen(spec: Spec, id_: str) -> _KnownEnv:
         with contextlib.closing(env):
             observation, action = env.observation_space, env.action_space
             env_spec = None if env.spec is None else env.spec.to_json()
-    except Exception as error:  # whatever the env's code raises
+    except Exception as error:  # the env's code can raise anything
         raise ValueError(
             f"option env: expected the id of a Gymnasium env that can be made, got {id_!r} "
             f"({error}); give another, or none"
@@ -531,7 +531,7 @@ def _chosen(spec: Spec, id_: str) -> _KnownEnv:
 
 
 class _RowSpaces:
-    """Spaces of which nothing is known but the rows: dtypes, shapes and the integers seen.
+    """Spaces inferred from rows: dtypes, shapes and the integers seen.
 
     Args:
         spec: The fields of every row.
