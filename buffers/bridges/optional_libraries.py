@@ -62,7 +62,7 @@ def load_library(
 
 
 def _check_version(package: str, wanted_for: str, install: str, at_least: str) -> None:
-    """Refuse an older version.
+    """Reject an older version.
 
     Raises:
         ImportError: It is older.

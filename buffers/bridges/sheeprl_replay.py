@@ -169,7 +169,7 @@ class SheeprlReplay:
         return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
     def add(self, *steps: object) -> None:
-        """Refuse steps: a Collector writes them.
+        """Reject steps: a Collector writes them.
 
         Raises:
             TypeError: Always.

@@ -72,7 +72,7 @@ def torch_policy(
     """A policy for a `Collector` or `evaluate` from a ``torch.nn.Module``.
 
     ===================  ========================================  ================================
-    mode                 the module gives                          action
+    mode                 the module returns                        action
     ===================  ========================================  ================================
     ``"categorical"``    logits ``[N, A]``                         drawn, [N] int64
     ``"greedy"``         logits, or Q values, ``[N, A]``           the largest, [N] int64
@@ -87,8 +87,8 @@ def torch_policy(
         module: Called with observations ``[N, ...]`` as tensors of their dtype, nested like the
             env's space, without gradients. Images are uint8: the module has to scale them.
         mode: Meaning of its output.
-        value: Gives values ``[N]`` or ``[N, 1]`` of observations: another module; or ``"last"``,
-            where they stand last in the tuple that the module gives. Rows then have the extra
+        value: Computes values ``[N]`` or ``[N, 1]`` of observations: another module; or ``"last"``,
+            if they are the last part of the tuple that the module returns. Rows then have the extra
             ``value``, [N] float32, and rollouts bootstrap from it.
         device: Torch device of observations; None: that of the module's first parameter.
         dtype: A torch dtype that floating-point observations are converted to, such as

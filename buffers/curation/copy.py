@@ -196,7 +196,7 @@ class _Plan:
         """Leave out episodes that an earlier source holds, too.
 
         Raises:
-            ValueError: There is one, and ``duplicates`` is ``"refuse"``.
+            ValueError: There is a duplicate, and ``duplicates`` is ``"refuse"``.
         """
         look = (lambda: None) if progress is None else (lambda: progress(self.report))
         found = find_repeats(self._storages, self._numbered, look)
@@ -284,7 +284,7 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
     """The sources' storages.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no source.
         SpecMismatch: Two hold different fields, or rows of different envs.
     """
     if not sources:
@@ -297,7 +297,7 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
 
 
 def _check_same_envs(storages: Sequence[Storage]) -> None:
-    """Refuse storages of different envs.
+    """Reject storages of different envs.
 
     Raises:
         SpecMismatch: With the first difference.

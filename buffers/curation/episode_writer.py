@@ -216,7 +216,7 @@ class EpisodeWriter:
         self.add_episode(Episode(spec, 0, stream, 0, end, rows, dict(metadata or {})))
 
     def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:
-        """Write transitions of some streams; when it returns they are stored for good.
+        """Write transitions of some streams; they are durable when it returns.
 
         An episode that one call leaves open is continued by the next one if that begins with the
         observation that the episode's last action led to. So the batches of a collector give
@@ -273,7 +273,7 @@ class EpisodeWriter:
         return sum(columns.steps for columns in streams.values())
 
     def flush(self) -> None:
-        """Write all episodes that were added; when it returns they are stored for good."""
+        """Write all episodes that were added; they are durable when it returns."""
         if self._waiting:
             self._write(self._waiting)
             self._waiting, self._waiting_rows = [], 0
@@ -391,7 +391,7 @@ class EpisodeWriter:
 
 
 def check_new(target: SequenceReplayBuffer) -> None:
-    """Refuse a target that is in use.
+    """Reject a target that is in use.
 
     Raises:
         ValueError: It holds something, or lies in a folder that does.

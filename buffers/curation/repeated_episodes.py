@@ -63,8 +63,8 @@ def find_repeats(
 
     Sources of which it is known that other runs made them, with other seeds, cannot hold the same
     episode, however equal the short ones may be; of them only those are compared that were reset
-    with the same seed. All others are compared: copies of a source, imports from another format, and
-    runs with the same seed.
+    with the same seed. All others are compared: copies of a source, imports, and runs with the same
+    seed.
 
     Args:
         storages: The sources, in order.

@@ -242,7 +242,7 @@ def _layout(kind: str, columns: _Columns, where: str) -> Layout:
     """The layout of the columns ``kind`` or ``kind/key/...``.
 
     Raises:
-        ValueError: There is no observation, or a key has two meanings.
+        ValueError: There is no such column, or a key has two meanings.
     """
     names = [name for name in columns if kind_of(name) == kind]
     if not names:

@@ -151,7 +151,7 @@ class ReplayBuffer:
 
         Raises:
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
-                hold, a flag that is none. Nothing was added.
+                hold, a flag that is not bool. Nothing was added.
         """
         terminated, is_truncated = ended_by("done", done, truncated=truncated)
         self._writer.add(
@@ -178,7 +178,7 @@ class ReplayBuffer:
 
         Raises:
             NotEnoughData: There is no sequence of L steps.
-            ValueError: ``borders`` is none of the two.
+            ValueError: ``borders`` is not one of the two values.
         """
         chosen = self.borders if borders is None else borders
         _check_borders(chosen)
@@ -194,7 +194,7 @@ class ReplayBuffer:
         return DrawnSequences(batch.observation, batch.action, batch.reward, terminals, batch)
 
     def close(self) -> None:
-        """Store what was added, and release files and locks; closing twice is harmless."""
+        """Store added steps, and release files and locks; closing twice is harmless."""
         self._writer.flush(newest=True)
         self.replay.close()
 
@@ -224,7 +224,7 @@ def _image(name: str, observation: Mapping[str, object]) -> object:
 
 
 class Missing(enum.Enum):
-    """Stands where nothing was given, which is not the same as None."""
+    """The default of arguments for which None is a value."""
 
     MISSING = "missing"
 
@@ -236,7 +236,7 @@ MISSING: Final = Missing.MISSING
 """The value of an info column for an observation without that key."""
 
 
-# Any: whatever the caller puts in comes out again.
+# Any: values are returned as the caller passed them.
 class Memory(Sequence[tuple[Any, ...]]):
     """Keeps the newest tuples that were appended, and draws some of them.
 
@@ -266,7 +266,7 @@ class Memory(Sequence[tuple[Any, ...]]):
         self._oldest = 0
 
     def append(self, *args: Any) -> None:
-        """Keep what was given as one tuple; arrays and containers are copied."""
+        """Add the values as one tuple; arrays and containers are copied."""
         kept = tuple(_own(value) for value in args)
         if len(self._ring) < self.capacity:
             self._ring.append(kept)
@@ -278,7 +278,7 @@ class Memory(Sequence[tuple[Any, ...]]):
         """Draw different tuples, uniformly.
 
         Args:
-            batch_size: How many.
+            batch_size: Number of entries.
 
         Raises:
             TooFew: There are fewer; a NotEnoughData, and a ValueError as well.
@@ -312,7 +312,7 @@ class Memory(Sequence[tuple[Any, ...]]):
 class Episode:
     """The observations, actions, rewards and terminals of one episode, in lists.
 
-    What is given is copied. The number of observations is ``len(episode)``, that of steps is
+    Values are copied. The number of observations is ``len(episode)``, that of steps is
     `steps`: an episode that has begun has an observation and no step.
 
     Args:
@@ -324,7 +324,7 @@ class Episode:
             is a list of as many holds one for each.
 
     Raises:
-        ValueError: Of a first step some is given and some not; or there is info and no observation.
+        ValueError: A first step is incomplete, or there is info and no observation.
         TypeError: ``info`` is not a mapping.
 
     Example:
@@ -377,11 +377,11 @@ class Episode:
         terminal: Any,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a step; if something is wrong, nothing is added.
+        """Add a step; after an error the episode is unchanged.
 
         Args:
             action: The action.
-            observation: What it led to.
+            observation: The observation that follows.
             reward: The reward of the action.
             terminal: The episode ended with it.
             info: Facts that came with the observation; columns that are not in it get `MISSING`.
@@ -421,7 +421,7 @@ def _checked(info: object) -> Mapping[str, Any]:
 
 
 def _column(value: Any, rows: int, *, is_list: bool) -> list[Any]:
-    """A first info value as a column of so many."""
+    """A first info value as a column of ``rows`` values."""
     if is_list and isinstance(value, list) and len(value) == rows:
         return [_own(each) for each in value]
     return [_own(value), *[MISSING] * (rows - 1)]

@@ -61,12 +61,12 @@ def image_ring(
     check_whole("num_envs", num_envs, 1)
     if seq_len > size:
         raise ValueError(
-            f"seq_len: expected at most size={size}, got {seq_len}; no episode can have so many "
-            f"steps here: raise size"
+            f"seq_len: expected at most size={size}, got {seq_len}; no episode can have that "
+            f"many steps: raise size"
         )
     image = row_field("observation", IMAGE, tuple(obs_shape), path=path, codec=codec)
     action = row_field("action", VECTOR, (action_size,), path=path)
-    # Of an episode whose first rows are gone the last row counts as a step, but none begins there.
+    # In an episode without its first rows the last row counts as a step, but no draw begins there.
     replay = new_replay(size + num_envs, path, seed=seed)
     try:
         return replay, TransitionWriter(replay, image, action, num_envs=num_envs, facts={})
@@ -83,8 +83,8 @@ class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
         actions: float32.
         rewards: float32.
         terminals: float32: 1 where the episode ended, terminated or truncated.
-        batch: What those four leave out: ``is_first``, ``terminated``, ``truncated``, ``mask``,
-            ``ids``, and in ``info["observed"]`` which observations the caller has given.
+        batch: The batch they come from, with ``is_first``, ``terminated``, ``truncated``,
+            ``mask``, ``ids``, and ``info["observed"]``: False for observations filled in.
     """
 
     batch: Batch
@@ -108,10 +108,10 @@ class TooFew(NotEnoughData, ValueError):
 
 
 def shortage(replay: SequenceReplayBuffer, length: int, *, is_across: bool) -> NotEnoughData:
-    """The error of a draw that finds no sequence of so many steps.
+    """The error of a draw that finds no sequence of ``length`` steps.
 
     Args:
-        replay: What was drawn from.
+        replay: The replay of the draw.
         length: Steps in the requested sequence.
         is_across: Sequences go on with the next episode.
     """

@@ -42,7 +42,7 @@ class TransitionWriter:
     also stored at the end of every episode.
 
     Args:
-        replay: Where the rows go; bound here.
+        replay: The replay to write to; bound here.
         observation: Field ``"observation"``; under frame stacking that of one frame.
         action: Field ``"action"``.
         num_envs: Number of envs N; env i writes stream i.
@@ -127,7 +127,7 @@ class TransitionWriter:
             env: Index of the env.
 
         Raises:
-            ValueError: Something is not as declared, or there is no such env; nothing was added.
+            ValueError: A value is not as declared, or there is no such env; nothing was added.
         """
         is_over = bool(terminated) or bool(truncated)
         is_plain = not is_over and final_observation is None
@@ -149,7 +149,7 @@ class TransitionWriter:
                     if not is_over:
                         raise ValueError(
                             "final observation: expected one only with the last step of an "
-                            "episode, got one with a step that ends nothing; leave it out"
+                            "episode, got one with a step that does not end one; leave it out"
                         )
                     last = as_declared("final observation", final_observation, *self._observation)
                 if self._rows.waiting_rows(env) > self._most_waiting:
@@ -164,7 +164,7 @@ class TransitionWriter:
                 self._store(self._rows.take([env]))
 
     def flush(self, *, newest: bool) -> None:
-        """Store what was added, so that it can be drawn.
+        """Store added steps, so that they can be drawn.
 
         Args:
             newest: Also the newest transition of each env, although its next observation is not
@@ -247,7 +247,7 @@ def row_field(
         shape: Shape of one row.
         path: Folder of the store; None in RAM.
         codec: Codec of the rows.
-        stack: Frames that are stacked when it is drawn.
+        stack: Number of frames in a stack when it is drawn.
     """
     is_image = dtype.itemsize == 1
     chosen: Codec = codec or ("zstd" if path is not None and is_image else "raw")
@@ -274,7 +274,7 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """Refuse what is no whole number, or too small a one.
+    """Raise ValueError unless a value is a whole number that is large enough.
 
     Raises:
         ValueError: It is.
@@ -294,8 +294,8 @@ def as_declared(
     one number fits ``()`` and ``(1,)``.
 
     Args:
-        what: What to call it in an error.
-        value: An array, or what numpy, or PyTorch, makes one of.
+        what: Its name in error messages.
+        value: An array, or an object that numpy or PyTorch converts to one.
         dtype: The declared dtype.
         shape: The declared shape.
 
@@ -316,7 +316,7 @@ def as_declared(
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
         return value
     if shape == () and dtype.kind in "iu" and isinstance(value, int | np.integer):
-        with contextlib.suppress(OverflowError):  # said below
+        with contextlib.suppress(OverflowError):  # the error is raised below
             return np.array(int(value), dtype)
     array = np.asarray(value)
     if array.shape != shape:
@@ -374,8 +374,8 @@ def ended_by(name: str, done: object, *, truncated: bool) -> tuple[bool, bool]:
     """Split a done flag: the step terminated its episode; a time limit ended it.
 
     Args:
-        name: What the caller knows the flag by.
-        done: True where the episode is over, for whichever reason: a bool, 0 or 1.
+        name: Name of the flag for the caller.
+        done: True if the episode is over, for any reason: a bool, 0 or 1.
         truncated: A time limit ended the episode.
 
     Raises:

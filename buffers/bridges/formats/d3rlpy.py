@@ -261,7 +261,7 @@ class ForeignEpisodes:
         return Episode(self.spec, number, 0, 0, end, rows, {})
 
     def check(self, number: int, columns: Mapping[str, Any]) -> None:
-        """Refuse an episode that `episode` would refuse."""
+        """Raise if `episode` would raise."""
         self._checked(number, columns)
 
     def _checked(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:

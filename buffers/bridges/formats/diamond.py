@@ -183,7 +183,7 @@ class _DiamondFiles:
         """The number of episodes in ``info.pt``; None where it cannot be read without unpickling.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not one.
         """
         file = self.folder / _INFO
         if not file.exists():

@@ -31,7 +31,7 @@ from stepwell.buffers.spec import Field, Spec, kind_of
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
 
 _NO_CHUNK: Final = bytes(16)
-"""Stands in a name where no chunk follows."""
+"""The id in the name of a chunk without a successor."""
 
 _DIGITS: Final = string.digits + string.ascii_letters
 _NAME: Final = re.compile(r"([^-]+)-([0-9A-Za-z]{22})-([0-9A-Za-z]{22})-([0-9]+)\.npz")
@@ -153,7 +153,7 @@ class _Key:
     Args:
         name: Its name in the chunk.
         field: The field.
-        is_picture: The array is [T, H, W, C] in the file, whatever its layout in the store.
+        is_picture: The array is [T, H, W, C] in the file, independent of its layout in the store.
         channels: Position of the field's channels; None where it has no axis for them.
     """
 
@@ -352,7 +352,7 @@ class _Chunk:
 class _Chains:
     """Writes rows of several streams, each as a chain of chunks.
 
-    Names and bytes follow from the source and the rows: the same export gives the same files.
+    Names and bytes follow from the source and the rows: the same export writes the same files.
 
     Args:
         folder: The folder to write to.
@@ -457,7 +457,7 @@ def _chains_of(folder: Path) -> list[list[_Chunk]]:
     """The chunks of a folder in the order of their rows: one list for each stream.
 
     Raises:
-        ValueError: There is none, or names contradict each other.
+        ValueError: There is no chunk, or names contradict each other.
     """
     chunks = [_Chunk.named(file) for file in sorted(folder.glob("*.npz"))]
     if not chunks:
@@ -646,7 +646,7 @@ def _what(array: np.ndarray) -> str:
 
 
 def _check_keys(arrays: _Rows, expected: Sequence[str], chunk: _Chunk) -> None:
-    """Refuse chunks that lack an array.
+    """Reject chunks that lack an array.
 
     Raises:
         ValueError: One is missing, or a flag is not bool.

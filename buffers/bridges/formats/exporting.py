@@ -83,7 +83,7 @@ def export_episodes(
         The report.
 
     Raises:
-        ValueError: The format cannot hold the rows, an option makes no sense, something is at
+        ValueError: The format cannot hold the rows, an option is invalid, something is at
             ``out`` already, or no episode is chosen.
         ImportError: A library that the format needs is not installed.
         NotEnoughData: The replay is empty.
@@ -195,7 +195,7 @@ def _chosen(
     """The chosen episodes, by id and first row, and the writer's source.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such episode.
         NotEnoughData: The replay is empty.
     """
     storage = replay.storage

@@ -80,7 +80,7 @@ class Writer(Protocol):
 class Reader(Protocol):
     """Reads one data set, one episode after the other.
 
-    `Episode.id` counts from 0; the import gives new ones.
+    `Episode.id` counts from 0; the import assigns new ones.
     """
 
     @property
@@ -151,7 +151,7 @@ class Format(Protocol):
         """Return a writer; no file is created yet.
 
         Raises:
-            ValueError: The format cannot hold these rows, or an option makes no sense.
+            ValueError: The format cannot hold these rows, or an option is invalid.
             ImportError: A library is missing.
         """
         ...
@@ -188,7 +188,7 @@ def format_of(name: str) -> Format:
     """The format of that name; the libraries that it needs are not imported yet.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such format.
 
     Example:
         >>> format_of("npz").kind

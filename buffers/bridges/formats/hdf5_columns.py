@@ -125,7 +125,7 @@ def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
         group: An ``h5py.Group``.
         name: Name of the new ``h5py.Dataset``; each ``/`` in it makes a group.
         rows: [T, ...]; may be a view that takes more memory when it is copied.
-        compress: Deflate it, unless it is small; HDF5 undoes that by itself.
+        compress: Deflate it, unless it is small; HDF5 decompresses transparently.
     """
     if not compress or rows.nbytes < _SMALL_BYTES:
         group.create_dataset(name, data=rows)

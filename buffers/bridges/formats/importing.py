@@ -99,7 +99,7 @@ def import_episodes(
     Raises:
         ValueError: The replay is in use, the data set is something else, holds what Stepwell has
             no place for, is damaged, or needs more memory than ``max_bytes``.
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no such data set.
         ImportError: A library that the format needs is not installed.
 
     After an error or Ctrl-C a replay in RAM holds the episodes imported so far.
@@ -181,7 +181,7 @@ class _Job:
         writer: EpisodeWriter | None = None
         try:
             for episode in self._checked():
-                if writer is None:  # the first one is good: from here on there is a store
+                if writer is None:  # the first one is valid: create the store now
                     self._bind(replay, facts)
                     writer = EpisodeWriter(replay)
                 writer.add_episode(episode)
@@ -276,7 +276,7 @@ def _is_meant(error: Exception) -> bool:
 
 
 def _check_spec(spec: Spec, where: Path) -> None:
-    """Refuse a Spec that no store could have.
+    """Reject a Spec that no store could have.
 
     Args:
         spec: As a file describes it.

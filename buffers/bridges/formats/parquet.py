@@ -56,7 +56,7 @@ class ParquetExport:
 class ParquetImport:
     """Names of the columns; the defaults fit what Stepwell exports.
 
-    A row is a step, and rows are in order. A name stands for the column, and for columns that begin
+    A row is a step, and rows are in order. A name means the column, and columns that begin
     with it and a dot or a slash: ``observation`` for ``observation.state`` too. Columns
     ``info/name`` and ``extra/name`` are kept as they are.
 
@@ -154,7 +154,7 @@ class _ParquetWriter:
         self._episode_writer.open(path / EPISODE_FILE)
 
     def write(self, episode: Episode) -> None:
-        # Made before anything is written: both may refuse.
+        # Made before any file is written, as both may raise.
         steps = self._steps.rows(episode, self._number)
         summary = self._episodes.rows(episode, self._number)
         if self._step_writer.bytes >= self._file_bytes:
@@ -387,7 +387,7 @@ class ForeignTables:
     @property
     def notes(self) -> Sequence[str]:
         """Facts that the data set does not hold, one clause each."""
-        lossy = ["pictures are JPEG, which is not what the env gave"] if self._is_lossy else []
+        lossy = ["pictures are JPEG, which is lossy"] if self._is_lossy else []
         return (*self._notes, *lossy, *self._steps.notes.texts())
 
     def __iter__(self) -> Iterator[Episode]:

@@ -181,7 +181,7 @@ class PixelColumns:
         field, found = self.picture, list(self._rounding.notes)
         if self.shape != usual:
             found.append(
-                f"pictures are {self.shape} (C, H, W), {self._library}'s own settings expect {usual}"
+                f"pictures are {self.shape} (C, H, W), {self._library}'s settings expect {usual}"
             )
         if field.stack > 1:
             found.append(
@@ -268,7 +268,7 @@ def _picture(spec: Spec, library: str, observation: str | None) -> Field:
     """The field that is the picture.
 
     Raises:
-        ValueError: There is none, or there are several.
+        ValueError: There is no picture, or there are several.
     """
     fields = spec.of_kind("observation")
     if observation is not None:
@@ -587,7 +587,7 @@ def is_number(text: str) -> bool:
 
 
 def check_gapless(numbers: Sequence[int], where: Path, *, first: int) -> None:
-    """Refuse episodes of which one is missing.
+    """Raise if the numbers of episodes have a gap.
 
     Args:
         numbers: Numbers of the files, in order.

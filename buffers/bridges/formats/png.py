@@ -114,7 +114,7 @@ def decoded_rows(
         if is_picture(file):
             if room is not None:
                 room.take(picture_bytes(file))
-            with contextlib.suppress(cv2.error):  # else it gives None for what it cannot read
+            with contextlib.suppress(cv2.error):  # otherwise it returns None
                 found = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED)
         if found is None:
             raise ValueError(

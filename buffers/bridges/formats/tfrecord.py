@@ -28,7 +28,7 @@ _FOOT: Final = struct.Struct("<I")
 
 
 def load_crc32c() -> Any:
-    """The function that gives the CRC-32C of some bytes.
+    """Return a function that computes the CRC-32C of bytes.
 
     Raises:
         ImportError: ``google-crc32c`` is not installed.

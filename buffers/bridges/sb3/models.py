@@ -72,7 +72,7 @@ def is_on_policy(model: Any, wanted_for: str) -> bool:
 
 
 def check_on_policy(model: Any, wanted_for: str) -> None:
-    """Raise TypeError unless the model learns from rollouts that can be handed to it."""
+    """Raise TypeError unless the model learns from rollouts that it did not collect itself."""
     if not is_on_policy(model, wanted_for):
         raise TypeError(
             f"{wanted_for}: expected a model that learns from rollouts, such as PPO or A2C, got "
@@ -92,7 +92,7 @@ def check_not_normalised(model: Any, wanted_for: str) -> None:
 
 
 def check_off_policy(model: Any, wanted_for: str) -> None:
-    """Refuse a model unless it learns from a replay that can be stood in for.
+    """Raise unless the model learns from a replay buffer that can be replaced.
 
     Raises:
         TypeError: It learns from rollouts, or with hindsight.
@@ -147,7 +147,7 @@ class DeviceTensors:
 class ObservationForm:
     """The observations of a model: an array, or a dict of arrays.
 
-    Images ``[H, W, C]`` are handed over as ``[C, H, W]``, where the model was made with an env that
+    Images ``[H, W, C]`` are passed as ``[C, H, W]``, where the model was made with an env that
     `VecTransposeImage` stands before, as a view.
 
     Args:

@@ -118,8 +118,8 @@ def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
     """Check the rollout and convert it, without changing the model."""
     if rollout.num_steps != model.n_steps:
         raise ValueError(
-            f"{_NAME}: expected a rollout of n_steps={model.n_steps} rows, the length of "
-            f"the model's rollouts, got {rollout.num_steps}; collect {model.n_steps}, or make the model with "
+            f"{_NAME}: expected a rollout of n_steps={model.n_steps} rows, as the model does, got "
+            f"{rollout.num_steps}; collect {model.n_steps}, or make the model with "
             f"n_steps={rollout.num_steps}"
         )
     mask = rollout.mask
@@ -310,7 +310,7 @@ def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowVa
     with torch.no_grad():
         for t in range(rollout.num_steps):
             row = to_tensors({"seen": _row(observation, t), "chosen": action[t]})
-            # As train() hands them over.
+            # As train() passes them.
             chosen = row["chosen"].long().flatten() if is_discrete else row["chosen"].float()
             values, log_probs, _ = policy.evaluate_actions(row["seen"], chosen)
             value[t], log_prob[t] = values.cpu().numpy().ravel(), log_probs.cpu().numpy()

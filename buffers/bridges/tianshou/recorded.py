@@ -30,9 +30,9 @@ def from_tianshou(
 
     Args:
         buffer: A ``ReplayBuffer`` or ``VectorReplayBuffer`` that kept next observations; each part
-            of it becomes a stream. If its newest step does not end an episode, the episode is cut. In a
-            part that is full, older steps may be gone: its oldest episode is stored as one that lacks
-            its first row.
+            of it becomes a stream. If its newest step does not end an episode, the episode is cut.
+            In a part that is full, older steps may be gone: its oldest episode is stored as one
+            that lacks its first row.
         replay: The target; it must be empty or hold such rows.
         fields: Fields to store of Tianshou's ``info`` and ``policy``: ``["info/lives",
             "extra/log_prob"]``. None stores such fields as the replay already has, and

@@ -52,7 +52,7 @@ def as_torchrl_replay(
         stack: Give frame-stacked observations as the env gave them.
         one_hot: Number of actions, for one-hot ones; see `to_tensordict`.
         device: Torch device of the tensors; None leaves them on the CPU.
-        priority_key: Key of the TD errors that the loss writes, for `TorchRLReplay.update_tensordict_priority`.
+        priority_key: Key of the loss's TD errors, for `TorchRLReplay.update_tensordict_priority`.
 
     Raises:
         ImportError: TorchRL is not installed, or too old.

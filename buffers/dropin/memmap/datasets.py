@@ -274,8 +274,8 @@ class ReplayDatasetTrajectory(EpisodeDataset):
             )
         if not slice_by_episode_len and not return_episode_lens:
             raise ValueError(
-                "slice_by_episode_len=False: expected return_episode_lens=True, got False: nothing "
-                "else marks where an episode ends; leave one of the two out"
+                "slice_by_episode_len=False: expected return_episode_lens=True, got False: "
+                "episode ends are not marked otherwise; leave one of the two out"
             )
         super().__init__(
             replay_buffer, fieldname_map, include_metadata, filter_meta, return_indices

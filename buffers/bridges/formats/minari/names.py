@@ -28,7 +28,7 @@ class MinariExport:
         data_format: Minari's storage format.
         compress: Compress columns exactly, hdf5 by gzip, arrow by zstd; transparent to Minari.
         stack: Write frame-stacked observations in full, as the env gave them; else single frames.
-        env: Source of the noted spaces and spec: "recorded" for the recorded env, as far as the store
+        env: Source of the spaces and spec: "recorded" for the recorded env, as far as the store
             knows them, an id for those of an env that is made for that, or none for spaces made
             from the rows.
         author: Author of the data.

@@ -40,7 +40,7 @@ class MinariWriter:
         options: Options of the export.
 
     Raises:
-        ValueError: Minari's files cannot hold such rows, or an option makes no sense.
+        ValueError: Minari's files cannot hold such rows, or an option is invalid.
         ImportError: Minari, or what the chosen files need, is not installed.
     """
 
@@ -83,7 +83,7 @@ class MinariWriter:
     def begin(self, path: Path) -> None:
         """Make the folders."""
         self._path = path
-        # Minari takes a folder with "data" in it for a data set, and trips over its odd name.
+        # Minari reads a folder with "data" in it as a data set, and fails on an unexpected name.
         (path / _UNFINISHED).mkdir()
         self._files.begin(path / _UNFINISHED)
 
@@ -199,7 +199,7 @@ def _parts(words: str) -> list[str]:
 
 
 def _check_fields(spec: Spec, is_hdf5: bool) -> None:
-    """Refuse rows that Minari's files cannot hold.
+    """Reject rows that Minari's files cannot hold.
 
     Raises:
         ValueError: Such a field, by its name.
@@ -496,7 +496,7 @@ def _known_env(
         return _KnownEnv(observation, action, env_spec)
     recipe = cast("Mapping[str, Any]", session.get("recipe", {}))
     if recipe.get("maker") == "given" and recipe.get("env") in gym.registry:
-        note = f"recover_environment() gives {recipe['env']} bare: what wrapped it is not known"
+        note = f"recover_environment() makes {recipe['env']} without its wrappers (unknown)"
         return _KnownEnv(observation, action, gym.spec(recipe["env"]).to_json(), note)
     note = "the store does not record how its env is made, so recover_environment() fails"
     return _KnownEnv(observation, action, None, note)

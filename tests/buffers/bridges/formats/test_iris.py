@@ -221,9 +221,9 @@ def test_a_folder_of_iris_is_read_as_it_is(tmp_path: Path, inner: str) -> None:
     assert first.fields["info/observed"].tolist() == [True, True, True, False]
     assert second.rows == 3
     assert [note.split(":")[0] for note in report.notes] == [
-        "what episodes ended with is not told",
-        "streams and metadata are not told",
-        "`ends` does not tell a clock from an end of the game",
+        "final observations are not recorded",
+        "streams and metadata are not recorded",
+        "`ends` does not distinguish time limits from terminations",
     ]
     other = SequenceReplayBuffer()
     import_episodes("iris", tmp_path, other, options={"channels": "first"})

@@ -273,8 +273,8 @@ def nameless_vector() -> Any:
 @pytest.mark.parametrize(
     ("make", "note"),
     [
-        (bare_vector, "gives CartPole-v1 bare"),
-        (nameless_vector, "does not tell how its env is made"),
+        (bare_vector, "recover_environment() makes CartPole-v1"),
+        (nameless_vector, "recover_environment() fails"),
     ],
 )
 def test_the_space_has_actions_that_the_data_lacks_if_the_store_knows_it(
