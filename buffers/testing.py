@@ -1,4 +1,4 @@
-"""Checks that a storage, or a format, of your own can run in its own test suite.
+"""Checks for the test suites of custom storages and formats.
 
 The checks need neither pytest nor hypothesis. Each raises an `AssertionError` with the expected
 and the found values.
@@ -57,7 +57,7 @@ SPEC = Spec(
 
 
 class MakeStorage(Protocol):
-    """Makes an empty storage; the class itself, where its constructor takes these arguments.
+    """Makes an empty storage; the class itself, if its constructor takes these arguments.
 
     A storage that cannot keep a capacity leaves out the rules with ``capacity`` in their names.
     """

@@ -273,7 +273,7 @@ class SheeprlReplay:
 
 
 def _known_sizes(replay: SequenceReplayBuffer) -> tuple[list[int], list[int]]:
-    """Numbers of actions as the store remembers the env's space; empty where it does not."""
+    """Numbers of actions from the recorded action space; empty if it is unknown."""
     sessions = [session for session in replay.sessions if "spaces" in session]
     if not sessions:
         return [], []

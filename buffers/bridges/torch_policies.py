@@ -51,7 +51,7 @@ def to_torch(data: object, device: object = None) -> Any:
     convert = ToTensors(device)
     if not isinstance(data, Rollout):
         return convert(data)
-    # Its constructor looks at numpy arrays, and takes no advantages.
+    # Its constructor expects numpy arrays, and takes no advantages.
     names = [field.name for field in fields(Rollout) if field.name != "memory"]
     changed = copy.copy(data)
     for name, part in convert({name: getattr(data, name) for name in names}).items():

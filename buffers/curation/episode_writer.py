@@ -1,4 +1,4 @@
-"""The way into a replay for whole episodes and for transitions that were recorded elsewhere."""
+"""Writes whole episodes, and transitions recorded elsewhere, into a replay."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class EpisodeWriter:
 
     @property
     def episodes(self) -> int:
-        """Episodes of which all rows are written."""
+        """Number of completely written episodes."""
         return bisect_right(self._ends, self.rows)
 
     @property
@@ -423,7 +423,7 @@ class _OpenEpisode(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Transitions ``start .. stop`` of a stream, which are of one episode."""
+    """Transitions ``start .. stop`` of a stream, all of one episode."""
 
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""Finds episodes that several sources hold, so that a merge does not double them unasked."""
+"""Finds episodes that several sources hold, so that a merge does not duplicate them silently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Duplicates", "Repeats", "check_duplicates", "find_repeats"]
 
 Duplicates = Literal["refuse", "skip", "keep"]
 
-# Ids of episodes of several storages that are read as one.
+# Bits of an episode's id when several storages are read as one.
 _ID_BITS = 48
 # Limits of the rows in memory at a time.
 _RUN_ROWS, _RUN_BYTES = 4096, 32 << 20
@@ -94,7 +94,7 @@ def find_repeats(
 
 
 def _runs_of(source: Storage) -> frozenset[tuple[str, int]] | None:
-    """Seed and number of each run of a Collector that made a source; None where others did too.
+    """Seed and number of each Collector run of a source; None if there are other writers.
 
     A copy has the sessions of what it was copied from.
     """

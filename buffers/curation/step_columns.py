@@ -1,4 +1,4 @@
-"""Episodes as arrays: T + 1 observations and T of all else, and the Spec of such arrays."""
+"""Episodes as arrays: T + 1 observations and T of all other fields, and the Spec of such arrays."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def stacks_of(frames: np.ndarray, field: Field, first_row: int = 0) -> np.ndarra
 
 
 def frames_of(stacks: np.ndarray, field: Field) -> np.ndarray:
-    """The newest frames [T, ...] of stacks [T, k, ...], from which `stacks_of` makes them again.
+    """The newest frames [T, ...] of stacks [T, k, ...], from which `stacks_of` restores them.
 
     Raises:
         ValueError: It does not.
@@ -215,7 +215,7 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
 
 
 def layout_of(names: Sequence[str], part: str) -> Layout:
-    """The way in which fields form the observation or the action, by their names.
+    """The layout of the observation or the action, from the names of its fields.
 
     Example:
         >>> layout_of(["observation/a", "observation/b/c"], "observation")

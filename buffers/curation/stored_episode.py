@@ -1,4 +1,4 @@
-"""Stored episodes whose rows are read only when they are needed."""
+"""Stored episodes, with rows that are read on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REWARD_ROWS = 1 << 16
 
 
 class StoredEpisode:
-    """A stored episode, whose rows are read when they are needed.
+    """A stored episode, with rows that are read on first use.
 
     Args:
         storage: The storage.
@@ -82,7 +82,7 @@ class StoredEpisode:
 
     @property
     def total_reward(self) -> float:
-        """The undiscounted return: the sum of the stored rewards, which this reads."""
+        """The undiscounted return: the sum of the stored rewards, read on first use."""
         if self._total_reward is None:
             rewards = (
                 float(rows["reward"].sum()) for _, rows in self._runs(_REWARD_ROWS, ["reward"])

@@ -1,4 +1,4 @@
-"""The replay buffer of Dreamer agents, as torchwm's ``world_models.memory.dreamer_memory`` has it.
+"""The replay buffer of Dreamer agents, with the interface of torchwm's ``world_models.memory.dreamer_memory``.
 
 The line to change::
 
@@ -119,12 +119,12 @@ class ReplayBuffer:
 
     @property
     def idx(self) -> int:
-        """The place that a ring of ``size`` steps would write to next."""
+        """The next write index of a ring of ``size`` steps."""
         return self.steps % self.size
 
     @property
     def full(self) -> bool:
-        """At least ``size`` steps were added."""
+        """True if at least ``size`` steps were added."""
         return self.steps >= self.size
 
     def add(
@@ -165,7 +165,7 @@ class ReplayBuffer:
         )
 
     def sample(self, *, borders: Borders | None = None) -> DrawnSequences:
-        """Draw sequences uniformly over all that there are, with replacement.
+        """Draw sequences uniformly over all sequences, with replacement.
 
         Args:
             borders: Other ones than the buffer's, this time.
@@ -213,7 +213,7 @@ def _check_borders(borders: object) -> None:
 
 
 def _image(name: str, observation: Mapping[str, object]) -> object:
-    if type(observation) is dict and "image" in observation:  # asking for a Mapping takes longer
+    if type(observation) is dict and "image" in observation:  # faster than isinstance with Mapping
         return observation["image"]
     if not isinstance(observation, Mapping) or "image" not in observation:
         raise ValueError(
@@ -262,7 +262,7 @@ class Memory(Sequence[tuple[Any, ...]]):
         check_whole("capacity", capacity, 1)
         self.capacity = capacity
         self._rng = np.random.default_rng(seed)
-        self._ring: list[tuple[Any, ...]] = []  # a deque is slow in its midst
+        self._ring: list[tuple[Any, ...]] = []  # a deque is slow in the middle
         self._oldest = 0
 
     def append(self, *args: Any) -> None:

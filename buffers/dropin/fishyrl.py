@@ -41,7 +41,7 @@ FLAGS = ("is_first", "is_last", "cut", "mask")
 
 _PER_ENV = ("rewards", "terminations", "truncations")
 _NEEDED = ("obs", "actions", *_PER_ENV)
-# Batches give rewards as float32, which holds all of these.
+# Batches hold rewards as float32, which holds all of these.
 _EXACT_REWARDS = frozenset("float32 float16 bool int8 uint8 int16 uint16".split())
 _PLACE = ("episode", "stream", "first_row", "rows", "end")
 
@@ -244,7 +244,7 @@ class IndependentVectorizedBuffer:
 
     def cut(self) -> None:
         """Stop recording all open episodes: the next row of each env begins another one."""
-        self.flush()  # or else a row that is all there is of its episode would be left out
+        self.flush()  # otherwise an episode of a single row would be left out
         self._is_open[:] = False
 
     def reset(self) -> None:
@@ -279,7 +279,7 @@ class IndependentVectorizedBuffer:
         return state | ({"rows": snapshot(self._replay)} if self._replay.is_bound else {})
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on as the buffer of `state_dict` would have; each env's next row begins an episode.
+        """Continue from the state of `state_dict`; each env's next row begins an episode.
 
         In RAM its rows replace the present ones. In a folder rows that were stored since remain.
 
@@ -311,7 +311,7 @@ class IndependentVectorizedBuffer:
         self._rng.bit_generator.state = state_dict["generator"]
 
     def close(self) -> None:
-        """Store what there is and release files and locks; closing twice is harmless."""
+        """Store all rows, and release files and locks; closing twice is harmless."""
         self.flush()
         self._replay.close()
 
@@ -323,7 +323,7 @@ class IndependentVectorizedBuffer:
 
     @property
     def _patience(self) -> int:
-        """Rows that may wait: a learner that draws at every step would store one-row chunks."""
+        """Limit of buffered rows: drawing at every step would otherwise store one-row chunks."""
         rows = len(self._replay)
         return max(rows // 1000, min(rows // 100, _FEW_ROWS * self._num_envs))
 
@@ -372,7 +372,7 @@ class IndependentVectorizedBuffer:
         envs: np.ndarray | None,
         flags: Sequence[np.ndarray] | None,
     ) -> None:
-        """Begin a row of each of some envs.
+        """Begin a row of each selected env.
 
         Args:
             episodes: Takes them.
@@ -396,7 +396,7 @@ class IndependentVectorizedBuffer:
         self._waiting += len(first)
 
     def _settle(self, rows: ExperienceColumns) -> EpisodeBuffer:
-        """Bind the replay, the first time."""
+        """Bind the replay on the first call."""
         if self._episodes is None:
             spec = rows.spec(self._replay.path, self._codec)
             self._replay.bind(spec, _facts(rows))
@@ -414,14 +414,14 @@ class IndependentVectorizedBuffer:
         self._waiting -= sum(chunk.rows for chunk in chunks)
 
     def _begin_with(self, replay: SequenceReplayBuffer) -> None:
-        """Go over to another replay, of rows that are not known yet."""
+        """Switch to another replay, with fields that are not known yet."""
         self._replay = replay
         self._rows = self._episodes = None
         self._is_open[:] = False
         self._waiting = 0
 
     def _continue(self) -> None:
-        """Go on with what the folder holds."""
+        """Continue with the rows in the folder."""
         recipe = cast("dict[str, Any]", (*self._replay.sessions, {})[0].get("recipe", {}))
         if recipe.get("made_by") != _MADE_BY:
             raise SpecMismatch(
@@ -445,7 +445,7 @@ class IndependentVectorizedBuffer:
     def _check_enough(self, request: Sequences) -> None:
         """Raise NotEnoughData if no window can be drawn."""
         if request.borders != "cross" or self._replay.count(request):
-            return  # the replay's own words are right
+            return  # the replay's own error fits
         records = self._replay.storage.table.records
         runs = records["stream_row"] + records["rows"] - records["stream_head"]
         longest, wanted = int(runs.max(initial=0)), request.length
@@ -578,7 +578,7 @@ class SequentialBuffer:
         self._one.load_state_dict(state_dict)
 
     def close(self) -> None:
-        """Store what there is and release files and locks; closing twice is harmless."""
+        """Store all rows, and release files and locks; closing twice is harmless."""
         self._one.close()
 
     def __enter__(self) -> Self:
@@ -625,7 +625,7 @@ class Ratio:
         return {"ratio": self._ratio, **self._owed.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on as the one of `state_dict` would have, with its ratio.
+        """Continue from the state of `state_dict`, with its ratio.
 
         Raises:
             ValueError: The state does not come from `state_dict`.
@@ -797,10 +797,10 @@ class ExperienceColumns:
         return rows
 
     def handed_out(self, batch: Batch, flags: Sequence[str]) -> dict[str, np.ndarray]:
-        """A batch as columns [B, L, ...], in their own dtypes."""
+        """A batch as columns [B, L, ...], in their original dtypes."""
         truncated = batch.truncated.copy()
-        # Where the recording stopped and another episode follows, a learner that looks for flags
-        # must see one, and may bootstrap.
+        # A learner that reads flags must see one where the recording stopped and another episode
+        # follows, and may bootstrap there.
         truncated[:, :-1] |= batch.cut[:, :-1] & batch.is_first[:, 1:]
         known: dict[str, np.ndarray] = {
             "obs": batch.observation,

@@ -1,4 +1,4 @@
-"""The replay of the Berkeley DQN homework (CS294), as gym-nes-mario-bros has it: frames one by one.
+"""The replay of the Berkeley DQN homework (CS294), as in gym-nes-mario-bros: frames one by one.
 
 Before, and after::
 
@@ -35,7 +35,7 @@ _DRAWN = ("observation", "action", "reward")
 _TRIES = 1000
 # OpenCV moves numbers of these sizes, regardless of their meaning.
 _WORDS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
-_MOST_PLANES = 128  # of an image of OpenCV 5
+_MOST_PLANES = 128  # limit of OpenCV 5
 
 
 class ReplayBuffer:
@@ -306,7 +306,7 @@ class ReplayBuffer:
             )
 
     def _bring_up(self, batch_size: int) -> None:
-        """Store new transitions: all of them where the batch could need them."""
+        """Store new transitions if the batch could need them."""
         assert self._state is not None
         if 2 * batch_size > len(self._replay):
             self._state.writer.flush(newest=False)
@@ -314,14 +314,14 @@ class ReplayBuffer:
             self._state.writer.catch_up(newest=False)
 
     def _continue(self) -> None:
-        """Go on with what the folder holds."""
+        """Continue with the rows in the folder."""
         names = self._replay.spec.names
         stored = self._replay.spec["observation"] if "observation" in names else _ACTION
         self._state = self._start(stored.numpy_dtype, stored.shape)
         self._frames = self._state.writer.steps
 
     def _start(self, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> _State:
-        """Make everything that depends on the dtype and shape of a frame."""
+        """Create the state that depends on the dtype and shape of a frame."""
         if dtype.kind not in "biuf" or dtype.itemsize > 8 or not 1 <= len(shape) <= 3 or 0 in shape:
             raise ValueError(
                 f"frame: expected numbers of shape (H, W, C), (H, W) or (D,), got {dtype} {shape}; "
@@ -374,7 +374,7 @@ class _State(NamedTuple):
 
 
 def sample_n_unique(sampling_f: Callable[[], ItemT], n: int) -> list[ItemT]:
-    """Draw until there are n different things.
+    """Draw until there are n different values.
 
     Args:
         sampling_f: Returns a random value.
@@ -436,7 +436,7 @@ class ChannelStacks:
         *,
         contiguous: bool = True,
     ) -> None:
-        import cv2  # takes as long as the rest of Stepwell together
+        import cv2  # imported here, as it takes as long as the rest of Stepwell
 
         self._cv2: Any = cv2
         self.shape, self.dtype, self.k = shape, dtype, k
@@ -534,7 +534,7 @@ class RecentFrames:
 
     @property
     def has_any(self) -> bool:
-        """A frame was pushed."""
+        """True if a frame was pushed."""
         return self._count > 0
 
     @property

@@ -71,7 +71,7 @@ def image_ring(
     try:
         return replay, TransitionWriter(replay, image, action, num_envs=num_envs, facts={})
     except Exception:
-        replay.close()  # or the folder stays locked
+        replay.close()  # otherwise the folder stays locked
         raise
 
 

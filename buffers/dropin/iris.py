@@ -1,4 +1,4 @@
-"""The buffers of IRIS agents, as torchwm's ``world_models.memory.iris_memory`` has them.
+"""The buffers of IRIS agents, with the interface of torchwm's ``world_models.memory.iris_memory``.
 
 The line to change::
 
@@ -42,7 +42,7 @@ _REAL = np.dtype(np.float64)
 _NOT_ADDED = int(End.TERMINATED | End.TRUNCATED | End.PENDING)
 
 Borders: TypeAlias = Literal["inside", "pad_after"]
-"""Limits of a sequence: ``"inside"`` one episode, or padded behind its end."""
+"""Limits of a sequence: ``"inside"`` one episode, or padded after its end."""
 
 Final: TypeAlias = Literal["repeat", "required"]
 """The substitute for an episode's last observation that was not given."""
@@ -148,12 +148,12 @@ class IRISReplayBuffer:
 
     @property
     def idx(self) -> int:
-        """The place that a ring of ``size`` steps would write to next."""
+        """The next write index of a ring of ``size`` steps."""
         return self.steps % self.size
 
     @property
     def full(self) -> bool:
-        """At least ``size`` steps were added."""
+        """True if at least ``size`` steps were added."""
         return self.steps >= self.size
 
     @property
@@ -231,7 +231,7 @@ class IRISReplayBuffer:
     def sample_sequence(
         self, seq_len: int | None = None, *, borders: Borders | None = None
     ) -> DrawnSequences:
-        """Draw sequences uniformly over all that there are, with replacement.
+        """Draw sequences uniformly over all sequences, with replacement.
 
         Args:
             seq_len: Other than the buffer's L steps, this time.
@@ -498,7 +498,7 @@ class IRISOnPolicyBuffer:
 
 
 def _declared(what: str, value: object, declared: _Declared | None) -> tuple[np.ndarray, _Declared]:
-    """A copy of a value as it was declared, or as it declares itself."""
+    """A copy of a value with the declared, or else its own, dtype and shape."""
     if declared is None:
         array = np.array(value)
         if array.dtype.kind not in "biuf":
@@ -584,7 +584,7 @@ class ObservationsByAge:
             self._flush()  # not at each call: that would store a chunk each time
             waiting = 0
         counts = self._stored_counts()
-        # Never below 0, unless a folder was written by more envs than there are now.
+        # Negative only if the folder was written by more envs than there are now.
         place = np.maximum(ages + (int(counts[-1]) + waiting - len(self)), 0)
         chunk = np.searchsorted(counts, place, side="right") - 1
         records = self._replay.storage.table.records
@@ -597,7 +597,7 @@ class ObservationsByAge:
         self._flushed, self._until = self._writer.steps, table.base + len(table)
 
     def _stored_counts(self) -> np.ndarray:
-        """Their number before each chunk that was stored at the last flush, and in all."""
+        """The number of observations before each chunk of the last flush, and in total."""
         table = self._replay.storage.table
         extent = (table.base, self._until)
         if extent != self._extent:

@@ -36,7 +36,7 @@ def spec_of(observation: Field, action: Field) -> Spec:
 
 
 class TransitionWriter:
-    """Writes transitions of which the next observation comes with the next transition.
+    """Writes transitions whose next observation comes with the next transition.
 
     Rows wait in an `EpisodeBuffer` until `flush`, or until there are many. In a folder they are
     also stored at the end of every episode.
@@ -199,7 +199,7 @@ class TransitionWriter:
 
 
 def _number(reward: object) -> float:
-    """A reward as a Python float: numbers and arrays of one number are taken."""
+    """A reward as a Python float: numbers and arrays of one number are valid."""
     if isinstance(reward, int | float):
         return float(reward)
     array = np.asarray(reward)
@@ -239,7 +239,7 @@ def row_field(
     codec: Codec | None = None,
     stack: int = 1,
 ) -> Field:
-    """A field that is kept for speed in RAM and for room on a disk, unless a codec is named.
+    """A field with a fast codec in RAM and a compact one on disk, unless a codec is given.
 
     Args:
         name: Its name.
@@ -358,7 +358,7 @@ def one_hot(what: str, value: object, size: int) -> np.ndarray:
 
 
 def _is_kept(array: np.ndarray, dtype: np.dtype[np.generic]) -> bool:
-    """All whole numbers come out of the dtype as they went in."""
+    """True if the dtype holds all whole numbers of the array exactly."""
     if not array.size:
         return True
     low, high = int(array.min()), int(array.max())

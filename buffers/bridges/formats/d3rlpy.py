@@ -62,7 +62,7 @@ class D3rlpyFormat(Format):
     export_options = D3rlpyExport
 
     def writer(self, source: Source, options: D3rlpyExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one file."""
         return _D3rlpyWriter(source, options)
 
     def reader(self, files: GivenFiles, options: NoOptions) -> Reader:
@@ -279,7 +279,7 @@ class ForeignEpisodes:
         return named
 
     def _named(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """T + 1 observations, T of all else, by field name.
+        """T + 1 observations, and T of all other fields, by name.
 
         Raises:
             ValueError: The columns have other shapes.

@@ -58,7 +58,7 @@ class DiamondExport:
 
 
 class DiamondFormat(Format):
-    """``000/00/0/0.pt``, ``000/00/1/1.pt``, ... and ``info.pt``: T of everything, channels first.
+    """``000/00/0/0.pt``, ``000/00/1/1.pt``, ... and ``info.pt``: T rows each, channels first.
 
     Each is a dict of ``obs`` uint8 [T, C, H, W], ``act`` int64 [T], ``rew`` float32 [T], ``end``
     and ``trunc`` uint8 [T], and ``info`` with the ``final_observation`` float32 [C, H, W] of -1 to
@@ -73,7 +73,7 @@ class DiamondFormat(Format):
     import_options = PixelImport
 
     def writer(self, source: Source, options: DiamondExport) -> PixelWriter:
-        """Get ready to write."""
+        """A writer of one folder."""
         return PixelWriter(
             source, "DIAMOND", options.observation, options.channels, _USUAL, _DiamondSink(options)
         )
@@ -105,7 +105,7 @@ def episode_file(folder: Path, number: int) -> Path:
 
 
 class _DiamondSink:
-    """Writes a file for each episode, and the counts in the end."""
+    """Writes a file for each episode, and the counts at the end."""
 
     def __init__(self, options: DiamondExport) -> None:
         self._static = options.static
@@ -147,8 +147,8 @@ class _DiamondSink:
         self._cuts += not end.is_final
 
     def finish(self) -> None:
-        # DIAMOND keeps start_idx and lengths as numpy's arrays, which torch from 2.6 on refuses to
-        # load; tensors it loads, and computes with them as with arrays.
+        # DIAMOND keeps start_idx and lengths as numpy's arrays, which torch >= 2.6 does not
+        # load. Tensors load, and work like arrays.
         lengths = self._torch.tensor(self._lengths, dtype=self._torch.int64)
         counts = {
             "is_static": self._static,
@@ -215,7 +215,7 @@ class _DiamondFiles:
         return PixelSteps(pictures, arrays["act"], arrays["rew"], last), end
 
     def _byte_picture(self, final: Any, pictures: np.ndarray, file: Path) -> np.ndarray:
-        """A picture of -1 to 1 as the bytes that it was, [1, C, H, W].
+        """Convert a picture of -1 to 1 back to its bytes, [1, C, H, W].
 
         Raises:
             ValueError: It is not a picture of that shape.
@@ -242,7 +242,7 @@ class _DiamondFiles:
 
 
 class _DiamondReader:
-    """Reads what DIAMOND wrote."""
+    """Reads a DIAMOND data set."""
 
     def __init__(self, files: _DiamondFiles, options: PixelImport) -> None:
         if not files.numbers:

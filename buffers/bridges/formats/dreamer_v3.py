@@ -35,7 +35,7 @@ _NO_CHUNK: Final = bytes(16)
 
 _DIGITS: Final = string.digits + string.ascii_letters
 _NAME: Final = re.compile(r"([^-]+)-([0-9A-Za-z]{22})-([0-9A-Za-z]{22})-([0-9]+)\.npz")
-# Before any that DreamerV3 writes itself: it takes the newest, by their names, when not all fit.
+# Earlier than chunks that DreamerV3 writes itself: if not all fit, it loads the newest by name.
 _EPOCH: Final = datetime.datetime(2000, 1, 1)
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _TAKEN = ("reward", *_FLAGS, "stepid", "consec", "reset", "priority")
@@ -86,7 +86,7 @@ class DreamerV3Format(Format):
     import_options = DreamerV3Import
 
     def writer(self, source: Source, options: DreamerV3Export) -> _DreamerV3Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         return _DreamerV3Writer(source, options)
 
     def reader(self, files: GivenFiles, options: DreamerV3Import) -> Reader:
@@ -274,7 +274,7 @@ def _name(field: Field, alone: str) -> str:
 
 
 def _observed(field: Field, wanted: str | None, channels: Channels | None) -> _Key:
-    """The array that an observation is."""
+    """The array of an observation."""
     is_picture = field.dtype == "uint8" and len(frame_of(field.shape)) in (2, 3)
     name = _name(field, wanted or ("image" if is_picture else "vector"))
     if not is_picture:
@@ -489,7 +489,7 @@ def _file_name(number: int, chunk: _Chunk) -> str:
 
 
 def _uuid_of(stream: int, before: bytes, arrays: Mapping[str, np.ndarray]) -> bytes:
-    """16 bytes that follow from what a chunk holds, and from all before it."""
+    """16 bytes derived from a chunk's content and from all chunks before it."""
     found = hashlib.blake2b(before + stream.to_bytes(8), digest_size=16)
     for name, array in arrays.items():
         found.update(f"{name} {array.dtype.str} {array.shape};".encode())
@@ -506,7 +506,7 @@ def _step_ids(uuid: bytes, rows: int) -> np.ndarray:
 
 
 class _DreamerV3Reader:
-    """Reads what DreamerV3 wrote.
+    """Reads DreamerV3's chunks.
 
     Args:
         given: The files of the data set.
@@ -624,7 +624,7 @@ class _DreamerV3Reader:
         return {**names, **{key: f"extra/{key}" for key in latents}}
 
     def _renamed(self, rows: _Rows) -> _Rows:
-        """Fields by our names."""
+        """Fields by Stepwell's names."""
         return {name: rows[key] for key, name in self._names.items()}
 
 

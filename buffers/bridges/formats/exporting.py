@@ -132,7 +132,7 @@ def export_episodes(
 
 
 class _Job:
-    """Writes, and keeps count."""
+    """Writes episodes, and counts them."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _Job:
         self._report = report
 
     def run(self, episodes: Iterator[Episode], outside: Path | None) -> ExportReport:
-        """Write all of them."""
+        """Write all episodes."""
         target, kind = self._report.path, self._format.kind
         with _naming(target), publish(target, "an export", kind=kind, outside=outside) as part:
             with contextlib.closing(self._writer):
@@ -221,7 +221,7 @@ def _chosen(
 def _episodes(
     replay: SequenceReplayBuffer, chosen: frozenset[tuple[int, int]]
 ) -> Iterator[Episode]:
-    """The chosen episodes, each read when its turn comes."""
+    """The chosen episodes, each read when it is requested."""
     for stored in stored_episodes(replay.storage):
         if (stored.id, stored.first_row) not in chosen:
             continue

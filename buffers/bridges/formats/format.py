@@ -49,7 +49,7 @@ class Source:
 
 
 class Writer(Protocol):
-    """Writes one data set. Made first, so that what cannot be written is refused at once."""
+    """Writes one data set. Creating it raises if the rows cannot be written."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -57,7 +57,7 @@ class Writer(Protocol):
         ...
 
     def begin(self, path: Path) -> None:
-        """Make the data set at a path where an empty folder, or an empty file, is already."""
+        """Begin the data set at the path of an existing empty folder, or empty file."""
         ...
 
     def write(self, episode: Episode) -> None:
@@ -170,7 +170,7 @@ class Format(Protocol):
         ...
 
     def loading(self, path: Path, out: str) -> str:
-        """The lines of Python that load the data set where it is used."""
+        """Lines of Python that load the data set."""
         ...
 
 

@@ -28,7 +28,7 @@ _SMALL_BYTES: Final = 512  # less is not worth compressing
 
 
 class NewHdf5:
-    """A file that HDF5 writes: the Python file that h5py is given, and h5py's own.
+    """A file that HDF5 writes: the Python file that h5py uses, and the h5py file.
 
     HDF5 puts writes off until a file is closed; if one fails then, it keeps half of the file's
     state, and takes the process down at its end. So it never learns of an error here: what cannot
@@ -47,7 +47,7 @@ class NewHdf5:
         self.file: Any = h5py.File(self, "w", track_order=track_order)
 
     def check(self) -> None:
-        """See that all could be written so far.
+        """Raise the first error of a write.
 
         Raises:
             OSError: It could not.
@@ -141,14 +141,14 @@ def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
         compression_opts=1,
         shuffle=rows.dtype.itemsize > 1,
     )
-    # Stacks are views: copied whole, they would take k times the memory of the episode.
+    # Stacks are views: a full copy takes k times the memory of the episode.
     batch_rows = max(chunk_rows, _BATCH_BYTES // row_bytes // chunk_rows * chunk_rows)
     for start in range(0, len(rows), batch_rows):
         column[start : start + batch_rows] = rows[start : start + batch_rows]
 
 
 def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
-    """An ``h5py.File`` that somebody else may have made, open for reading.
+    """Open an untrusted ``h5py.File`` for reading.
 
     HDF5 follows links within a file into other files of the user, and reads the rows of a dataset
     from any file that it names: read only groups that `check_group` has accepted.
@@ -201,7 +201,7 @@ def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> No
 
 
 def datasets_of(h5py: Any, group: Any) -> Iterator[Any]:
-    """All datasets below a group that `check_group` has seen."""
+    """All datasets below a group that `check_group` has accepted."""
     for name in group:
         node = group[name]
         if isinstance(node, h5py.Group):
@@ -211,7 +211,7 @@ def datasets_of(h5py: Any, group: Any) -> Iterator[Any]:
 
 
 def read_column(node: Any, room: Room) -> Any:
-    """All of a dataset that `check_group` has seen, if there is memory for it.
+    """All rows of a dataset that `check_group` has accepted, if there is memory for it.
 
     Raises:
         ValueError: There is not.
@@ -221,18 +221,18 @@ def read_column(node: Any, room: Room) -> Any:
 
 
 def take_column(node: Any, room: Room) -> None:
-    """Count the memory of a dataset that `check_group` has seen.
+    """Count the memory of a dataset that `check_group` has accepted.
 
     Raises:
         ValueError: There is not so much.
     """
     count = math.prod(node.shape)
-    # HDF5 takes memory for a whole chunk, however few rows there are.
+    # HDF5 allocates memory for a whole chunk, even for a few rows.
     chunk = math.prod(node.chunks or ()) * node.dtype.itemsize
     if node.dtype.kind != "O":
         room.take(count * node.dtype.itemsize + chunk)
         return
-    room.take(count * 64 + chunk)  # a value in Python takes so much at least
+    room.take(count * 64 + chunk)  # the least size of a Python object
     if not node.shape:
         room.take(picture_bytes(bytes(node[()])))
         return

@@ -154,7 +154,7 @@ def import_episodes(
 
 
 class _Job:
-    """Reads, writes, and keeps count."""
+    """Reads, writes and counts episodes."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class _Job:
 
 @contextlib.contextmanager
 def _refusing(format_: str, place: Path) -> Generator[None]:
-    """Say in a sentence what a reader, or a library that it uses, made of a damaged data set.
+    """Convert the errors of readers and their libraries for a damaged data set to one sentence.
 
     What Stepwell raises on purpose goes through, and so does what the system says of a file. All
     else is what damaged, or forged, files made somebody stumble over: h5py, pyarrow, PyTorch,
@@ -270,13 +270,13 @@ def _refusing(format_: str, place: Path) -> Generator[None]:
 
 
 def _is_meant(error: Exception) -> bool:
-    """True if the innermost line is a ``raise`` of Stepwell's own."""
+    """True if the innermost line is a ``raise`` in Stepwell's code."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
 
 
 def _check_spec(spec: Spec, where: Path) -> None:
-    """Reject a Spec that no store could have.
+    """Reject a Spec that is not valid for a store.
 
     Args:
         spec: As a file describes it.

@@ -58,7 +58,7 @@ class IrisExport:
 
 
 class IrisFormat(Format):
-    """``dataset/0.pt``, ``dataset/1.pt``, ...: T of everything, channels first.
+    """``dataset/0.pt``, ``dataset/1.pt``, ...: T rows each, channels first.
 
     Each is a dict of ``observations`` uint8 [T, C, H, W], ``actions`` int64 [T], ``rewards``
     float32 [T], ``ends`` int64 [T] and ``mask_padding`` bool [T]. A checkpoint of IRIS has the
@@ -72,7 +72,7 @@ class IrisFormat(Format):
     import_options = PixelImport
 
     def writer(self, source: Source, options: IrisExport) -> PixelWriter:
-        """Get ready to write."""
+        """A writer of one folder."""
         return PixelWriter(
             source, "IRIS", options.observation, options.channels, _USUAL, _IrisSink(options)
         )
@@ -166,7 +166,7 @@ class _IrisFiles:
 
 
 class _IrisReader:
-    """Reads what IRIS wrote."""
+    """Reads an IRIS data set."""
 
     def __init__(self, files: _IrisFiles, options: PixelImport) -> None:
         if not files.numbers:

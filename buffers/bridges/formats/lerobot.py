@@ -84,7 +84,7 @@ class LeRobotFormat(Format):
     import_options = LeRobotImport
 
     def writer(self, source: Source, options: LeRobotExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         return _LeRobotWriter(source, options)
 
     def reader(self, files: GivenFiles, options: LeRobotImport) -> Reader:
@@ -94,7 +94,7 @@ class LeRobotFormat(Format):
         return _LeRobotReader(modules, files, info, options)
 
     def loading(self, path: Path, out: str) -> str:
-        """Give the lines of Python that load it."""
+        """Lines of Python that load it."""
         return (
             "from lerobot.datasets.lerobot_dataset import LeRobotDataset\n"
             f'frames = LeRobotDataset("stepwell/{path.name}", root="{path}")'
@@ -218,7 +218,7 @@ class Place:
 
 
 class FrameTable:
-    """The table of frames: a row for each env step, with the observation that it began with.
+    """The table of frames: a row for each env step, with the observation before it.
 
     Args:
         spec: The fields of every row.
@@ -491,9 +491,9 @@ Stats = dict[str, np.ndarray]
 
 _QUANTILES: Final = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _PICTURES: Final = 100
-"""Pictures of an episode that are looked at, evenly spread."""
+"""Number of pictures of an episode in its statistics, evenly spaced."""
 _NUMBERS: Final = 10_000_000
-"""Numbers of an episode that are looked at; of more, evenly spread rows, but for the extremes."""
+"""Numbers of an episode in its statistics; if more, evenly spaced rows except for extremes."""
 
 
 def episode_stats(column: Column, rows: np.ndarray) -> Stats:
@@ -530,7 +530,7 @@ class RunningStats:
         self._now: Stats | None = None
 
     def add(self, stats: Stats) -> None:
-        """Count an episode in.
+        """Add the statistics of an episode.
 
         Quantiles of all rows cannot be computed from those of episodes: the lowest of the lower
         ones and the highest of the upper ones are kept, as LeRobot does.
@@ -564,7 +564,7 @@ def _spread(count: int, at_most: int) -> np.ndarray:
 
 
 def _stats(values: np.ndarray, count: int) -> Stats:
-    with np.errstate(all="ignore"):  # NaN and infinities are the env's own
+    with np.errstate(all="ignore"):  # the env may return NaN and infinities
         quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
         return {
             "min": values.min(0),

@@ -56,7 +56,7 @@ class NpzExport:
 
 
 class NpzFormat(Format):
-    """``000000.npz``, ``000001.npz``, ...: T + 1 ``observations``, T of all else.
+    """``000000.npz``, ``000001.npz``, ...: T + 1 ``observations``, T rows of all others.
 
     ``observations`` (or ``observations/key``), ``actions``, ``rewards`` [T] float64,
     ``terminations`` and ``truncations`` [T] bool, ``infos/name`` [T + 1], ``extras/name`` [T].
@@ -69,7 +69,7 @@ class NpzFormat(Format):
     export_options = NpzExport
 
     def writer(self, source: Source, options: NpzExport) -> _NpzWriter:
-        """Get ready to write."""
+        """A writer of one folder."""
         return _NpzWriter(source, options)
 
     def reader(self, files: GivenFiles, options: NoOptions) -> _NpzReader:
@@ -219,7 +219,7 @@ def _columns_of(given: GivenFiles, file: Path, room: Room) -> dict[str, np.ndarr
 
 
 def _spec_of(columns: Mapping[str, np.ndarray], file: Path) -> Spec:
-    """The fields that a foreign file's arrays are."""
+    """The Spec of a foreign file's arrays."""
     named = {
         _field_name(name): rows
         for name, rows in columns.items()
@@ -251,7 +251,7 @@ class _Store:
 
 
 class _Sidecar:
-    """A folder ``stepwell/`` next to the files, for what they lack.
+    """A folder ``stepwell/`` next to the files, for the data that they cannot hold.
 
     ``store.json`` describes the store; ``000017.npz`` holds arrays and facts of episode 17.
 

@@ -1,4 +1,4 @@
-"""Options of formats: dataclasses, filled from Python values or from words of a command line."""
+"""Options of formats: dataclasses, filled from Python values or from command line arguments."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class OptionHelp(NamedTuple):
 
 
 def option_help(options: type[Any]) -> dict[str, OptionHelp]:
-    """For each option what a user reads about it.
+    """The help of each option.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def option_help(options: type[Any]) -> dict[str, OptionHelp]:
 
 
 def _converted(value: object, hint: Any, what: str) -> object:
-    """A value as its option wants it.
+    """A value converted to the type of its option.
 
     Raises:
         ValueError: The value is not valid.
@@ -111,7 +111,7 @@ def _converted(value: object, hint: Any, what: str) -> object:
                 return value
         elif kind in (bool, int, float):
             found = _read(value)
-            # True is an int to Python, and 1 a float; a user who wrote one meant that.
+            # In Python True is an int, and 1 a float; the given type is kept.
             if type(found) is kind or (kind is float and type(found) is int):
                 return kind(found)
     raise ValueError(f"{what}: expected {_type_name(hint)}, got {value!r}; give another")
@@ -137,14 +137,14 @@ def _type_name(hint: Any) -> str:
 
 
 def _written(value: object) -> str:
-    """A value as one would write it on a command line."""
+    """A value in command line notation."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _arguments(doc: str) -> dict[str, str]:
-    """The words about each argument in a Google docstring."""
+    """The description of each argument in a Google docstring."""
     import inspect
 
     _, _, rest = inspect.cleandoc(doc).partition("Args:\n")

@@ -98,7 +98,7 @@ class ParquetFormat(Format):
     import_options = ParquetImport
 
     def writer(self, source: Source, options: ParquetExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         return _ParquetWriter(source, options)
 
     def reader(self, files: GivenFiles, options: ParquetImport) -> Reader:
@@ -316,7 +316,7 @@ class EpisodeTable:
             episode: One of the spec.
             number: Its place in the data set.
         """
-        with np.errstate(all="ignore"):  # rewards may be anything
+        with np.errstate(all="ignore"):  # rewards may be NaN or infinite
             total = float(episode.reward[1:].sum())
         numbers: dict[str, Any] = {
             "episode": number,
@@ -431,12 +431,12 @@ class ForeignTables:
         return self._steps.episode(number, fields_, *flags, following or None)
 
     def _fields(self, rows: _Rows) -> _Rows:
-        """The rows of what becomes a field."""
+        """The rows of the columns that become fields."""
         first = ("observation", "action", "reward", *_KEPT)
         return {name: part for name, part in rows.items() if name.partition("/")[0] in first}
 
     def _batches(self, rows: int) -> Iterator[_Rows]:
-        """Rows [n, ...] by what they are, a file's and then the next one's."""
+        """Rows [n, ...] by role, one file after the other."""
         for file in self._files:
             with open_file(self._modules, self._given, file) as opened:
                 names, _ = self._named(opened.schema_arrow.names, file)
@@ -478,7 +478,7 @@ class ForeignTables:
         if "episode" not in found:
             ended = found["terminated"] | found["truncated"]
             before = np.concatenate([[False], ended[:-1]])
-            # Counted from the batch's beginning: `_parted` knows how the one before it ended.
+            # Counted from the batch's beginning: `_parted` joins it with the one before.
             found["episode"] = np.cumsum(before)
             found["/ended"] = ended
         return found
@@ -587,7 +587,7 @@ def _labels(values: list[object], column: str, where: str) -> np.ndarray:
 
 
 def _parted(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]]:
-    """The rows of each episode, and whether they go on with the one before.
+    """The rows of each episode, and True if they continue the one before.
 
     Args:
         rows: A batch.
@@ -638,7 +638,7 @@ _EXACT: Final = 2**53
 
 @dataclass(slots=True)
 class StepNotes:
-    """Counts of what episodes lacked.
+    """Counts of data missing in episodes.
 
     Args:
         repeated: Terminated episodes whose last observation is used as the final one.
@@ -649,7 +649,7 @@ class StepNotes:
     lost: int = 0
 
     def texts(self) -> list[str]:
-        """A clause each."""
+        """Notes, one clause each."""
         found: list[str] = []
         if self.repeated:
             found.append(
@@ -767,7 +767,7 @@ def _arrives(name: str) -> bool:
 
 
 def _continued(name: str, rows: np.ndarray, final: np.ndarray | None) -> np.ndarray:
-    """A field's T + 1 rows, of T and of what came in the end."""
+    """A field's T + 1 rows, from T rows and the final one."""
     if name == "reward":
         return np.concatenate([np.zeros(1), rows])
     if not _arrives(name):

@@ -48,7 +48,7 @@ def load_arrow(wanted_for: str, install: str) -> tuple[ModuleType, ModuleType]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and what its rows are in numpy.
+    """A column, and the form of its rows in numpy.
 
     Args:
         name: The column's.
@@ -134,7 +134,7 @@ class Column:
         found = self.arrow_type(arrow)
         if self.kind != "array" or len(self.shape) < 2:
             return arrow.field(self.name, found)
-        # HuggingFace's own type, so that its `datasets` knows the shape; to others plain lists.
+        # HuggingFace's type, from which its `datasets` reads the shape; plain lists for others.
         name = f"datasets.features.features.Array{len(self.shape)}DExtensionType"
         texts = {
             "ARROW:extension:name": name,
@@ -198,7 +198,7 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
         ValueError: It holds something else, rows of different shapes, or nulls.
     """
     length = len(array)
-    if hasattr(array, "to_numpy_ndarray"):  # Arrow's own type of tensors
+    if hasattr(array, "to_numpy_ndarray"):  # Arrow's tensor type
         return array.to_numpy_ndarray(), False
     if hasattr(array, "storage"):  # HuggingFace's type, where its `datasets` is loaded
         array = array.storage
@@ -232,7 +232,7 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
 
 
 def schema_of(arrow: Any, columns: Sequence[Column], metadata: dict[str, str] | None = None) -> Any:
-    """The schema of a file, with what HuggingFace's `datasets` and Stepwell read in it.
+    """The schema of a file, with the metadata for HuggingFace's `datasets` and Stepwell.
 
     Args:
         arrow: The module.

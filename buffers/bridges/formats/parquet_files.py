@@ -82,7 +82,7 @@ class ColumnWriter:
             self._schema,
             compression="zstd",
             compression_level=self._level,
-            # Floats seldom repeat; and no dictionary is to decide which NaNs are the same.
+            # Floats seldom repeat, and a dictionary would merge different NaNs.
             use_dictionary=[c.leaf for c in self._columns if np.dtype(c.dtype).kind != "f"],
         )
 
@@ -102,7 +102,7 @@ class ColumnWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits, as a row group."""
+        """Write buffered rows as a row group."""
         if self._waiting:
             table = self._arrow.concat_tables(self._waiting).replace_schema_metadata(
                 self._schema.metadata
@@ -128,8 +128,8 @@ class ColumnWriter:
         file, writer = self._file, self._writer
         self._waiting, self._file, self._writer = [], None, None
         if file is not None:
-            with contextlib.suppress(Exception):  # another one was raised already
-                writer.close()  # else it would write when it is forgotten
+            with contextlib.suppress(Exception):  # another error was raised already
+                writer.close()  # else it writes when it is garbage collected
             with contextlib.suppress(Exception):
                 file.close()
 
@@ -212,7 +212,7 @@ def _chunks(group: Any) -> list[Any]:
 
 
 def _is_coded(chunk: Any) -> bool:
-    """True if a value may take fewer bytes in the file than it has."""
+    """True if a value may take fewer bytes in the file than in memory."""
     return not set(chunk.encodings) <= {"PLAIN", "RLE", "BIT_PACKED"}
 
 

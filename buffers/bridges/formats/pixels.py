@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 Channels = Literal["first", "last"]
-_FEW = (1, 3, 4)  # channels that pictures have
+_FEW = (1, 3, 4)  # numbers of channels of pictures
 _PICKLE_BYTES: Final = 64 << 20
 
 
@@ -79,7 +79,7 @@ class PixelSteps(NamedTuple):
 
 
 def frame_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a picture, without the axis of one frame that envs have which could stack more.
+    """Shape of a picture, without the axis of a frame stack of length 1.
 
     Example:
         >>> frame_of((1, 64, 64, 3)), frame_of((64, 64, 3))
@@ -127,7 +127,7 @@ def to_channels_first(frames: np.ndarray, channels: Channels | None) -> np.ndarr
 def from_channels_first(
     frames: np.ndarray, channels: Channels | None, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """The frames that `to_channels_first` was given.
+    """The inverse of `to_channels_first`.
 
     Args:
         frames: [T, C, H, W].
@@ -212,7 +212,7 @@ class PixelColumns:
 
 
 class ForeignPixels:
-    """Makes episodes of files that Stepwell did not write.
+    """Makes episodes from foreign files.
 
     The final observation of an episode may be missing: then the observation before is repeated,
     and ``info/observed`` is False there.
@@ -332,7 +332,7 @@ class PixelSink(Protocol):
         ...
 
     def begin(self, path: Path) -> None:
-        """Get ready in an empty folder."""
+        """Begin writing into an empty folder."""
         ...
 
     def save(self, number: int, steps: PixelSteps, end: End) -> None:

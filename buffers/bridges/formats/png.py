@@ -1,4 +1,4 @@
-"""Pictures as lossless PNG, the way in which tables and records of other libraries hold them."""
+"""Pictures as lossless PNG, as tables and records of other libraries store them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def encoded_rows(rows: np.ndarray, axes: Axes) -> list[bytes]:
         >>> np.array_equal(decoded_rows(encoded_rows(rows, "hw"), (16, 16), "hw"), rows)
         True
     """
-    import cv2  # loads when it is needed
+    import cv2  # imported on first use
 
     files: list[bytes] = []
     for row in rows if axes != "chw" else np.moveaxis(rows, 1, -1):
@@ -92,7 +92,7 @@ def decoded_rows(
     axes: Axes = "hwc",
     room: Room | None = None,
 ) -> np.ndarray:
-    """The rows that `encoded_rows` had, or those of somebody else's pictures.
+    """Decode the rows of `encoded_rows`, or foreign pictures.
 
     Args:
         files: T PNG files, or JPEG files.
@@ -106,7 +106,7 @@ def decoded_rows(
     Raises:
         ValueError: One is not a picture, or of another size, or there is no memory for it.
     """
-    import cv2  # loads when it is needed
+    import cv2  # imported on first use
 
     rows: list[np.ndarray] = []
     for file in files:
@@ -145,7 +145,7 @@ def is_picture(file: bytes) -> bool:
 
 
 def picture_bytes(file: bytes) -> int:
-    """Bytes that a picture takes when it is decoded, by its head; of anything else its own.
+    """Bytes of a decoded picture, from its header; for other data its own size.
 
     Example:
         >>> picture_bytes(encoded_rows(np.zeros((1, 16, 20, 3), np.uint8), "hwc")[0])

@@ -85,17 +85,17 @@ class RldsFormat(Format):
     import_options = RldsImport
 
     def writer(self, source: Source, options: RldsExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         load_crc32c()
         return _RldsWriter(source, options)
 
     def reader(self, files: GivenFiles, options: RldsImport) -> Reader:
         """Open a data set."""
-        load_crc32c()  # refuses now, rather than with the first record
+        load_crc32c()  # raises now, rather than with the first record
         return _RldsReader(files, dataset_info(files), options)
 
     def loading(self, path: Path, out: str) -> str:
-        """Give the lines of Python that load it."""
+        """Lines of Python that load it."""
         return (
             "import tensorflow_datasets as tfds\n"
             f'episodes = tfds.builder_from_directory("{path}").as_dataset(split="{_SPLIT}")'
@@ -150,7 +150,7 @@ class _RldsWriter:
     def finish(self) -> None:
         self.close()
         count = len(self._lengths)
-        for number in range(count):  # how many there are is part of their names
+        for number in range(count):  # the number of files is part of their names
             self._part(number).rename(
                 self._folder / f"{self._options.name}-{_SPLIT}.tfrecord-{number:05d}-of-{count:05d}"
             )
@@ -250,7 +250,7 @@ class Feature:
             return cls(name, field.dtype, shape)
         if dtype == np.float32 and size <= _SMALL and size:
             return cls(name, field.dtype, shape)
-        # An Example's floats are float32: others are kept as bytes, which TFDS reads as exactly.
+        # An Example's floats are float32: others are kept as bytes, which TFDS reads exactly.
         return cls(name, field.dtype, shape, "zlib" if size > _SMALL else "bytes")
 
     def encoded(self, rows: np.ndarray) -> Value:
@@ -459,7 +459,7 @@ class _EpisodeFeatures:
 
     @property
     def all(self) -> list[Feature]:
-        """All of them."""
+        """All features."""
         return [*self.steps.values(), *self.about.values()]
 
     def values(self, episode: Episode) -> dict[str, Value]:
@@ -519,7 +519,7 @@ def dataset_info(given: GivenFiles) -> dict[str, Any]:
 
 
 class _RldsReader:
-    """Reads a data set that somebody else wrote.
+    """Reads a foreign data set.
 
     Args:
         given: The folder.
@@ -610,7 +610,7 @@ class _RldsReader:
         if flags["is_last"][-1]:
             end = End.TERMINATED if flags["is_terminal"][-1] else End.TRUNCATED
         if count == 1:
-            end = End.NONE  # no step was taken that could have ended it
+            end = End.NONE  # without a step it cannot have ended
         chosen = ("action", "extra", "reward")
         columns = {
             name: part[:-1] if kind_of(name) in chosen else part for name, part in rows.items()
@@ -634,7 +634,7 @@ def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list
             f"the option split"
         )
     lengths = [int(length) for length in splits[split].get("shardLengths", [])]
-    prefix = f"{info['name']}-{split}.tfrecord"  # the split is the user's, and may be a pattern
+    prefix = f"{info['name']}-{split}.tfrecord"  # the split may be a pattern
     files = sorted(file for file in path.iterdir() if file.name.startswith(prefix))
     if len(files) != len(lengths) or not files:
         raise ValueError(

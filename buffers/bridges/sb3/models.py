@@ -129,7 +129,7 @@ class DeviceTensors:
 
     def __init__(self, device: Any) -> None:
         self._from_numpy: Any = load_sb3("common.buffers", "a bridge").th.from_numpy
-        # Elsewhere frames that two stacks share must be moved once, which it sees to.
+        # On other devices it moves frames that two stacks share only once.
         self._moved = None if device.type == "cpu" else ToTensors(device)
 
     def __call__(self, tree: Any) -> Any:
@@ -344,7 +344,7 @@ def start_logging(model: Any) -> None:
     """Set up the logger and episode statistics of a model, unless ``learn`` has done so."""
     if not hasattr(model, "_logger"):
         utils = load_sb3("common.utils", "a bridge to Stable-Baselines3")
-        # Not set_logger: that counts as the user's own, which learn() would not replace.
+        # Not set_logger: learn() would not replace a logger that the user has set.
         model._logger = utils.configure_logger(model.verbose, model.tensorboard_log, "run", True)
     if model.ep_info_buffer is None:
         model.ep_info_buffer = deque(maxlen=model._stats_window_size)

@@ -186,7 +186,7 @@ class SB3Explorer:
 
     @property
     def _is_warm(self) -> bool:
-        """State-dependent noise explores from the beginning."""
+        """True if state-dependent noise explores from the beginning."""
         return bool(self._model.use_sde and self._model.use_sde_at_warmup)
 
     def _chosen(self, seen: Any, *, deterministic: bool) -> np.ndarray:
@@ -269,5 +269,5 @@ def _check_action_space(model: Any, space: spaces.Space[Any]) -> None:
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy: torch warns of those that it could write to and must not."""
+    """The array, or a copy: torch warns about arrays that are not writeable."""
     return array if array.flags.writeable else array.copy()

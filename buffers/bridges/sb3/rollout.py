@@ -23,7 +23,7 @@ from stepwell.buffers.sampling.batch import map_tree
 __all__ = ["to_sb3_rollout"]
 
 _NAME = "to_sb3_rollout"
-_RAW_ACTION = "raw_action"  # what the log-probability of a clipped action belongs to
+_RAW_ACTION = "raw_action"  # the unclipped action, which the log-probability refers to
 
 
 def to_sb3_rollout(
@@ -195,7 +195,7 @@ def _kind_of_buffer(model: Any, buffers: Any) -> Any:
 
 @functools.cache
 def _filled_class(kind: Any) -> Any:
-    """A kind of buffer that has the model's own size again when the model collects for itself."""
+    """A subclass that restores the model's own size when the model collects itself."""
 
     def reset(self: Any) -> None:
         self.buffer_size, self.n_envs = getattr(
@@ -220,7 +220,7 @@ def _fill(buffer: Any, rows: _Rows) -> None:
 
 
 def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
-    """Keep some rows [T, N] alone, as one column, env by env.
+    """Keep the selected rows of [T, N] only, as one column, env by env.
 
     No advantage depends on the others: the row before one without a step ended its episode.
     """

@@ -128,7 +128,7 @@ def to_tianshou_buffer(
 
 @cache
 def load_tianshou(wanted_for: str) -> Any:
-    """``tianshou.data``, a module; looked for once.
+    """The module ``tianshou.data``, imported once.
 
     Raises:
         ImportError: It is not installed, or too old.
@@ -229,7 +229,7 @@ def _check_buffer(buffer: Any, size: int | None, streams: int, longest: int) -> 
 
 
 def _below(kind: str, columns: Mapping[str, Any]) -> dict[tuple[str, ...], np.ndarray]:
-    """The leaves of a kind of field, by their path; the one that is the whole has an empty one."""
+    """The leaves of a kind of field, by path; a single leaf has an empty path."""
     return {
         key: leaf
         for name, value in columns.items()

@@ -98,7 +98,7 @@ def from_tianshou(
 
 
 def _parts(buffer: Any) -> list[tuple[np.ndarray, bool]]:
-    """For each part the indices of its steps, the oldest first, and whether it is full."""
+    """The indices of each part's steps, the oldest first, and True if it is full."""
     edges = np.asarray(buffer.subbuffer_edges)
     parts = getattr(buffer, "buffers", [buffer])
     found: list[tuple[np.ndarray, bool]] = []

@@ -57,7 +57,7 @@ def as_tianshou_replay(
     load_tianshou("as_tianshou_replay")
     if n_step < 1:
         raise ValueError(f"n_step: expected a whole number >= 1, got {n_step}")
-    # Padding behind an episode's end: fewer steps are looked ahead there.
+    # Padding after an episode's end: the lookahead is shorter there.
     borders: Any = "inside" if n_step == 1 else "pad_after"
     request = Sequences(1, n_step, borders, draw, "transition", stack=stack, beta=beta)
     kind = PrioritizedTianshouReplay if draw == "priorities" else TianshouReplay

@@ -143,7 +143,7 @@ def load_tensordict(wanted_for: str) -> ModuleType:
 
 
 def _shared(columns: Keyed) -> Mapping[Key, Any]:
-    """Plain arrays as tensors of the same memory already; `ToTensors` looks at all the others."""
+    """Plain arrays as tensors that share memory; `ToTensors` converts the others."""
     from_numpy = load_torch("to_tensordict").from_numpy
     return {key: from_numpy(array) if _is_plain(array) else array for key, array in columns.items()}
 
@@ -165,7 +165,7 @@ def _shaped(key: Key, array: np.ndarray, axes: int, one_hot: int | None) -> np.n
 def _action(key: Key, array: np.ndarray, axes: int, one_hot: int | None) -> np.ndarray:
     is_choice = array.ndim == axes and array.dtype.kind in "iu"
     if one_hot is None:
-        # Losses look the value up by it, which takes no other integers.
+        # Losses index the value with it, which supports no other integers.
         return array.astype(np.int64, copy=False) if is_choice else array
     name = "/".join(key)
     if not is_choice:
@@ -272,7 +272,7 @@ Keyed = dict[Key, np.ndarray]
 
 FLAGS = ("done", "terminated", "truncated")
 
-# Extras that TorchRL's losses look for, by the names that Stepwell's own learners use.
+# Extras that TorchRL's losses read, by the names that Stepwell's learners use.
 _EXTRAS: dict[str, Key] = {"log_prob": ("action_log_prob",), "value": ("state_value",)}
 _NAMES = {key: name for name, key in _EXTRAS.items()}
 
@@ -288,7 +288,7 @@ def _extra_key(name: str) -> Key:
 
 
 def extra_name(key: Key) -> str:
-    """The extra that stands there.
+    """The extra of a key.
 
     Example:
         >>> extra_name(("action_log_prob",)), extra_name(("state", "age"))
@@ -298,7 +298,7 @@ def extra_name(key: Key) -> str:
 
 
 def key_text(key: Key) -> str:
-    """A key as Python has it.
+    """A key in Python notation.
 
     Example:
         >>> key_text(("next", "reward")), key_text(("action",))

@@ -105,7 +105,7 @@ class EpisodeFolder:
                 return before
             before.close()
         if config is None:
-            read_marker(path)  # refuses a folder without one before creating anything in it
+            read_marker(path)  # raises before creating any file if there is no marker
         _check_usable(path)
         path.mkdir(parents=True, exist_ok=True)
         lock = StoreFolder(path, Files()).lock()

@@ -1,4 +1,4 @@
-"""Plain values out of a pickle, without running any of it."""
+"""Reads plain values from a pickle without executing it."""
 
 from __future__ import annotations
 

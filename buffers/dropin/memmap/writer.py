@@ -1,4 +1,4 @@
-"""Checks what callers store or change, and keeps open episodes in RAM until they end.
+"""Checks values to store or change, and keeps open episodes in RAM until they end.
 
 `EpisodeBuffer`, which writes the rows of the other drop-ins, does not fit here: these steps have no
 action and no observation after the last step, a step may change until its episode ends, and an

@@ -70,7 +70,7 @@ _NAME: Final = re.compile(r"[-\w]+-v\d+")
 
 
 def default_root() -> Path:
-    """The folder below which Minari looks: ``MINARI_DATASETS_PATH``, or its own in the home."""
+    """The root of Minari's data sets: ``MINARI_DATASETS_PATH``, or the default in the home."""
     given = os.environ.get("MINARI_DATASETS_PATH")
     return Path(given) if given is not None else Path.home() / ".minari" / "datasets"
 
@@ -108,7 +108,7 @@ def place_of(out: str, root: str | None) -> Path:
 
 
 def source_of(source: str, root: str | None) -> Path:
-    """The folder of a data set that is to be read: an id's, or else the path itself."""
+    """The folder of a data set to read: that of an id, or else the path itself."""
     by_id = _root(root) / source
     is_id = _ID.fullmatch(source) is not None
     path = Path(source).expanduser()
@@ -129,7 +129,7 @@ def dataset_id(place: Path, root: str | None) -> str:
 
 
 def namespaces_of(id_: str) -> list[str]:
-    """The namespaces that an id lies in.
+    """The namespaces of an id.
 
     Example:
         >>> namespaces_of("atari/pong/random-v0")

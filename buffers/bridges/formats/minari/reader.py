@@ -68,7 +68,7 @@ class MinariReader:
 
     def __iter__(self) -> Iterator[Episode]:
         """All episodes."""
-        # If Arrow reads several files at once, it refuses them unless all have the same columns.
+        # Arrow reads several files at once only if all have the same columns.
         group = _GROUP if self._storage.FORMAT == "hdf5" else 1
         total = self._checked.episodes
         for start in range(0, total, group):
@@ -81,7 +81,7 @@ class MinariReader:
                 yield self._rows.episode(number, one, fact)
 
     def close(self) -> None:
-        """Minari opens files for each read."""
+        """Do nothing: Minari opens files for each read."""
 
 
 def _storage_of(data: Path) -> Any:
@@ -143,7 +143,7 @@ class _Rows:
         is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
         if is_jpeg:
             notes.insert(0, _LOSSY)
-        if storage.jpeg_encoding and not is_jpeg:  # of a time before Minari knew JPEG
+        if storage.jpeg_encoding and not is_jpeg:  # written before Minari had JPEG
             storage = type(storage)(
                 data, storage.observation_space, storage.action_space, jpeg_encoding=False
             )
@@ -184,7 +184,7 @@ class _Rows:
         infos = dict(_leaves(columns["infos"] or {}))
         for name, column in self._infos.items():
             rows = np.asarray(infos[name])
-            if not column.has_reset:  # what came with step t came with observation t + 1
+            if not column.has_reset:  # the info of step t belongs to observation t + 1
                 rows = np.concatenate([np.zeros((1, *column.shape), rows.dtype), rows])
             named[f"info/{name}"] = rows
         for field in self.spec.fields:
@@ -220,7 +220,7 @@ def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str,
 
 
 def _as_stored(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
-    """The fields with the dtypes and shapes that are stored, and where the spaces say others."""
+    """The fields with their stored dtypes and shapes, and notes where the spaces differ."""
     named = _columns_of(spec, first, "episode 0")
     fields: list[Field] = []
     notes: list[str] = []
@@ -296,7 +296,7 @@ def _info_columns(first: Mapping[str, Any]) -> dict[str, _Column]:
 
 
 def _kept_everywhere(found: dict[str, _Column], storage: Any, data: Path) -> dict[str, _Column]:
-    """The infos that all episodes have in one form, by the files' metadata alone."""
+    """The infos that have the same form in all episodes, from the files' metadata."""
     first: dict[str, object] | None = None
     for now in _kinds(storage, data) if found else ():
         first = now if first is None else first
@@ -305,7 +305,7 @@ def _kept_everywhere(found: dict[str, _Column], storage: Any, data: Path) -> dic
 
 
 def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
-    """For each episode what kind of column each info is."""
+    """The kind of column of each info, for each episode."""
     if storage.FORMAT == "hdf5":
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
         with h5py.File(data / HDF5_NAME, "r") as file:
@@ -383,7 +383,7 @@ def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
             node = file["episode_0"]
             for key in place:
                 node = node[key] if key in node else node[f"_index_{key}"]
-            return bool(node.ndim < 3)  # of an array of images each row has two axes or three
+            return bool(node.ndim < 3)  # the rows of an array of images have two or three axes
     arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
     kind = _schema(arrow, storage, data, 0).field(place[0]).type
     for key in place[1:]:
@@ -399,7 +399,7 @@ _PASSED_OVER: Final = ("_", ".", "metadata.json")
 
 
 class _GivenData:
-    """A folder ``data`` that anybody may have made.
+    """An untrusted folder ``data``.
 
     Minari makes the env that a data set names, which may be any function of any module, where the
     data set lacks its spaces; it follows HDF5's links into other files; and it unpacks all data.
@@ -444,12 +444,12 @@ class _GivenData:
         return self._given.read_json(self._data / str(number) / "metadata.json")
 
     def check(self, number: int) -> None:
-        """See that an episode can be read, and that there is memory for it.
+        """Check that an episode can be read, and that there is memory for it.
 
         Raises:
             ValueError: Something is wrong with it.
         """
-        if self.format == "hdf5":  # its one file was looked at already
+        if self.format == "hdf5":  # its single file was checked already
             return
         self.metadata(number)
         room = self._given.room(f"{self._data}: episode {number}")
@@ -469,7 +469,7 @@ class _GivenData:
                 ) from error
 
     def _check_file(self) -> None:
-        """Look at all of ``main_data.hdf5``."""
+        """Check all of ``main_data.hdf5``."""
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
         path = self._data / HDF5_NAME
         with contextlib.closing(open_given(h5py, self._given, path)) as file:
@@ -533,7 +533,7 @@ def _check_env(env: dict[str, Any], file: Path) -> None:
 
 
 def _take_pictures(array: Any, room: Room) -> None:
-    """Count what Minari makes of JPEG files."""
+    """Count the memory of JPEG files that Minari decodes."""
     kind = str(array.type)
     if kind.startswith("struct<"):
         for place in range(array.type.num_fields):

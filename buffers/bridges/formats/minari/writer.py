@@ -62,7 +62,7 @@ class MinariWriter:
             self._known = _known_env(source.spec, source.sessions, options.env)
         self._spaces = _RowSpaces(source.spec, options.stack)
         self._path = Path()
-        self._episodes = self._steps = 0  # that Minari sees
+        self._episodes = self._steps = 0  # written so far
         self._cuts = self._stepless = 0
 
     @property
@@ -113,7 +113,7 @@ class MinariWriter:
         folder.rename(self._path / "data")
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._files.close()
 
     def _columns(self, episode: Episode, columns: StepColumns) -> _EpisodeColumns:
@@ -254,7 +254,7 @@ _ARROW_ROWS: Final = 131_072
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EpisodeColumns:
-    """An episode of T steps as Minari has it.
+    """An episode of T steps in Minari's layout.
 
     Args:
         observations: [T + 1, ...], nested as the space is; stacks may be views.
@@ -279,7 +279,7 @@ class _MinariFiles(Protocol):
     """Writes episodes into a data set's folder ``data``."""
 
     def begin(self, folder: Path) -> None:
-        """Make what holds the episodes."""
+        """Create the file or folder of the episodes."""
         ...
 
     def put(self, number: int, episode: _EpisodeColumns) -> None:
@@ -361,7 +361,7 @@ class _ArrowFiles:
         self._folder = Path()
 
     def begin(self, folder: Path) -> None:
-        """Remember the folder."""
+        """Set the folder."""
         self._folder = folder
 
     def put(self, number: int, episode: _EpisodeColumns) -> None:
@@ -372,7 +372,7 @@ class _ArrowFiles:
                 f"an episode has {steps:,} steps, expected {_ARROW_ROWS - 1:,} at most, since "
                 f"Minari reads longer ones of its format arrow in parts: choose data_format=hdf5"
             )
-        # A batch is as long as its observations; Minari leaves the last row of all else out.
+        # A batch is as long as its observations; Minari ignores the last row of all other columns.
         columns = {
             "observations": self._tree(episode.observations, 0),
             "actions": self._tree(episode.actions, 1),
@@ -393,7 +393,7 @@ class _ArrowFiles:
         (folder / "metadata.json").write_text(json.dumps(facts), encoding="utf-8")
 
     def close(self) -> None:
-        """Each file is closed already."""
+        """Do nothing: each file is closed already."""
 
     def _tree(self, tree: Tree, pad: int) -> Any:
         if isinstance(tree, np.ndarray):
@@ -443,7 +443,7 @@ def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
 
 
 def _is_too_much(value: object) -> bool:
-    """True if it is a text that HDF5 cannot hold as an attribute."""
+    """True for a text that HDF5 cannot store as an attribute."""
     return isinstance(value, str) and (len(value) > _ATTRIBUTE_TEXT or "\0" in value)
 
 
@@ -472,7 +472,7 @@ class _KnownEnv:
 def _known_env(
     spec: Spec, sessions: Sequence[Mapping[str, object]], wanted: str
 ) -> _KnownEnv | None:
-    """The env that made the rows, as far as the store knows it; None where it does not.
+    """The env of the rows, as far as the store records it; None if it does not.
 
     Args:
         spec: The fields of every row. An env whose rows differ is ignored.
@@ -489,7 +489,7 @@ def _known_env(
     if not recorded:
         return None
     observation, action = (space_from_json(recorded[part]) for part in ("observation", "action"))
-    if not _fits(spec, observation, action):  # written by other means than a Collector
+    if not _fits(spec, observation, action):  # not written by a Collector
         return None
     env_spec = session.get("env_spec")
     if isinstance(env_spec, str):
@@ -503,7 +503,7 @@ def _known_env(
 
 
 def _chosen(spec: Spec, id_: str) -> _KnownEnv:
-    """The user's env, made for a moment to ask it for its spaces.
+    """The spaces and spec of the user's env, which is created and closed for that.
 
     Raises:
         ValueError: It cannot be made, or makes other rows.
@@ -545,7 +545,7 @@ class _RowSpaces:
         self._high: dict[str, Any] = {}
 
     def look(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Take notice of an episode's observations or actions, by field name."""
+        """Note the integers in an episode's observations or actions, by field name."""
         for name, rows in columns.items():
             if rows.dtype.kind not in "iu" or not _is_counted(self._spec[name]) or not len(rows):
                 continue
@@ -599,9 +599,9 @@ class _RowSpaces:
 
 
 def _is_counted(field: Field) -> bool:
-    """True if its space may be one of counts, Discrete or MultiDiscrete."""
+    """True if its space may be Discrete or MultiDiscrete."""
     if not field.shape:
-        return field.dtype == "int64" and field.stack == 1  # that of every Discrete space
+        return field.dtype == "int64" and field.stack == 1  # the dtype of every Discrete space
     return field.kind == "action"
 
 

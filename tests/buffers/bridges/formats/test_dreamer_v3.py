@@ -416,7 +416,8 @@ def test_a_folder_of_dreamer_is_read_as_it_is(tmp_path: Path) -> None:
     replay = SequenceReplayBuffer()
     report = import_episodes("dreamerv3", tmp_path, replay)
     (note,) = report.notes
-    assert "metadata" in note and "stream" in note
+    assert "metadata" in note
+    assert "stream" in note
     episodes = episodes_of(replay)
     assert [one.stream for one in episodes] == [0, 0, 0, 1, 1, 1]
     assert [one.end for one in episodes] == [End.TERMINATED, End.TRUNCATED, End.NONE] * 2
