@@ -206,7 +206,7 @@ class _Plan:
             raise ValueError(
                 f"{found.episodes:,} episodes would be copied twice, expected each once: "
                 f"{found.sentence}; leave them out (duplicates='skip', --duplicates skip), or have "
-                f"them as often as they are there (duplicates='keep', --duplicates keep)"
+                f"all copies (duplicates='keep', --duplicates keep)"
             )
         is_repeated = iter(found.is_repeated)
         for chosen in self._chosen:

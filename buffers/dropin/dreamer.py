@@ -1,4 +1,4 @@
-"""The replay buffer of Dreamer agents, with the interface of torchwm's ``world_models.memory.dreamer_memory``.
+"""The replay buffer of Dreamer agents, as in torchwm's ``world_models.memory.dreamer_memory``.
 
 The line to change::
 

@@ -245,9 +245,9 @@ class _Job:
 def _refusing(format_: str, place: Path) -> Generator[None]:
     """Convert the errors of readers and their libraries for a damaged data set to one sentence.
 
-    What Stepwell raises on purpose goes through, and so does what the system says of a file. All
-    else is what damaged, or forged, files made somebody stumble over: h5py, pyarrow, PyTorch,
-    OpenCV, Minari and numpy have no class of errors in common for that.
+    Errors that Stepwell raises on purpose are passed on, and so are errors of the file system.
+    All others come from damaged or forged files: h5py, pyarrow, PyTorch, OpenCV, Minari and
+    numpy have no common class of errors for them.
     """
     try:
         yield

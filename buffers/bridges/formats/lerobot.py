@@ -383,7 +383,7 @@ class EpisodeIndex:
             steps: Its frames.
             task: The task in words.
             place: The file that holds it.
-            stats: Of each feature.
+            stats: Statistics of each feature.
         """
         self._rows.append(
             {

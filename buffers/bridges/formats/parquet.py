@@ -673,7 +673,7 @@ class LoneSteps:
     unknown, as after the death of a worker.
 
     Args:
-        where: What holds them, for error messages.
+        where: Name of the source, for error messages.
     """
 
     def __init__(self, where: str) -> None:
@@ -721,7 +721,7 @@ class LoneSteps:
             final: The final observation, [1, ...] by field name; None if it is unknown.
 
         Raises:
-            ValueError: The flags stand within it, or rewards cannot be float64.
+            ValueError: A flag is set before its last step, or rewards cannot be float64.
         """
         spec = self.infer_spec(columns)
         for name, flags in (("terminated", terminated), ("truncated", truncated)):

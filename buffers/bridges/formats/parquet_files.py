@@ -42,7 +42,7 @@ class ColumnWriter:
 
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
-        columns: Of every file.
+        columns: The columns of every file.
         level: Compression level of zstd.
         file_bytes: Approximate size of a file; row groups are not larger.
         metadata: Metadata for the schema of every file.

@@ -1,6 +1,6 @@
 """Episodes of pictures and button presses, as IRIS and DIAMOND keep them in files of PyTorch's.
 
-An episode of T steps has T of everything, pictures with their channels first.
+An episode of T steps has T rows of each array, pictures with their channels first.
 """
 
 from __future__ import annotations

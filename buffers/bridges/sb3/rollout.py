@@ -291,7 +291,7 @@ def _values_by_policy(rollout: Rollout) -> _RowValues:
 
 
 def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowValues:
-    """Values and log-probabilities of the model as it is now, one row of all envs at a time.
+    """Values and log-probabilities of the present model, one row of all envs at a time.
 
     Args:
         rollout: The rows.

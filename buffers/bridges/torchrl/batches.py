@@ -58,7 +58,7 @@ def to_tensordict(
     a minibatch of one     ``[B]``                     ``advantage``, ``value_target``
     =====================  ==========================  =============================================
 
-    Rewards are float32 and flags bool, ``[..., 1]``; extras stand at the root, ``log_prob`` as
+    Rewards are float32 and flags bool, ``[..., 1]``; extras are at the root, ``log_prob`` as
     ``action_log_prob [...]`` and ``value`` as ``state_value [..., 1]``; info fields below
     ``"next"``; nested observations below ``"observation"``. A cut counts as a truncation, as
     TorchRL knows no cuts, and is marked as ``("next", "cut")`` too.
@@ -193,7 +193,7 @@ def sequence_columns(batch: Batch, time_major: bool) -> Keyed:
     """Sequences ``[B, T]`` by key.
 
     Raises:
-        ValueError: Something is missing, or stands on another axis.
+        ValueError: A key is missing, or has another axis order.
     """
     if batch.state:
         raise ValueError(

@@ -28,13 +28,13 @@ def from_tensordict(
 ) -> int:
     """Store a rollout of TorchRL as episodes, the inverse of `to_tensordict`.
 
-    A key that stands at the root and below ``"next"`` is an observation, one at the root alone the
+    A key both at the root and below ``"next"`` is an observation, one at the root alone the
     action or an extra, one below ``"next"`` alone the reward, a flag or an info field. Keys that
-    belong to a buffer (``index``, ``("collector", "traj_ids")``) are not stored. Behind every row
-    must stand what followed on it, which is the observation of the row after it, or an episode's
-    last one.
+    belong to a buffer (``index``, ``("collector", "traj_ids")``) are not stored. The next
+    observation of every row must be the observation of the row after it, or an episode's last
+    one.
 
-    Several batches of one collector: `as_torchrl_replay` goes on with the open episodes.
+    For several batches of one collector use `as_torchrl_replay`, which continues open episodes.
 
     Args:
         recorded: A TensorDict ``[T]`` of one env, or ``[N, T]`` of N, as ``env.rollout`` and

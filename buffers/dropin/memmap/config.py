@@ -275,7 +275,7 @@ class Config(NamedTuple):
         max_timesteps: Steps of the longest episode.
         fields: Fields of every step, by name.
         meta_fields: Fields of every episode, by name.
-        circular: Whether a new episode replaces the oldest one when the buffer is full.
+        circular: True if a new episode replaces the oldest one when the buffer is full.
     """
 
     max_episodes: int

@@ -57,7 +57,7 @@ class ReplayBuffer:
         fields: Fields of a step: name to ``"float"``, ``"int"``, ``"bool"`` or ``"uint8"``, or to a
             tuple of that, a shape and, optionally, a default. ``...`` uses the folder's fields.
         meta_fields: Fields of an episode, in the same notation.
-        circular: Whether a new episode replaces the oldest one when the buffer is full. None means
+        circular: True if a new episode replaces the oldest one when the buffer is full. None means
             False, or the folder's setting if ``fields`` is ``...``.
         overwrite: Remove the stored episodes.
         read_only: Open for reading only.

@@ -23,9 +23,9 @@ __all__ = ["MinariFormat"]
 class MinariFormat(Format):
     """A folder ``data`` of Minari's files.
 
-    An episode of T steps has T + 1 observations and infos, and T of all else. Policy extras stand
-    under infos as ``extra/name``. An episode that was cut is marked as truncated in its last
-    step, as Minari's own DataCollector does it.
+    An episode of T steps has T + 1 observations and infos, and T of all other fields. Policy
+    extras are stored under infos as ``extra/name``. An episode that was cut is marked as truncated
+    in its last step, as Minari's own DataCollector does it.
     """
 
     name = "minari"

@@ -348,7 +348,7 @@ def _left_out(first: Mapping[str, Any], kept: Mapping[str, _Column]) -> list[str
         )
     late = [name for name, column in kept.items() if not column.has_reset]
     if late:
-        notes.append(f"infos without a row for the reset, where zeros stand now: {', '.join(late)}")
+        notes.append(f"infos without a row for the reset, which zeros replace: {', '.join(late)}")
     return notes
 
 

@@ -215,7 +215,7 @@ def _why_not(field: Field) -> str:
     if field.numpy_dtype.kind not in "biuf":
         return f"expected whole numbers, floats or bool, got {field.dtype}; leave it out"
     if field.name.startswith("info/extra/"):
-        return "expected another name, as policy extras stand under infos as extra: rename it"
+        return "expected another name, as policy extras are stored under infos as extra: rename it"
     return ""
 
 
