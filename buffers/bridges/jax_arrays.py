@@ -65,7 +65,7 @@ def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> A
                 f"{path}: expected numbers that JAX has arrays of, got {array.dtype}; leave the "
                 f"field out with fields="
             )
-        # Copied here: JAX may look at numpy's memory for as long as it likes, or read it later,
+        # Copied here: JAX may share numpy's memory indefinitely, or read it later,
         # even when a copy is requested. This memory has no other owner.
         own = np.array(array, array.dtype.newbyteorder("="), order="C")
         if not has_64_bits:

@@ -83,10 +83,10 @@ class D3rlpyFormat(Format):
 class D3rlpyColumns:
     """The four parts of d3rlpy's ``Episode``.
 
-    Of an episode of T steps that was terminated there are N = T rows. Of another one there are
-    N = T + 1: the last one holds the final observation, which d3rlpy has no other place for, with
-    an action and a reward of 0; it is the next observation of the last transition, and begins
-    none.
+    A terminated episode of T steps has N = T rows. Another one has
+    N = T + 1: the last row holds the final observation, for which d3rlpy has no other place, with
+    an action and a reward of 0. It is the next observation of the last transition, and does not
+    begin one.
 
     Args:
         observations: [N, ...], or a list of such arrays where the observation has several parts.

@@ -214,7 +214,7 @@ def read_column(node: Any, room: Room) -> Any:
     """All rows of a dataset that `check_group` has accepted, if there is memory for it.
 
     Raises:
-        ValueError: There is not.
+        ValueError: The memory is not enough.
     """
     take_column(node, room)
     return node[()]
@@ -224,7 +224,7 @@ def take_column(node: Any, room: Room) -> None:
     """Count the memory of a dataset that `check_group` has accepted.
 
     Raises:
-        ValueError: There is not so much.
+        ValueError: The memory is not enough.
     """
     count = math.prod(node.shape)
     # HDF5 allocates memory for a whole chunk, even for a few rows.

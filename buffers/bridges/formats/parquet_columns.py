@@ -176,7 +176,7 @@ def listed(array: Any, room: Room) -> list[Any]:
         room: The memory that is left for the values.
 
     Raises:
-        ValueError: There is not enough.
+        ValueError: The memory is not enough.
     """
     room.take(array.nbytes + 64 * len(array))
     found: list[Any] = array.to_pylist()

@@ -650,7 +650,7 @@ def _examples(
     """Each episode's number and lists, and the memory that is left for their content.
 
     Raises:
-        ValueError: There are others than expected.
+        ValueError: The number of records is not as expected.
     """
     number = 0
     for file in files:

@@ -76,7 +76,7 @@ def to_tianshou_buffer(
 
     ``obs_next`` of an episode's last step is its true last observation. A cut counts as a
     truncation, and is marked as ``info.cut`` too. Frame stacks are stored in full: the buffer takes
-    2 k frames a step. Of a replay with stacks `as_tianshou_replay` takes no memory.
+    2 k frames a step. For a replay with stacks `as_tianshou_replay` takes no extra memory.
 
     Args:
         source: A replay; a rollout, for on-policy algorithms; or some episodes.

@@ -69,7 +69,7 @@ def to_tensordict(
         data: Sequences and episodes drawn with ``align="transition"``.
         one_hot: Number n of actions: actions become one-hot ``[..., n]`` int64, as a loss with
             ``action_space="one_hot"`` wants them; else they are ``[...]`` int64.
-        rows: Of a rollout: ``"steps"`` gives the M rows with a step, env after env; ``"grid"`` all
+        rows: For a rollout: ``"steps"`` gives the M rows with a step, env after env; ``"grid"`` all
             rows ``[N, T]``, for recurrent policies: leave out of the loss those that
             have ``("collector", "mask")`` False. Either way ``("next", "done")`` is set where
             GAE must stop, and every row has its true next observation.
@@ -77,7 +77,7 @@ def to_tensordict(
         device: Torch device of the tensors; None leaves them on the CPU.
 
     Returns:
-        A ``tensordict.TensorDict``. Of a rollout: where the MDP terminated and the last observation
+        A ``tensordict.TensorDict``. For a rollout: where the MDP terminated and the last observation
         is not known, as under SAME_STEP, the next one is zeros: its value is not used.
 
     Raises:

@@ -154,7 +154,7 @@ class TorchRLReplay:
 
         Args:
             index: [B] integers, the batch's ``index``: of slices one of each row.
-            priority: [B] or ``[B, 1]``: the larger, the more often. Of a slice its largest counts.
+            priority: [B] or ``[B, 1]``: larger is drawn more often. The maximum counts for a slice.
 
         Returns:
             How many were ignored, because their rows were evicted meanwhile.

@@ -104,7 +104,7 @@ def _storage_of(data: Path) -> Any:
     except Exception as error:  # its files and its env can raise anything
         raise ValueError(
             f"{data}: expected a data set that the installed Minari can read, got "
-            f"{type(error).__name__}: {error}; look at it with `minari show`"
+            f"{type(error).__name__}: {error}; inspect it with `minari show`"
         ) from error
 
 

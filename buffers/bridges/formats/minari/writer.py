@@ -202,7 +202,7 @@ def _check_fields(spec: Spec, is_hdf5: bool) -> None:
     """Reject rows that Minari's files cannot hold.
 
     Raises:
-        ValueError: Such a field, by its name.
+        ValueError: A field cannot be stored; the message has its name.
     """
     for field in spec.fields:
         why = _why_not(field) or (_why_not_hdf5 if is_hdf5 else _why_not_arrow)(field, spec)
