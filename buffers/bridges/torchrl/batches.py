@@ -77,7 +77,7 @@ def to_tensordict(
         device: Torch device of the tensors; None leaves them on the CPU.
 
     Returns:
-        A ``tensordict.TensorDict``. For a rollout: where the MDP terminated and the last observation
+        A ``tensordict.TensorDict``. In a rollout, if the MDP terminated and the last observation
         is not known, as under SAME_STEP, the next one is zeros: its value is not used.
 
     Raises:
