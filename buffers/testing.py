@@ -1,7 +1,7 @@
 """Checks for the test suites of third-party storages and formats.
 
-The checks need neither pytest nor hypothesis. Each raises an `AssertionError` that says what was
-expected and what was found.
+The checks need neither pytest nor hypothesis. Each raises an `AssertionError` with the expected
+and the found values.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SPEC = Spec(
 
 
 class MakeStorage(Protocol):
-    """Makes an empty storage; the class itself, where its constructor takes these arguments.
+    """Makes an empty storage; the class itself, if its constructor takes these arguments.
 
     A storage that cannot keep a capacity leaves out the rules with ``capacity`` in their names.
     """
@@ -183,7 +183,7 @@ def play(storage: Storage, calls: int, seed: int = 0, streams: int = 3) -> list[
     """Add random chunks and return all of them.
 
     Args:
-        storage: Where to.
+        storage: The storage to write to.
         calls: Calls of `Storage.add`, of one to three chunks each.
         seed: Seed of the sizes and ends.
         streams: Number of streams.
@@ -239,7 +239,7 @@ def read_metadata(storage: Storage, position: int) -> Mapping[str, object]:
 
 
 def _joined(chunks: Iterable[Chunk]) -> dict[int, tuple[int, End, dict[str, np.ndarray]]]:
-    """First row, end and rows of each episode: a pending row gives way to the one that follows."""
+    """First row, end and rows of each episode: a pending row is replaced by the next one."""
     joined: dict[int, dict[int, dict[str, np.ndarray]]] = {}
     ends: dict[int, End] = {}
     for chunk in chunks:
@@ -325,7 +325,7 @@ def _rule(function: StorageRule) -> StorageRule:
 
 @_rule
 def an_empty_storage_holds_nothing(make: MakeStorage) -> None:
-    """An empty storage has the given Spec and takes no bytes; adding no chunks changes nothing."""
+    """An empty storage has the given Spec and takes no bytes; adding no chunks has no effect."""
     storage = make(SPEC)
     _expect("spec", storage.spec, SPEC)
     _expect("chunks, steps and episodes", _counts(storage), (0, 0, 0))
@@ -336,14 +336,14 @@ def an_empty_storage_holds_nothing(make: MakeStorage) -> None:
 
 @_rule
 def all_rows_come_back_bit_by_bit(make: MakeStorage) -> None:
-    """Rows come back as they were added, whatever the sizes of the chunks."""
+    """Rows are returned as they were added, for all sizes of chunks."""
     storage = make(SPEC)
     assert_holds(storage, play(storage, 40))
 
 
 @_rule
 def steps_and_episodes_are_counted(make: MakeStorage) -> None:
-    """The row of a reset is no step."""
+    """The row of a reset does not count as a step."""
     storage = make(SPEC)
     storage.add([chunk_of(0, 0, 5), chunk_of(1, 0, 3, End.TERMINATED, stream=1)])
     storage.add([chunk_of(0, 5, 5, End.TRUNCATED)])
@@ -608,7 +608,7 @@ def check_format(
         replay: Episodes to export; by default three of pictures, of 1 to 4 steps.
         export_options: Options for the export.
         import_options: Options for the import.
-        shown: Converts the rows [T, ...] of an observation to the shape that the format gives.
+        shown: Converts the rows [T, ...] of an observation to the shape that the format returns.
         has_final_observation: Also compare the observation after the last action.
 
     Returns:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepwell import lazy_names
 
-if TYPE_CHECKING:  # loaded when it is first asked for
+if TYPE_CHECKING:  # loaded on first use
     from stepwell.buffers.bridges.cleanrl import CleanRLStorage, to_cleanrl
     from stepwell.buffers.bridges.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
     from stepwell.buffers.bridges.formats.exporting import ExportReport, export_episodes

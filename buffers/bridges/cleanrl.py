@@ -56,10 +56,10 @@ def to_cleanrl(
 
     Args:
         rollout: With an array for observation and action, gathered by a Collector with a policy
-            whose extras are ``"log_prob"`` and ``"value"`` [T, N]. Of one that was made in another
-            way ``next_obs`` is known of open ends alone; others have the last row's observation.
+            whose extras are ``"log_prob"`` and ``"value"`` [T, N]. If it was made in another
+            way, ``next_obs`` is known only for open ends; others have the last row's observation.
         next_done: [N]: ``next_done`` of the rollout before; zeros for the first one, as in CleanRL.
-        device: Where torch puts the tensors, such as ``"cuda"``; None leaves them on the CPU.
+        device: Torch device of the tensors, such as ``"cuda"``; None leaves them on the CPU.
         truncation_gamma: Discount with which the value of the true last observation is added to
             the reward where an episode was truncated or cut. None adds nothing, as CleanRL, which
             treats a time limit as a termination.

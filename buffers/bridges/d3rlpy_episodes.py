@@ -13,7 +13,7 @@ from stepwell.buffers.replay import SequenceReplayBuffer
 
 __all__ = ["from_d3rlpy", "to_d3rlpy"]
 
-# Its own pins would bring an older gymnasium than Stepwell needs; it works with the newer one.
+# d3rlpy's pins would install an older gymnasium than Stepwell needs; it works with the newer one.
 _INSTALL = "--no-deps d3rlpy gym==0.26.2, and what else docs/feeding/d3rlpy.md names"
 
 
@@ -33,7 +33,7 @@ def to_d3rlpy(
     gymnasium; where the two cannot be installed together, export a file instead.
 
     Args:
-        replay: Where the episodes are. Those without a step are left out.
+        replay: The replay to read. Episodes without a step are left out.
         stack: Give frame-stacked observations in full; else single frames, of which
             ``d3rlpy.dataset.FrameStackTransitionPicker`` makes stacks.
         channels_first: Give images (H, W, C) of bytes as (C, H, W).
@@ -72,7 +72,7 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
     Args:
         episodes: ``d3rlpy.dataset.Episode`` objects, or a data set or buffer of d3rlpy's that has
             them under ``episodes``.
-        replay: Where they go; bound here to such rows, unless it is.
+        replay: The replay to write to; bound to such rows here if it is not bound yet.
 
     Returns:
         Notes on what d3rlpy's episodes lack: streams, the last observations of terminated episodes,
@@ -80,7 +80,7 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
 
     Raises:
         SpecMismatch: The replay holds other rows.
-        ValueError: There is none, or their rows are not alike; nothing was stored.
+        ValueError: There are no episodes, or their rows differ in form; nothing was stored.
 
     Example:
         >>> import numpy as np

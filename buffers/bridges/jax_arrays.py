@@ -65,8 +65,8 @@ def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> A
                 f"{path}: expected numbers that JAX has arrays of, got {array.dtype}; leave the "
                 f"field out with fields="
             )
-        # Copied here: JAX may look at numpy's memory for as long as it likes, or read it later,
-        # even when it is asked for a copy. Nobody else has this memory.
+        # Copied here: JAX may share numpy's memory indefinitely, or read it later,
+        # even when a copy is requested. This memory has no other owner.
         own = np.array(array, array.dtype.newbyteorder("="), order="C")
         if not has_64_bits:
             own = _narrowed(own, path, round_floats)
@@ -85,7 +85,7 @@ def _narrowed(array: np.ndarray, path: str, round_floats: bool) -> np.ndarray:
     is_float = array.dtype.kind in "fc"
     if not (is_float and round_floats):
         changed = found != array
-        if is_float:  # not-a-number stays that, though it is not equal to itself
+        if is_float:  # NaN is kept, though it is not equal to itself
             changed &= array == array
         if changed.any():
             cure = "set jax_enable_x64" + (", or pass round_floats=True" if is_float else "")
@@ -108,7 +108,7 @@ def _converted(value: Any, path: str, convert: Callable[[np.ndarray, str], Any])
     if not is_dataclass(value) or isinstance(value, type):
         return value
     changes = {
-        field.name: {}  # says where `out=` puts the next batch, which these arrays are not
+        field.name: {}  # holds the arrays for `out=`, which these are not
         if field.name == "memory"
         else _converted(getattr(value, field.name), f"{path}/{field.name}", convert)
         for field in fields(value)

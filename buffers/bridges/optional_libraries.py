@@ -62,7 +62,7 @@ def load_library(
 
 
 def _check_version(package: str, wanted_for: str, install: str, at_least: str) -> None:
-    """Refuse an older version.
+    """Reject an older version.
 
     Raises:
         ImportError: It is older.
@@ -71,7 +71,7 @@ def _check_version(package: str, wanted_for: str, install: str, at_least: str) -
 
     try:
         installed = version(package)
-    except PackageNotFoundError:  # a source tree on the path: it will have to do
+    except PackageNotFoundError:  # a source tree on the path has no version
         return
     if _numbers(installed) < _numbers(at_least):
         raise ImportError(

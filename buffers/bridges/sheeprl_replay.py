@@ -51,7 +51,7 @@ def as_sheeprl_replay(
         A replacement of sheeprl's ``rb``, without ``add``.
 
     Raises:
-        NotEnoughData: Nothing was collected yet.
+        NotEnoughData: The replay is empty.
         ValueError: Actions are whole numbers and their number is unknown; or observation or actions
             are nested deeper than sheeprl's.
 
@@ -73,10 +73,10 @@ class SheeprlReplay:
 
     Args:
         replay: The replay.
-        observation: Key of an observation that is no Dict.
-        channels: Where the pictures' channels are.
+        observation: Key of an observation that is not a Dict.
+        channels: Position of the pictures' channels.
         num_actions: Numbers of actions.
-        draw: How sequences are chosen.
+        draw: Draw mode of the sequences.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SheeprlReplay:
 
     @property
     def empty(self) -> bool:
-        """Nothing can be drawn."""
+        """True if no sequence can be drawn."""
         return len(self.replay) == 0
 
     def sample(
@@ -119,7 +119,7 @@ class SheeprlReplay:
             axis.
 
         Raises:
-            NotEnoughData: No stream has so many rows.
+            NotEnoughData: No stream has that many rows.
         """
         if n_samples < 1:
             raise ValueError(f"n_samples: expected a whole number >= 1, got {n_samples}")
@@ -159,7 +159,7 @@ class SheeprlReplay:
             n_samples: Samples G: one for each gradient step.
             sequence_length: Rows T of a sequence.
             dtype: A torch dtype for all of them; None leaves them.
-            device: Where they go, as torch names it; None leaves them on the CPU.
+            device: A torch device; None leaves them on the CPU.
             from_numpy: Accepted and ignored: the arrays are owned by the caller.
         """
         drawn = self.sample(batch_size, n_samples=n_samples, sequence_length=sequence_length)
@@ -169,7 +169,7 @@ class SheeprlReplay:
         return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
     def add(self, *steps: object) -> None:
-        """Refuse steps: a Collector writes them.
+        """Reject steps: a Collector writes them.
 
         Raises:
             TypeError: Always.
@@ -194,13 +194,13 @@ class SheeprlReplay:
             )
         if given is not None:
             raise ValueError(
-                f"observation: expected none, as the observation is a Dict whose keys are taken, "
+                f"observation: expected none, as the keys of a Dict observation are used, "
                 f"got {given!r}; leave it out"
             )
         return {str(field): key for key, field in cast("Mapping[str, str]", layout).items()}
 
     def _action_sizes(self, given: int | Sequence[int] | None) -> tuple[list[int], list[int]]:
-        """How many actions there are of each kind, and the first of each; empty for floats."""
+        """The number of actions of each kind, and the first of each; empty for floats."""
         layout = self.replay.spec.action
         if not isinstance(layout, str):
             raise ValueError(f"{_NAME}: expected actions that are an array, got {layout}")
@@ -214,7 +214,7 @@ class SheeprlReplay:
         if len(sizes) != kinds:
             raise ValueError(
                 f"num_actions: expected {kinds}, one for each whole number of an action, got "
-                f"{sizes or 'none, and the store does not tell'}; say how many there are"
+                f"{sizes or 'none, and the store does not record it'}; pass num_actions"
             )
         return sizes, start
 
@@ -245,7 +245,7 @@ class SheeprlReplay:
         return rows if where == "first" else np.moveaxis(rows, -1, 2)
 
     def _actions(self, batch: Batch) -> np.ndarray:
-        """[T, B, A] float32: zeros where nothing was chosen."""
+        """[T, B, A] float32: zeros where no action was chosen."""
         chosen = batch.action
         steps, count = chosen.shape[:2]
         flat = chosen.reshape(steps, count, -1)
@@ -261,7 +261,7 @@ class SheeprlReplay:
         return np.asarray(found)
 
     def _one_hot(self, numbers: np.ndarray, size: int, start: int) -> np.ndarray:
-        # A row from which nothing was chosen holds 0, whatever the first action is called.
+        # A row without an action holds 0, even if the first action is not 0.
         places = np.where(numbers == 0, max(start, 0), numbers) - start
         if places.size and (places.min() < 0 or places.max() >= size):
             raise ValueError(
@@ -273,12 +273,12 @@ class SheeprlReplay:
 
 
 def _known_sizes(replay: SequenceReplayBuffer) -> tuple[list[int], list[int]]:
-    """Numbers of actions as the store remembers the env's space; empty where it does not."""
+    """Numbers of actions from the recorded action space; empty if it is unknown."""
     sessions = [session for session in replay.sessions if "spaces" in session]
     if not sessions:
         return [], []
-    told = cast("Mapping[str, Mapping[str, Any]]", sessions[-1]["spaces"])
-    space = space_from_json(told["action"])
+    recorded = cast("Mapping[str, Mapping[str, Any]]", sessions[-1]["spaces"])
+    space = space_from_json(recorded["action"])
     if isinstance(space, spaces.Discrete):
         return [int(space.n)], [int(space.start)]
     if isinstance(space, spaces.MultiDiscrete):
@@ -290,7 +290,7 @@ def _known_sizes(replay: SequenceReplayBuffer) -> tuple[list[int], list[int]]:
 
 
 def _channels_of(shape: tuple[int, ...]) -> Channels | None:
-    """Which axis of a picture is its channels; None where that cannot be told."""
+    """The axis of a picture's channels, first or last; None if it is ambiguous."""
     is_first, is_last = shape[0] in _CHANNELS, shape[-1] in _CHANNELS
     if is_first == is_last:
         return None

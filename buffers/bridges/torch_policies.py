@@ -28,7 +28,7 @@ def to_torch(data: object, device: object = None) -> Any:
     Args:
         data: A `Batch`, `TransitionBatch`, `Minibatch` or `Rollout`; or arrays nested in mappings
             and tuples.
-        device: Where they go, as torch names it; None leaves them on the CPU.
+        device: Torch device of the tensors; None leaves them on the CPU.
 
     Returns:
         The same type with tensors in its fields; Any to type checkers, as its annotations are
@@ -37,7 +37,7 @@ def to_torch(data: object, device: object = None) -> Any:
     Raises:
         ImportError: PyTorch is not installed.
         ValueError: There is no such device.
-        TypeError: There are no tensors of an array's dtype.
+        TypeError: Torch has no dtype for an array.
 
     Example:
         >>> import stepwell as sw
@@ -51,7 +51,7 @@ def to_torch(data: object, device: object = None) -> Any:
     convert = ToTensors(device)
     if not isinstance(data, Rollout):
         return convert(data)
-    # Its constructor looks at numpy arrays, and takes no advantages.
+    # Its constructor expects numpy arrays, and takes no advantages.
     names = [field.name for field in fields(Rollout) if field.name != "memory"]
     changed = copy.copy(data)
     for name, part in convert({name: getattr(data, name) for name in names}).items():
@@ -72,7 +72,7 @@ def torch_policy(
     """A policy for a `Collector` or `evaluate` from a ``torch.nn.Module``.
 
     ===================  ========================================  ================================
-    mode                 the module gives                          action
+    mode                 the module returns                        action
     ===================  ========================================  ================================
     ``"categorical"``    logits ``[N, A]``                         drawn, [N] int64
     ``"greedy"``         logits, or Q values, ``[N, A]``           the largest, [N] int64
@@ -84,21 +84,21 @@ def torch_policy(
     is drawn beyond a Box's bounds is left so; its env may clip it.
 
     Args:
-        module: Called with observations ``[N, ...]`` as tensors of their own dtype, nested like the
-            env's space, without gradients. Images come as bytes: scaling them is the module's part.
-        mode: What its output means.
-        value: Gives values ``[N]`` or ``[N, 1]`` of observations: another module; or ``"last"``,
-            where they stand last in the tuple that the module gives. Rows then have the extra
+        module: Called with observations ``[N, ...]`` as tensors of their dtype, nested like the
+            env's space, without gradients. Images are uint8: the module has to scale them.
+        mode: Meaning of its output.
+        value: Computes values ``[N]`` or ``[N, 1]`` of observations: another module; or ``"last"``,
+            if they are the last part of the tuple that the module returns. Rows then have the extra
             ``value``, [N] float32, and rollouts bootstrap from it.
-        device: Where observations go; when None where the module's first parameter is.
+        device: Torch device of observations; None: that of the module's first parameter.
         dtype: A torch dtype that floating-point observations are converted to, such as
             ``torch.float32``; None leaves them.
-        seed: Of the generator that actions are drawn with, >= 0: equal seeds give equal actions.
-            When None a Collector's seed settles it, and elsewhere the system.
+        seed: Seed of the generator of actions, >= 0: equal seeds give equal actions. None:
+            derived from the Collector's seed, or else drawn from the system.
 
     Raises:
         ImportError: PyTorch is not installed.
-        ValueError: An argument makes no sense, or there is no such device.
+        ValueError: An argument is invalid, or there is no such device.
 
     Example:
         >>> import stepwell as sw
@@ -157,7 +157,7 @@ class TorchPolicy:
         self._seed = seed
         self._generator = self._torch.Generator(self._device or "cpu")
         self._reseed(seed)
-        # A Collector asks for values whoever has such a method.
+        # A Collector calls `value` on every policy that has the attribute.
         self.value = None if value is None else self._values
 
     def begin(self, action_space: object, rng: np.random.Generator) -> None:
@@ -175,7 +175,7 @@ class TorchPolicy:
         """Actions ``[N, ...]``, and the extras ``log_prob`` and ``value`` as far as there are any.
 
         Raises:
-            ValueError: The module gives something else than the mode asks for.
+            ValueError: The module's output does not fit the mode.
         """
         count = len(is_first)
         with self._torch.inference_mode():
@@ -214,7 +214,7 @@ class TorchPolicy:
         return tree.to(self._dtype) if is_float else tree
 
     def _output(self, seen: Any, *, only_value: bool = False) -> tuple[tuple[Any, ...], Any]:
-        """What actions are chosen by, and values."""
+        """The outputs that determine actions, and the values."""
         critic = None if isinstance(self._critic, str) else self._critic
         if only_value and critic is not None:
             return (), critic(seen)

@@ -104,7 +104,7 @@ def copy_episodes(
         ValueError: The target is not empty, or no episode is chosen, or several sources hold the
             same one; nothing was written.
         SpecMismatch: The sources hold other fields, or rows of other envs; nothing was written.
-        StoreCorrupt: A source's bytes are not what was written.
+        StoreCorrupt: A source is damaged.
         StoreLocked: Another process creates a store in the target's folder.
 
     After an error or Ctrl-C a target in RAM holds the rows that were written until then; a note on
@@ -196,7 +196,7 @@ class _Plan:
         """Leave out episodes that an earlier source holds, too.
 
         Raises:
-            ValueError: There is one, and ``duplicates`` is ``"refuse"``.
+            ValueError: There is a duplicate, and ``duplicates`` is ``"refuse"``.
         """
         look = (lambda: None) if progress is None else (lambda: progress(self.report))
         found = find_repeats(self._storages, self._numbered, look)
@@ -206,7 +206,7 @@ class _Plan:
             raise ValueError(
                 f"{found.episodes:,} episodes would be copied twice, expected each once: "
                 f"{found.sentence}; leave them out (duplicates='skip', --duplicates skip), or have "
-                f"them as often as they are there (duplicates='keep', --duplicates keep)"
+                f"all copies (duplicates='keep', --duplicates keep)"
             )
         is_repeated = iter(found.is_repeated)
         for chosen in self._chosen:
@@ -284,7 +284,7 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
     """The sources' storages.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no source.
         SpecMismatch: Two hold different fields, or rows of different envs.
     """
     if not sources:
@@ -297,7 +297,7 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
 
 
 def _check_same_envs(storages: Sequence[Storage]) -> None:
-    """Refuse storages of different envs.
+    """Reject storages of different envs.
 
     Raises:
         SpecMismatch: With the first difference.

@@ -1,4 +1,4 @@
-"""The way into a replay for whole episodes and for transitions that were recorded elsewhere."""
+"""Writes whole episodes, and transitions recorded elsewhere, into a replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stepwell.buffers.storage.disk.folder import StoreFolder
 
 __all__ = ["EpisodeWriter", "TransitionColumns", "check_new"]
 
-# Limits of one chunk of a whole episode, and of what is held in memory until it is written.
+# Limits of one chunk of a whole episode, and of the memory for unwritten rows.
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 32 << 20
 _CHUNKS_A_FLUSH = 4096
@@ -108,7 +108,7 @@ class EpisodeWriter:
         self._on_flush = on_flush
         self._source = source or "EpisodeWriter"
         self._is_ready = replay.is_bound and source is None
-        # What was written is read from the storage, so that an interrupt cannot make it wrong.
+        # Counted by the storage, so that an interrupt cannot make the count wrong.
         self._before = replay.storage.table.counters if replay.is_bound else Counters()
         self._waiting: list[Chunk] = []
         self._waiting_rows = 0
@@ -131,12 +131,12 @@ class EpisodeWriter:
 
     @property
     def steps(self) -> int:
-        """Env steps written; the row of a reset is none."""
+        """Env steps written; the row of a reset does not count."""
         return self._counters.total_steps - self._before.total_steps
 
     @property
     def episodes(self) -> int:
-        """Episodes of which all rows are written."""
+        """Number of completely written episodes."""
         return bisect_right(self._ends, self.rows)
 
     @property
@@ -198,7 +198,7 @@ class EpisodeWriter:
             metadata: JSON-able facts about the episode.
 
         Raises:
-            ValueError: A column is missing, is no field, or has another length; nothing was added.
+            ValueError: A column is missing, unknown, or has another length; nothing was added.
             SpecMismatch: The replay holds other rows; nothing was added.
         """
         arrays = {name: np.asarray(column) for name, column in columns.items()}
@@ -216,7 +216,7 @@ class EpisodeWriter:
         self.add_episode(Episode(spec, 0, stream, 0, end, rows, dict(metadata or {})))
 
     def add_transitions(self, streams: Mapping[int, TransitionColumns]) -> int:
-        """Write transitions of some streams; when it returns they are stored for good.
+        """Write transitions of some streams; they are durable when it returns.
 
         An episode that one call leaves open is continued by the next one if that begins with the
         observation that the episode's last action led to. So the batches of a collector give
@@ -273,7 +273,7 @@ class EpisodeWriter:
         return sum(columns.steps for columns in streams.values())
 
     def flush(self) -> None:
-        """Write all episodes that were added; when it returns they are stored for good."""
+        """Write all episodes that were added; they are durable when it returns."""
         if self._waiting:
             self._write(self._waiting)
             self._waiting, self._waiting_rows = [], 0
@@ -391,7 +391,7 @@ class EpisodeWriter:
 
 
 def check_new(target: SequenceReplayBuffer) -> None:
-    """Refuse a target that is in use.
+    """Reject a target that is in use.
 
     Raises:
         ValueError: It holds something, or lies in a folder that does.
@@ -423,7 +423,7 @@ class _OpenEpisode(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Transitions ``start .. stop`` of a stream, which are of one episode."""
+    """Transitions ``start .. stop`` of a stream, all of one episode."""
 
     start: int
     stop: int
@@ -444,7 +444,7 @@ def _chunk_of(episode: Episode) -> Chunk:
 
 
 def _same_rows(stored: Spec, spec: Spec) -> bool:
-    """True if two Specs differ in nothing but the way fields are compressed."""
+    """True if two Specs are equal but for the compression of fields."""
     codecs = {field.name: field.codec for field in stored.fields if field.name in spec.names}
     return stored.difference(spec.with_codecs(codecs)) is None
 
@@ -497,7 +497,7 @@ def _chunk_of_run(
     for field in spec.fields:
         name = field.name
         rows = columns.fields[name][steps]
-        if field.is_chosen:  # nothing was chosen from the last row
+        if field.is_chosen:  # no action was chosen from the last row
             fields[name] = np.concatenate([rows, np.zeros_like(rows[:1])])
             continue
         if field.kind == "observation":

@@ -1,4 +1,4 @@
-"""Finds episodes that several sources hold, so that a merge does not double them unasked."""
+"""Finds episodes that several sources hold, so that a merge does not duplicate them silently."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Duplicates", "Repeats", "check_duplicates", "find_repeats"]
 
 Duplicates = Literal["refuse", "skip", "keep"]
 
-# Ids of episodes of several storages that are read as one.
+# Bits of an episode's id when several storages are read as one.
 _ID_BITS = 48
-# What is in memory at a time.
+# Limits of the rows in memory at a time.
 _RUN_ROWS, _RUN_BYTES = 4096, 32 << 20
 _HASH_BYTES = 16
 
@@ -30,11 +30,11 @@ class Repeats:
     """The episodes that an earlier source holds, too.
 
     Args:
-        is_repeated: For each episode, in order, 1 where it is one.
-        episodes: How many they are.
+        is_repeated: For each episode, in order, 1 if it is a duplicate.
+        episodes: Number of duplicates.
         steps: Env steps of them.
         late_starts: Number of those that lack their first rows.
-        sentence: Which sources hold them, for a message; empty where there is none.
+        sentence: Their sources, for a message; empty if there are no duplicates.
     """
 
     is_repeated: bytearray
@@ -45,10 +45,10 @@ class Repeats:
 
 
 def check_duplicates(duplicates: str) -> None:
-    """Refuse a word that says nothing.
+    """Check the argument ``duplicates``.
 
     Raises:
-        ValueError: It is none of the three.
+        ValueError: It is not one of the three values.
     """
     if duplicates not in ("refuse", "skip", "keep"):
         raise ValueError(
@@ -59,12 +59,12 @@ def check_duplicates(duplicates: str) -> None:
 def find_repeats(
     storages: Sequence[Storage], episodes: Episodes, on_look: Callable[[], None]
 ) -> Repeats:
-    """Find the episodes all of whose rows an earlier source holds too, bit by bit.
+    """Find episodes that an earlier source holds too, with all rows equal bit by bit.
 
     Sources of which it is known that other runs made them, with other seeds, cannot hold the same
     episode, however equal the short ones may be; of them only those are compared that were reset
-    with the same seed. All others are compared: what was copied from a source, what came back from
-    another format, the same seed played twice.
+    with the same seed. All others are compared: copies of a source, imports, and runs with the same
+    seed.
 
     Args:
         storages: The sources, in order.
@@ -72,7 +72,7 @@ def find_repeats(
         on_look: Called after each episode whose rows were read.
 
     Raises:
-        StoreCorrupt: A source's bytes are not what was written.
+        StoreCorrupt: A source is damaged.
     """
     sources = [part for storage in storages for part in _parts_of(storage)]
     first = [0]
@@ -94,7 +94,7 @@ def find_repeats(
 
 
 def _runs_of(source: Storage) -> frozenset[tuple[str, int]] | None:
-    """Seed and number of each run of a Collector that made a source; None where others did too.
+    """Seed and number of each Collector run of a source; None if there are other writers.
 
     A copy has the sessions of what it was copied from.
     """

@@ -14,7 +14,7 @@ __all__ = ["EpisodeSelection"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSelection:
-    """A condition on episodes: all conditions that are given must hold.
+    """A condition on episodes: all given conditions must hold.
 
     Returns and steps are those of the stored rows, also for a cut episode.
 

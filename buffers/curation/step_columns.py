@@ -1,4 +1,4 @@
-"""Episodes as arrays: T + 1 observations and T of all else, and the Spec of such arrays."""
+"""Episodes as arrays: T + 1 observations and T of all other fields, and the Spec of such arrays."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class StepColumns:
         observation: [T + 1, ...]: what each action was chosen from, and the last one. Single frames
             under frame stacking; see `stacks_of`.
         action: [T, ...].
-        reward: [T] float64: what each action brought.
+        reward: [T] float64: the reward of each action.
         terminated: [T] bool: the MDP ended with this step.
         truncated: [T] bool: the env's clock ended the episode with this step.
-        info: [T + 1, ...] by full name (``info/lives``): what came with each observation.
-        extra: [T, ...] by full name (``extra/value``): what the policy said beside each action.
-        edges: [1, ...] by field name: what has no place above: the reward that came with the first
-            row, and what was chosen from the last one. Left out where it is all zeros, which it is
-            but for episodes that lost their beginning, or in whose last step a worker died.
+        info: [T + 1, ...] by full name (``info/lives``): infos of each observation.
+        extra: [T, ...] by full name (``extra/value``): outputs of the policy for each action.
+        edges: [1, ...] by field name: the reward of the first row, and the action of the last one.
+            Left out if all zeros. They are nonzero only for episodes that lost their beginning, or
+            in whose last step a worker died.
     """
 
     observation: _Columns
@@ -96,8 +96,8 @@ def joined(spec: Spec, columns: _Columns, edges: _Columns | None = None) -> dict
 
     Args:
         spec: The fields of every row.
-        columns: By field name, [T + 1, ...] of what arrives with observations and [T, ...] of what
-            is chosen, and of ``reward``.
+        columns: By field name, [T + 1, ...] for observations and infos and [T, ...] for actions,
+            extras and ``reward``.
         edges: As `StepColumns.edges`; None for zeros.
     """
     rows: dict[str, np.ndarray] = {}
@@ -148,7 +148,7 @@ def stacks_of(frames: np.ndarray, field: Field, first_row: int = 0) -> np.ndarra
 
 
 def frames_of(stacks: np.ndarray, field: Field) -> np.ndarray:
-    """The newest frames [T, ...] of stacks [T, k, ...], from which `stacks_of` makes them again.
+    """The newest frames [T, ...] of stacks [T, k, ...], from which `stacks_of` restores them.
 
     Raises:
         ValueError: It does not.
@@ -168,11 +168,11 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
 
     Args:
         columns: As `joined` takes them, by field name: ``observation`` or ``observation/key``,
-            ``action`` likewise, ``reward`` [T], ``info/name``, ``extra/name``.
-        where: Name of what holds them, for error messages.
+            ``action`` in the same way, ``reward`` [T], ``info/name``, ``extra/name``.
+        where: Name of the source, for error messages.
 
     Returns:
-        The Spec; ``reward`` is float64 in it, whatever it is here.
+        The Spec, in which ``reward`` is always float64.
 
     Raises:
         ValueError: A column is missing or no field, is not numbers, or has another length.
@@ -215,7 +215,7 @@ def inferred_spec(columns: _Columns, where: str) -> Spec:
 
 
 def layout_of(names: Sequence[str], part: str) -> Layout:
-    """The way in which fields form the observation or the action, by their names.
+    """The layout of the observation or the action, from the names of its fields.
 
     Example:
         >>> layout_of(["observation/a", "observation/b/c"], "observation")
@@ -242,7 +242,7 @@ def _layout(kind: str, columns: _Columns, where: str) -> Layout:
     """The layout of the columns ``kind`` or ``kind/key/...``.
 
     Raises:
-        ValueError: There is none, or a key has two meanings.
+        ValueError: There is no such column, or a key has two meanings.
     """
     names = [name for name in columns if kind_of(name) == kind]
     if not names:

@@ -1,4 +1,4 @@
-"""Stored episodes whose rows are read only when they are needed."""
+"""Stored episodes, with rows that are read on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REWARD_ROWS = 1 << 16
 
 
 class StoredEpisode:
-    """A stored episode, whose rows are read when they are needed.
+    """A stored episode, with rows that are read on first use.
 
     Args:
         storage: The storage.
@@ -60,7 +60,7 @@ class StoredEpisode:
 
     @property
     def steps(self) -> int:
-        """Stored env steps, as in `len(replay)`; the reset's row is no step."""
+        """Stored env steps, as in `len(replay)`; the reset's row is not a step."""
         return max(0, self.rows - (self.first_row == 0))
 
     @property
@@ -82,7 +82,7 @@ class StoredEpisode:
 
     @property
     def total_reward(self) -> float:
-        """The undiscounted return: the sum of the stored rewards, which this reads."""
+        """The undiscounted return: the sum of the stored rewards, read on first use."""
         if self._total_reward is None:
             rewards = (
                 float(rows["reward"].sum()) for _, rows in self._runs(_REWARD_ROWS, ["reward"])
@@ -91,7 +91,7 @@ class StoredEpisode:
         return self._total_reward
 
     def chunks(self, max_rows: int) -> Iterator[Chunk]:
-        """Its rows in large chunks, whatever the sizes of the stored ones.
+        """Iterate over its rows in large chunks, independent of the stored sizes.
 
         Args:
             max_rows: Rows of each chunk but the last.

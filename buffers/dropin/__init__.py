@@ -1,7 +1,7 @@
 """Replay classes of other projects, with their signatures, on Stepwell's store.
 
-Import each by name; ``docs/migrate.md`` shows the line to change, what stays the same and what is
-corrected:
+Import each by name; ``docs/migrate.md`` shows the line to change, what stays the same and which
+bugs are corrected:
 
 - `dreamer`, `iris`: those of torchwm,
 - `frame_history`: that of CS294 and gym-nes-mario-bros,

@@ -1,4 +1,4 @@
-"""The replay buffer of Dreamer agents, as torchwm's ``world_models.memory.dreamer_memory`` has it.
+"""The replay buffer of Dreamer agents, as in torchwm's ``world_models.memory.dreamer_memory``.
 
 The line to change::
 
@@ -51,11 +51,11 @@ class ReplayBuffer:
         path: Folder of the store, continued if there is one; None keeps everything in RAM.
         num_envs: Number of envs N.
         seed: Seed of all draws; None draws one from the system.
-        codec: How images are kept: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
+        codec: Codec of the images: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
         one_hot: Actions are given as numbers from 0 to A - 1.
 
     Raises:
-        ValueError: A number is no whole one, or too small; or ``seq_len`` is more than ``size``.
+        ValueError: A number is not a whole one, or too small; or ``seq_len`` is more than ``size``.
         SpecMismatch: The folder holds other data.
         StoreLocked: Another process writes into the folder.
 
@@ -119,12 +119,12 @@ class ReplayBuffer:
 
     @property
     def idx(self) -> int:
-        """The place that a ring of ``size`` steps would write to next."""
+        """The next write index of a ring of ``size`` steps."""
         return self.steps % self.size
 
     @property
     def full(self) -> bool:
-        """At least ``size`` steps were added."""
+        """True if at least ``size`` steps were added."""
         return self.steps >= self.size
 
     def add(
@@ -151,7 +151,7 @@ class ReplayBuffer:
 
         Raises:
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
-                hold, a flag that is none. Nothing was added.
+                hold, a flag that is not bool. Nothing was added.
         """
         terminated, is_truncated = ended_by("done", done, truncated=truncated)
         self._writer.add(
@@ -165,7 +165,7 @@ class ReplayBuffer:
         )
 
     def sample(self, *, borders: Borders | None = None) -> DrawnSequences:
-        """Draw sequences uniformly over all that there are, with replacement.
+        """Draw sequences uniformly over all sequences, with replacement.
 
         Args:
             borders: Other ones than the buffer's, this time.
@@ -178,7 +178,7 @@ class ReplayBuffer:
 
         Raises:
             NotEnoughData: There is no sequence of L steps.
-            ValueError: ``borders`` is none of the two.
+            ValueError: ``borders`` is not one of the two values.
         """
         chosen = self.borders if borders is None else borders
         _check_borders(chosen)
@@ -194,7 +194,7 @@ class ReplayBuffer:
         return DrawnSequences(batch.observation, batch.action, batch.reward, terminals, batch)
 
     def close(self) -> None:
-        """Store what was added, and release files and locks; closing twice is harmless."""
+        """Store added steps, and release files and locks; closing twice is harmless."""
         self._writer.flush(newest=True)
         self.replay.close()
 
@@ -213,7 +213,7 @@ def _check_borders(borders: object) -> None:
 
 
 def _image(name: str, observation: Mapping[str, object]) -> object:
-    if type(observation) is dict and "image" in observation:  # asking for a Mapping takes longer
+    if type(observation) is dict and "image" in observation:  # faster than isinstance with Mapping
         return observation["image"]
     if not isinstance(observation, Mapping) or "image" not in observation:
         raise ValueError(
@@ -224,7 +224,7 @@ def _image(name: str, observation: Mapping[str, object]) -> object:
 
 
 class Missing(enum.Enum):
-    """Stands where nothing was given, which is not the same as None."""
+    """The default of arguments for which None is a value."""
 
     MISSING = "missing"
 
@@ -236,7 +236,7 @@ MISSING: Final = Missing.MISSING
 """The value of an info column for an observation without that key."""
 
 
-# Any: whatever the caller puts in comes out again.
+# Any: values are returned as the caller passed them.
 class Memory(Sequence[tuple[Any, ...]]):
     """Keeps the newest tuples that were appended, and draws some of them.
 
@@ -247,7 +247,7 @@ class Memory(Sequence[tuple[Any, ...]]):
         seed: Seed of the generator of draws; None takes one from the system.
 
     Raises:
-        ValueError: ``capacity`` is no whole number >= 1.
+        ValueError: ``capacity`` is not a whole number >= 1.
 
     Example:
         >>> import random
@@ -262,11 +262,11 @@ class Memory(Sequence[tuple[Any, ...]]):
         check_whole("capacity", capacity, 1)
         self.capacity = capacity
         self._rng = np.random.default_rng(seed)
-        self._ring: list[tuple[Any, ...]] = []  # a deque is slow in its midst
+        self._ring: list[tuple[Any, ...]] = []  # a deque is slow in the middle
         self._oldest = 0
 
     def append(self, *args: Any) -> None:
-        """Keep what was given as one tuple; arrays and containers are copied."""
+        """Add the values as one tuple; arrays and containers are copied."""
         kept = tuple(_own(value) for value in args)
         if len(self._ring) < self.capacity:
             self._ring.append(kept)
@@ -278,11 +278,11 @@ class Memory(Sequence[tuple[Any, ...]]):
         """Draw different tuples, uniformly.
 
         Args:
-            batch_size: How many.
+            batch_size: Number of entries.
 
         Raises:
             TooFew: There are fewer; a NotEnoughData, and a ValueError as well.
-            ValueError: It is no whole number >= 1.
+            ValueError: It is not a whole number >= 1.
         """
         check_whole("batch_size", batch_size, 1)
         if batch_size > len(self):
@@ -312,7 +312,7 @@ class Memory(Sequence[tuple[Any, ...]]):
 class Episode:
     """The observations, actions, rewards and terminals of one episode, in lists.
 
-    What is given is copied. The number of observations is ``len(episode)``, that of steps is
+    Values are copied. The number of observations is ``len(episode)``, that of steps is
     `steps`: an episode that has begun has an observation and no step.
 
     Args:
@@ -324,8 +324,8 @@ class Episode:
             is a list of as many holds one for each.
 
     Raises:
-        ValueError: Of a first step some is given and some not; or there is info and no observation.
-        TypeError: ``info`` is no mapping.
+        ValueError: A first step is incomplete, or there is info and no observation.
+        TypeError: ``info`` is not a mapping.
 
     Example:
         >>> import numpy as np
@@ -377,17 +377,17 @@ class Episode:
         terminal: Any,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a step; if something is wrong, nothing is added.
+        """Add a step; after an error the episode is unchanged.
 
         Args:
-            action: What was done.
-            observation: What it led to.
+            action: The action.
+            observation: The observation that follows.
             reward: The reward of the action.
             terminal: The episode ended with it.
             info: Facts that came with the observation; columns that are not in it get `MISSING`.
 
         Raises:
-            TypeError: ``info`` is no mapping.
+            TypeError: ``info`` is not a mapping.
         """
         facts = {} if info is None else {k: _own(v) for k, v in _checked(info).items()}
         step = _own(action), _own(observation), _own(reward), _own(terminal)
@@ -421,7 +421,7 @@ def _checked(info: object) -> Mapping[str, Any]:
 
 
 def _column(value: Any, rows: int, *, is_list: bool) -> list[Any]:
-    """A first info value as a column of so many."""
+    """A first info value as a column of ``rows`` values."""
     if is_list and isinstance(value, list) and len(value) == rows:
         return [_own(each) for each in value]
     return [_own(value), *[MISSING] * (rows - 1)]

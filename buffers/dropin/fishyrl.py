@@ -41,7 +41,7 @@ FLAGS = ("is_first", "is_last", "cut", "mask")
 
 _PER_ENV = ("rewards", "terminations", "truncations")
 _NEEDED = ("obs", "actions", *_PER_ENV)
-# Batches give rewards as float32, which holds all of these.
+# Batches hold rewards as float32, which holds all of these.
 _EXACT_REWARDS = frozenset("float32 float16 bool int8 uint8 int16 uint16".split())
 _PLACE = ("episode", "stream", "first_row", "rows", "end")
 
@@ -58,12 +58,12 @@ class IndependentVectorizedBuffer:
     Args:
         num_buffers: Number of envs N.
         capacity: Rows that are kept at least for each env: N times as many in all, and up to a
-            fifteenth more. The oldest go first, whatever their env.
-        validate_keys: Means nothing: every call must give the keys of the first one.
+            fifteenth more. The oldest rows of all envs are removed first.
+        validate_keys: Ignored: every call must have the keys of the first one.
         seed: Seed of the draws.
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
-        codec: How observations are kept; None: raw in RAM, images as zstd in a folder.
-        autoreset_mode: That of the vector env, which says what a row with a flag is: under
+        codec: Codec of the observations; None: raw in RAM, images as zstd in a folder.
+        autoreset_mode: That of the vector env, which determines what a row with a flag is: under
             NEXT_STEP, and without autoreset (DISABLED), the last one of its episode; under
             SAME_STEP already the first one of the next, and `add` needs ``final_obs``.
 
@@ -140,7 +140,7 @@ class IndependentVectorizedBuffer:
 
     @property
     def is_full(self) -> bool:
-        """From now on old rows go for new ones."""
+        """True if new rows replace old ones."""
         return self.size >= self._num_envs * self._capacity
 
     def add(
@@ -158,12 +158,12 @@ class IndependentVectorizedBuffer:
                 action was never done: zeros are stored there.
             mask: [N] bool: the envs whose entries are taken; None for all.
             final_obs: [N]: under SAME_STEP the observations with which episodes ended, as in
-                ``infos["final_obs"]``; those of envs without a flag mean nothing. They get rows of
-                their own, with the rewards and flags; the other names' values stand in both rows.
+                ``infos["final_obs"]``; those of envs without a flag are ignored. They get separate
+                rows with the rewards and flags; the other names' values are in both rows.
 
         Raises:
-            ValueError: Something is not like the first time, or the final observations are missing,
-                or not wanted; nothing was added.
+            ValueError: An array differs from the first call, or the final observations are missing,
+                or not expected; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
         self._check_final(final_obs)
@@ -203,8 +203,8 @@ class IndependentVectorizedBuffer:
         Args:
             batch_size: Number of windows, B >= 1.
             sequence_length: Rows in each, L >= 1.
-            borders: What a window does where an episode ends: it continues with the env's next one
-                (``"cross"``), lies ``"inside"`` one, or is padded: see
+            borders: Where a window may end an episode: it continues with the env's next one
+                (``"cross"``), stays ``"inside"`` one, or is padded: see
                 `SequenceReplayBuffer.sample_sequences`.
             flags: Flags to return with the columns: some of ``is_first``, ``is_last``, ``cut`` and
                 ``mask``.
@@ -215,8 +215,8 @@ class IndependentVectorizedBuffer:
             and the window continues with another episode, ``truncations`` is True.
 
         Raises:
-            NotEnoughData: No env, or with other borders no episode, has so many rows.
-            ValueError: An argument makes no sense.
+            NotEnoughData: No env, or with other borders no episode, has that many rows.
+            ValueError: An argument is invalid.
         """
         strange = [name for name in flags if name not in FLAGS]
         if strange:
@@ -238,13 +238,13 @@ class IndependentVectorizedBuffer:
         return self._rows.handed_out(batch, flags)
 
     def flush(self) -> None:
-        """Make every row drawable; in a folder they are stored for good."""
+        """Make every row drawable; in a folder it is durable then."""
         if self._waiting:
             self._store(everything=True)
 
     def cut(self) -> None:
         """Stop recording all open episodes: the next row of each env begins another one."""
-        self.flush()  # or else a row that is all there is of its episode would be left out
+        self.flush()  # otherwise an episode of a single row would be left out
         self._is_open[:] = False
 
     def reset(self) -> None:
@@ -264,7 +264,7 @@ class IndependentVectorizedBuffer:
         """The state for `load_state_dict`, in any process: arrays and JSON-able values.
 
         In RAM that is a copy of all stored rows: as many bytes as they have. In a folder the rows
-        are stored for good, and the state is small.
+        become durable, and the state is small.
         """
         self.flush()
         state: dict[str, Any] = {
@@ -279,13 +279,13 @@ class IndependentVectorizedBuffer:
         return state | ({"rows": snapshot(self._replay)} if self._replay.is_bound else {})
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on as the buffer of `state_dict` would have; each env's next row begins an episode.
+        """Continue from the state of `state_dict`; each env's next row begins an episode.
 
-        In RAM its rows replace those that are here. In a folder what was stored since stays.
+        In RAM its rows replace the present ones. In a folder rows that were stored since remain.
 
         Raises:
-            ValueError: The state is none of this class, or one of other envs or another folder;
-                nothing has changed.
+            ValueError: The state is of another class, other envs or another folder; the buffer is
+                unchanged.
         """
         if set(state_dict) != {"num_buffers", "generator", "columns", "store", "rows"}:
             raise ValueError(
@@ -311,7 +311,7 @@ class IndependentVectorizedBuffer:
         self._rng.bit_generator.state = state_dict["generator"]
 
     def close(self) -> None:
-        """Store what there is and release files and locks; closing twice is harmless."""
+        """Store all rows, and release files and locks; closing twice is harmless."""
         self.flush()
         self._replay.close()
 
@@ -323,7 +323,7 @@ class IndependentVectorizedBuffer:
 
     @property
     def _patience(self) -> int:
-        """Rows that may wait: a learner that draws at every step would store one-row chunks."""
+        """Limit of buffered rows: drawing at every step would otherwise store one-row chunks."""
         rows = len(self._replay)
         return max(rows // 1000, min(rows // 100, _FEW_ROWS * self._num_envs))
 
@@ -372,7 +372,7 @@ class IndependentVectorizedBuffer:
         envs: np.ndarray | None,
         flags: Sequence[np.ndarray] | None,
     ) -> None:
-        """Begin a row of each of some envs.
+        """Begin a row of each selected env.
 
         Args:
             episodes: Takes them.
@@ -396,7 +396,7 @@ class IndependentVectorizedBuffer:
         self._waiting += len(first)
 
     def _settle(self, rows: ExperienceColumns) -> EpisodeBuffer:
-        """Bind the replay, the first time."""
+        """Bind the replay on the first call."""
         if self._episodes is None:
             spec = rows.spec(self._replay.path, self._codec)
             self._replay.bind(spec, _facts(rows))
@@ -414,14 +414,14 @@ class IndependentVectorizedBuffer:
         self._waiting -= sum(chunk.rows for chunk in chunks)
 
     def _begin_with(self, replay: SequenceReplayBuffer) -> None:
-        """Go over to another replay, of rows that are not known yet."""
+        """Switch to another replay, with fields that are not known yet."""
         self._replay = replay
         self._rows = self._episodes = None
         self._is_open[:] = False
         self._waiting = 0
 
     def _continue(self) -> None:
-        """Go on with what the folder holds."""
+        """Continue with the rows in the folder."""
         recipe = cast("dict[str, Any]", (*self._replay.sessions, {})[0].get("recipe", {}))
         if recipe.get("made_by") != _MADE_BY:
             raise SpecMismatch(
@@ -431,7 +431,7 @@ class IndependentVectorizedBuffer:
         self._settle(ExperienceColumns.from_json(recipe["columns"]))
 
     def _load_rows(self, rows: Mapping[str, Any] | None, columns: object) -> None:
-        """Replace what is here by a snapshot."""
+        """Replace the rows by a snapshot."""
         replay = new_replay(self._num_envs * self._capacity)
         known = None
         if rows is not None:
@@ -443,9 +443,9 @@ class IndependentVectorizedBuffer:
             self._settle(known)
 
     def _check_enough(self, request: Sequences) -> None:
-        """Say what is missing where no window can be drawn."""
+        """Raise NotEnoughData if no window can be drawn."""
         if request.borders != "cross" or self._replay.count(request):
-            return  # the replay's own words are right
+            return  # the replay's own error fits
         records = self._replay.storage.table.records
         runs = records["stream_row"] + records["rows"] - records["stream_head"]
         longest, wanted = int(runs.max(initial=0)), request.length
@@ -472,11 +472,11 @@ class SequentialBuffer:
 
     Args:
         capacity: See `IndependentVectorizedBuffer`, as for the others.
-        validate_keys: Means nothing.
+        validate_keys: Ignored.
         seed: Seed of the draws.
         path: Folder of a Stepwell store.
-        codec: How observations are kept.
-        autoreset_mode: What a row with a flag is.
+        codec: Codec of the observations.
+        autoreset_mode: That of the vector env.
 
     Raises:
         ValueError: A number is out of range, or there is no such mode.
@@ -528,7 +528,7 @@ class SequentialBuffer:
 
     @property
     def is_full(self) -> bool:
-        """From now on old rows go for new ones."""
+        """True if new rows replace old ones."""
         return self._one.is_full
 
     def add(self, experience: Mapping[str, np.ndarray], *, final_obs: object = None) -> None:
@@ -539,8 +539,8 @@ class SequentialBuffer:
             final_obs: Under SAME_STEP the observation with which the episode ended.
 
         Raises:
-            ValueError: Something is not like the first time, or the final observation is missing,
-                or not wanted; nothing was added.
+            ValueError: An array differs from the first call, or the final observation is missing,
+                or not expected; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
         values = {key: np.asarray(value)[None] for key, value in experience.items()}
@@ -558,7 +558,7 @@ class SequentialBuffer:
         return self._one.sample(batch_size, sequence_length, borders=borders, flags=flags)
 
     def flush(self) -> None:
-        """Make every row drawable; in a folder they are stored for good."""
+        """Make every row drawable; in a folder it is durable then."""
         self._one.flush()
 
     def cut(self) -> None:
@@ -578,7 +578,7 @@ class SequentialBuffer:
         self._one.load_state_dict(state_dict)
 
     def close(self) -> None:
-        """Store what there is and release files and locks; closing twice is harmless."""
+        """Store all rows, and release files and locks; closing twice is harmless."""
         self._one.close()
 
     def __enter__(self) -> Self:
@@ -621,14 +621,14 @@ class Ratio:
         return self._owed(step)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able: the ratio, and what is owed."""
+        """The ratio and the outstanding updates, as JSON values."""
         return {"ratio": self._ratio, **self._owed.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on as the one of `state_dict` would have, with its ratio.
+        """Continue from the state of `state_dict`, with its ratio.
 
         Raises:
-            ValueError: The state is none that `state_dict` gave.
+            ValueError: The state does not come from `state_dict`.
         """
         if "ratio" not in state_dict:
             raise ValueError(
@@ -647,12 +647,12 @@ def convert_samples_to_tensors(
     dtype: object = None,
     non_blocking: bool = False,
 ) -> dict[str, Any]:
-    """Samples as torch tensors, which share their memory where nothing is to be moved.
+    """Samples as torch tensors, which share memory with the arrays if no copy is needed.
 
     Args:
         samples: Arrays by name.
-        device: Where the tensors go, as torch names it; None leaves them on the CPU.
-        dtype: A dtype of torch for all of them; None keeps each one's own.
+        device: Torch device of the tensors; None leaves them on the CPU.
+        dtype: A dtype of torch for all of them; None keeps that of each array.
         non_blocking: Do not wait for a device, where torch can do without.
 
     Raises:
@@ -689,7 +689,7 @@ class ExperienceColumns:
     ``info/rewards`` too.
 
     Args:
-        columns: In the order in which they are handed out.
+        columns: In the order of the result.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -743,7 +743,7 @@ class ExperienceColumns:
 
         Args:
             path: Folder of the store; None in RAM.
-            codec: How observations are kept; None for what fits.
+            codec: Codec of the observations; None: chosen by shape and dtype.
         """
         obs, actions = self.columns["obs"], self.columns["actions"]
         fields = [
@@ -797,10 +797,10 @@ class ExperienceColumns:
         return rows
 
     def handed_out(self, batch: Batch, flags: Sequence[str]) -> dict[str, np.ndarray]:
-        """A batch as columns [B, L, ...], in their own dtypes."""
+        """A batch as columns [B, L, ...], in their original dtypes."""
         truncated = batch.truncated.copy()
-        # Where the recording stopped and another episode follows, a learner that looks for flags
-        # must see one, and may bootstrap.
+        # A learner that reads flags must see one where the recording stopped and another episode
+        # follows, and may bootstrap there.
         truncated[:, :-1] |= batch.cut[:, :-1] & batch.is_first[:, 1:]
         known: dict[str, np.ndarray] = {
             "obs": batch.observation,
@@ -817,7 +817,7 @@ class ExperienceColumns:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields that are needed to hand out all columns."""
+        """Names of the fields that all columns are computed from."""
         rewards = ("reward",) if self._are_rewards_exact else ()
         return ("observation", "action", *rewards, *(name for _, name in self._info))
 
@@ -879,7 +879,7 @@ def chunks_of(state: Mapping[str, Any]) -> list[Chunk]:
     """The chunks of a snapshot, to be stored again in an empty replay of the same fields.
 
     Args:
-        state: What `snapshot` gave.
+        state: The result of `snapshot`.
 
     Raises:
         ValueError: The arrays do not belong together.

@@ -1,4 +1,4 @@
-"""The replay of the Berkeley DQN homework (CS294), as gym-nes-mario-bros has it: frames one by one.
+"""The replay of the Berkeley DQN homework (CS294), as in gym-nes-mario-bros: frames one by one.
 
 Before, and after::
 
@@ -33,9 +33,9 @@ _ACTION = Field("action", "int32", (), "raw")
 _FACTS = {"made_by": "frame_history"}
 _DRAWN = ("observation", "action", "reward")
 _TRIES = 1000
-# OpenCV moves numbers of these sizes, whatever they mean.
+# OpenCV moves numbers of these sizes, regardless of their meaning.
 _WORDS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
-_MOST_PLANES = 128  # of an image of OpenCV 5
+_MOST_PLANES = 128  # limit of OpenCV 5
 
 
 class ReplayBuffer:
@@ -58,9 +58,9 @@ class ReplayBuffer:
         path: Folder of a Stepwell store, which is continued if it is there; None keeps all in RAM.
         num_envs: Number of envs N; each has separate episodes.
         seed: Seed of the draws.
-        codec: How frames are kept; None: raw in RAM, zstd in a folder.
+        codec: Codec of the frames; None: raw in RAM, zstd in a folder.
         contiguous: Give stacks in C order. With False they are views with the frames' axis moved,
-            which takes less time for whoever moves it back: ``np.transpose(obs, (0, 3, 1, 2))``.
+            which is faster for callers that move it back: ``np.transpose(obs, (0, 3, 1, 2))``.
 
     Raises:
         ValueError: A number is out of range.
@@ -99,9 +99,9 @@ class ReplayBuffer:
         self._num_envs = int(num_envs)
         self._codec: Codec | None = codec
         self._contiguous = contiguous
-        self._pending: dict[int, int] = {}  # the env of each frame whose effect is to come
+        self._pending: dict[int, int] = {}  # the env of each frame whose effect is missing
         self._frames = 0
-        self._settled: _Settled | None = None
+        self._state: _State | None = None
         self._replay = new_replay(self.size, path, seed=seed)
         if self._replay.is_bound:
             try:
@@ -123,7 +123,7 @@ class ReplayBuffer:
     @property
     def num_in_buffer(self) -> int:
         """Frames stored, ``size`` at most."""
-        steps = 0 if self._settled is None else self._settled.writer.steps
+        steps = 0 if self._state is None else self._state.writer.steps
         return min(self.size, steps + len(self._pending))
 
     def store_frame(self, frame: np.ndarray, env: int = 0) -> int:
@@ -137,7 +137,7 @@ class ReplayBuffer:
             What `store_effect` wants to know the frame by.
 
         Raises:
-            ValueError: It is another kind of frame, there is no such env, or the effect of the
+            ValueError: The frame has another form, there is no such env, or the effect of the
                 env's frame before is missing; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
@@ -148,12 +148,12 @@ class ReplayBuffer:
                 "store_frame: expected store_effect for the env's frame before, got another frame; "
                 "call cut(env) where its effect will never come"
             )
-        settled = self._settled
-        if settled is None:
+        state = self._state
+        if state is None:
             image = np.asarray(frame)
-            settled = self._settled = self._settle(image.dtype, image.shape)
-        image = settled.check("frame", frame)
-        settled.recent[env].push(image, is_first=settled.is_over[env])
+            state = self._state = self._start(image.dtype, image.shape)
+        image = state.check("frame", frame)
+        state.recent[env].push(image, is_first=state.is_over[env])
         pending[idx] = env
         self._frames += 1
         return idx
@@ -174,31 +174,31 @@ class ReplayBuffer:
             idx: The index that `store_frame` returned for the frame; it determines the env.
             action: A whole number.
             reward: The reward of the action.
-            done: The episode is over, and nothing comes after it to learn from.
+            done: The episode is over, without a next frame to learn from.
             truncated: The env's clock ended the episode, and ``final_frame`` can be learned from.
-            final_frame: What the env showed at the end of the episode.
+            final_frame: The last frame of the episode.
 
         Raises:
-            ValueError: No frame with this number awaits its effect, the action is no whole number,
-                or the final frame is missing, not wanted, or another kind of frame; nothing was
-                added.
+            ValueError: No frame with this number awaits its effect, the action is not a whole
+                number, or the final frame is missing, not expected, or has another form; nothing
+                was added.
         """
         env = self._pending.get(idx)
-        if env is None or self._settled is None:
+        if env is None or self._state is None:
             waiting = ", ".join(map(str, self._pending)) or "none"
             raise ValueError(
-                f"idx: expected that of a frame whose effect has not come ({waiting}), got {idx}; "
+                f"idx: expected that of a frame without an effect ({waiting}), got {idx}; "
                 f"call store_frame first, and store_effect once for each frame"
             )
-        settled = self._settled
+        state = self._state
         if truncated and not done and final_frame is None:
             raise ValueError(
                 "truncated: expected the final_frame with it, got none; give what the env showed "
                 "last, or say done=True where it is not known"
             )
-        final = None if final_frame is None else settled.check("final_frame", final_frame)
-        settled.writer.add(
-            settled.recent[env].newest,
+        final = None if final_frame is None else state.check("final_frame", final_frame)
+        state.writer.add(
+            state.recent[env].newest,
             action,
             reward,
             terminated=bool(done),
@@ -206,7 +206,7 @@ class ReplayBuffer:
             final_observation=final,
             env=env,
         )
-        settled.is_over[env] = bool(done) or bool(truncated)
+        state.is_over[env] = bool(done) or bool(truncated)
         del self._pending[idx]
 
     def encode_recent_observation(self, env: int = 0) -> np.ndarray:
@@ -217,16 +217,16 @@ class ReplayBuffer:
             ValueError: There is no such env.
         """
         self._check_env(env)
-        if self._settled is None or not self._settled.recent[env].has_any:
+        if self._state is None or not self._state.recent[env].has_any:
             raise NotEnoughData(
                 f"env {env} has no frame yet: expected store_frame before "
                 f"encode_recent_observation; call it first"
             )
-        return self._settled.with_channels(self._settled.recent[env].stack())
+        return self._state.with_channels(self._state.recent[env].stack())
 
     def can_sample(self, batch_size: int) -> bool:
-        """True if so many different transitions can be drawn."""
-        if self._settled is None:
+        """True if ``batch_size`` different transitions can be drawn."""
+        if self._state is None:
             return False
         self._bring_up(batch_size)
         return self._replay.count(_request(1)) >= batch_size
@@ -237,41 +237,40 @@ class ReplayBuffer:
         """Draw different transitions.
 
         Args:
-            batch_size: How many, B >= 1.
+            batch_size: Number of transitions, B >= 1.
 
         Returns:
             Observations [B, H, W, C * k] (or [B, D]) in the frames' dtype, actions [B] int32,
             rewards [B] float32, next observations like the observations, and the mask [B] float32:
             1 where the episode was done with the step, so that nothing may be learned from the next
-            observation. All are the caller's own.
+            observation. All are copies.
 
         Raises:
             NotEnoughData: Fewer transitions can be drawn.
-            ValueError: ``batch_size`` is no whole number >= 1.
+            ValueError: ``batch_size`` is not a whole number >= 1.
         """
         request = _request(batch_size)
-        if self._settled is not None:
+        if self._state is not None:
             check_whole("batch_size", batch_size, 1)
             self._bring_up(batch_size)
         batch = self._replay.sample(request)
-        settled = cast("_Settled", self._settled)  # or else there was nothing to draw
-        if settled.stacks is None:
-            before = settled.with_channels(batch.observation)
-            after = settled.with_channels(batch.next_observation)
+        state = cast("_State", self._state)  # else the draw has failed
+        if state.stacks is None:
+            before = state.with_channels(batch.observation)
+            after = state.with_channels(batch.next_observation)
         else:
-            before, after = settled.stacks.pair(batch.memory["observation"])
+            before, after = state.stacks.pair(batch.memory["observation"])
         return before, batch.action, batch.reward, after, batch.terminated.astype(np.float32)
 
     def flush(self) -> None:
-        """Make every complete transition drawable; in a folder they are stored for good."""
-        if self._settled is not None:
-            self._settled.writer.flush(newest=False)
+        """Make every complete transition drawable; in a folder they are durable then."""
+        if self._state is not None:
+            self._state.writer.flush(newest=False)
 
     def cut(self, env: int | None = None) -> None:
         """Stop recording an env's open episode, or those of all: the next frame begins another.
 
-        A frame whose effect has not come is dropped, and a step whose next frame has not come
-        cannot be drawn.
+        A frame without an effect is dropped, and a step without a next frame cannot be drawn.
 
         Args:
             env: Index of the env; None for all.
@@ -283,13 +282,13 @@ class ReplayBuffer:
             self._check_env(env)
         envs = range(self._num_envs) if env is None else [env]
         self._pending = {idx: of for idx, of in self._pending.items() if of not in envs}
-        if self._settled is not None:
-            self._settled.writer.cut(env, newest=False)
+        if self._state is not None:
+            self._state.writer.cut(env, newest=False)
             for number in envs:
-                self._settled.is_over[number] = True
+                self._state.is_over[number] = True
 
     def close(self) -> None:
-        """Store what is complete and release files and locks; closing twice is harmless."""
+        """Store complete steps and release files and locks; closing twice is harmless."""
         self.flush()
         self._replay.close()
 
@@ -307,22 +306,22 @@ class ReplayBuffer:
             )
 
     def _bring_up(self, batch_size: int) -> None:
-        """Store new transitions: all of them where the batch could need them."""
-        assert self._settled is not None
+        """Store new transitions if the batch could need them."""
+        assert self._state is not None
         if 2 * batch_size > len(self._replay):
-            self._settled.writer.flush(newest=False)
+            self._state.writer.flush(newest=False)
         else:
-            self._settled.writer.catch_up(newest=False)
+            self._state.writer.catch_up(newest=False)
 
     def _continue(self) -> None:
-        """Go on with what the folder holds."""
+        """Continue with the rows in the folder."""
         names = self._replay.spec.names
         stored = self._replay.spec["observation"] if "observation" in names else _ACTION
-        self._settled = self._settle(stored.numpy_dtype, stored.shape)
-        self._frames = self._settled.writer.steps
+        self._state = self._start(stored.numpy_dtype, stored.shape)
+        self._frames = self._state.writer.steps
 
-    def _settle(self, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> _Settled:
-        """Make everything that depends on the dtype and shape of a frame."""
+    def _start(self, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> _State:
+        """Create the state that depends on the dtype and shape of a frame."""
         if dtype.kind not in "biuf" or dtype.itemsize > 8 or not 1 <= len(shape) <= 3 or 0 in shape:
             raise ValueError(
                 f"frame: expected numbers of shape (H, W, C), (H, W) or (D,), got {dtype} {shape}; "
@@ -337,17 +336,17 @@ class ReplayBuffer:
         )
         stacks = ChannelStacks(shape, dtype, k, contiguous=self._contiguous) if k > 1 else None
         recent = [RecentFrames(stacks, shape, dtype) for _ in range(self._num_envs)]
-        return _Settled(dtype, shape, writer, stacks, recent, [True] * self._num_envs)
+        return _State(dtype, shape, writer, stacks, recent, [True] * self._num_envs)
 
 
-class _Settled(NamedTuple):
+class _State(NamedTuple):
     """State that depends on the dtype and shape of the first frame.
 
     Args:
         dtype: The frames'.
         shape: The frames'.
         writer: Takes the steps.
-        stacks: How frames are stacked; None where they are not.
+        stacks: The stacks of frames; None without stacking.
         recent: The newest frames of each env.
         is_over: For each env, whether its next frame is that of a reset.
     """
@@ -375,14 +374,14 @@ class _Settled(NamedTuple):
 
 
 def sample_n_unique(sampling_f: Callable[[], ItemT], n: int) -> list[ItemT]:
-    """Draw until there are n different things.
+    """Draw until there are n different values.
 
     Args:
-        sampling_f: Gives one, at random.
-        n: How many are wanted.
+        sampling_f: Returns a random value.
+        n: Number of values.
 
     Raises:
-        NotEnoughData: A thousand draws in a row gave nothing new: there seem to be fewer.
+        NotEnoughData: A thousand draws in a row gave no new value: there seem to be fewer.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -406,7 +405,7 @@ def sample_n_unique(sampling_f: Callable[[], ItemT], n: int) -> list[ItemT]:
 
 
 def _request(batch_size: int) -> Transitions:
-    """Different transitions, with nothing but what is handed out."""
+    """A request for different transitions, with only the fields that are returned."""
     return Transitions(batch_size, draw="distinct", fields=_DRAWN)
 
 
@@ -437,7 +436,7 @@ class ChannelStacks:
         *,
         contiguous: bool = True,
     ) -> None:
-        import cv2  # takes as long as the rest of Stepwell together
+        import cv2  # imported here, as it takes as long as the rest of Stepwell
 
         self._cv2: Any = cv2
         self.shape, self.dtype, self.k = shape, dtype, k
@@ -445,7 +444,7 @@ class ChannelStacks:
         self._pixels = shape[0] * shape[1]
         self._contiguous = contiguous
         channels = shape[2] if len(shape) > 2 else 1
-        # Where a pixel's channels together are a word they need not be taken apart.
+        # If a pixel's channels fit into one word, they are moved together.
         size = dtype.itemsize * channels
         is_word = contiguous and size in _WORDS
         self.word = np.dtype(_WORDS[size if is_word else dtype.itemsize])
@@ -481,7 +480,7 @@ class ChannelStacks:
             self._cv2.split(pixels, planes)
 
     def woven(self, planes: list[np.ndarray]) -> np.ndarray:
-        """Stacks [B, H, W, C * k] in C order, of so many planes [B, H * W]."""
+        """Stacks [B, H, W, C * k] in C order, from planes [B, H * W]."""
         batch, count = len(planes[0]), len(planes)
         stacks = np.empty((batch, *self._image, self._channels), self.dtype)
         words = stacks.view(self.word).reshape(batch, self._pixels, count)
@@ -492,7 +491,7 @@ class ChannelStacks:
         return stacks
 
     def one(self, planes: list[np.ndarray]) -> np.ndarray:
-        """A stack [H, W, C * k] of so many planes [H, W]: the same, sooner."""
+        """A stack [H, W, C * k] from planes [H, W]; faster than `woven` for one stack."""
         merge = np.dstack if len(planes) > _MOST_PLANES else self._cv2.merge
         stack: np.ndarray = merge(planes).view(self.dtype)
         return stack.reshape(*self._image, self._channels)
@@ -510,7 +509,7 @@ class RecentFrames:
     """The newest frames of one env, stacked as the batches are.
 
     Args:
-        stacks: How; None where only the newest frame counts.
+        stacks: The stacks of frames; None for the newest frame only.
         shape: Shape of a frame.
         dtype: Its dtype.
     """
@@ -535,7 +534,7 @@ class RecentFrames:
 
     @property
     def has_any(self) -> bool:
-        """A frame was pushed."""
+        """True if a frame was pushed."""
         return self._count > 0
 
     @property

@@ -47,10 +47,10 @@ def image_ring(
         path: Folder of the store; None in RAM.
         num_envs: Number of envs.
         seed: Seed of all draws.
-        codec: How images are kept.
+        codec: Codec of the images.
 
     Raises:
-        ValueError: A number is no whole one, or too small; or ``seq_len`` is more than ``size``.
+        ValueError: A number is not a whole one, or too small; or ``seq_len`` is more than ``size``.
         SpecMismatch: The folder holds other data.
         StoreLocked: Another process writes into the folder.
     """
@@ -61,17 +61,17 @@ def image_ring(
     check_whole("num_envs", num_envs, 1)
     if seq_len > size:
         raise ValueError(
-            f"seq_len: expected at most size={size}, got {seq_len}; no episode can have so many "
-            f"steps here: raise size"
+            f"seq_len: expected at most size={size}, got {seq_len}; no episode can have that "
+            f"many steps: raise size"
         )
     image = row_field("observation", IMAGE, tuple(obs_shape), path=path, codec=codec)
     action = row_field("action", VECTOR, (action_size,), path=path)
-    # Of an episode whose first rows are gone the last row counts as a step, but none begins there.
+    # In an episode without its first rows the last row counts as a step, but no draw begins there.
     replay = new_replay(size + num_envs, path, seed=seed)
     try:
         return replay, TransitionWriter(replay, image, action, num_envs=num_envs, facts={})
     except Exception:
-        replay.close()  # or the folder stays locked
+        replay.close()  # otherwise the folder stays locked
         raise
 
 
@@ -83,8 +83,8 @@ class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
         actions: float32.
         rewards: float32.
         terminals: float32: 1 where the episode ended, terminated or truncated.
-        batch: What those four leave out: ``is_first``, ``terminated``, ``truncated``, ``mask``,
-            ``ids``, and in ``info["observed"]`` which observations the caller has given.
+        batch: The batch they come from, with ``is_first``, ``terminated``, ``truncated``,
+            ``mask``, ``ids``, and ``info["observed"]``: False for observations filled in.
     """
 
     batch: Batch
@@ -108,10 +108,10 @@ class TooFew(NotEnoughData, ValueError):
 
 
 def shortage(replay: SequenceReplayBuffer, length: int, *, is_across: bool) -> NotEnoughData:
-    """The error of a draw that finds no sequence of so many steps.
+    """The error of a draw that finds no sequence of ``length`` steps.
 
     Args:
-        replay: What was drawn from.
+        replay: The replay of the draw.
         length: Steps in the requested sequence.
         is_across: Sequences go on with the next episode.
     """

@@ -1,4 +1,4 @@
-"""The buffers of IRIS agents, as torchwm's ``world_models.memory.iris_memory`` has them.
+"""The buffers of IRIS agents, with the interface of torchwm's ``world_models.memory.iris_memory``.
 
 The line to change::
 
@@ -38,11 +38,11 @@ from stepwell.buffers.spec import Codec
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
 
 _REAL = np.dtype(np.float64)
-# The row of a last observation, or one that stands in for an observation that is still to come.
+# The row of a last observation, or a placeholder for an observation that is not known yet.
 _NOT_ADDED = int(End.TERMINATED | End.TRUNCATED | End.PENDING)
 
 Borders: TypeAlias = Literal["inside", "pad_after"]
-"""Limits of a sequence: ``"inside"`` one episode, or padded behind its end."""
+"""Limits of a sequence: ``"inside"`` one episode, or padded after its end."""
 
 Final: TypeAlias = Literal["repeat", "required"]
 """The substitute for an episode's last observation that was not given."""
@@ -65,18 +65,18 @@ class IRISReplayBuffer:
         borders: ``"inside"``: a sequence lies in one episode. ``"pad_after"``: it begins with any
             step, and behind its episode's end come zeros, which ``batch.mask`` leaves out: for
             episodes that are shorter than L.
-        final: What follows on an episode's last step where no ``final_obs`` came with it:
-            ``"repeat"``: the observation before stands there once more, and
+        final: The observation after an episode's last step if ``final_obs`` is missing:
+            ``"repeat"``: the observation before is repeated, and
             ``batch.info["observed"]`` is False at that step; ``"required"``: `add` refuses the
             step.
         path: Folder of the store, continued if there is one; None keeps everything in RAM.
         num_envs: Number of envs N.
         seed: Seed of all draws; None draws one from the system.
-        codec: How images are kept: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
+        codec: Codec of the images: ``"zstd"`` (default in a folder) or ``"raw"`` (in RAM).
         one_hot: Actions are given as numbers from 0 to A - 1.
 
     Raises:
-        ValueError: A number is no whole one, or too small; or ``seq_len`` is more than ``size``.
+        ValueError: A number is not a whole one, or too small; or ``seq_len`` is more than ``size``.
         SpecMismatch: The folder holds other data.
         StoreLocked: Another process writes into the folder.
 
@@ -148,12 +148,12 @@ class IRISReplayBuffer:
 
     @property
     def idx(self) -> int:
-        """The place that a ring of ``size`` steps would write to next."""
+        """The next write index of a ring of ``size`` steps."""
         return self.steps % self.size
 
     @property
     def full(self) -> bool:
-        """At least ``size`` steps were added."""
+        """True if at least ``size`` steps were added."""
         return self.steps >= self.size
 
     @property
@@ -179,7 +179,7 @@ class IRISReplayBuffer:
         """Add a step; everything is copied.
 
         Args:
-            obs: What the action was chosen from, uint8 (C, H, W).
+            obs: Observation before the action, uint8 (C, H, W).
             action: float32 (A,); with ``one_hot`` its number.
             reward: The reward of the action.
             terminal: The episode ended with it, terminated or truncated.
@@ -189,7 +189,7 @@ class IRISReplayBuffer:
 
         Raises:
             ValueError: Something is not as declared: another shape, numbers that uint8 does not
-                hold, a flag that is none; or ``final_obs`` is required. Nothing was added.
+                hold, a flag that is not bool; or ``final_obs`` is required. Nothing was added.
         """
         terminated, is_truncated = ended_by("terminal", terminal, truncated=truncated)
         if self._is_final_required:
@@ -207,10 +207,10 @@ class IRISReplayBuffer:
     def check(
         self, obs: object, action: object, terminal: bool, final_obs: object, *, env: int
     ) -> None:
-        """Refuse what `add` would refuse, and do nothing.
+        """Raise if `add` would raise, without adding anything.
 
         Raises:
-            ValueError: With what is wrong.
+            ValueError: As in `add`.
         """
         count = self._writer.num_envs
         if not 0 <= env < count:
@@ -231,7 +231,7 @@ class IRISReplayBuffer:
     def sample_sequence(
         self, seq_len: int | None = None, *, borders: Borders | None = None
     ) -> DrawnSequences:
-        """Draw sequences uniformly over all that there are, with replacement.
+        """Draw sequences uniformly over all sequences, with replacement.
 
         Args:
             seq_len: Other than the buffer's L steps, this time.
@@ -244,7 +244,7 @@ class IRISReplayBuffer:
 
         Raises:
             NotEnoughData: There is no sequence of L steps.
-            ValueError: An argument makes no sense.
+            ValueError: An argument is invalid.
         """
         length = self.seq_len if seq_len is None else seq_len
         chosen = self.borders if borders is None else borders
@@ -269,7 +269,7 @@ class IRISReplayBuffer:
         """Draw one step, uniformly: its observation, action, reward and terminal, all copies.
 
         Raises:
-            NotEnoughData: There is none of which the next observation has come.
+            NotEnoughData: There is no step whose next observation is known.
         """
         self._writer.catch_up(newest=False)
         try:
@@ -284,14 +284,14 @@ class IRISReplayBuffer:
         """Draw observations for an autoencoder, uniformly over `observations`, with replacement.
 
         Args:
-            n: How many.
+            n: Number of steps.
 
         Returns:
             uint8 ``[n, C, H, W]``, the caller's own.
 
         Raises:
-            TooFew: Nothing was added yet.
-            ValueError: ``n`` is no whole number >= 1.
+            TooFew: The buffer is empty.
+            ValueError: ``n`` is not a whole number >= 1.
         """
         check_whole("n", n, 1)
         if not len(self):
@@ -299,7 +299,7 @@ class IRISReplayBuffer:
         return self.observations.take(self._rng.integers(0, len(self), n))
 
     def close(self) -> None:
-        """Store what was added, and release files and locks; closing twice is harmless.
+        """Store added steps, and release files and locks; closing twice is harmless.
 
         A step that still waits for its next observation is not kept: that observation never comes.
         """
@@ -319,7 +319,7 @@ def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def _check_final(terminal: object, final_obs: object) -> None:
-    """Refuse a last step without a last observation."""
+    """Raise for a last step without a last observation."""
     if terminal and final_obs is None:
         raise ValueError(
             "final_obs: expected the last observation with the last step, got none; give it, or "
@@ -335,7 +335,7 @@ class _Declared(NamedTuple):
 
 
 class IRISOnPolicyBuffer:
-    """Keeps up to so many steps of one env, in lists, until they go into the replay.
+    """Keeps up to ``max_steps`` steps of one env, in lists, until they are added to a replay.
 
     What observations and actions are is declared by the first ones: the later ones have the same
     dtype and shape, and so have the arrays. It stays declared when the buffer is cleared.
@@ -346,7 +346,7 @@ class IRISOnPolicyBuffer:
         action_size: Length A of an action, float32, if it is to be declared now.
 
     Raises:
-        ValueError: A number is no whole one, or too small.
+        ValueError: A number is not a whole one, or too small.
 
     Example:
         >>> import numpy as np
@@ -395,16 +395,16 @@ class IRISOnPolicyBuffer:
         """Add a step; everything is copied.
 
         Args:
-            obs: What the action was chosen from.
-            action: What was done.
+            obs: Observation before the action.
+            action: The action.
             reward: The reward of the action.
             terminal: The episode ended with it, terminated or truncated.
             truncated: A time limit ended it; ``terminal`` is True then, too.
             final_obs: With the last step of an episode: what it ended with, like ``obs``.
 
         Raises:
-            ValueError: There are ``max_steps`` steps already, or something is not like the first
-                one. Nothing was added.
+            ValueError: There are ``max_steps`` steps already, or an array differs from the first
+                step. Nothing was added.
         """
         if len(self) >= self.max_steps:
             raise ValueError(
@@ -415,7 +415,7 @@ class IRISOnPolicyBuffer:
         if final_obs is not None and not terminal:
             raise ValueError(
                 "final_obs: expected one only with the last step of an episode, got one with a "
-                "step that ends nothing; leave it out"
+                "step that does not end one; leave it out"
             )
         observation, observed = _declared("obs", obs, self._observation)
         chosen, acted = _declared("action", action, self._action)
@@ -443,7 +443,7 @@ class IRISOnPolicyBuffer:
 
         Returns:
             Observations ``[T, ...]`` and actions ``[T, ...]`` in their dtypes, rewards [T] and
-            terminals [T] float64. Of what was never declared there are ``[0]``.
+            terminals [T] float64. Arrays of undeclared shape are ``[0]``.
         """
         return (
             _stacked(self.observations, self._observation),
@@ -460,14 +460,14 @@ class IRISOnPolicyBuffer:
         An episode without an end stays open there: the next flush for the same env continues it.
 
         Args:
-            replay: Where they go.
+            replay: The replay to write to.
             env: Index of the env that played them.
-            final_obs: Where the newest step is the last one of its episode: what it ended with, if
-                that was not given with the step.
+            final_obs: The final observation, if the newest step is the last one of its episode and
+                was added without it.
 
         Raises:
-            ValueError: A step is not what the replay takes, or there is no such env, or the newest
-                step ends nothing. Nothing was added.
+            ValueError: A step does not fit the replay, or there is no such env, or ``final_obs`` is
+                given and the newest step does not end an episode. Nothing was added.
         """
         last = list(self._last)
         if final_obs is not None:
@@ -498,7 +498,7 @@ class IRISOnPolicyBuffer:
 
 
 def _declared(what: str, value: object, declared: _Declared | None) -> tuple[np.ndarray, _Declared]:
-    """A copy of a value as it was declared, or as it declares itself."""
+    """A copy of a value with the declared, or else its own, dtype and shape."""
     if declared is None:
         array = np.array(value)
         if array.dtype.kind not in "biuf":
@@ -523,9 +523,9 @@ class ObservationsByAge:
     stretches.
 
     Args:
-        replay: Where they are.
-        writer: What adds them; of every episode also the newest observation is stored.
-        size: How many there are at most.
+        replay: The replay that holds them.
+        writer: The writer that adds them; it also stores the newest observation of an episode.
+        size: Maximum number of steps.
     """
 
     def __init__(self, replay: SequenceReplayBuffer, writer: TransitionWriter, size: int) -> None:
@@ -550,7 +550,7 @@ class ObservationsByAge:
             index: An index, a slice, or an array [n] of indices.
 
         Raises:
-            IndexError: There are not so many.
+            IndexError: The index is out of range.
         """
         if isinstance(index, slice):
             return self.take(np.arange(len(self))[index])
@@ -565,7 +565,7 @@ class ObservationsByAge:
             ages: [n] indices; negative ones count from the newest.
 
         Raises:
-            IndexError: There are not so many, or an index is no whole number.
+            IndexError: An index is out of range, or not a whole number.
         """
         if not len(ages):
             field = self._replay.spec.fields[0]
@@ -584,7 +584,7 @@ class ObservationsByAge:
             self._flush()  # not at each call: that would store a chunk each time
             waiting = 0
         counts = self._stored_counts()
-        # Never below 0, unless a folder was written by more envs than there are now.
+        # Negative only if the folder was written by more envs than there are now.
         place = np.maximum(ages + (int(counts[-1]) + waiting - len(self)), 0)
         chunk = np.searchsorted(counts, place, side="right") - 1
         records = self._replay.storage.table.records
@@ -597,7 +597,7 @@ class ObservationsByAge:
         self._flushed, self._until = self._writer.steps, table.base + len(table)
 
     def _stored_counts(self) -> np.ndarray:
-        """Their number before each chunk that was stored at the last flush, and in all."""
+        """The number of observations before each chunk of the last flush, and in total."""
         table = self._replay.storage.table
         extent = (table.base, self._until)
         if extent != self._extent:

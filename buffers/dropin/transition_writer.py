@@ -36,13 +36,13 @@ def spec_of(observation: Field, action: Field) -> Spec:
 
 
 class TransitionWriter:
-    """Writes transitions of which the next observation comes with the next transition.
+    """Writes transitions whose next observation comes with the next transition.
 
     Rows wait in an `EpisodeBuffer` until `flush`, or until there are many. In a folder they are
     also stored at the end of every episode.
 
     Args:
-        replay: Where the rows go; bound here.
+        replay: The replay to write to; bound here.
         observation: Field ``"observation"``; under frame stacking that of one frame.
         action: Field ``"action"``.
         num_envs: Number of envs N; env i writes stream i.
@@ -127,7 +127,7 @@ class TransitionWriter:
             env: Index of the env.
 
         Raises:
-            ValueError: Something is not as declared, or there is no such env; nothing was added.
+            ValueError: A value is not as declared, or there is no such env; nothing was added.
         """
         is_over = bool(terminated) or bool(truncated)
         is_plain = not is_over and final_observation is None
@@ -149,7 +149,7 @@ class TransitionWriter:
                     if not is_over:
                         raise ValueError(
                             "final observation: expected one only with the last step of an "
-                            "episode, got one with a step that ends nothing; leave it out"
+                            "episode, got one with a step that does not end one; leave it out"
                         )
                     last = as_declared("final observation", final_observation, *self._observation)
                 if self._rows.waiting_rows(env) > self._most_waiting:
@@ -164,7 +164,7 @@ class TransitionWriter:
                 self._store(self._rows.take([env]))
 
     def flush(self, *, newest: bool) -> None:
-        """Store what was added, so that it can be drawn.
+        """Store added steps, so that they can be drawn.
 
         Args:
             newest: Also the newest transition of each env, although its next observation is not
@@ -199,7 +199,7 @@ class TransitionWriter:
 
 
 def _number(reward: object) -> float:
-    """A reward as a Python float: numbers and arrays of one number are taken."""
+    """A reward as a Python float: numbers and arrays of one number are valid."""
     if isinstance(reward, int | float):
         return float(reward)
     array = np.asarray(reward)
@@ -224,7 +224,7 @@ def new_replay(
         seed: Seed of all draws.
 
     Raises:
-        ValueError: ``size`` is no whole number >= 1.
+        ValueError: ``size`` is not a whole number >= 1.
     """
     check_whole("size", size, 1)
     return SequenceReplayBuffer(path, capacity=size + size // 15 + 2, seed=seed)
@@ -239,15 +239,15 @@ def row_field(
     codec: Codec | None = None,
     stack: int = 1,
 ) -> Field:
-    """A field that is kept for speed in RAM and for room on a disk, unless a codec is named.
+    """A field with a fast codec in RAM and a compact one on disk, unless a codec is given.
 
     Args:
         name: Its name.
         dtype: Its dtype.
         shape: Shape of one row.
         path: Folder of the store; None in RAM.
-        codec: How the rows are kept.
-        stack: Frames that are stacked when it is drawn.
+        codec: Codec of the rows.
+        stack: Number of frames in a stack when it is drawn.
     """
     is_image = dtype.itemsize == 1
     chosen: Codec = codec or ("zstd" if path is not None and is_image else "raw")
@@ -258,7 +258,7 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
     """The shape of an array.
 
     Raises:
-        ValueError: It is no sequence of whole numbers >= 1.
+        ValueError: It is not a sequence of whole numbers >= 1.
     """
     sizes: Sequence[object] | None = list(shape) if isinstance(shape, Sequence) else None
     whole = [
@@ -274,7 +274,7 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """Refuse what is no whole number, or too small a one.
+    """Raise ValueError unless a value is a whole number that is large enough.
 
     Raises:
         ValueError: It is.
@@ -294,8 +294,8 @@ def as_declared(
     one number fits ``()`` and ``(1,)``.
 
     Args:
-        what: What to call it in an error.
-        value: An array, or what numpy, or PyTorch, makes one of.
+        what: Its name in error messages.
+        value: An array, or an object that numpy or PyTorch converts to one.
         dtype: The declared dtype.
         shape: The declared shape.
 
@@ -316,7 +316,7 @@ def as_declared(
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
         return value
     if shape == () and dtype.kind in "iu" and isinstance(value, int | np.integer):
-        with contextlib.suppress(OverflowError):  # said below
+        with contextlib.suppress(OverflowError):  # the error is raised below
             return np.array(int(value), dtype)
     array = np.asarray(value)
     if array.shape != shape:
@@ -344,7 +344,7 @@ def one_hot(what: str, value: object, size: int) -> np.ndarray:
     """The float32 vector [size] of a choice among ``size``.
 
     Raises:
-        ValueError: It is no whole number from 0 to ``size`` - 1.
+        ValueError: It is not a whole number from 0 to ``size`` - 1.
     """
     choice = np.asarray(value)
     if choice.size != 1 or choice.dtype.kind not in "iu" or not 0 <= int(choice.item()) < size:
@@ -358,7 +358,7 @@ def one_hot(what: str, value: object, size: int) -> np.ndarray:
 
 
 def _is_kept(array: np.ndarray, dtype: np.dtype[np.generic]) -> bool:
-    """All whole numbers come out of the dtype as they went in."""
+    """True if the dtype holds all whole numbers of the array exactly."""
     if not array.size:
         return True
     low, high = int(array.min()), int(array.max())
@@ -374,8 +374,8 @@ def ended_by(name: str, done: object, *, truncated: bool) -> tuple[bool, bool]:
     """Split a done flag: the step terminated its episode; a time limit ended it.
 
     Args:
-        name: What the caller knows the flag by.
-        done: True where the episode is over, for whichever reason: a bool, 0 or 1.
+        name: Name of the flag for the caller.
+        done: True if the episode is over, for any reason: a bool, 0 or 1.
         truncated: A time limit ended the episode.
 
     Raises:

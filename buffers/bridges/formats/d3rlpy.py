@@ -37,7 +37,7 @@ class D3rlpyExport:
     """Options for writing a d3rlpy file.
 
     Args:
-        compress: Deflate the columns, which HDF5 undoes by itself.
+        compress: Deflate the columns, which HDF5 decompresses transparently.
         stack: Write frame-stacked observations in full, as the env gave them; else single frames,
             of which d3rlpy's FrameStackTransitionPicker makes stacks.
         channels_first: Write images (H, W, C) of bytes as (C, H, W), as d3rlpy's networks want.
@@ -62,7 +62,7 @@ class D3rlpyFormat(Format):
     export_options = D3rlpyExport
 
     def writer(self, source: Source, options: D3rlpyExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one file."""
         return _D3rlpyWriter(source, options)
 
     def reader(self, files: GivenFiles, options: NoOptions) -> Reader:
@@ -83,10 +83,10 @@ class D3rlpyFormat(Format):
 class D3rlpyColumns:
     """The four parts of d3rlpy's ``Episode``.
 
-    Of an episode of T steps that was terminated there are N = T rows. Of another one there are
-    N = T + 1: the last one holds the final observation, which d3rlpy has no other place for, with
-    an action and a reward of 0; it is the next observation of the last transition, and begins
-    none.
+    A terminated episode of T steps has N = T rows. Another one has
+    N = T + 1: the last row holds the final observation, for which d3rlpy has no other place, with
+    an action and a reward of 0. It is the next observation of the last transition, and does not
+    begin one.
 
     Args:
         observations: [N, ...], or a list of such arrays where the observation has several parts.
@@ -110,7 +110,7 @@ class D3rlpyRows:
         channels_first: Give images (H, W, C) of bytes as (C, H, W).
 
     Raises:
-        ValueError: d3rlpy has nothing for such actions.
+        ValueError: d3rlpy does not support such actions.
     """
 
     def __init__(self, spec: Spec, stack: bool, channels_first: bool) -> None:
@@ -158,7 +158,7 @@ class D3rlpyRows:
         )
 
     def notes(self) -> list[str]:
-        """Notes about the observations, a clause each."""
+        """Notes about the observations, one clause each."""
         found: list[str] = []
         for field in self.parts:
             if field.stack > 1 and not self._stack:
@@ -205,11 +205,11 @@ class ForeignEpisodes:
     what the last action led to is not known.
 
     Args:
-        first: Columns of the first episode, which settles what the rows are; empty for none.
-        where: What holds them, for the sentences of errors.
+        first: Columns of the first episode, which determines the Spec; empty for none.
+        where: Name of the source, for error messages.
 
     Raises:
-        ValueError: They are no episode.
+        ValueError: They are not an episode.
     """
 
     def __init__(self, first: Mapping[str, Any], where: str) -> None:
@@ -226,8 +226,8 @@ class ForeignEpisodes:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the rows do not hold, a clause each."""
-        found = ["streams and metadata are not told: all episodes are of stream 0"]
+        """Facts that the rows do not hold, one clause each."""
+        found = ["streams and metadata are not recorded: all episodes are of stream 0"]
         if self._terminated:
             found.append(
                 f"last observations of terminated episodes are zeros, {self._terminated:,} in all, "
@@ -235,7 +235,7 @@ class ForeignEpisodes:
             )
         if self._open:
             found.append(
-                f"episodes without a termination are taken for truncated, {self._open:,} in all, "
+                f"episodes without a termination are read as truncated, {self._open:,} in all, "
                 f"without the action and the reward of the last row: d3rlpy makes no transition "
                 f"of it"
             )
@@ -261,7 +261,7 @@ class ForeignEpisodes:
         return Episode(self.spec, number, 0, 0, end, rows, {})
 
     def check(self, number: int, columns: Mapping[str, Any]) -> None:
-        """Refuse an episode that `episode` would refuse."""
+        """Raise if `episode` would raise."""
         self._checked(number, columns)
 
     def _checked(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -279,7 +279,7 @@ class ForeignEpisodes:
         return named
 
     def _named(self, number: int, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """T + 1 observations, T of all else, by field name.
+        """T + 1 observations, and T of all other fields, by name.
 
         Raises:
             ValueError: The columns have other shapes.
@@ -384,7 +384,7 @@ class _D3rlpyReader:
         files: The file.
 
     Raises:
-        FileNotFoundError: Nothing is there.
+        FileNotFoundError: There is no file.
         ValueError: It is something else.
         ImportError: h5py is not installed.
     """
@@ -412,7 +412,7 @@ class _D3rlpyReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that d3rlpy's columns do not hold, a clause each."""
+        """Facts that d3rlpy's columns do not hold, one clause each."""
         return self._rows.notes
 
     def close(self) -> None:
@@ -420,7 +420,7 @@ class _D3rlpyReader:
         self._file.close()
 
     def _open(self) -> None:
-        """Look at what is there.
+        """Read the structure of the file.
 
         Raises:
             ValueError: It is another file.
@@ -482,7 +482,7 @@ def _checked_action(spec: Spec) -> Field:
     """The one field of the action.
 
     Raises:
-        ValueError: There are several, or it is none that d3rlpy knows.
+        ValueError: There are several, or d3rlpy does not support it.
     """
     names = _leaves(spec.action)
     field = spec[names[0]] if names else None
@@ -493,8 +493,8 @@ def _checked_action(spec: Spec) -> Field:
             return field
     got = ", ".join(f"{spec[name].dtype} {spec[name].shape} ({name})" for name in names)
     raise ValueError(
-        f"action: expected one whole number, or one vector of floats, as d3rlpy has nothing else, "
-        f"got {got or 'none'}; choose another format"
+        f"action: expected one whole number, or one vector of floats, the kinds that "
+        f"d3rlpy supports, got {got or 'none'}; choose another format"
     )
 
 

@@ -47,8 +47,8 @@ class DiamondExport:
     """Options for writing DIAMOND's files.
 
     Args:
-        observation: Which part of a Dict observation is the picture.
-        channels: Where the channels of its pictures are; none goes by the shape.
+        observation: Key of the picture in a Dict observation.
+        channels: Position of the channels of its pictures; none: inferred from the shape.
         static: Say in the data set that DIAMOND must not add to it.
     """
 
@@ -58,7 +58,7 @@ class DiamondExport:
 
 
 class DiamondFormat(Format):
-    """``000/00/0/0.pt``, ``000/00/1/1.pt``, ... and ``info.pt``: T of everything, channels first.
+    """``000/00/0/0.pt``, ``000/00/1/1.pt``, ... and ``info.pt``: T rows each, channels first.
 
     Each is a dict of ``obs`` uint8 [T, C, H, W], ``act`` int64 [T], ``rew`` float32 [T], ``end``
     and ``trunc`` uint8 [T], and ``info`` with the ``final_observation`` float32 [C, H, W] of -1 to
@@ -73,7 +73,7 @@ class DiamondFormat(Format):
     import_options = PixelImport
 
     def writer(self, source: Source, options: DiamondExport) -> PixelWriter:
-        """Get ready to write."""
+        """A writer of one folder."""
         return PixelWriter(
             source, "DIAMOND", options.observation, options.channels, _USUAL, _DiamondSink(options)
         )
@@ -105,7 +105,7 @@ def episode_file(folder: Path, number: int) -> Path:
 
 
 class _DiamondSink:
-    """Writes a file for each episode, and the counts in the end."""
+    """Writes a file for each episode, and the counts at the end."""
 
     def __init__(self, options: DiamondExport) -> None:
         self._static = options.static
@@ -147,8 +147,8 @@ class _DiamondSink:
         self._cuts += not end.is_final
 
     def finish(self) -> None:
-        # DIAMOND keeps start_idx and lengths as numpy's arrays, which torch from 2.6 on refuses to
-        # load; tensors it loads, and computes with them as with arrays.
+        # DIAMOND keeps start_idx and lengths as numpy's arrays, which torch >= 2.6 does not
+        # load. Tensors load, and work like arrays.
         lengths = self._torch.tensor(self._lengths, dtype=self._torch.int64)
         counts = {
             "is_static": self._static,
@@ -183,7 +183,7 @@ class _DiamondFiles:
         """The number of episodes in ``info.pt``; None where it cannot be read without unpickling.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not one.
         """
         file = self.folder / _INFO
         if not file.exists():
@@ -200,7 +200,7 @@ class _DiamondFiles:
         """The steps of a file, and how they ended.
 
         Raises:
-            ValueError: It is no episode of DIAMOND's.
+            ValueError: It is not a DIAMOND episode.
         """
         file = episode_file(self.folder, number)
         found = load_tensors(self._torch, self._given, file)
@@ -215,20 +215,20 @@ class _DiamondFiles:
         return PixelSteps(pictures, arrays["act"], arrays["rew"], last), end
 
     def _byte_picture(self, final: Any, pictures: np.ndarray, file: Path) -> np.ndarray:
-        """A picture of -1 to 1 as the bytes that it was, [1, C, H, W].
+        """Convert a picture of -1 to 1 back to its bytes, [1, C, H, W].
 
         Raises:
-            ValueError: It is no such picture.
+            ValueError: It is not a picture of that shape.
         """
         shape = pictures.shape[1:]
         if not isinstance(final, self._torch.Tensor) or tuple(final.shape) != shape:
             got = tuple(final.shape) if hasattr(final, "shape") else type(final).__name__
             raise ValueError(
-                f"{file}: expected {_FINAL!r} as a picture of shape {shape}, got {got}; mend or "
+                f"{file}: expected {_FINAL!r} as a picture of shape {shape}, got {got}; repair or "
                 f"remove it"
             )
         scaled = final.double().add(1).mul(127.5)
-        # DIAMOND cuts what is behind the point off, where that makes 63 of 256 values one less
+        # DIAMOND truncates instead of rounding, which makes 63 of 256 values one less
         whole = scaled.round()
         if not bool(
             ((scaled - whole).abs() < 1e-3).all() & (whole >= 0).all() & (whole <= 255).all()
@@ -242,7 +242,7 @@ class _DiamondFiles:
 
 
 class _DiamondReader:
-    """Reads what DIAMOND wrote."""
+    """Reads a DIAMOND data set."""
 
     def __init__(self, files: _DiamondFiles, options: PixelImport) -> None:
         if not files.numbers:
@@ -253,7 +253,7 @@ class _DiamondReader:
         counted = files.counted()
         if counted is not None and counted != len(files.numbers):
             raise ValueError(
-                f"{files.folder}: expected {counted:,} episodes, as {_INFO} tells, got "
+                f"{files.folder}: expected {counted:,} episodes, as {_INFO} says, got "
                 f"{len(files.numbers):,}; put the missing files back, or remove {_INFO}"
             )
         self._files = files
@@ -267,15 +267,15 @@ class _DiamondReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        found = ["streams and metadata are not told: all episodes are of stream 0"]
+        found = ["streams and metadata are not recorded: all episodes are of stream 0"]
         if not self._checked:
             found.append(
                 f"{_INFO} was not read: that no episode is missing at the end is not known"
             )
         if self._pixels.unobserved:
             found.append(
-                f"what {self._pixels.unobserved:,} episodes ended with is not told: the one "
-                f"before stands in its place, and info/observed is False there"
+                f"final observations of {self._pixels.unobserved:,} episodes are not recorded: the "
+                f"one before is repeated, and info/observed is False there"
             )
         return found
 

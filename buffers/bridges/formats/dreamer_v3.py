@@ -31,11 +31,11 @@ from stepwell.buffers.spec import Field, Spec, kind_of
 __all__ = ["DreamerV3Export", "DreamerV3Format", "DreamerV3Import", "base62", "from_base62"]
 
 _NO_CHUNK: Final = bytes(16)
-"""Stands in a name where no chunk follows."""
+"""The id in the name of a chunk without a successor."""
 
 _DIGITS: Final = string.digits + string.ascii_letters
 _NAME: Final = re.compile(r"([^-]+)-([0-9A-Za-z]{22})-([0-9A-Za-z]{22})-([0-9]+)\.npz")
-# Before any that DreamerV3 writes itself: it takes the newest, by their names, when not all fit.
+# Earlier than chunks that DreamerV3 writes itself: if not all fit, it loads the newest by name.
 _EPOCH: Final = datetime.datetime(2000, 1, 1)
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _TAKEN = ("reward", *_FLAGS, "stepid", "consec", "reset", "priority")
@@ -50,10 +50,10 @@ class DreamerV3Export:
     """Options for writing DreamerV3's chunks.
 
     Args:
-        chunk: Rows of a file; what is not written yet of each stream waits in RAM.
-        observation: Name of the array, where the observation is no Dict; none: image for
-            pictures, vector for all else.
-        channels: Where the channels of pictures are; none goes by the shape.
+        chunk: Rows of a file; rows not written yet are kept in RAM, per stream.
+        observation: Name of the array, where the observation is not a Dict; none: image for
+            pictures, vector for others.
+        channels: Position of the channels of pictures; none: inferred from the shape.
     """
 
     chunk: int = 1024
@@ -73,7 +73,7 @@ class DreamerV3Import:
 
 
 class DreamerV3Format(Format):
-    """``<time>-<chunk>-<next chunk>-<rows>.npz``: what came with each observation stands beside it.
+    """``<time>-<chunk>-<next chunk>-<rows>.npz``: each row has an observation and its reward.
 
     Each row has ``image`` (or ``vector``, or the keys of a Dict), ``reward`` float32, ``is_first``,
     ``is_last``, ``is_terminal``, ``stepid`` uint8 [20], and the ``action`` that was chosen from it;
@@ -81,12 +81,12 @@ class DreamerV3Format(Format):
     """
 
     name = "dreamerv3"
-    about = "what DreamerV3 loads as its replay; needs nothing but numpy"
+    about = "the replay chunks that DreamerV3 loads; needs only numpy"
     export_options = DreamerV3Export
     import_options = DreamerV3Import
 
     def writer(self, source: Source, options: DreamerV3Export) -> _DreamerV3Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         return _DreamerV3Writer(source, options)
 
     def reader(self, files: GivenFiles, options: DreamerV3Import) -> Reader:
@@ -121,7 +121,7 @@ class _DreamerV3Writer:
     @property
     def notes(self) -> Sequence[str]:
         found = [
-            "there are no latents of DreamerV3's in it: run it with replay_context 0",
+            "it holds no latents of DreamerV3's: run it with replay_context 0",
             *self._keys.notes,
         ]
         if self._late:
@@ -153,8 +153,8 @@ class _Key:
     Args:
         name: Its name in the chunk.
         field: The field.
-        is_picture: It is [T, H, W, C] there, whatever it is here.
-        channels: Where the field's channels are; None where it has no axis for them.
+        is_picture: The array is [T, H, W, C] in the file, independent of its layout in the store.
+        channels: Position of the field's channels; None where it has no axis for them.
     """
 
     name: str
@@ -181,9 +181,9 @@ class _Keys:
 
     Args:
         spec: The fields of every row.
-        observation: The array's name where the observation is no Dict; None: ``image`` for
+        observation: The array's name where the observation is not a Dict; None: ``image`` for
             pictures, else ``vector``.
-        channels: Where the channels of pictures are; None goes by the shape.
+        channels: Position of the channels of pictures; None: inferred from the shape.
 
     Raises:
         ValueError: DreamerV3 uses a name for something else.
@@ -213,7 +213,7 @@ class _Keys:
 
     @property
     def notes(self) -> list[str]:
-        """Facts about what was converted, and what is left out."""
+        """Notes on converted and omitted data."""
         found = list(self._rounding.notes)
         for key in self._keys:
             field = key.field
@@ -242,7 +242,7 @@ class _Keys:
         rows = {key.name: self._converted(key, episode) for key in self._keys}
         rows["reward"] = self._rounding.float32("reward", episode.reward)
         flags = np.zeros((3, episode.rows), np.bool_)
-        # An episode that lost its beginning is no part of the one before it.
+        # An episode that lost its beginning does not continue the one before it.
         flags[0, 0] = True
         flags[1, -1] = episode.end.is_final
         flags[2, -1] = bool(episode.end & End.TERMINATED)
@@ -274,13 +274,13 @@ def _name(field: Field, alone: str) -> str:
 
 
 def _observed(field: Field, wanted: str | None, channels: Channels | None) -> _Key:
-    """The array that an observation is."""
+    """The array of an observation."""
     is_picture = field.dtype == "uint8" and len(frame_of(field.shape)) in (2, 3)
     name = _name(field, wanted or ("image" if is_picture else "vector"))
     if not is_picture:
         return _Key(name, field)
     found = channels_of(field.shape, channels)
-    # Of other shapes nobody knows; whatever stands last then counts as channels.
+    # For other shapes the position is unknown; the last axis counts as channels then.
     return _Key(name, field, True, found if len(frame_of(field.shape)) == 2 else found or "last")
 
 
@@ -305,7 +305,7 @@ def from_base62(text: str) -> bytes:
     """The 16 bytes of an id in a name.
 
     Raises:
-        ValueError: They are no 16 bytes.
+        ValueError: They are not 16 bytes.
     """
     number = 0
     for char in text:
@@ -318,13 +318,13 @@ def from_base62(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A file of consecutive rows of one stream, as its name tells it.
+    """A file of consecutive rows of one stream, as its name describes it.
 
     Args:
         file: The file.
         uuid: 16 bytes that no other chunk has.
-        follows: Those of the chunk that goes on; `_NO_CHUNK` in the end.
-        rows: How many there are.
+        follows: Those of the next chunk; `_NO_CHUNK` at the end.
+        rows: Number of rows.
     """
 
     file: Path
@@ -337,13 +337,13 @@ class _Chunk:
         """The chunk that a file's name describes.
 
         Raises:
-            ValueError: It is no chunk's name.
+            ValueError: It is not a chunk's name.
         """
         match = _NAME.fullmatch(file.name)
         if match is None:
             raise ValueError(
                 f"{file}: expected a name such as 20260131T235959F000000-<22 letters>-<22 letters>-"
-                f"1024.npz, got another; remove the file if it is no chunk of DreamerV3's"
+                f"1024.npz, got another; remove the file if it is not a chunk of DreamerV3's"
             )
         _, uuid, follows, rows = match.groups()
         return cls(file, from_base62(uuid), from_base62(follows), int(rows))
@@ -352,12 +352,12 @@ class _Chunk:
 class _Chains:
     """Writes rows of several streams, each as a chain of chunks.
 
-    Names and bytes follow from the source and the rows: the same export gives the same files.
+    Names and bytes follow from the source and the rows: the same export writes the same files.
 
     Args:
-        folder: Where the files go.
+        folder: The folder to write to.
         rows: Rows of a chunk; the last one of a stream has the rest.
-        source: Where the rows come from; chunks of another source have other numbers.
+        source: Name of the source of the rows; chunks of another source have other numbers.
     """
 
     def __init__(self, folder: Path, rows: int, source: str) -> None:
@@ -383,13 +383,13 @@ class _Chains:
                 self._write(stream, chain)
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         for stream, chain in self._open.items():
             if chain.count:
                 self._write(stream, chain)
 
     def _write(self, stream: int, chain: _Chain) -> None:
-        """Write a chunk, and tell the one before what follows it."""
+        """Write a chunk, and rename the one before to name its successor."""
         keys = list(chain.blocks[0])
         arrays = {key: np.concatenate([block[key] for block in chain.blocks]) for key in keys}
         before = self._source if chain.last is None else chain.last.uuid
@@ -406,7 +406,7 @@ class _Chains:
 
 
 class _Chain:
-    """Rows of one stream that are not written yet, and the chunk that was written last."""
+    """Unwritten rows of one stream, and the last chunk that was written."""
 
     def __init__(self) -> None:
         self.blocks: list[dict[str, np.ndarray]] = []
@@ -429,25 +429,25 @@ def _read_chunk(given: GivenFiles, chunk: _Chunk) -> dict[str, np.ndarray]:
     """All arrays of a chunk, without ``stepid``.
 
     Raises:
-        ValueError: It is damaged, or not as its name tells.
+        ValueError: It is damaged, or contradicts its name.
     """
     file = chunk.file
     arrays = given.read_arrays(file)
     ids = arrays.pop("stepid", None)
-    # its length first: a name may tell any number of rows
+    # check the length first: a name may claim any number of rows
     if (
         ids is None
         or ids.shape != (chunk.rows, 20)
         or not np.array_equal(ids, _step_ids(chunk.uuid, chunk.rows))
     ):
         raise ValueError(
-            f"{file}: expected 'stepid' to tell the chunk and the rows 0 to {chunk.rows - 1:,}, as "
+            f"{file}: expected 'stepid' to hold the chunk and the rows 0 to {chunk.rows - 1:,}, as "
             f"the name does, got other ones; the file was renamed or changed: restore it"
         )
     for name, array in arrays.items():
         if not array.ndim or len(array) != chunk.rows:
             raise ValueError(
-                f"{file}: expected {chunk.rows:,} rows, as the name tells, got {name!r} of shape "
+                f"{file}: expected {chunk.rows:,} rows, as the name says, got {name!r} of shape "
                 f"{array.shape}; restore or remove it"
             )
     return arrays
@@ -457,7 +457,7 @@ def _chains_of(folder: Path) -> list[list[_Chunk]]:
     """The chunks of a folder in the order of their rows: one list for each stream.
 
     Raises:
-        ValueError: There is none, or names contradict each other.
+        ValueError: There is no chunk, or names contradict each other.
     """
     chunks = [_Chunk.named(file) for file in sorted(folder.glob("*.npz"))]
     if not chunks:
@@ -483,13 +483,13 @@ def _chains_of(folder: Path) -> list[list[_Chunk]]:
 
 
 def _file_name(number: int, chunk: _Chunk) -> str:
-    """The name of the chunk that was begun after so many others."""
+    """The file name of the chunk with this number."""
     time = (_EPOCH + datetime.timedelta(seconds=number)).strftime("%Y%m%dT%H%M%SF%f")
     return f"{time}-{base62(chunk.uuid)}-{base62(chunk.follows)}-{chunk.rows}.npz"
 
 
 def _uuid_of(stream: int, before: bytes, arrays: Mapping[str, np.ndarray]) -> bytes:
-    """16 bytes that follow from what a chunk holds, and from all before it."""
+    """16 bytes derived from a chunk's content and from all chunks before it."""
     found = hashlib.blake2b(before + stream.to_bytes(8), digest_size=16)
     for name, array in arrays.items():
         found.update(f"{name} {array.dtype.str} {array.shape};".encode())
@@ -506,10 +506,10 @@ def _step_ids(uuid: bytes, rows: int) -> np.ndarray:
 
 
 class _DreamerV3Reader:
-    """Reads what DreamerV3 wrote.
+    """Reads DreamerV3's chunks.
 
     Args:
-        given: Where the chunks are.
+        given: The files of the data set.
         actions: Names of the arrays that are actions, with commas between them.
 
     Raises:
@@ -533,12 +533,12 @@ class _DreamerV3Reader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the chunks do not hold, a clause each."""
-        found = ["metadata are not told; each chain of chunks is a stream of its own"]
+        """Facts that the chunks do not hold, one clause each."""
+        found = ["metadata are not recorded; each chain of chunks becomes a separate stream"]
         if self._terminal:
             found.append(
                 f"is_terminal was set in {self._terminal:,} rows in the middle of episodes (a lost "
-                f"life, perhaps), for which there is no place: it is left out there"
+                f"life, perhaps), which Stepwell cannot represent: it is ignored there"
             )
         return found
 
@@ -551,7 +551,7 @@ class _DreamerV3Reader:
                 number += 1
 
     def close(self) -> None:
-        """Nothing is open between two episodes."""
+        """Do nothing: no file stays open between episodes."""
 
     def _episodes(self, chain: Sequence[_Chunk]) -> Iterator[_Rows]:
         """Rows from each reset to the next one.
@@ -571,7 +571,7 @@ class _DreamerV3Reader:
                 raise ValueError(
                     f"{chunk.file}: expected {name!r} as in the first chunk, "
                     f"{self._shapes.get(name, 'not at all')}, got {shapes.get(name, 'none')}; "
-                    f"import it by itself"
+                    f"import it separately"
                 )
             resets = np.flatnonzero(arrays["is_first"])
             if not blocks and (not len(resets) or resets[0]):
@@ -594,7 +594,7 @@ class _DreamerV3Reader:
         """An episode of rows.
 
         Raises:
-            ValueError: It goes on behind its end.
+            ValueError: It has rows after its end.
         """
         last, terminal = rows["is_last"], rows["is_terminal"]
         if last[:-1].any():
@@ -624,7 +624,7 @@ class _DreamerV3Reader:
         return {**names, **{key: f"extra/{key}" for key in latents}}
 
     def _renamed(self, rows: _Rows) -> _Rows:
-        """Fields by our names."""
+        """Fields by Stepwell's names."""
         return {name: rows[key] for key, name in self._names.items()}
 
 
@@ -634,7 +634,7 @@ def _concatenated(blocks: Sequence[_Rows]) -> _Rows:
 
 
 def _as_steps(rows: _Rows) -> _Rows:
-    """Rows as `inferred_spec` wants them: T + 1 of what arrives, T of all else."""
+    """Rows as `inferred_spec` expects them: T + 1 of observations and infos, T of all others."""
     return {
         name: array[1:] if kind_of(name) in ("action", "reward", "extra") else array
         for name, array in rows.items()
@@ -646,10 +646,10 @@ def _what(array: np.ndarray) -> str:
 
 
 def _check_keys(arrays: _Rows, expected: Sequence[str], chunk: _Chunk) -> None:
-    """Refuse chunks that lack an array.
+    """Reject chunks that lack an array.
 
     Raises:
-        ValueError: One is missing, or flags are no flags.
+        ValueError: One is missing, or a flag is not bool.
     """
     for name in expected:
         if name not in arrays:

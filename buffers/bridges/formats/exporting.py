@@ -26,14 +26,14 @@ class ExportReport:
 
     Args:
         format: Name of the format.
-        path: Where the data set lies.
+        path: Path of the data set.
         episodes: Episodes written.
         steps: Env steps written.
         chosen_episodes: Episodes that are to be written.
         chosen_steps: Env steps of them.
         disk_bytes: Bytes of the disk that the data set takes; 0 before the end.
         seconds: Wall time.
-        notes: What the data set's user should know, a clause each.
+        notes: Notes for the user of the data set, one clause each.
         loading: Lines of Python that load it.
     """
 
@@ -66,11 +66,11 @@ def export_episodes(
     """Write whole episodes as a data set of another library.
 
     It appears under its name when all of it is on the medium; until then it is in ``<name>.part``.
-    After an error or Ctrl-C neither is there; what a process that was killed has left there is
-    taken away by the next one. Nothing is ever overwritten.
+    After an error or Ctrl-C neither exists; files left by a killed process are removed by the
+    next export. Existing files are never overwritten.
 
     Args:
-        replay: Where the episodes are; nobody may write into it meanwhile.
+        replay: The replay to export; it must not be written to meanwhile.
         to: Name of the format, such as ``"minari"``; `format_names` lists them. Or a `Format` of
             your own.
         out: Folder, file or, for Minari, id of the new data set.
@@ -80,12 +80,12 @@ def export_episodes(
         progress: Called after every episode with the report so far.
 
     Returns:
-        What was done.
+        The report.
 
     Raises:
-        ValueError: The format cannot hold the rows, an option makes no sense, something is at
+        ValueError: The format cannot hold the rows, an option is invalid, something is at
             ``out`` already, or no episode is chosen.
-        ImportError: What the format needs is not installed.
+        ImportError: A library that the format needs is not installed.
         NotEnoughData: The replay is empty.
         OSError: Something cannot be written.
 
@@ -132,7 +132,7 @@ def export_episodes(
 
 
 class _Job:
-    """Writes, and keeps count."""
+    """Writes episodes, and counts them."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _Job:
         self._report = report
 
     def run(self, episodes: Iterator[Episode], outside: Path | None) -> ExportReport:
-        """Write all of them."""
+        """Write all episodes."""
         target, kind = self._report.path, self._format.kind
         with _naming(target), publish(target, "an export", kind=kind, outside=outside) as part:
             with contextlib.closing(self._writer):
@@ -179,13 +179,13 @@ class _Job:
 
 @contextlib.contextmanager
 def _naming(target: Path) -> Generator[None]:
-    """Say of an error of the disk what was not made: libraries write to files without a name."""
+    """Add the data set's path to disk errors: libraries write to files without a name."""
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
-        why = f"{os.strerror(error.errno)}: the data set was not made, and nothing of it is left"
+        why = f"{os.strerror(error.errno)}: the data set was not made, and its files are removed"
         raise OSError(error.errno, why, error.filename or str(target)) from error
 
 
@@ -195,7 +195,7 @@ def _chosen(
     """The chosen episodes, by id and first row, and the writer's source.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such episode.
         NotEnoughData: The replay is empty.
     """
     storage = replay.storage
@@ -221,7 +221,7 @@ def _chosen(
 def _episodes(
     replay: SequenceReplayBuffer, chosen: frozenset[tuple[int, int]]
 ) -> Iterator[Episode]:
-    """The chosen episodes, each read when its turn comes."""
+    """The chosen episodes, each read when it is requested."""
     for stored in stored_episodes(replay.storage):
         if (stored.id, stored.first_row) not in chosen:
             continue

@@ -37,8 +37,8 @@ class Source:
 
     Args:
         spec: The fields of every row.
-        sessions: Facts about the runs that gathered them; ``recipe`` says what the envs are.
-        episodes: How many will be written.
+        sessions: Facts about the runs that gathered them; ``recipe`` describes the envs.
+        episodes: Number of episodes to write.
         steps: Their env steps.
     """
 
@@ -49,15 +49,15 @@ class Source:
 
 
 class Writer(Protocol):
-    """Writes one data set. Made first, so that what cannot be written is refused at once."""
+    """Writes one data set. Creating it raises if the rows cannot be written."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, a clause each; there may be more at the end."""
+        """Notes for the user of the data set, one clause each; there may be more at the end."""
         ...
 
     def begin(self, path: Path) -> None:
-        """Make the data set at a path where an empty folder, or an empty file, is already."""
+        """Begin the data set at the path of an existing empty folder, or empty file."""
         ...
 
     def write(self, episode: Episode) -> None:
@@ -69,18 +69,18 @@ class Writer(Protocol):
         ...
 
     def finish(self) -> None:
-        """Write what is left. The data set is complete then; the caller gives it its name."""
+        """Write the remaining rows. The data set is complete then; the caller renames it."""
         ...
 
     def close(self) -> None:
-        """Let files go; called in the end, also after an error. Twice does no harm."""
+        """Close files; called last, also after an error. Can be called twice."""
         ...
 
 
 class Reader(Protocol):
     """Reads one data set, one episode after the other.
 
-    `Episode.id` counts from 0; the import gives new ones.
+    `Episode.id` counts from 0; the import assigns new ones.
     """
 
     @property
@@ -112,22 +112,22 @@ class Reader(Protocol):
         """The episodes, in the order in which they were written.
 
         Raises:
-            ValueError: What is there is not this format, or is damaged.
+            ValueError: The data set has another format, or is damaged.
         """
         ...
 
     def close(self) -> None:
-        """Let files go. Twice does no harm."""
+        """Close files. Can be called twice."""
         ...
 
 
 class Format(Protocol):
-    """A data set format. Making one imports nothing."""
+    """A data set format. Creating one imports no library."""
 
     name: ClassVar[str]
     """Its name in `export_episodes` and after ``--to``."""
     about: ClassVar[str]
-    """One line: whose format it is, and what it is for."""
+    """One line: the library of the format, and its purpose."""
     install: ClassVar[str | None] = None
     """The argument of ``pip install``, if more than Stepwell is needed, such as
     ``'stepwell[minari]'`` with its quotes."""
@@ -143,34 +143,34 @@ class Format(Protocol):
         """The path at which a data set of that name lies: the name itself, by default.
 
         Raises:
-            ValueError: It is no name for one.
+            ValueError: The name is not valid for this format.
         """
         return Path(out)
 
     def writer(self, source: Source, options: Any) -> Writer:
-        """Get ready to write; nothing is written yet.
+        """Return a writer; no file is created yet.
 
         Raises:
-            ValueError: The format cannot hold these rows, or an option makes no sense.
+            ValueError: The format cannot hold these rows, or an option is invalid.
             ImportError: A library is missing.
         """
         ...
 
     def reader(self, files: GivenFiles, options: Any) -> Reader:
-        """Open what is at the files' path, as `place` gives it.
+        """Open the data set at the files' path, as `place` returns it.
 
         The data set may be hostile: only what ``files`` allows is opened, and memory is allocated
         after its size was checked.
 
         Raises:
-            FileNotFoundError: Nothing is there.
-            ValueError: It is something else.
+            FileNotFoundError: There is no such path.
+            ValueError: It is not a data set of this format.
             ImportError: A library is missing.
         """
         ...
 
     def loading(self, path: Path, out: str) -> str:
-        """The lines of Python that load the data set where it is used."""
+        """Lines of Python that load the data set."""
         ...
 
 
@@ -185,10 +185,10 @@ def format_names() -> list[str]:
 
 
 def format_of(name: str) -> Format:
-    """The format of that name; nothing that it needs is loaded yet.
+    """The format of that name; the libraries that it needs are not imported yet.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such format.
 
     Example:
         >>> format_of("npz").kind

@@ -28,7 +28,7 @@ _SMALL_BYTES: Final = 512  # less is not worth compressing
 
 
 class NewHdf5:
-    """A file that HDF5 writes: the Python file that h5py is given, and h5py's own.
+    """A file that HDF5 writes: the Python file that h5py uses, and the h5py file.
 
     HDF5 puts writes off until a file is closed; if one fails then, it keeps half of the file's
     state, and takes the process down at its end. So it never learns of an error here: what cannot
@@ -36,8 +36,8 @@ class NewHdf5:
 
     Args:
         h5py: The library.
-        path: Where an empty file is already, or nothing.
-        track_order: Keep the order in which things were made.
+        path: Path of the file: an empty one, or a new one.
+        track_order: Keep the order in which groups and datasets were created.
     """
 
     def __init__(self, h5py: Any, path: Path, *, track_order: bool = False) -> None:
@@ -47,7 +47,7 @@ class NewHdf5:
         self.file: Any = h5py.File(self, "w", track_order=track_order)
 
     def check(self) -> None:
-        """See that all could be written so far.
+        """Raise the first error of a write.
 
         Raises:
             OSError: It could not.
@@ -56,7 +56,7 @@ class NewHdf5:
             raise self._error
 
     def close(self) -> None:
-        """Write what was put off. Twice does no harm.
+        """Write buffered data. Can be called twice.
 
         Raises:
             OSError: It could not be written.
@@ -68,20 +68,20 @@ class NewHdf5:
             self.check()
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As files have it."""
+        """As in `io.RawIOBase`."""
         return self._raw.seek(offset, whence)
 
     def tell(self) -> int:
-        """As files have it."""
+        """As in `io.RawIOBase`."""
         return self._raw.tell()
 
     def read(self, count: int) -> bytes:
-        """As files have it; h5py knows a file by it, and calls `readinto`."""
+        """As in `io.RawIOBase`; h5py requires the method, but calls `readinto`."""
         into = bytearray(count)
         return bytes(into[: self.readinto(memoryview(into))])
 
     def readinto(self, into: memoryview) -> int:
-        """As files have it; what could not be written is there, too."""
+        """As in `io.RawIOBase`; includes the data that could not be written."""
         start = self._raw.tell()
         count = self._raw.readinto(into) or 0
         for offset, data in self._unwritten:
@@ -93,7 +93,7 @@ class NewHdf5:
         return count
 
     def write(self, data: memoryview) -> int:
-        """As files have it, but without errors."""
+        """As in `io.RawIOBase`, but an error is kept for `check`."""
         start, done = self._raw.tell(), 0
         data = memoryview(data).cast("B")
         try:
@@ -107,7 +107,7 @@ class NewHdf5:
         return len(data)
 
     def truncate(self, size: int) -> int:
-        """As files have it, but without errors."""
+        """As in `io.RawIOBase`, but an error is kept for `check`."""
         try:
             return self._raw.truncate(size)
         except OSError as error:
@@ -115,7 +115,7 @@ class NewHdf5:
             return size
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: there is no buffer."""
 
 
 def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
@@ -125,7 +125,7 @@ def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
         group: An ``h5py.Group``.
         name: Name of the new ``h5py.Dataset``; each ``/`` in it makes a group.
         rows: [T, ...]; may be a view that takes more memory when it is copied.
-        compress: Deflate it, unless it is small; HDF5 undoes that by itself.
+        compress: Deflate it, unless it is small; HDF5 decompresses transparently.
     """
     if not compress or rows.nbytes < _SMALL_BYTES:
         group.create_dataset(name, data=rows)
@@ -141,20 +141,20 @@ def put_column(group: Any, name: str, rows: np.ndarray, compress: bool) -> None:
         compression_opts=1,
         shuffle=rows.dtype.itemsize > 1,
     )
-    # Stacks are views: copied whole, they would take k times the memory of the episode.
+    # Stacks are views: a full copy takes k times the memory of the episode.
     batch_rows = max(chunk_rows, _BATCH_BYTES // row_bytes // chunk_rows * chunk_rows)
     for start in range(0, len(rows), batch_rows):
         column[start : start + batch_rows] = rows[start : start + batch_rows]
 
 
 def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
-    """An ``h5py.File`` that somebody else may have made, open for reading.
+    """Open an untrusted ``h5py.File`` for reading.
 
     HDF5 follows links within a file into other files of the user, and reads the rows of a dataset
-    from wherever that says they are: the caller reads nothing that `check_group` has not seen.
+    from any file that it names: read only groups that `check_group` has accepted.
 
     Raises:
-        ValueError: It is no HDF5 file.
+        ValueError: It is not an HDF5 file.
     """
     try:
         return h5py.File(files.file(path), "r")
@@ -163,16 +163,16 @@ def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
 
 
 def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> None:
-    """Refuse a group below which something leads elsewhere, or is no column of numbers.
+    """Raise unless everything below a group is in this file and a column of numbers.
 
     Args:
         h5py: The library.
         group: An ``h5py.Group``.
-        where: What holds it, for the sentence of an error.
+        where: Name of the source, for error messages.
         texts: Texts, and pictures as bytes, may be there too.
 
     Raises:
-        ValueError: There is such a thing; its name is told.
+        ValueError: An object is not; the message has its name.
     """
     seen: set[int] = set()
     left = [group]
@@ -183,7 +183,7 @@ def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> No
             link = now.get(name, getlink=True)
             if not isinstance(link, h5py.HardLink):
                 raise ValueError(
-                    f"{place}: expected what stands in this file, got a link to elsewhere; "
+                    f"{place}: expected an object in this file, got a link to another one; "
                     f"remove it"
                 )
             node = now[name]
@@ -193,7 +193,7 @@ def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> No
             address = h5py.h5o.get_info(node.id).addr
             if not isinstance(node, h5py.Group) or address in seen:
                 raise ValueError(
-                    f"{place}: expected a group that stands in one place, or a dataset, got "
+                    f"{place}: expected a dataset, or a group with one parent, got "
                     f"something else; the file is damaged"
                 )
             seen.add(address)
@@ -201,7 +201,7 @@ def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> No
 
 
 def datasets_of(h5py: Any, group: Any) -> Iterator[Any]:
-    """All datasets below a group that `check_group` has seen."""
+    """All datasets below a group that `check_group` has accepted."""
     for name in group:
         node = group[name]
         if isinstance(node, h5py.Group):
@@ -211,38 +211,38 @@ def datasets_of(h5py: Any, group: Any) -> Iterator[Any]:
 
 
 def read_column(node: Any, room: Room) -> Any:
-    """All of a dataset that `check_group` has seen, if there is memory for it.
+    """All rows of a dataset that `check_group` has accepted, if there is memory for it.
 
     Raises:
-        ValueError: There is not.
+        ValueError: The memory is not enough.
     """
     take_column(node, room)
     return node[()]
 
 
 def take_column(node: Any, room: Room) -> None:
-    """Count the memory of a dataset that `check_group` has seen.
+    """Count the memory of a dataset that `check_group` has accepted.
 
     Raises:
-        ValueError: There is not so much.
+        ValueError: The memory is not enough.
     """
     count = math.prod(node.shape)
-    # HDF5 takes memory for a whole chunk, however few rows there are.
+    # HDF5 allocates memory for a whole chunk, even for a few rows.
     chunk = math.prod(node.chunks or ()) * node.dtype.itemsize
     if node.dtype.kind != "O":
         room.take(count * node.dtype.itemsize + chunk)
         return
-    room.take(count * 64 + chunk)  # a value in Python takes so much at least
+    room.take(count * 64 + chunk)  # the least size of a Python object
     if not node.shape:
         room.take(picture_bytes(bytes(node[()])))
         return
-    for start in range(0, len(node), 8):  # the file tells the length of each when it is read
+    for start in range(0, len(node), 8):  # the length of a text is known only when it is read
         for value in np.asarray(node[start : start + 8]).reshape(-1):
             room.take(picture_bytes(bytes(value)))
 
 
 def _check_dataset(h5py: Any, node: Any, place: str, texts: bool) -> None:
-    """Refuse a dataset that is no column, or whose rows stand in another file."""
+    """Raise for a dataset that is not a column, or whose rows are in another file."""
     if node.is_virtual or node.external:
         raise ValueError(f"{place}: expected rows in this file, got rows of another; remove it")
     if node.shape is None:

@@ -32,18 +32,18 @@ class ImportReport:
 
     Args:
         format: Name of the format.
-        source: Where the data set lies.
-        episodes: Episodes stored; with a dry run those that were read and found good.
+        source: Path of the data set.
+        episodes: Episodes stored; in a dry run, the episodes that passed the checks.
         steps: Env steps of them.
-        source_episodes: Episodes of the data set, where it tells.
-        source_steps: Env steps of the data set, where it tells.
+        source_episodes: Episodes of the data set, if recorded.
+        source_steps: Env steps of the data set, if recorded.
         raw_bytes: Bytes of the rows, uncompressed.
         stored_bytes: Bytes of the same rows as they are stored now.
         seconds: Wall time.
         digest: Fingerprint of the rows: that of the store which the data set was exported from,
             if it was exported whole, and from Stepwell.
-        notes: What could not be told, or is not exact, a clause each.
-        fields: What each row holds, in words.
+        notes: Limitations of the import, one clause each.
+        fields: Description of each row's fields.
     """
 
     format: str
@@ -85,27 +85,27 @@ def import_episodes(
         from_: Name of the format, such as ``"minari"``; `format_names` lists them. Or a `Format`
             of your own.
         source: Folder, file or, for Minari, id of the data set; it is only read.
-        replay: A new replay that holds nothing yet: ``SequenceReplayBuffer(path)``.
+        replay: A new, empty replay: ``SequenceReplayBuffer(path)``.
         options: Options of the format by name; ``stepwell formats`` lists them.
         facts: JSON-able facts to note with the rows.
-        max_bytes: Memory that one episode of the data set may unpack to; None for half of what is
-            free. What would take more is refused before it is unpacked.
+        max_bytes: Memory that one episode of the data set may unpack to; None for half of the
+            free memory. Larger episodes are rejected before they are unpacked.
         dry_run: Read and check all episodes, store nothing, and report.
         progress: Called after every episode with the report so far.
 
     Returns:
-        What was done. Look at its ``notes``: what a data set cannot tell stands there.
+        The report. Its ``notes`` list the information that the data set does not have.
 
     Raises:
         ValueError: The replay is in use, the data set is something else, holds what Stepwell has
             no place for, is damaged, or needs more memory than ``max_bytes``.
-        FileNotFoundError: There is none.
-        ImportError: What the format needs is not installed.
+        FileNotFoundError: There is no such data set.
+        ImportError: A library that the format needs is not installed.
 
-    After an error or Ctrl-C a replay in RAM holds what was written until then, whole episodes.
+    After an error or Ctrl-C a replay in RAM holds the episodes imported so far.
 
-    A data set may come from anybody: nothing in it is run or unpickled, no file outside of it is
-    opened, and what it says of itself is checked before it is used.
+    A data set may be untrusted: no code in it is run, nothing is unpickled, no file outside of it
+    is opened, and its metadata are checked before they are used.
 
     Example:
         >>> import tempfile
@@ -154,7 +154,7 @@ def import_episodes(
 
 
 class _Job:
-    """Reads, writes, and keeps count."""
+    """Reads, writes and counts episodes."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Job:
         self._progress = progress
 
     def look(self) -> ImportReport:
-        """Read everything, store nothing."""
+        """Read and check all episodes without storing them."""
         for episode in self._checked():
             self._count(episode)
         return replace(self._report, notes=tuple(self._reader.notes))
@@ -181,7 +181,7 @@ class _Job:
         writer: EpisodeWriter | None = None
         try:
             for episode in self._checked():
-                if writer is None:  # the first one is good: from here on there is a store
+                if writer is None:  # the first one is valid: create the store now
                     self._bind(replay, facts)
                     writer = EpisodeWriter(replay)
                 writer.add_episode(episode)
@@ -227,7 +227,7 @@ class _Job:
             self._progress(self._report)
 
     def _bind(self, replay: SequenceReplayBuffer, facts: Mapping[str, object]) -> None:
-        """Settle what the rows are, with the sessions of the store that they come from."""
+        """Bind the replay to the Spec, with the sessions of the original store."""
         sessions: Sequence[Mapping[str, object]] = self._reader.sessions
         now: dict[str, object] = {
             **({} if sessions else {"recipe": {"source": self._report.format}}),
@@ -243,11 +243,11 @@ class _Job:
 
 @contextlib.contextmanager
 def _refusing(format_: str, place: Path) -> Generator[None]:
-    """Say in a sentence what a reader, or a library that it uses, made of a damaged data set.
+    """Convert the errors of readers and their libraries for a damaged data set to one sentence.
 
-    What Stepwell raises on purpose goes through, and so does what the system says of a file. All
-    else is what damaged, or forged, files made somebody stumble over: h5py, pyarrow, PyTorch,
-    OpenCV, Minari and numpy have no class of errors in common for that.
+    Errors that Stepwell raises on purpose are passed on, and so are errors of the file system.
+    All others come from damaged or forged files: h5py, pyarrow, PyTorch, OpenCV, Minari and
+    numpy have no common class of errors for them.
     """
     try:
         yield
@@ -270,13 +270,13 @@ def _refusing(format_: str, place: Path) -> Generator[None]:
 
 
 def _is_meant(error: Exception) -> bool:
-    """True if the innermost line is a ``raise`` of Stepwell's own."""
+    """True if the innermost line is a ``raise`` in Stepwell's code."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
 
 
 def _check_spec(spec: Spec, where: Path) -> None:
-    """Refuse a Spec that no store could have.
+    """Reject a Spec that is not valid for a store.
 
     Args:
         spec: As a file describes it.

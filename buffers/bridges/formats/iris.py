@@ -46,8 +46,8 @@ class IrisExport:
     """Options for writing IRIS's files.
 
     Args:
-        observation: Which part of a Dict observation is the picture.
-        channels: Where the channels of its pictures are; none goes by the shape.
+        observation: Key of the picture in a Dict observation.
+        channels: Position of the channels of its pictures; none: inferred from the shape.
         truncated_ends: Set `ends` also where the env's clock ended an episode, as IRIS's own
             collector does; its world model then learns that the game was over.
     """
@@ -58,7 +58,7 @@ class IrisExport:
 
 
 class IrisFormat(Format):
-    """``dataset/0.pt``, ``dataset/1.pt``, ...: T of everything, channels first.
+    """``dataset/0.pt``, ``dataset/1.pt``, ...: T rows each, channels first.
 
     Each is a dict of ``observations`` uint8 [T, C, H, W], ``actions`` int64 [T], ``rewards``
     float32 [T], ``ends`` int64 [T] and ``mask_padding`` bool [T]. A checkpoint of IRIS has the
@@ -72,7 +72,7 @@ class IrisFormat(Format):
     import_options = PixelImport
 
     def writer(self, source: Source, options: IrisExport) -> PixelWriter:
-        """Get ready to write."""
+        """A writer of one folder."""
         return PixelWriter(
             source, "IRIS", options.observation, options.channels, _USUAL, _IrisSink(options)
         )
@@ -113,7 +113,7 @@ class _IrisSink:
         return found
 
     def begin(self, path: Path) -> None:
-        # IRIS takes the name of whatever lies with its files for a number.
+        # IRIS reads the name of every file in its folder as a number.
         self._folder = path / _FOLDER
         self._folder.mkdir()
 
@@ -151,7 +151,7 @@ class _IrisFiles:
         """The steps of a file, its ends, and itself.
 
         Raises:
-            ValueError: It is no episode of IRIS's.
+            ValueError: It is not an IRIS episode.
         """
         file = self.folder / f"{number}.pt"
         arrays = arrays_of(self.torch, load_tensors(self.torch, self._given, file), _DTYPES, file)
@@ -166,7 +166,7 @@ class _IrisFiles:
 
 
 class _IrisReader:
-    """Reads what IRIS wrote."""
+    """Reads an IRIS data set."""
 
     def __init__(self, files: _IrisFiles, options: PixelImport) -> None:
         if not files.numbers:
@@ -181,11 +181,11 @@ class _IrisReader:
         self.spec = self._pixels.spec
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.notes: Sequence[str] = (
-            "what episodes ended with is not told: the observation before stands in its place, and "
+            "final observations are not recorded: the observation before is repeated, and "
             "info/observed is False there",
-            "streams and metadata are not told: all episodes are of stream 0",
-            "`ends` does not tell a clock from an end of the game: it is read as terminated, and "
-            "as a cut where it is 0",
+            "streams and metadata are not recorded: all episodes are of stream 0",
+            "`ends` does not distinguish time limits from terminations: 1 is read as terminated, "
+            "and 0 as a cut",
         )
         self.episodes: int | None = len(files.numbers)
         self.steps: int | None = None

@@ -44,8 +44,8 @@ class LeRobotExport:
 
     Args:
         fps: Env steps a second, from which LeRobot's time stamps are made.
-        task: What was to be done, in words: LeRobot hands them to policies that read.
-        file_mb: Begin a new file of frames when one has about so many megabytes.
+        task: The task in words; LeRobot passes it to language-conditioned policies.
+        file_mb: Approximate size at which a new file of frames is begun, in megabytes.
     """
 
     fps: int = 30
@@ -58,8 +58,8 @@ class LeRobotImport:
     """Options for reading a LeRobot data set.
 
     Args:
-        done: What next.done says where there is no next.terminated: that the task ended, as
-            LeRobot's own learners take it, that a clock ended the episode, or nothing.
+        done: Meaning of next.done where there is no next.terminated: the task ended, as
+            LeRobot's own learners read it; a time limit ended the episode; or no meaning.
         reward: The feature that holds rewards; without it they are 0.
     """
 
@@ -72,8 +72,8 @@ class LeRobotFormat(Format):
 
     A frame has the ``observation.*`` that a step began with (``observation.state``,
     ``observation.image`` or ``observation.images.key`` for pictures), the ``action``, and as
-    ``next.reward``, ``next.done``, ``next.terminated`` and ``next.truncated`` what it brought.
-    Pictures are PNG, bit for bit; videos lose something and are not offered. LeRobot has no place
+    ``next.reward``, ``next.done``, ``next.terminated`` and ``next.truncated`` its result.
+    Pictures are PNG, bit for bit; videos are lossy and not supported. LeRobot has no place
     for an episode's final observation.
     """
 
@@ -84,7 +84,7 @@ class LeRobotFormat(Format):
     import_options = LeRobotImport
 
     def writer(self, source: Source, options: LeRobotExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         return _LeRobotWriter(source, options)
 
     def reader(self, files: GivenFiles, options: LeRobotImport) -> Reader:
@@ -94,7 +94,7 @@ class LeRobotFormat(Format):
         return _LeRobotReader(modules, files, info, options)
 
     def loading(self, path: Path, out: str) -> str:
-        """Give the lines of Python that load it."""
+        """Lines of Python that load it."""
         return (
             "from lerobot.datasets.lerobot_dataset import LeRobotDataset\n"
             f'frames = LeRobotDataset("stepwell/{path.name}", root="{path}")'
@@ -129,7 +129,7 @@ class _LeRobotWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, a clause each."""
+        """Notes for the user of the data set, one clause each."""
         stacked = [field for field in self._source.spec.fields if field.stack > 1]
         rounded = ["next.reward is float32; float64 rewards are rounded"]
         return (
@@ -218,7 +218,7 @@ class Place:
 
 
 class FrameTable:
-    """The table of frames: a row for each env step, with the observation that it began with.
+    """The table of frames: a row for each env step, with the observation before it.
 
     Args:
         spec: The fields of every row.
@@ -263,9 +263,9 @@ class FrameTable:
         frame = np.arange(steps, dtype=np.int64)
         with np.errstate(over="ignore"):
             reward = columns.reward.astype(np.float32)
-        arrived = {**columns.observation, **columns.info}
+        observed = {**columns.observation, **columns.info}
         chosen = {**columns.action, **columns.extra}
-        named = {**{name: rows[:-1] for name, rows in arrived.items()}, **chosen}
+        named = {**{name: rows[:-1] for name, rows in observed.items()}, **chosen}
         flat = {
             self.names[name]: rows.reshape(steps) if rows.shape[1:] == (1,) else rows
             for name, rows in named.items()
@@ -362,7 +362,7 @@ class EpisodeIndex:
         self._path = Path()
 
     def open(self, folder: Path) -> None:
-        """Settle where the data set is."""
+        """Set the folder of the data set."""
         self._path = folder / FilePlace(0).path(EPISODES_PATH)
         self._path.parent.mkdir(parents=True)
 
@@ -381,9 +381,9 @@ class EpisodeIndex:
             number: Its number.
             first: Number of its first frame in the data set.
             steps: Its frames.
-            task: What was to be done.
-            place: The file that it is in.
-            stats: Of each feature.
+            task: The task in words.
+            place: The file that holds it.
+            stats: Statistics of each feature.
         """
         self._rows.append(
             {
@@ -408,12 +408,12 @@ class EpisodeIndex:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         self._flush()
         self.abandon()
 
     def abandon(self) -> None:
-        """Let the file go as it is. Twice does no harm."""
+        """Close the file as it is. Can be called twice."""
         if self._writer is not None:
             self._writer.close()
         self._writer = None
@@ -491,21 +491,21 @@ Stats = dict[str, np.ndarray]
 
 _QUANTILES: Final = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _PICTURES: Final = 100
-"""Pictures of an episode that are looked at, evenly spread."""
+"""Number of pictures of an episode in its statistics, evenly spaced."""
 _NUMBERS: Final = 10_000_000
-"""Numbers of an episode that are looked at; of more, evenly spread rows, but for the extremes."""
+"""Numbers of an episode in its statistics; if more, evenly spaced rows except for extremes."""
 
 
 def episode_stats(column: Column, rows: np.ndarray) -> Stats:
     """Statistics over one episode: of each number of a row, or of each channel of pictures.
 
     Args:
-        column: What the rows are.
+        column: The column of the rows.
         rows: [T, ...], T >= 1.
 
     Returns:
         ``min``, ``max``, ``mean``, ``std`` and quantiles, float64: of the shape of a row ((1,) for
-        a single number), or (C, 1, 1) for pictures, whose values count from 0 to 1. ``count`` (1,)
+        a single number), or (C, 1, 1) for pictures, with values scaled to 0 to 1. ``count`` (1,)
         int64.
 
     Example:
@@ -530,10 +530,10 @@ class RunningStats:
         self._now: Stats | None = None
 
     def add(self, stats: Stats) -> None:
-        """Count an episode in.
+        """Add the statistics of an episode.
 
-        Quantiles of all rows cannot be told from those of episodes: the lowest of the lower ones
-        and the highest of the upper ones are kept, which is what LeRobot does too.
+        Quantiles of all rows cannot be computed from those of episodes: the lowest of the lower
+        ones and the highest of the upper ones are kept, as LeRobot does.
         """
         old = self._now
         if old is None:
@@ -559,12 +559,12 @@ def _picture_stats(column: Column, rows: np.ndarray) -> Stats:
 
 
 def _spread(count: int, at_most: int) -> np.ndarray:
-    """Places of some of so many rows, evenly spread."""
+    """Evenly spaced indices of at most ``at_most`` of ``count`` rows."""
     return np.round(np.linspace(0, count - 1, min(count, at_most))).astype(np.int64)
 
 
 def _stats(values: np.ndarray, count: int) -> Stats:
-    with np.errstate(all="ignore"):  # NaN and infinities are the env's own
+    with np.errstate(all="ignore"):  # the env may return NaN and infinities
         quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
         return {
             "min": values.min(0),
@@ -577,7 +577,7 @@ def _stats(values: np.ndarray, count: int) -> Stats:
 
 
 def _both(old: Stats, new: Stats) -> Stats:
-    """Of two sets of rows together: Chan, Golub and LeVeque's way of joining variances."""
+    """Statistics of two sets of rows together, by Chan, Golub and LeVeque's method."""
     counts = float(old["count"][0]), float(new["count"][0])
     total = sum(counts)
     share = counts[1] / total
@@ -607,11 +607,11 @@ _OPTIONAL: Final = ("next_observation", "reward", "terminated", "truncated")
 def checked_info(given: GivenFiles) -> dict[str, Any]:
     """Read and check ``meta/info.json``.
 
-    The files lie where LeRobot puts them: paths that it tells are not followed.
+    Files are read at LeRobot's usual paths: paths in its metadata are not followed.
 
     Raises:
         FileNotFoundError: There is no folder.
-        ValueError: It is no data set of LeRobot's version 3.
+        ValueError: It is not a LeRobot data set of version 3.
     """
     path = given.path
     if not path.is_dir():
@@ -621,15 +621,15 @@ def checked_info(given: GivenFiles) -> dict[str, Any]:
         info = given.read_json(file)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(
-            f"{file}: expected what LeRobot notes about a data set, got something else ({error})"
+            f"{file}: expected the metadata of a LeRobot data set, got something else ({error})"
         ) from error
     version, features = str(info.get("codebase_version")), info.get("features")
-    is_told = isinstance(features, dict) and all(
+    is_described = isinstance(features, dict) and all(
         isinstance(f, dict) and isinstance(f.get("dtype"), str) for f in features.values()
     )
     fps, total = info.get("fps"), info.get("total_episodes")
     is_rate = isinstance(fps, int | float) and 0 < fps < _MOST
-    if not is_told or not is_rate or type(total) is not int or not 0 <= total < _MOST:
+    if not is_described or not is_rate or type(total) is not int or not 0 <= total < _MOST:
         raise ValueError(
             f"{file}: expected codebase_version, fps, total_episodes and features, got "
             f"{str(info)[:200]}; fetch the data set again"
@@ -648,8 +648,8 @@ class _LeRobotReader:
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
         given: The folder.
-        info: What `checked_info` found.
-        options: How to read it.
+        info: The result of `checked_info`.
+        options: Options of the import.
 
     Raises:
         ValueError: All observations are videos.
@@ -672,14 +672,14 @@ class _LeRobotReader:
                 f"videos are not read: convert them to images with LeRobot"
             )
         terminated, truncated = "next.terminated", "next.truncated"
-        self._told = [f"videos are not read: {', '.join(videos)}"] if videos else []
+        self._notes = [f"videos are not read: {', '.join(videos)}"] if videos else []
         if "next.terminated" not in features and "next.done" in features:
             if options.done == "terminated":
                 terminated = "next.done"
             elif options.done == "truncated" and "next.truncated" not in features:
                 truncated = "next.done"
-            self._told.append(
-                f"next.done is taken for {options.done}; it does not tell terminated from truncated"
+            self._notes.append(
+                f"next.done is read as {options.done}: it covers both terminated and truncated"
             )
         columns = ParquetImport(
             reward=options.reward,
@@ -697,8 +697,8 @@ class _LeRobotReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, a clause each."""
-        return (*self._told, *self._tables.notes)
+        """Facts that the data set does not hold, one clause each."""
+        return (*self._notes, *self._tables.notes)
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the frames; their metadata has ``tasks``."""
@@ -707,11 +707,11 @@ class _LeRobotReader:
             yield dataclasses.replace(episode, metadata={"tasks": tasks})
 
     def close(self) -> None:
-        """Nothing is open between two episodes but what the iterator holds."""
+        """Do nothing: only the iterator holds open files."""
 
 
 def _tasks(modules: tuple[Any, Any], given: GivenFiles) -> list[list[str]]:
-    """The tasks of each episode, in words; empty where they are not told."""
+    """The tasks of each episode, in words; empty where they are not recorded."""
     found: list[list[str]] = []
     room = given.room(given.path / "meta" / "episodes")
     for file in sorted((given.path / "meta" / "episodes").glob("*/*.parquet")):

@@ -118,7 +118,7 @@ class _Reader:
                 yield episode
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def left_out_notes(left_out: Sequence[str]) -> list[str]:
@@ -199,7 +199,7 @@ class _TransitionRows:
             start = last + 1
 
     def _rows(self, fields: Mapping[str, np.ndarray], steps: slice) -> dict[str, np.ndarray]:
-        """Rows of some steps: one more than there are steps."""
+        """Rows of some steps: T + 1 for T steps."""
         observation = fields[self._main["observation"]][steps]
         reward = fields[self._main["reward"]][steps].reshape(-1).astype(np.float64)
         rows = {

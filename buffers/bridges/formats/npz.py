@@ -1,4 +1,4 @@
-"""A folder of numpy's own files, one for each episode, readable with nothing but numpy."""
+"""A folder of numpy's own files, one for each episode, readable with numpy alone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class NpzExport:
 
 
 class NpzFormat(Format):
-    """``000000.npz``, ``000001.npz``, ...: T + 1 ``observations``, T of all else.
+    """``000000.npz``, ``000001.npz``, ...: T + 1 ``observations``, T rows of all others.
 
     ``observations`` (or ``observations/key``), ``actions``, ``rewards`` [T] float64,
     ``terminations`` and ``truncations`` [T] bool, ``infos/name`` [T + 1], ``extras/name`` [T].
@@ -65,11 +65,11 @@ class NpzFormat(Format):
     """
 
     name = "npz"
-    about = "a file of numpy arrays for each episode; needs nothing but numpy"
+    about = "a file of numpy arrays for each episode; needs only numpy"
     export_options = NpzExport
 
     def writer(self, source: Source, options: NpzExport) -> _NpzWriter:
-        """Get ready to write."""
+        """A writer of one folder."""
         return _NpzWriter(source, options)
 
     def reader(self, files: GivenFiles, options: NoOptions) -> _NpzReader:
@@ -150,7 +150,7 @@ class _NpzReader:
                 )
         else:
             first = self._files[0]
-            self.notes = ("streams and metadata are not told: all episodes are of stream 0",)
+            self.notes = ("streams and metadata are not recorded: all episodes are of stream 0",)
             self.spec = _spec_of(_columns_of(given, first, given.room(first)), first)
 
     def __iter__(self) -> Iterator[Episode]:
@@ -173,14 +173,14 @@ class _NpzReader:
         if spec != self.spec:
             raise ValueError(
                 f"{file}: expected the arrays of {self._files[0].name}, got others: "
-                f"{self.spec.difference(spec)}; import it by itself"
+                f"{self.spec.difference(spec)}; import it separately"
             )
         end = End.NONE
         for flag, name in ((End.TERMINATED, "terminations"), (End.TRUNCATED, "truncations")):
             if columns[name].any() and columns[name].argmax() < len(columns[name]) - 1:
                 raise ValueError(
                     f"{file}: expected {name} to be set in the last step alone, got it in step "
-                    f"{columns[name].argmax()}; write each episode to a file of its own"
+                    f"{columns[name].argmax()}; write each episode to a separate file"
                 )
             end |= flag if columns[name][-1:].any() else End.NONE
         rows = self._rows(columns, {}, file)
@@ -206,7 +206,7 @@ def _columns_of(given: GivenFiles, file: Path, room: Room) -> dict[str, np.ndarr
     """All arrays of a file.
 
     Raises:
-        ValueError: It is no npz file of plain arrays, or lacks some.
+        ValueError: It is not an npz file of plain arrays, or lacks some.
     """
     columns = given.read_arrays(file, room)
     missing = [name for name in _NEEDED if name not in columns]
@@ -219,7 +219,7 @@ def _columns_of(given: GivenFiles, file: Path, room: Room) -> dict[str, np.ndarr
 
 
 def _spec_of(columns: Mapping[str, np.ndarray], file: Path) -> Spec:
-    """The fields that a foreign file's arrays are."""
+    """The Spec of a foreign file's arrays."""
     named = {
         _field_name(name): rows
         for name, rows in columns.items()
@@ -251,7 +251,7 @@ class _Store:
 
 
 class _Sidecar:
-    """A folder ``stepwell/`` next to the files, for what they lack.
+    """A folder ``stepwell/`` next to the files, for the data that they cannot hold.
 
     ``store.json`` describes the store; ``000017.npz`` holds arrays and facts of episode 17.
 

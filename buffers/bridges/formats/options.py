@@ -1,4 +1,4 @@
-"""Options of formats: dataclasses, filled from Python values or from words of a command line."""
+"""Options of formats: dataclasses, filled from Python values or from command line arguments."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["NoOptions", "OptionHelp", "option_help", "parse_options"]
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """There are none."""
+    """A format without options."""
 
 
-def parse_options(options: type[Any], given: Mapping[str, object], whose: str) -> Any:
-    """The options, with what was given in place of defaults.
+def parse_options(options: type[Any], given: Mapping[str, object], owner: str) -> Any:
+    """The options, with the given values in place of defaults.
 
     Args:
         options: A dataclass whose fields all have defaults, of types bool, int, float, str, a
             Literal of texts, or one of them or None.
         given: Values by name; text is read where another type is wanted: ``"3"``, ``"false"``.
-        whose: Whose options they are, for the sentences of errors.
+        owner: Name of the options' owner, for error messages.
 
     Raises:
-        ValueError: There is no such option, or it cannot have that value.
+        ValueError: There is no such option, or the value is not valid for it.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -42,11 +42,11 @@ def parse_options(options: type[Any], given: Mapping[str, object], whose: str) -
     unknown = [name for name in given if name not in names]
     if unknown:
         raise ValueError(
-            f"{whose} has no option {unknown[0]!r}, expected "
+            f"{owner} has no option {unknown[0]!r}, expected "
             f"{'one of ' + ', '.join(names) if names else 'none at all'}; see `stepwell formats`"
         )
     values = {
-        name: _converted(value, hints[name], f"option {name} of {whose}")
+        name: _converted(value, hints[name], f"option {name} of {owner}")
         for name, value in given.items()
     }
     return options(**values)
@@ -56,9 +56,9 @@ class OptionHelp(NamedTuple):
     """The help for an option.
 
     Args:
-        values: What it may be.
-        default: What it is unless told, as one would write it.
-        about: What it is for.
+        values: The valid values.
+        default: The default, as text.
+        about: Its purpose.
     """
 
     values: str
@@ -67,7 +67,7 @@ class OptionHelp(NamedTuple):
 
 
 def option_help(options: type[Any]) -> dict[str, OptionHelp]:
-    """For each option what a user reads about it.
+    """The help of each option.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -93,10 +93,10 @@ def option_help(options: type[Any]) -> dict[str, OptionHelp]:
 
 
 def _converted(value: object, hint: Any, what: str) -> object:
-    """A value as its option wants it.
+    """A value converted to the type of its option.
 
     Raises:
-        ValueError: It is none of what is wanted.
+        ValueError: The value is not valid.
     """
     wanted = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None or value == "none":
@@ -111,7 +111,7 @@ def _converted(value: object, hint: Any, what: str) -> object:
                 return value
         elif kind in (bool, int, float):
             found = _read(value)
-            # True is an int to Python, and 1 a float; a user who wrote one meant that.
+            # In Python True is an int, and 1 a float; the given type is kept.
             if type(found) is kind or (kind is float and type(found) is int):
                 return kind(found)
     raise ValueError(f"{what}: expected {_type_name(hint)}, got {value!r}; give another")
@@ -137,14 +137,14 @@ def _type_name(hint: Any) -> str:
 
 
 def _written(value: object) -> str:
-    """A value as one would write it on a command line."""
+    """A value in command line notation."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _arguments(doc: str) -> dict[str, str]:
-    """The words about each argument in a Google docstring."""
+    """The description of each argument in a Google docstring."""
     import inspect
 
     _, _, rest = inspect.cleandoc(doc).partition("Args:\n")

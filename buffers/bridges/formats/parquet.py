@@ -37,12 +37,12 @@ class ParquetExport:
     """Options for writing Parquet files.
 
     Args:
-        images: How pictures are held, exactly in each case: "png" (what HuggingFace calls Image,
+        images: Encoding of pictures, lossless in each case: "png" (what HuggingFace calls Image,
             shown by its viewer), "array" (nested lists of numbers) or "raw" (the array's bytes).
         next_observation: Give each step what it led to as well, in columns next_observation.
         stack: Write frame-stacked observations in full, as the env gave them; else single frames.
-        file_mb: Begin a new file of steps when one has about so many megabytes.
-        level: Of zstd's compression, 1 to 22.
+        file_mb: Approximate size at which a new file of steps is begun, in megabytes.
+        level: Compression level of zstd, 1 to 22.
     """
 
     images: Images = "png"
@@ -56,15 +56,15 @@ class ParquetExport:
 class ParquetImport:
     """Names of the columns; the defaults fit what Stepwell exports.
 
-    A row is a step, and rows are in order. A name stands for the column, and for columns that begin
+    A row is a step, and rows are in order. A name means the column, and columns that begin
     with it and a dot or a slash: ``observation`` for ``observation.state`` too. Columns
     ``info/name`` and ``extra/name`` are kept as they are.
 
     Args:
-        observation: What the action was chosen from: numbers, lists of them, or pictures.
-        action: What was chosen.
-        reward: What the action brought.
-        next_observation: What it led to; without it, final observations are not known.
+        observation: Observation before the action: numbers, lists of them, or pictures.
+        action: The action.
+        reward: Reward of the action.
+        next_observation: Observation after the action; without it, final ones are unknown.
         terminated: The MDP ended with this step.
         truncated: The env's clock ended the episode with this step.
         episode: A number or text that changes where an episode begins; without it, episodes begin
@@ -84,11 +84,11 @@ class ParquetFormat(Format):
     """``data/train-00000.parquet``, ...: a row for each *step*; ``episodes.parquet``: one each.
 
     A row of ``data/`` is a transition, as a loop over ``env.step`` has it in hand: ``observation``,
-    the ``action`` chosen from it, and the ``reward``, ``terminated`` and ``truncated`` that this
-    action brought; ``info/name`` came with the observation, ``extra/name`` with the action;
-    ``episode``, ``stream`` (the env), ``step`` and ``is_first`` say where it belongs. An
-    episode's *final* observation is no step: it stands in ``episodes.parquet`` as
-    ``final/observation``, beside ``steps``, ``return``, how the episode ended, and its metadata.
+    the ``action`` chosen from it, and the ``reward``, ``terminated`` and ``truncated`` that it
+    led to; ``info/name`` came with the observation, ``extra/name`` with the action;
+    ``episode``, ``stream`` (the env), ``step`` and ``is_first`` locate it. An
+    episode's *final* observation is not a step: it is in ``episodes.parquet`` as
+    ``final/observation``, with ``steps``, ``return``, how the episode ended, and its metadata.
     """
 
     name = "parquet"
@@ -98,14 +98,14 @@ class ParquetFormat(Format):
     import_options = ParquetImport
 
     def writer(self, source: Source, options: ParquetExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         return _ParquetWriter(source, options)
 
     def reader(self, files: GivenFiles, options: ParquetImport) -> Reader:
         """Open a data set."""
         modules = load_arrow("reading Parquet files", _INSTALL)
         if not files.path.exists():
-            raise FileNotFoundError(f"{files.path}: expected Parquet files there, got nothing")
+            raise FileNotFoundError(f"{files.path}: expected Parquet files there, got none")
         return ForeignTables(modules, files, options)
 
     def loading(self, path: Path, out: str) -> str:
@@ -154,7 +154,7 @@ class _ParquetWriter:
         self._episode_writer.open(path / EPISODE_FILE)
 
     def write(self, episode: Episode) -> None:
-        # Made before anything is written: both may refuse.
+        # Made before any file is written, as both may raise.
         steps = self._steps.rows(episode, self._number)
         summary = self._episodes.rows(episode, self._number)
         if self._step_writer.bytes >= self._file_bytes:
@@ -178,8 +178,8 @@ class _ParquetWriter:
 
 def _notes(source: Source, options: ParquetExport) -> list[str]:
     notes = [
-        "a row is a step: reward, terminated and truncated are what its action brought; final "
-        "observations stand in episodes.parquet"
+        "a row is a step: reward, terminated and truncated are the result of its action; final "
+        "observations are in episodes.parquet"
     ]
     stacked = [field for field in source.spec.fields if field.stack > 1]
     if stacked and not options.stack:
@@ -210,7 +210,7 @@ tags:
 # {source.episodes:,} episodes, {source.steps:,} steps
 
 A row of `data/` is a step: `observation`, the `action` chosen from it, and the `reward`,
-`terminated` and `truncated` that this action brought. `info/...` came with the observation.
+`terminated` and `truncated` that it led to. `info/...` came with the observation.
 An episode's final observation is `final/observation` in `{EPISODE_FILE}`, which has a row for each
 episode. An episode that is neither terminated nor truncated was cut: only its recording stopped.
 
@@ -232,7 +232,7 @@ class StepTable:
 
     Args:
         spec: The fields of every row.
-        images: How pictures are held.
+        images: Encoding of pictures.
         stack: Whole stacks of frames instead of single ones.
         next_observation: Also what each step led to.
     """
@@ -296,7 +296,7 @@ class EpisodeTable:
 
     Args:
         spec: The fields of every row.
-        images: How pictures are held.
+        images: Encoding of pictures.
     """
 
     def __init__(self, spec: Spec, images: Images) -> None:
@@ -316,7 +316,7 @@ class EpisodeTable:
             episode: One of the spec.
             number: Its place in the data set.
         """
-        with np.errstate(all="ignore"):  # rewards may be anything
+        with np.errstate(all="ignore"):  # rewards may be NaN or infinite
             total = float(episode.reward[1:].sum())
         numbers: dict[str, Any] = {
             "episode": number,
@@ -347,8 +347,8 @@ class ForeignTables:
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
         given: A file, or a folder; if it has a folder ``data``, only that is read.
-        options: Which columns are what.
-        optional: Options whose columns need not be there; what lacks a reward has 0 of it.
+        options: Names of the columns.
+        optional: Options whose columns may be missing; a missing reward is 0.
 
     Raises:
         ValueError: There is no file, or a column is missing.
@@ -375,20 +375,20 @@ class ForeignTables:
         with open_file(modules, given, self._files[0]) as first:
             self._names, unread = self._named(first.schema_arrow.names, self._files[0])
         self._is_lossy = False
-        self._told = _told(self._names, unread, options)
+        self._notes = _notes_of(self._names, unread, options)
         first_rows = next(self._batches(rows=1), None)
         if first_rows is None:
             raise ValueError(f"{path}: expected at least one row, got none")
-        self.spec = self._steps.settle(self._fields(first_rows))
+        self.spec = self._steps.infer_spec(self._fields(first_rows))
         self.sessions: Sequence[Mapping[str, object]] = ()
         self.episodes: int | None = None
         self.steps: int | None = None
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, a clause each."""
-        lossy = ["pictures are JPEG, which is not what the env gave"] if self._is_lossy else []
-        return (*self._told, *lossy, *self._steps.notes.texts())
+        """Facts that the data set does not hold, one clause each."""
+        lossy = ["pictures are JPEG, which is lossy"] if self._is_lossy else []
+        return (*self._notes, *lossy, *self._steps.notes.texts())
 
     def __iter__(self) -> Iterator[Episode]:
         """The episodes, in the order of the rows."""
@@ -408,7 +408,7 @@ class ForeignTables:
             yield self._episode(number, waiting, seen)
 
     def close(self) -> None:
-        """Nothing is open between two episodes but what the iterator holds."""
+        """Do nothing: only the iterator holds open files."""
 
     def _episode(self, number: int, parts: list[_Rows], seen: set[object]) -> Episode:
         rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -431,19 +431,19 @@ class ForeignTables:
         return self._steps.episode(number, fields_, *flags, following or None)
 
     def _fields(self, rows: _Rows) -> _Rows:
-        """The rows of what becomes a field."""
+        """The rows of the columns that become fields."""
         first = ("observation", "action", "reward", *_KEPT)
         return {name: part for name, part in rows.items() if name.partition("/")[0] in first}
 
     def _batches(self, rows: int) -> Iterator[_Rows]:
-        """Rows [n, ...] by what they are, a file's and then the next one's."""
+        """Rows [n, ...] by role, one file after the other."""
         for file in self._files:
             with open_file(self._modules, self._given, file) as opened:
                 names, _ = self._named(opened.schema_arrow.names, file)
                 if names != self._names:
                     raise ValueError(
                         f"{file}: expected the columns of {self._files[0].name}, got others; "
-                        f"import it by itself"
+                        f"import it separately"
                     )
                 try:
                     for batch in batches_of(opened, self._given, rows):
@@ -478,13 +478,13 @@ class ForeignTables:
         if "episode" not in found:
             ended = found["terminated"] | found["truncated"]
             before = np.concatenate([[False], ended[:-1]])
-            # Counted from the batch's beginning: `_parted` knows how the one before it ended.
+            # Counted from the batch's beginning: `_parted` joins it with the one before.
             found["episode"] = np.cumsum(before)
             found["/ended"] = ended
         return found
 
     def _named(self, columns: Sequence[str], file: Path) -> tuple[dict[str, str], list[str]]:
-        """Column names by what they are, and those that are nothing.
+        """Column names by role, and columns without a role.
 
         Raises:
             ValueError: One is missing.
@@ -532,7 +532,7 @@ class _Finals:
 
         Args:
             label: The episode's value in the column ``episode``; later ones follow.
-            spec: The fields of its rows; other shapes and dtypes are no final observation.
+            spec: The fields of its rows; other shapes and dtypes are not a final observation.
         """
         for found, rows in itertools.chain(self._read_ahead, self._rows):
             self._read_ahead = [(found, rows)]
@@ -587,7 +587,7 @@ def _labels(values: list[object], column: str, where: str) -> np.ndarray:
 
 
 def _parted(rows: _Rows, last: _Rows | None) -> Iterator[tuple[_Rows, bool]]:
-    """The rows of each episode, and whether they go on with the one before.
+    """The rows of each episode, and True if they continue the one before.
 
     Args:
         rows: A batch.
@@ -616,14 +616,14 @@ def _is_of(name: str, wanted: str) -> bool:
     return name == wanted or name.startswith((f"{wanted}/", f"{wanted}."))
 
 
-def _told(names: Mapping[str, str], unread: Sequence[str], options: ParquetImport) -> list[str]:
-    notes = ["streams and metadata are not told: all episodes are of stream 0"]
+def _notes_of(names: Mapping[str, str], unread: Sequence[str], options: ParquetImport) -> list[str]:
+    notes = ["streams and metadata are not recorded: all episodes are of stream 0"]
     if "reward" not in names:
         notes.append(f"no column {options.reward!r}: rewards are 0")
     if "terminated" not in names:
-        notes.append(f"no column {options.terminated!r}: nothing is terminated")
+        notes.append(f"no column {options.terminated!r}: no episode is terminated")
     if "truncated" not in names:
-        notes.append(f"no column {options.truncated!r}: nothing is truncated")
+        notes.append(f"no column {options.truncated!r}: no episode is truncated")
     if "episode" not in names:
         notes.append(
             f"no column {options.episode!r}: episodes begin behind terminated and truncated"
@@ -638,10 +638,10 @@ _EXACT: Final = 2**53
 
 @dataclass(slots=True)
 class StepNotes:
-    """Counts of what episodes lacked.
+    """Counts of data missing in episodes.
 
     Args:
-        repeated: Terminated episodes whose last observation stands for the final one.
+        repeated: Terminated episodes whose last observation is used as the final one.
         lost: Episodes whose last reward, and truncation, could not be kept.
     """
 
@@ -649,7 +649,7 @@ class StepNotes:
     lost: int = 0
 
     def texts(self) -> list[str]:
-        """A clause each."""
+        """Notes, one clause each."""
         found: list[str] = []
         if self.repeated:
             found.append(
@@ -665,15 +665,15 @@ class StepNotes:
 
 
 class LoneSteps:
-    """Makes episodes of rows (observation, action, what the action brought).
+    """Makes episodes of rows (observation, action, reward, terminated, truncated).
 
-    Without a final observation the last step of an episode leads nowhere. If it terminated, the
-    last observation stands for the final one, for its value counts as 0 whatever it shows.
-    Otherwise the episode is cut there: its last row has the action, and what that brought is not
-    told, as in an episode in whose last step a worker died.
+    The last step of an episode needs a final observation. If the episode terminated and there is
+    none, the last observation is repeated: the value after a termination is 0 in any case.
+    Otherwise the episode is cut there: its last row has the action, and the result of it is
+    unknown, as after the death of a worker.
 
     Args:
-        where: What holds them, for the sentence of an error.
+        where: Name of the source, for error messages.
     """
 
     def __init__(self, where: str) -> None:
@@ -681,8 +681,8 @@ class LoneSteps:
         self._where = where
         self.spec: Spec | None = None
 
-    def settle(self, columns: Mapping[str, np.ndarray]) -> Spec:
-        """Tell from some rows, of which there is at least one, what the fields are.
+    def infer_spec(self, columns: Mapping[str, np.ndarray]) -> Spec:
+        """Infer the Spec from one or more rows.
 
         Args:
             columns: [T, ...] by field name.
@@ -718,18 +718,18 @@ class LoneSteps:
             columns: [T, ...] by field name.
             terminated: [T] bool: the MDP ended with this step.
             truncated: [T] bool: the env's clock ended the episode with this step.
-            final: The final observation, [1, ...] by field name; None if it is not told.
+            final: The final observation, [1, ...] by field name; None if it is unknown.
 
         Raises:
-            ValueError: The flags stand within it, or rewards cannot be float64.
+            ValueError: A flag is set before its last step, or rewards cannot be float64.
         """
-        spec = self.settle(columns)
+        spec = self.infer_spec(columns)
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             if flags[:-1].any():
                 raise ValueError(
                     f"{self._where}: expected {name} to be set in the last step of an episode "
                     f"alone, got it in step {int(flags.argmax())} of episode {number}; name the "
-                    f"column that tells episodes apart in the option episode"
+                    f"column that identifies episodes in the option episode"
                 )
         end = (End.TERMINATED if terminated[-1] else End.NONE) | (
             End.TRUNCATED if truncated[-1] else End.NONE
@@ -767,7 +767,7 @@ def _arrives(name: str) -> bool:
 
 
 def _continued(name: str, rows: np.ndarray, final: np.ndarray | None) -> np.ndarray:
-    """A field's T + 1 rows, of T and of what came in the end."""
+    """A field's T + 1 rows, from T rows and the final one."""
     if name == "reward":
         return np.concatenate([np.zeros(1), rows])
     if not _arrives(name):

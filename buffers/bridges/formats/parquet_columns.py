@@ -36,8 +36,8 @@ def load_arrow(wanted_for: str, install: str) -> tuple[ModuleType, ModuleType]:
     """``pyarrow`` and ``pyarrow.parquet``.
 
     Args:
-        wanted_for: What needs them, as the sentence of the error begins.
-        install: What ``pip install`` is to be given.
+        wanted_for: The feature that needs them; begins the error message.
+        install: Arguments of ``pip install``.
 
     Raises:
         ImportError: They are not installed, or too old: before 16 a float16 cannot be written.
@@ -48,14 +48,14 @@ def load_arrow(wanted_for: str, install: str) -> tuple[ModuleType, ModuleType]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and what its rows are in numpy.
+    """A column, and the form of its rows in numpy.
 
     Args:
         name: The column's.
         dtype: numpy's name of the dtype.
         shape: Shape of one row.
-        kind: How it is held; ``array`` is for everything that is no picture.
-        axes: How a row is a picture, if it is one.
+        kind: The encoding; ``array`` for all fields that are not pictures.
+        axes: Axes of a picture, if the rows are pictures.
     """
 
     name: str
@@ -71,8 +71,8 @@ class Column:
         Args:
             name: The column's.
             field: The field.
-            images: How pictures are held.
-            stack: Whole stacks of frames, not single ones; they are no pictures.
+            images: Encoding of pictures.
+            stack: Whole stacks of frames, not single ones; they are not pictures.
 
         Raises:
             ValueError: Parquet has no such dtype, or a row has too many dimensions.
@@ -98,7 +98,7 @@ class Column:
 
     @property
     def leaf(self) -> str:
-        """The path of what is really stored, as Parquet names it."""
+        """The path of the stored leaf column in the Parquet schema."""
         if self.kind == "png":
             return f"{self.name}.bytes"
         return self.name + (".list.element" * len(self.shape) if self.kind == "array" else "")
@@ -134,7 +134,7 @@ class Column:
         found = self.arrow_type(arrow)
         if self.kind != "array" or len(self.shape) < 2:
             return arrow.field(self.name, found)
-        # HuggingFace's own type, so that its `datasets` knows the shape; to others plain lists.
+        # HuggingFace's type, from which its `datasets` reads the shape; plain lists for others.
         name = f"datasets.features.features.Array{len(self.shape)}DExtensionType"
         texts = {
             "ARROW:extension:name": name,
@@ -176,7 +176,7 @@ def listed(array: Any, room: Room) -> list[Any]:
         room: The memory that is left for the values.
 
     Raises:
-        ValueError: There is not enough.
+        ValueError: The memory is not enough.
     """
     room.take(array.nbytes + 64 * len(array))
     found: list[Any] = array.to_pylist()
@@ -188,7 +188,7 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
 
     Args:
         array: One without chunks.
-        name: The column's, for the sentence of an error.
+        name: The column's, for error messages.
         room: The memory that is left for them.
 
     Returns:
@@ -198,7 +198,7 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
         ValueError: It holds something else, rows of different shapes, or nulls.
     """
     length = len(array)
-    if hasattr(array, "to_numpy_ndarray"):  # Arrow's own type of tensors
+    if hasattr(array, "to_numpy_ndarray"):  # Arrow's tensor type
         return array.to_numpy_ndarray(), False
     if hasattr(array, "storage"):  # HuggingFace's type, where its `datasets` is loaded
         array = array.storage
@@ -232,7 +232,7 @@ def array_rows(array: Any, name: str, room: Room) -> tuple[np.ndarray, bool]:
 
 
 def schema_of(arrow: Any, columns: Sequence[Column], metadata: dict[str, str] | None = None) -> Any:
-    """The schema of a file, with what HuggingFace's `datasets` and Stepwell read in it.
+    """The schema of a file, with the metadata for HuggingFace's `datasets` and Stepwell.
 
     Args:
         arrow: The module.

@@ -17,7 +17,7 @@ __all__ = ["ColumnWriter", "as_table", "batches_of", "open_file"]
 _FIXED_BYTES: Final = 16
 """Bytes of the longest number that Parquet holds as bytes."""
 _SLICE_BYTES: Final = 1 << 24
-"""Rows are turned, and read, by so many bytes: the memory that is taken beside an episode."""
+"""Rows are converted and read in slices of this size, which bounds the extra memory."""
 
 
 def as_table(arrow: Any, columns: Sequence[Column], rows: Mapping[str, np.ndarray]) -> Any:
@@ -38,14 +38,14 @@ def as_table(arrow: Any, columns: Sequence[Column], rows: Mapping[str, np.ndarra
 
 
 class ColumnWriter:
-    """Writes rows into files, each of about so many bytes.
+    """Writes rows into files of about a given size.
 
     Args:
         modules: ``pyarrow`` and ``pyarrow.parquet``.
-        columns: Of every file.
-        level: Of zstd.
-        file_bytes: What a file is to have; row groups are no larger than that.
-        metadata: Texts for the schema of every file.
+        columns: The columns of every file.
+        level: Compression level of zstd.
+        file_bytes: Approximate size of a file; row groups are not larger.
+        metadata: Metadata for the schema of every file.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ColumnWriter:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the open file has by now, without what waits; 0 where none is open."""
+        """Bytes written to the open file, without buffered rows; 0 if no file is open."""
         return self._file.tell() if self._file is not None else 0
 
     def open(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class ColumnWriter:
             self._schema,
             compression="zstd",
             compression_level=self._level,
-            # Floats seldom repeat; and no dictionary is to decide which NaNs are the same.
+            # Floats seldom repeat, and a dictionary would merge different NaNs.
             use_dictionary=[c.leaf for c in self._columns if np.dtype(c.dtype).kind != "f"],
         )
 
@@ -90,8 +90,8 @@ class ColumnWriter:
         """Write rows [T, ...] by column name.
 
         Args:
-            rows: Equally many of each column.
-            together: They make a row group of their own; else row groups are as large as is good.
+            rows: The same number of rows for each column.
+            together: Write them as one row group; else rows are collected into larger groups.
         """
         table = as_table(self._arrow, self._columns, rows)
         if not table.num_rows:
@@ -102,7 +102,7 @@ class ColumnWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits, as a row group."""
+        """Write buffered rows as a row group."""
         if self._waiting:
             table = self._arrow.concat_tables(self._waiting).replace_schema_metadata(
                 self._schema.metadata
@@ -111,7 +111,7 @@ class ColumnWriter:
             self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> None:
-        """Complete the open file. Twice does no harm."""
+        """Complete the open file. Can be called twice."""
         if self._file is None:
             return
         try:
@@ -124,12 +124,12 @@ class ColumnWriter:
         file.close()
 
     def abandon(self) -> None:
-        """Let the open file go, after an error. Twice does no harm."""
+        """Close the open file after an error. Can be called twice."""
         file, writer = self._file, self._writer
         self._waiting, self._file, self._writer = [], None, None
         if file is not None:
-            with contextlib.suppress(Exception):  # another one was raised already
-                writer.close()  # else it would write when it is forgotten
+            with contextlib.suppress(Exception):  # another error was raised already
+                writer.close()  # else it writes when it is garbage collected
             with contextlib.suppress(Exception):
                 file.close()
 
@@ -143,7 +143,7 @@ def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Any:
         file: The file.
 
     Raises:
-        ValueError: It is none, or damaged, or a group of its rows is too large.
+        ValueError: It is not a Parquet file, or damaged, or a row group is too large.
     """
     arrow, parquet = modules
     given.file(file)
@@ -163,9 +163,9 @@ def open_file(modules: tuple[Any, Any], given: GivenFiles, file: Path) -> Any:
 def batches_of(
     opened: Any, given: GivenFiles, rows: int, columns: list[str] | None = None
 ) -> Iterator[Any]:
-    """The rows of a file that `open_file` opened, so many at a time, or fewer.
+    """Iterate over the rows of a file that `open_file` opened, in batches of a given size.
 
-    Bytes and texts that a group of rows holds once may stand in each of its rows.
+    A value that a row group stores once may be repeated in each of its rows.
 
     Args:
         opened: The file.
@@ -183,7 +183,7 @@ def batches_of(
 
 
 def _check_groups(metadata: Any, room: Room) -> None:
-    """Refuse a file whose groups of rows take more memory than an episode may.
+    """Raise for a file whose row groups take more memory than an episode may.
 
     Raises:
         ValueError: There is such a group, or a column of long rows of bytes.
@@ -202,7 +202,7 @@ def _check_groups(metadata: Any, room: Room) -> None:
     if wide:
         raise ValueError(
             f"column {wide[0].path!r}: expected numbers, or bytes of any length, got rows of "
-            f"{wide[0].length:,} bytes; write it anew"
+            f"{wide[0].length:,} bytes; write it again"
         )
 
 
@@ -212,7 +212,7 @@ def _chunks(group: Any) -> list[Any]:
 
 
 def _is_coded(chunk: Any) -> bool:
-    """True if a value may take fewer bytes in the file than it has."""
+    """True if a value may take fewer bytes in the file than in memory."""
     return not set(chunk.encodings) <= {"PLAIN", "RLE", "BIT_PACKED"}
 
 

@@ -1,6 +1,6 @@
 """Episodes of pictures and button presses, as IRIS and DIAMOND keep them in files of PyTorch's.
 
-An episode of T steps has T of everything, pictures with their channels first.
+An episode of T steps has T rows of each array, pictures with their channels first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 Channels = Literal["first", "last"]
-_FEW = (1, 3, 4)  # channels that pictures have
+_FEW = (1, 3, 4)  # numbers of channels of pictures
 _PICKLE_BYTES: Final = 64 << 20
 
 
@@ -55,7 +55,7 @@ class PixelImport:
     """Options for reading the files.
 
     Args:
-        channels: Where the channels of the pictures go: last, as Gymnasium has them, or first.
+        channels: Position of the pictures' channels: last, as in Gymnasium, or first.
     """
 
     channels: Channels = "last"
@@ -79,7 +79,7 @@ class PixelSteps(NamedTuple):
 
 
 def frame_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a picture, without the axis of one frame that envs have which could stack more.
+    """Shape of a picture, without the axis of a frame stack of length 1.
 
     Example:
         >>> frame_of((1, 64, 64, 3)), frame_of((64, 64, 3))
@@ -89,11 +89,11 @@ def frame_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def channels_of(shape: tuple[int, ...], wanted: Channels | None = None) -> Channels | None:
-    """The place of a picture's channels; None if it is no picture, or has no axis for them.
+    """The place of a picture's channels; None if it is not a picture, or has no axis for them.
 
     Args:
         shape: Shape of a frame.
-        wanted: What the user says of frames of three axes.
+        wanted: The position given by the user, for frames with three axes.
 
     Example:
         >>> channels_of((64, 64, 3)), channels_of((3, 64, 64)), channels_of((84, 84))
@@ -114,7 +114,7 @@ def to_channels_first(frames: np.ndarray, channels: Channels | None) -> np.ndarr
 
     Args:
         frames: Pictures; each may have an axis of one frame in front.
-        channels: Where their channels are.
+        channels: Position of their channels.
     """
     frames = frames.reshape(len(frames), *frame_of(frames.shape[1:]))
     if channels is None:
@@ -127,12 +127,12 @@ def to_channels_first(frames: np.ndarray, channels: Channels | None) -> np.ndarr
 def from_channels_first(
     frames: np.ndarray, channels: Channels | None, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """The frames that `to_channels_first` was given.
+    """The inverse of `to_channels_first`.
 
     Args:
         frames: [T, C, H, W].
-        channels: Where the channels go.
-        shape: Of each frame, as it is to be.
+        channels: Position of the channels in the result.
+        shape: Shape of each frame of the result.
     """
     if channels == "last":
         frames = np.moveaxis(frames, 1, -1)
@@ -144,23 +144,23 @@ class PixelColumns:
 
     Args:
         spec: The fields of every row.
-        whose: Whose format it is: ``"IRIS"``.
+        library: Name of the format's library: ``"IRIS"``.
         observation: Name of the field that is the picture, with or without ``observation/``; None
             where there is one field only.
-        channels: Where a picture's channels are; None goes by the shape.
+        channels: Position of a picture's channels; None: inferred from the shape.
 
     Raises:
         ValueError: There is no picture, or actions are not those of a Discrete space.
     """
 
     def __init__(
-        self, spec: Spec, whose: str, observation: str | None, channels: Channels | None
+        self, spec: Spec, library: str, observation: str | None, channels: Channels | None
     ) -> None:
         self._spec = spec
-        self._whose = whose
-        self.picture = _picture(spec, whose, observation)
-        self.channels: Channels | None = _checked_channels(self.picture, whose, channels)
-        self._action = _button(spec, whose)
+        self._library = library
+        self.picture = _picture(spec, library, observation)
+        self.channels: Channels | None = _checked_channels(self.picture, library, channels)
+        self._action = _button(spec, library)
         self._rounding = Rounding()
 
     @property
@@ -173,7 +173,7 @@ class PixelColumns:
         return (shape[order[0]], shape[order[1]], shape[order[2]])
 
     def notes(self, usual: tuple[int, int, int]) -> list[str]:
-        """Facts about the pictures, and about what is left out.
+        """Notes about the pictures, and about omitted data.
 
         Args:
             usual: (C, H, W) that the format's own settings expect.
@@ -181,7 +181,7 @@ class PixelColumns:
         field, found = self.picture, list(self._rounding.notes)
         if self.shape != usual:
             found.append(
-                f"pictures are {self.shape} (C, H, W), {self._whose}'s own settings expect {usual}"
+                f"pictures are {self.shape} (C, H, W), {self._library}'s settings expect {usual}"
             )
         if field.stack > 1:
             found.append(
@@ -190,7 +190,7 @@ class PixelColumns:
         used = (self.picture.name, self._action.name, "reward")
         others = [name for name in self._spec.names if name not in used]
         if others:
-            found.append(f"{self._whose} has no place for {', '.join(others)}: left out")
+            found.append(f"{self._library} has no place for {', '.join(others)}: left out")
         return found
 
     def steps_of(self, episode: Episode) -> PixelSteps:
@@ -204,7 +204,7 @@ class PixelColumns:
         if len(actions) and actions.min() < 0:
             raise ValueError(
                 f"episode {episode.id}: expected actions that count from 0, got {actions.min()}; "
-                f"{self._whose} looks each up in a table: number them from 0"
+                f"{self._library} looks each up in a table: number them from 0"
             )
         rewards = self._rounding.float32("reward", columns.reward)
         frames = to_channels_first(columns.observation[self.picture.name], self.channels)
@@ -212,14 +212,14 @@ class PixelColumns:
 
 
 class ForeignPixels:
-    """Makes episodes of files that Stepwell did not write.
+    """Makes episodes from foreign files.
 
-    What an episode ended with is not always there: then the observation before stands in its
-    place, and ``info/observed`` is False there.
+    The final observation of an episode may be missing: then the observation before is repeated,
+    and ``info/observed`` is False there.
 
     Args:
         shape: (C, H, W) of a picture.
-        channels: Where the channels are to be.
+        channels: Position of the channels in the result.
     """
 
     def __init__(self, shape: tuple[int, ...], channels: Channels) -> None:
@@ -245,7 +245,7 @@ class ForeignPixels:
         if steps.observations.shape[1:] != self._shape:
             raise ValueError(
                 f"{where}: expected pictures of shape {self._shape}, as in the first file, got "
-                f"{steps.observations.shape[1:]}; import it by itself"
+                f"{steps.observations.shape[1:]}; import it separately"
             )
         is_observed = len(steps.final) > 0
         self.unobserved += not is_observed
@@ -264,11 +264,11 @@ class ForeignPixels:
         return Episode(self.spec, number, 0, 0, end, joined(self.spec, columns), {})
 
 
-def _picture(spec: Spec, whose: str, observation: str | None) -> Field:
+def _picture(spec: Spec, library: str, observation: str | None) -> Field:
     """The field that is the picture.
 
     Raises:
-        ValueError: There is none, or there are several.
+        ValueError: There is no picture, or there are several.
     """
     fields = spec.of_kind("observation")
     if observation is not None:
@@ -278,34 +278,34 @@ def _picture(spec: Spec, whose: str, observation: str | None) -> Field:
         known = ", ".join(field.name for field in spec.of_kind("observation"))
         got = "several" if observation is None else repr(observation)
         raise ValueError(
-            f"{whose} keeps one picture a step: expected the name of one of {known}, got {got}; "
+            f"{library} keeps one picture a step: expected the name of one of {known}, got {got}; "
             f"give option observation"
         )
     field = fields[0]
     if field.dtype != "uint8" or len(frame_of(field.shape)) not in (2, 3):
         raise ValueError(
-            f"{whose} keeps pictures: expected {field.name!r} as uint8 (H, W, C) or (H, W), got "
+            f"{library} keeps pictures: expected {field.name!r} as uint8 (H, W, C) or (H, W), got "
             f"{field.dtype} {field.shape}; choose another with option observation, or record frames"
         )
     return field
 
 
-def _checked_channels(field: Field, whose: str, wanted: Channels | None) -> Channels | None:
+def _checked_channels(field: Field, library: str, wanted: Channels | None) -> Channels | None:
     """The place of the channels.
 
     Raises:
-        ValueError: Nobody can tell.
+        ValueError: The position is ambiguous.
     """
     found = channels_of(field.shape, wanted)
     if found is None and len(frame_of(field.shape)) == 3:
         raise ValueError(
-            f"{whose} keeps pictures: expected {field.name!r} with {', '.join(map(str, _FEW))} "
+            f"{library} keeps pictures: expected {field.name!r} with {', '.join(map(str, _FEW))} "
             f"channels, got {field.shape}; say with option channels whether they are first or last"
         )
     return found
 
 
-def _button(spec: Spec, whose: str) -> Field:
+def _button(spec: Spec, library: str) -> Field:
     """The action's field.
 
     Raises:
@@ -317,8 +317,8 @@ def _button(spec: Spec, whose: str) -> Field:
     if len(fields) > 1 or field.shape or not is_whole:
         got = ", ".join(f"{field.name}: {field.dtype} {field.shape}" for field in fields)
         raise ValueError(
-            f"{whose} knows Discrete actions alone: expected one whole number a step, got {got}; "
-            f"number the combinations that you need with an action wrapper"
+            f"{library} supports Discrete actions only: expected one whole number a step, got "
+            f"{got}; number the combinations that you need with an action wrapper"
         )
     return field
 
@@ -328,25 +328,25 @@ class PixelSink(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, a clause each."""
+        """Notes for the user of the data set, one clause each."""
         ...
 
     def begin(self, path: Path) -> None:
-        """Get ready in an empty folder."""
+        """Begin writing into an empty folder."""
         ...
 
     def save(self, number: int, steps: PixelSteps, end: End) -> None:
         """Write an episode of one step or more.
 
         Args:
-            number: It counts these episodes.
-            steps: What was played.
-            end: How it ended.
+            number: Index of the episode.
+            steps: Its steps.
+            end: Its `End`.
         """
         ...
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         ...
 
 
@@ -354,12 +354,12 @@ class PixelWriter:
     """Writes episodes to a sink.
 
     Args:
-        source: What is written.
-        whose: Whose format it is.
-        observation: Which part of the observation is the picture; None where there is one.
-        channels: Where the channels of its pictures are; None goes by the shape.
+        source: The episodes to write.
+        library: Name of the format's library.
+        observation: Key of the picture in the observation; None if there is one field.
+        channels: Position of the channels of its pictures; None: inferred from the shape.
         usual: (C, H, W) that the format's own settings expect.
-        sink: Where episodes go.
+        sink: Receives the episodes.
 
     Raises:
         ValueError: The rows cannot be written.
@@ -368,20 +368,20 @@ class PixelWriter:
     def __init__(
         self,
         source: Source,
-        whose: str,
+        library: str,
         observation: str | None,
         channels: Channels | None,
         usual: tuple[int, int, int],
         sink: PixelSink,
     ) -> None:
-        self._columns = PixelColumns(source.spec, whose, observation, channels)
+        self._columns = PixelColumns(source.spec, library, observation, channels)
         self._usual = usual
         self._sink = sink
         self._saved = self._stepless = 0
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, a clause each."""
+        """Notes for the user of the data set, one clause each."""
         found = [*self._sink.notes, *self._columns.notes(self._usual)]
         if self._stepless:
             found.append(f"{self._stepless:,} episodes without a step are left out")
@@ -400,11 +400,11 @@ class PixelWriter:
         self._saved += 1
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         self._sink.finish()
 
     def close(self) -> None:
-        """Nothing is open between two episodes."""
+        """Do nothing: no file stays open between episodes."""
 
 
 class Rounding:
@@ -447,17 +447,17 @@ class Rounding:
         return rounded
 
 
-def torch_for(whose: str) -> ModuleType:
+def torch_for(library: str) -> ModuleType:
     """PyTorch.
 
     Raises:
         ImportError: It is not installed.
     """
-    return load_library("torch", f"{whose}'s format", install="'stepwell[torch]'")
+    return load_library("torch", f"{library}'s format", install="'stepwell[torch]'")
 
 
 def load_tensors(torch: Any, given: GivenFiles, file: Path) -> dict[Any, Any]:
-    """A dict that ``torch.save`` wrote; nothing but tensors and plain values is unpickled.
+    """Load a dict that ``torch.save`` wrote; only tensors and plain values are unpickled.
 
     Args:
         torch: The library.
@@ -483,7 +483,7 @@ def load_tensors(torch: Any, given: GivenFiles, file: Path) -> dict[Any, Any]:
 def save_tensors(torch: Any, value: Mapping[str, Any], file: Path) -> None:
     """Write what `load_tensors` reads.
 
-    PyTorch's own writer says nothing of a full disk but that a place in the file is wrong.
+    On a full disk PyTorch's own writer reports only a wrong position in the file.
 
     Raises:
         OSError: It cannot be written.
@@ -495,9 +495,9 @@ def save_tensors(torch: Any, value: Mapping[str, Any], file: Path) -> None:
 
 
 def _check_archive(given: GivenFiles, file: Path) -> None:
-    """Refuse what is no archive of records, as ``torch.save`` has written since PyTorch 1.6.
+    """Raise unless the file is an archive of records, as written since PyTorch 1.6.
 
-    Before, a file was pickles one after the other, which tell how much memory to take.
+    Older files are a sequence of pickles, which can request any amount of memory.
 
     Raises:
         ValueError: It is something else, or unpacks to too much.
@@ -526,13 +526,13 @@ def arrays_of(
 
     Args:
         torch: The library.
-        found: What the file holds.
+        found: The loaded dict.
         dtypes: The dtype of each tensor that must be there; the first is pictures
             [T, C, H, W], all others are [T].
-        file: Where they were found.
+        file: The file, for error messages.
 
     Raises:
-        ValueError: One is missing, is no tensor, or has another dtype, shape or length.
+        ValueError: One is missing, is not a tensor, or has another dtype, shape or length.
     """
     arrays: dict[str, np.ndarray] = {}
     steps = 0
@@ -552,7 +552,7 @@ def arrays_of(
         if not is_good or kind != dtype:
             expected = "[T, C, H, W]" if not arrays else f"({steps},)"
             raise ValueError(
-                f"{file}: expected {name!r} as {dtype} {expected}, got {kind} {shape}; mend or "
+                f"{file}: expected {name!r} as {dtype} {expected}, got {kind} {shape}; repair or "
                 f"remove it"
             )
         arrays[name] = tensor.detach().numpy()
@@ -571,7 +571,7 @@ def ended_by(flags: np.ndarray, name: str, file: Path) -> bool:
     if flags[:-1].any():
         raise ValueError(
             f"{file}: expected {name!r} to be set in the last step alone, got it in step "
-            f"{flags.argmax()} of {len(flags)}; write each episode to a file of its own"
+            f"{flags.argmax()} of {len(flags)}; write each episode to a separate file"
         )
     return bool(flags[-1])
 
@@ -587,11 +587,11 @@ def is_number(text: str) -> bool:
 
 
 def check_gapless(numbers: Sequence[int], where: Path, *, first: int) -> None:
-    """Refuse episodes of which one is missing.
+    """Raise if the numbers of episodes have a gap.
 
     Args:
-        numbers: Theirs, in order.
-        where: Where they lie.
+        numbers: Numbers of the files, in order.
+        where: Their folder.
         first: The number that is expected first.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pictures as lossless PNG, the way in which tables and records of other libraries hold them."""
+"""Pictures as lossless PNG, as tables and records of other libraries store them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def encoded_rows(rows: np.ndarray, axes: Axes) -> list[bytes]:
     """Each row as a PNG file.
 
     Args:
-        rows: [T, ...] uint8, with the axes that `picture_axes` told.
-        axes: How a row is a picture.
+        rows: [T, ...] uint8, with the axes that `picture_axes` returned.
+        axes: Axes of a picture.
 
     Returns:
         T files. RGB is RGB in them, and one channel is gray.
@@ -74,13 +74,13 @@ def encoded_rows(rows: np.ndarray, axes: Axes) -> list[bytes]:
         >>> np.array_equal(decoded_rows(encoded_rows(rows, "hw"), (16, 16), "hw"), rows)
         True
     """
-    import cv2  # loads when it is needed
+    import cv2  # imported on first use
 
     files: list[bytes] = []
     for row in rows if axes != "chw" else np.moveaxis(rows, 1, -1):
         picture = np.ascontiguousarray(_turned(row))
         is_done, file = cv2.imencode(".png", picture, [cv2.IMWRITE_PNG_COMPRESSION, _LEVEL])
-        if not is_done:  # nothing is known that makes it so
+        if not is_done:  # no known input fails
             raise ValueError(f"a picture of shape {row.shape}: expected PNG to hold it, it did not")
         files.append(file.tobytes())
     return files
@@ -92,21 +92,21 @@ def decoded_rows(
     axes: Axes = "hwc",
     room: Room | None = None,
 ) -> np.ndarray:
-    """The rows that `encoded_rows` had, or those of somebody else's pictures.
+    """Decode the rows of `encoded_rows`, or foreign pictures.
 
     Args:
         files: T PNG files, or JPEG files.
-        shape: What a row had; None: H W in gray, else H W C.
-        axes: How a row is a picture; without a shape it says nothing.
-        room: Memory that is left for them; what each takes is told by its head.
+        shape: Shape of a row; None: H W in gray, else H W C.
+        axes: Axes of a picture; unused without a shape.
+        room: Memory that is left for them; the size of each is read from its header.
 
     Returns:
         [T, ...] uint8 or uint16.
 
     Raises:
-        ValueError: One is no picture, or of another size, or there is no memory for it.
+        ValueError: One is not a picture, or of another size, or there is no memory for it.
     """
-    import cv2  # loads when it is needed
+    import cv2  # imported on first use
 
     rows: list[np.ndarray] = []
     for file in files:
@@ -114,7 +114,7 @@ def decoded_rows(
         if is_picture(file):
             if room is not None:
                 room.take(picture_bytes(file))
-            with contextlib.suppress(cv2.error):  # else it gives None for what it cannot read
+            with contextlib.suppress(cv2.error):  # otherwise it returns None
                 found = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED)
         if found is None:
             raise ValueError(
@@ -145,7 +145,7 @@ def is_picture(file: bytes) -> bool:
 
 
 def picture_bytes(file: bytes) -> int:
-    """Bytes that a picture takes when it is decoded, by its head; of anything else its own.
+    """Bytes of a decoded picture, from its header; for other data its own size.
 
     Example:
         >>> picture_bytes(encoded_rows(np.zeros((1, 16, 20, 3), np.uint8), "hwc")[0])

@@ -47,9 +47,9 @@ class RldsExport:
     """Options for writing an RLDS data set.
 
     Args:
-        name: What TFDS calls the data set: letters, digits and _.
+        name: Name of the data set in TFDS: letters, digits and _.
         stack: Write frame-stacked observations in full, as the env gave them; else single frames.
-        file_mb: Begin a new file when one has about so many megabytes.
+        file_mb: Approximate size at which a new file is begun, in megabytes.
     """
 
     name: str = "episodes"
@@ -72,10 +72,10 @@ class RldsFormat(Format):
     """TFRecord files, ``features.json`` and ``dataset_info.json``: an example for each episode.
 
     An episode of T env steps has T + 1 ``steps``: ``observation``, the ``action`` chosen from it,
-    the ``reward`` and ``discount`` that this action brought, ``is_first``, ``is_last`` and
+    the ``reward`` and ``discount`` that followed it, ``is_first``, ``is_last`` and
     ``is_terminal``; ``info/name`` came with the observation, ``extra/name`` with the action. The
-    last step holds the *final* observation; its action, reward and discount say nothing and are 0.
-    ``episode_metadata`` tells the stream, how the episode ended, and its metadata as JSON.
+    last step holds the *final* observation; its action, reward and discount are 0 and unused.
+    ``episode_metadata`` has the stream, how the episode ended, and its metadata as JSON.
     """
 
     name = "rlds"
@@ -85,17 +85,17 @@ class RldsFormat(Format):
     import_options = RldsImport
 
     def writer(self, source: Source, options: RldsExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         load_crc32c()
         return _RldsWriter(source, options)
 
     def reader(self, files: GivenFiles, options: RldsImport) -> Reader:
         """Open a data set."""
-        load_crc32c()  # refuses now, rather than with the first record
+        load_crc32c()  # raises now, rather than with the first record
         return _RldsReader(files, dataset_info(files), options)
 
     def loading(self, path: Path, out: str) -> str:
-        """Give the lines of Python that load it."""
+        """Lines of Python that load it."""
         return (
             "import tensorflow_datasets as tfds\n"
             f'episodes = tfds.builder_from_directory("{path}").as_dataset(split="{_SPLIT}")'
@@ -119,12 +119,12 @@ class _RldsWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, a clause each."""
+        """Notes for the user of the data set, one clause each."""
         stacked = [f for f in self._source.spec.fields if f.stack > 1 and not self._options.stack]
         return (
             "the last step of an episode holds the final observation; its action, reward and "
-            "discount say nothing",
-            "an episode without is_terminal was truncated or cut: episode_metadata tells",
+            "discount have no meaning",
+            "an episode without is_terminal was truncated or cut: see episode_metadata",
             *(
                 f"{field.name} is one frame a step, of the env's stack of {field.stack}; option "
                 f"stack=true writes stacks"
@@ -150,7 +150,7 @@ class _RldsWriter:
     def finish(self) -> None:
         self.close()
         count = len(self._lengths)
-        for number in range(count):  # how many there are is part of their names
+        for number in range(count):  # the number of files is part of their names
             self._part(number).rename(
                 self._folder / f"{self._options.name}-{_SPLIT}.tfrecord-{number:05d}-of-{count:05d}"
             )
@@ -213,9 +213,9 @@ class Feature:
     Args:
         name: Its path, such as ``steps/observation/image``.
         dtype: numpy's name of the dtype; of a text ``"object"``.
-        shape: Of one value; None where a length is not told.
-        encoding: How it stands in an Example.
-        is_lossy: It is a picture that lost something (JPEG).
+        shape: Shape of one value; None where a length is unknown.
+        encoding: Encoding in an Example.
+        is_lossy: The pictures are compressed lossily (JPEG).
     """
 
     name: str
@@ -250,7 +250,7 @@ class Feature:
             return cls(name, field.dtype, shape)
         if dtype == np.float32 and size <= _SMALL and size:
             return cls(name, field.dtype, shape)
-        # An Example's floats are float32: others are kept as bytes, which TFDS reads as exactly.
+        # An Example's floats are float32: others are kept as bytes, which TFDS reads exactly.
         return cls(name, field.dtype, shape, "zlib" if size > _SMALL else "bytes")
 
     def encoded(self, rows: np.ndarray) -> Value:
@@ -273,7 +273,7 @@ class Feature:
 
         Args:
             value: The list.
-            count: How many rows.
+            count: Number of rows.
             room: Memory that is left for them; None for any.
 
         Raises:
@@ -305,13 +305,13 @@ class Feature:
 
     @property
     def _row_bytes(self) -> int:
-        """Bytes of a value; 0 where its size is not told."""
+        """Bytes of a value; 0 where its size is unknown."""
         if self.encoding == "text" or None in self.shape:
             return 0
         return math.prod(size or 0 for size in self.shape) * np.dtype(self.dtype).itemsize
 
     def _inflated(self, part: bytes, room: Room) -> bytes:
-        """A compressed value, which is no longer than its feature says.
+        """Decompress a value that is not longer than its feature allows.
 
         Raises:
             ValueError: It is.
@@ -362,10 +362,10 @@ def features_json(features: Iterable[Feature]) -> dict[str, Any]:
 
 
 def read_features(node: Mapping[str, Any]) -> tuple[dict[str, Feature], list[str]]:
-    """The features that ``features.json`` tells, by path, and those that are not understood.
+    """The features in ``features.json`` by path, and the unsupported ones.
 
     Raises:
-        KeyError: It tells something else.
+        KeyError: The file is malformed.
     """
     found: dict[str, Feature] = {}
     unknown: list[str] = []
@@ -449,17 +449,17 @@ class _EpisodeFeatures:
             "discount": Feature(f"{_STEPS}discount", "float32"),
             **{name: Feature(_STEPS + name, "bool") for name in _FLAGS},
         }
-        """Of each step, by field name."""
+        """Features of each step, by field name."""
         self.about = {
             **{name: Feature(_ABOUT + name, "int64") for name in ("stream", "first_row")},
             **{name: Feature(_ABOUT + name, "bool") for name in ("terminated", "truncated", "cut")},
             "metadata": Feature(f"{_ABOUT}metadata", "object", (), "text"),
         }
-        """Of the whole episode."""
+        """Features of the whole episode."""
 
     @property
     def all(self) -> list[Feature]:
-        """All of them."""
+        """All features."""
         return [*self.steps.values(), *self.about.values()]
 
     def values(self, episode: Episode) -> dict[str, Value]:
@@ -491,7 +491,7 @@ def dataset_info(given: GivenFiles) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: There is no folder.
-        ValueError: It is no data set of TFDS in TFRecord files.
+        ValueError: It is not a data set of TFDS in TFRecord files.
     """
     path = given.path
     if not path.is_dir():
@@ -519,12 +519,12 @@ def dataset_info(given: GivenFiles) -> dict[str, Any]:
 
 
 class _RldsReader:
-    """Reads a data set that somebody else wrote.
+    """Reads a foreign data set.
 
     Args:
         given: The folder.
-        info: What `dataset_info` found.
-        options: How to read it.
+        info: The result of `dataset_info`.
+        options: Options of the import.
 
     Raises:
         ValueError: It lacks steps with observations, actions, rewards and flags.
@@ -550,7 +550,7 @@ class _RldsReader:
             raise ValueError(
                 f"{path}: expected steps with observation, action, reward and is_last, got "
                 f"{', '.join(sorted(found)) or 'none'}: there is no {missing[0]!r} that is numbers "
-                f"or pictures; this is no RLDS data set"
+                f"or pictures; this is not an RLDS data set"
             )
         self._lost = 0
         first = next(iter(_examples(given, self._files, self.episodes)), None)
@@ -563,17 +563,17 @@ class _RldsReader:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, a clause each."""
+        """Facts that the data set does not hold, one clause each."""
         lossy = [name for name, feature in self._features.items() if feature.is_lossy]
-        told = [f"{', '.join(lossy)}: JPEG, which is not what the env gave"] if lossy else []
+        jpeg = [f"{', '.join(lossy)}: JPEG, which is lossy"] if lossy else []
         unread = [f"not read: {', '.join(self._unread)}"] if self._unread else []
         lost = [
             f"{self._lost:,} episodes have a reward in their last step, which RLDS does not define "
             f"and which was left out"
         ]
         return (
-            "streams and metadata are not told: all episodes are of stream 0",
-            *told,
+            "streams and metadata are not recorded: all episodes are of stream 0",
+            *jpeg,
             *unread,
             *(lost if self._lost else []),
         )
@@ -590,7 +590,7 @@ class _RldsReader:
             yield episode
 
     def close(self) -> None:
-        """Nothing is open between two episodes but what the iterator holds."""
+        """Do nothing: only the iterator holds open files."""
 
     def _episode(self, number: int, values: Mapping[str, Value], room: Room) -> Episode:
         count = len(values.get(f"{_STEPS}is_last", ()))
@@ -603,14 +603,14 @@ class _RldsReader:
         if flags["is_last"][:-1].any() or flags["is_terminal"][:-1].any():
             raise ValueError(
                 f"{self._path}: expected is_last and is_terminal in the last step alone, got one "
-                f"before it in episode {number}; this is no RLDS data set"
+                f"before it in episode {number}; this is not an RLDS data set"
             )
         self._lost += bool(rows["reward"][-1])
         end = End.NONE
         if flags["is_last"][-1]:
             end = End.TERMINATED if flags["is_terminal"][-1] else End.TRUNCATED
         if count == 1:
-            end = End.NONE  # no step was taken that could have ended it
+            end = End.NONE  # without a step it cannot have ended
         chosen = ("action", "extra", "reward")
         columns = {
             name: part[:-1] if kind_of(name) in chosen else part for name, part in rows.items()
@@ -634,7 +634,7 @@ def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list
             f"the option split"
         )
     lengths = [int(length) for length in splits[split].get("shardLengths", [])]
-    prefix = f"{info['name']}-{split}.tfrecord"  # the split is the user's, and may be a pattern
+    prefix = f"{info['name']}-{split}.tfrecord"  # the split may be a pattern
     files = sorted(file for file in path.iterdir() if file.name.startswith(prefix))
     if len(files) != len(lengths) or not files:
         raise ValueError(
@@ -647,10 +647,10 @@ def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list
 def _examples(
     given: GivenFiles, files: Sequence[Path], expected: int | None
 ) -> Iterator[tuple[int, dict[str, Value], Room]]:
-    """Each episode's number and lists, and the memory that is left for what is in them.
+    """Each episode's number and lists, and the memory that is left for their content.
 
     Raises:
-        ValueError: There are others than expected.
+        ValueError: The number of records is not as expected.
     """
     number = 0
     for file in files:

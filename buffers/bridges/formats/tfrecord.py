@@ -28,7 +28,7 @@ _FOOT: Final = struct.Struct("<I")
 
 
 def load_crc32c() -> Any:
-    """The function that gives the CRC-32C of some bytes.
+    """Return a function that computes the CRC-32C of bytes.
 
     Raises:
         ImportError: ``google-crc32c`` is not installed.
@@ -62,7 +62,7 @@ def read_records(path: Path) -> Iterator[bytes]:
     """All records of a file.
 
     Raises:
-        ValueError: It is no TFRecord file, or damaged.
+        ValueError: It is not a TFRecord file, or damaged.
     """
     with path.open("rb") as file:
         size = path.stat().st_size
@@ -131,7 +131,7 @@ def decoded(example: bytes, room: Room | None = None) -> dict[str, Value]:
         room: Memory that is left for them.
 
     Raises:
-        ValueError: It is none, or takes too much memory.
+        ValueError: It is malformed, or takes too much memory.
     """
     room = room or Room("an example", _MAX_BYTES)
     found: dict[str, Value] = {}
@@ -139,7 +139,7 @@ def decoded(example: bytes, room: Room | None = None) -> dict[str, Value]:
         for features in _fields(memoryview(example), 1):
             for entry in _fields(features, 1):
                 name = b"".join(_fields(entry, 1)).decode()
-                # Parts of a message that comes in several are read as one: so it is defined.
+                # Several parts of a message are joined, as protobuf defines.
                 found[name] = _list(memoryview(b"".join(_fields(entry, 2))), room)
     except (IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"expected a tf.train.Example, got something else ({error})") from error
@@ -157,7 +157,7 @@ def _value(value: Value) -> list[bytes]:
 
 
 def _field(number: int, parts: list[bytes]) -> list[bytes]:
-    """A field of a message: what it is, its length, and its bytes."""
+    """A field of a message: tag, length and bytes."""
     return [_varint(number << 3 | 2) + _varint(sum(map(len, parts))), *parts]
 
 
@@ -208,19 +208,19 @@ def _read_varints(data: memoryview) -> np.ndarray:
 
 
 def _list(feature: memoryview, room: Room) -> Value:
-    """The list of a Feature: packed, or one by one, as writers please."""
+    """The list of a Feature, packed or not."""
     for kind in (_BYTES, _FLOATS, _INTEGERS):
         for part in _fields(feature, kind):
             values: list[memoryview] = []
             for value in _fields(part, 1):
-                room.take(_VALUE_BYTES + len(value))  # one of a few bytes takes many in Python
+                room.take(_VALUE_BYTES + len(value))  # a Python object is larger than a few bytes
                 values.append(value)
             if kind == _BYTES:
                 return [bytes(value) for value in values]
             joined = memoryview(b"".join(values))
             if kind == _FLOATS:
                 return np.frombuffer(joined, "<f4").astype(np.float32)
-            room.take(32 * len(joined))  # what numpy makes of each byte on the way
+            room.take(32 * len(joined))  # temporary arrays of numpy
             return _read_varints(joined)
     return []
 

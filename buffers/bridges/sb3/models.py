@@ -36,7 +36,7 @@ def load_sb3(part: str, wanted_for: str) -> ModuleType:
 
     Args:
         part: Its dotted name behind ``stable_baselines3``.
-        wanted_for: What needs it.
+        wanted_for: The feature that needs it.
 
     Raises:
         ImportError: It is not installed, or older than 2.9.
@@ -51,10 +51,10 @@ def load_sb3(part: str, wanted_for: str) -> ModuleType:
 
 
 def is_on_policy(model: Any, wanted_for: str) -> bool:
-    """Whether a model learns from rollouts (PPO, A2C) rather than from a replay.
+    """True if a model learns from rollouts (PPO, A2C), False if from a replay.
 
     Raises:
-        TypeError: It is no model of Stable-Baselines3, or one with a recurrent state.
+        TypeError: It is not a model of Stable-Baselines3, or one with a recurrent state.
     """
     on_policy = load_sb3("common.on_policy_algorithm", wanted_for).OnPolicyAlgorithm
     off_policy = load_sb3("common.off_policy_algorithm", wanted_for).OffPolicyAlgorithm
@@ -72,7 +72,7 @@ def is_on_policy(model: Any, wanted_for: str) -> bool:
 
 
 def check_on_policy(model: Any, wanted_for: str) -> None:
-    """Raise TypeError unless the model learns from rollouts that can be handed to it."""
+    """Raise TypeError unless the model learns from rollouts that it did not collect itself."""
     if not is_on_policy(model, wanted_for):
         raise TypeError(
             f"{wanted_for}: expected a model that learns from rollouts, such as PPO or A2C, got "
@@ -82,17 +82,17 @@ def check_on_policy(model: Any, wanted_for: str) -> None:
 
 
 def check_not_normalised(model: Any, wanted_for: str) -> None:
-    """Raise ValueError where SB3 would normalise what it collects with statistics of its own."""
+    """Raise ValueError for a model with VecNormalize."""
     if model.get_vec_normalize_env() is not None:
         raise ValueError(
-            f"{wanted_for}: expected a model without VecNormalize, whose statistics only its own "
-            f"steps bring up to date, got one with it; give the Collector envs in gymnasium's "
+            f"{wanted_for}: expected a model without VecNormalize, as only SB3's own "
+            f"steps update its statistics, got one with it; give the Collector envs in gymnasium's "
             f"NormalizeObservation and NormalizeReward instead"
         )
 
 
 def check_off_policy(model: Any, wanted_for: str) -> None:
-    """Refuse a model unless it learns from a replay that can be stood in for.
+    """Raise unless the model learns from a replay buffer that can be replaced.
 
     Raises:
         TypeError: It learns from rollouts, or with hindsight.
@@ -129,7 +129,7 @@ class DeviceTensors:
 
     def __init__(self, device: Any) -> None:
         self._from_numpy: Any = load_sb3("common.buffers", "a bridge").th.from_numpy
-        # Elsewhere frames that two stacks share must be moved once, which it sees to.
+        # On other devices it moves frames that two stacks share only once.
         self._moved = None if device.type == "cpu" else ToTensors(device)
 
     def __call__(self, tree: Any) -> Any:
@@ -140,14 +140,14 @@ class DeviceTensors:
         if isinstance(tree, dict):
             return {key: self._shared(part) for key, part in tree.items()}
         array: np.ndarray = tree
-        # Of one that it must not write to torch would warn.
+        # torch warns about arrays that are not writeable.
         return self._from_numpy(array if array.flags.writeable else array.copy())
 
 
 class ObservationForm:
     """The observations of a model: an array, or a dict of arrays.
 
-    Images ``[H, W, C]`` are handed over as ``[C, H, W]``, where the model was made with an env that
+    Images ``[H, W, C]`` are passed as ``[C, H, W]``, where the model was made with an env that
     `VecTransposeImage` stands before, as a view.
 
     Args:
@@ -215,7 +215,7 @@ class ObservationForm:
 
 
 class _Part(NamedTuple):
-    """What one array of an observation must be; looked up once."""
+    """Dtype and shape of one array of an observation, looked up once."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -257,7 +257,7 @@ class ActionForm:
         Args:
             action: An array ``[..., *]``.
             lead: Number of axes before those of the space.
-            name: What an error calls it.
+            name: Its name in error messages.
 
         Raises:
             ValueError: They are actions of another space.
@@ -275,7 +275,7 @@ class ActionForm:
         return array.reshape(*array.shape[:lead], self._size)
 
     def for_envs(self, action: np.ndarray) -> np.ndarray:
-        """What a policy computed, ``[N, ...]``, in the dtype and shape that envs take."""
+        """Convert a policy's actions ``[N, ...]`` to the dtype and shape that envs take."""
         found: np.ndarray = action.reshape(len(action), *self.shape).astype(self.dtype, copy=False)
         return found
 
@@ -303,12 +303,12 @@ def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -
         model: A model of Stable-Baselines3.
         steps: Env steps that were taken since the last call, over all envs: ``report.steps``.
         total_steps: Env steps of the whole training, which progress is measured by. None leaves
-            the progress as it is, so that nothing that follows it changes.
+            the progress, and all schedules that depend on it, unchanged.
 
     Raises:
-        TypeError: It is no model of Stable-Baselines3.
-        ValueError: A number is out of range, or DQN is not told the ``total_steps`` by which its
-            exploration rate falls.
+        TypeError: It is not a model of Stable-Baselines3.
+        ValueError: A number is out of range, or ``total_steps`` is missing for DQN, whose
+            exploration rate depends on it.
 
     Example:
         >>> from stable_baselines3 import DQN
@@ -344,7 +344,7 @@ def start_logging(model: Any) -> None:
     """Set up the logger and episode statistics of a model, unless ``learn`` has done so."""
     if not hasattr(model, "_logger"):
         utils = load_sb3("common.utils", "a bridge to Stable-Baselines3")
-        # Not set_logger: that counts as the user's own, which learn() would not replace.
+        # Not set_logger: learn() would not replace a logger that the user has set.
         model._logger = utils.configure_logger(model.verbose, model.tensorboard_log, "run", True)
     if model.ep_info_buffer is None:
         model.ep_info_buffer = deque(maxlen=model._stats_window_size)

@@ -137,7 +137,7 @@ class SB3Explorer:
     """An off-policy model (DQN, SAC, TD3, DDPG) as a policy; made by `sb3_policy`.
 
     Until ``learning_starts`` steps were counted (`count_sb3_steps`) actions are drawn uniformly.
-    Then DQN draws one with the probability ``exploration_rate``, for each env by itself, where SB3
+    Then DQN draws one with the probability ``exploration_rate``, for each env separately, where SB3
     draws for all envs or none; others add their ``action_noise``. Uniform draws and DQN's come from
     the Collector's seed, SAC's own from torch's generator, action noise from numpy's global one, as
     SB3's classes of noise take it from there.
@@ -186,7 +186,7 @@ class SB3Explorer:
 
     @property
     def _is_warm(self) -> bool:
-        """State-dependent noise explores from the beginning."""
+        """True if state-dependent noise explores from the beginning."""
         return bool(self._model.use_sde and self._model.use_sde_at_warmup)
 
     def _chosen(self, seen: Any, *, deterministic: bool) -> np.ndarray:
@@ -269,5 +269,5 @@ def _check_action_space(model: Any, space: spaces.Space[Any]) -> None:
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy: torch warns of those that it could write to and must not."""
+    """The array, or a copy: torch warns about arrays that are not writeable."""
     return array if array.flags.writeable else array.copy()

@@ -160,8 +160,8 @@ class SB3Replay:
 
         Args:
             batch_size: Number of transitions, B >= 1.
-            env: SB3's ``VecNormalize``, by whose statistics observations and rewards are
-                normalised; None leaves them as they are.
+            env: SB3's ``VecNormalize``, which normalises observations and rewards; None leaves
+                them unchanged.
 
         Returns:
             SB3's ``ReplayBufferSamples``, or ``DictReplayBufferSamples``: observations and next
@@ -222,7 +222,7 @@ class SB3Replay:
         Raises:
             ValueError: A Collector writes into the replay, or an array does not match the
                 model's spaces; nothing was added.
-            SpecMismatch: The replay holds other rows, or observations are no stacks of
+            SpecMismatch: The replay holds other rows, or observations are not stacks of
                 ``frame_stack`` frames.
         """
         n = self.n_envs
@@ -306,9 +306,9 @@ class SB3Replay:
         spec = self.replay.spec
         if spec is self._checked:
             return
-        nothing = {f.name: np.empty((0, *f.source_shape), f.numpy_dtype) for f in spec.fields}
-        self._observations.fit(unflatten(spec.observation, nothing), 1)
-        self._actions.fit(unflatten(spec.action, nothing), 1)
+        no_rows = {f.name: np.empty((0, *f.source_shape), f.numpy_dtype) for f in spec.fields}
+        self._observations.fit(unflatten(spec.observation, no_rows), 1)
+        self._actions.fit(unflatten(spec.action, no_rows), 1)
         by_add = {_is_by_add(session) for session in self.replay.sessions}
         if self._actions.is_box and len(by_add) > 1:
             raise ValueError(
@@ -319,7 +319,7 @@ class SB3Replay:
         self._checked = spec
 
     def _numbers(self, name: str, value: object, shape: tuple[int, ...] = ()) -> np.ndarray:
-        """An array [N, *shape], whatever ones among the shape SB3 has added or left out."""
+        """An array [N, *shape]; axes of length 1 that SB3 has added or dropped are corrected."""
         array = np.asarray(value)
         wanted = (self.n_envs, *shape)
         if array.size != math.prod(wanted) or array.shape[:1] != (self.n_envs,):
@@ -352,7 +352,7 @@ class SB3Replay:
             raise ValueError(
                 "add: expected an empty replay, or one that add has written, got one that a "
                 "Collector writes, with the actions of its envs; train the model with "
-                "model.train(gradient_steps, batch_size), or give it a replay of its own"
+                "model.train(gradient_steps, batch_size), or give it a separate replay"
             )
         facts = {"maker": _MAKER, "actions": "scaled" if self._actions.is_box else "given"}
         self.replay.bind(self._rows, {"recipe": facts, "num_envs": self.n_envs})
@@ -365,6 +365,6 @@ class SB3Replay:
 
 
 def _is_by_add(session: Mapping[str, object]) -> bool:
-    """Whether `SB3Replay.add` has written the rows, rather than a Collector."""
+    """True if `SB3Replay.add` has written the rows, False if a Collector has."""
     recipe = session.get("recipe")
     return isinstance(recipe, Mapping) and recipe.get("maker") == _MAKER

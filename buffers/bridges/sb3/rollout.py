@@ -23,7 +23,7 @@ from stepwell.buffers.sampling.batch import map_tree
 __all__ = ["to_sb3_rollout"]
 
 _NAME = "to_sb3_rollout"
-_RAW_ACTION = "raw_action"  # what the log-probability of a clipped action belongs to
+_RAW_ACTION = "raw_action"  # the unclipped action, which the log-probability refers to
 
 
 def to_sb3_rollout(
@@ -101,7 +101,7 @@ def to_sb3_rollout(
 
 
 class _Rows(NamedTuple):
-    """What SB3's buffer is made of, arrays [T, N, ...]; zeros where there is no step."""
+    """The arrays of SB3's buffer, [T, N, ...]; zeros where there is no step."""
 
     observation: Any
     action: np.ndarray
@@ -111,15 +111,15 @@ class _Rows(NamedTuple):
     log_prob: np.ndarray
     last_value: np.ndarray
     is_over: np.ndarray
-    """[N]: nothing follows on the last row."""
+    """[N]: the episode is over with the last row."""
 
 
 def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
-    """Check and convert; nothing is changed."""
+    """Check the rollout and convert it, without changing the model."""
     if rollout.num_steps != model.n_steps:
         raise ValueError(
-            f"{_NAME}: expected a rollout of n_steps={model.n_steps} rows, as the model was made "
-            f"for, got {rollout.num_steps}; collect as many, or make the model with "
+            f"{_NAME}: expected a rollout of n_steps={model.n_steps} rows, as the model does, got "
+            f"{rollout.num_steps}; collect {model.n_steps}, or make the model with "
             f"n_steps={rollout.num_steps}"
         )
     mask = rollout.mask
@@ -195,7 +195,7 @@ def _kind_of_buffer(model: Any, buffers: Any) -> Any:
 
 @functools.cache
 def _filled_class(kind: Any) -> Any:
-    """A kind of buffer that has the model's own size again when the model collects for itself."""
+    """A subclass that restores the model's own size when the model collects itself."""
 
     def reset(self: Any) -> None:
         self.buffer_size, self.n_envs = getattr(
@@ -220,7 +220,7 @@ def _fill(buffer: Any, rows: _Rows) -> None:
 
 
 def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
-    """Keep some rows [T, N] alone, as one column, env by env.
+    """Keep the selected rows of [T, N] only, as one column, env by env.
 
     No advantage depends on the others: the row before one without a step ended its episode.
     """
@@ -291,7 +291,7 @@ def _values_by_policy(rollout: Rollout) -> _RowValues:
 
 
 def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowValues:
-    """Values and log-probabilities of the model as it is now, one row of all envs at a time.
+    """Values and log-probabilities of the present model, one row of all envs at a time.
 
     Args:
         rollout: The rows.
@@ -310,7 +310,7 @@ def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowVa
     with torch.no_grad():
         for t in range(rollout.num_steps):
             row = to_tensors({"seen": _row(observation, t), "chosen": action[t]})
-            # As train() hands them over.
+            # As train() passes them.
             chosen = row["chosen"].long().flatten() if is_discrete else row["chosen"].float()
             values, log_probs, _ = policy.evaluate_actions(row["seen"], chosen)
             value[t], log_prob[t] = values.cpu().numpy().ravel(), log_probs.cpu().numpy()

@@ -56,7 +56,7 @@ def to_tianshou_batch(batch: TransitionBatch) -> Any:
     if (batch.steps > 1).any():
         raise ValueError(
             f"to_tianshou_batch: expected transitions of one step, got up to {batch.steps.max()}; "
-            f"draw with n_step=1, and tell the algorithm its n_step_return_horizon"
+            f"draw with n_step=1, and set n_step_return_horizon of the algorithm"
         )
     for name in ("observation", "next_observation", "action", "reward"):
         if getattr(batch, name) is None:
@@ -76,7 +76,7 @@ def to_tianshou_buffer(
 
     ``obs_next`` of an episode's last step is its true last observation. A cut counts as a
     truncation, and is marked as ``info.cut`` too. Frame stacks are stored in full: the buffer takes
-    2 k frames a step. Of a replay with stacks `as_tianshou_replay` takes no memory.
+    2 k frames a step. For a replay with stacks `as_tianshou_replay` takes no extra memory.
 
     Args:
         source: A replay; a rollout, for on-policy algorithms; or some episodes.
@@ -128,7 +128,7 @@ def to_tianshou_buffer(
 
 @cache
 def load_tianshou(wanted_for: str) -> Any:
-    """``tianshou.data``, a module; looked for once.
+    """The module ``tianshou.data``, imported once.
 
     Raises:
         ImportError: It is not installed, or too old.
@@ -207,7 +207,7 @@ def _check_room(room: int, longest: int) -> None:
 
 
 def _check_buffer(buffer: Any, size: int | None, streams: int, longest: int) -> None:
-    """Raise ValueError unless the buffer gives back what is put into it."""
+    """Raise ValueError unless the buffer returns the data that is added to it."""
     if size is not None:
         raise ValueError(f"size: expected None with a buffer, got {size}; leave one of the two out")
     if len(buffer):
@@ -229,7 +229,7 @@ def _check_buffer(buffer: Any, size: int | None, streams: int, longest: int) -> 
 
 
 def _below(kind: str, columns: Mapping[str, Any]) -> dict[tuple[str, ...], np.ndarray]:
-    """The leaves of a kind of field, by their path; the one that is the whole has an empty one."""
+    """The leaves of a kind of field, by path; a single leaf has an empty path."""
     return {
         key: leaf
         for name, value in columns.items()

@@ -30,9 +30,9 @@ def from_tianshou(
 
     Args:
         buffer: A ``ReplayBuffer`` or ``VectorReplayBuffer`` that kept next observations; each part
-            of it becomes a stream. Where its newest step ends nothing the episode is cut. Of a part
-            that is full, older steps may be gone: its oldest episode is stored as one that lacks
-            its first row.
+            of it becomes a stream. If its newest step does not end an episode, the episode is cut.
+            In a part that is full, older steps may be gone: its oldest episode is stored as one
+            that lacks its first row.
         replay: The target; it must be empty or hold such rows.
         fields: Fields to store of Tianshou's ``info`` and ``policy``: ``["info/lives",
             "extra/log_prob"]``. None stores such fields as the replay already has, and
@@ -98,7 +98,7 @@ def from_tianshou(
 
 
 def _parts(buffer: Any) -> list[tuple[np.ndarray, bool]]:
-    """For each part the indices of its steps, the oldest first, and whether it is full."""
+    """The indices of each part's steps, the oldest first, and True if it is full."""
     edges = np.asarray(buffer.subbuffer_edges)
     parts = getattr(buffer, "buffers", [buffer])
     found: list[tuple[np.ndarray, bool]] = []

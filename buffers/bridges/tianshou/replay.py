@@ -57,7 +57,7 @@ def as_tianshou_replay(
     load_tianshou("as_tianshou_replay")
     if n_step < 1:
         raise ValueError(f"n_step: expected a whole number >= 1, got {n_step}")
-    # Padding behind an episode's end: fewer steps are looked ahead there.
+    # Padding after an episode's end: the lookahead is shorter there.
     borders: Any = "inside" if n_step == 1 else "pad_after"
     request = Sequences(1, n_step, borders, draw, "transition", stack=stack, beta=beta)
     kind = PrioritizedTianshouReplay if draw == "priorities" else TianshouReplay
@@ -123,14 +123,14 @@ class TianshouReplay:
         """Draw steps.
 
         Args:
-            batch_size: How many, B >= 1.
+            batch_size: Number of steps, B >= 1.
 
         Returns:
             A ``tianshou.data.Batch`` of B steps, and their indices.
 
         Raises:
-            NotEnoughData: Nothing is stored.
-            ValueError: All steps were asked for, by None or 0.
+            NotEnoughData: The replay is empty.
+            ValueError: ``batch_size`` is None or 0, which means all steps in Tianshou.
         """
         indices = self.sample_indices(batch_size)
         return self[indices], indices
@@ -139,7 +139,7 @@ class TianshouReplay:
         """Draw steps, which indices refer to from now on.
 
         Args:
-            batch_size: How many, B >= 1.
+            batch_size: Number of steps, B >= 1.
         """
         if not batch_size or batch_size < 1:
             raise ValueError(
@@ -168,7 +168,7 @@ class TianshouReplay:
         """Indices of the steps that follow; those of an episode's last steps stay as they are.
 
         Raises:
-            ValueError: Not so many steps were drawn.
+            ValueError: The number of steps is not that of the last draw.
         """
         newest, places = self._places(index)
         is_over = newest.rows["done"][places]
@@ -208,7 +208,7 @@ class TianshouReplay:
         if not is_right or ((places < 0) | (places >= len(newest.mask))).any():
             raise ValueError(
                 f"index: expected whole numbers from 0 to {len(newest.mask) - 1}, as sample gave "
-                f"them, got {index!r}; indices mean what was drawn last"
+                f"them, got {index!r}; indices refer to the last draw"
             )
         if not newest.mask[places].all():
             raise ValueError(

@@ -47,7 +47,7 @@ def to_tensordict(
     """Convert a batch or rollout to a TensorDict for TorchRL's losses.
 
     =====================  ==========================  =============================================
-    of                     batch size                  beside observation, action and ``"next"``
+    of                     batch size                  with observation, action and ``"next"``
     =====================  ==========================  =============================================
     transitions            ``[B]``                     ``steps_to_next_obs``, ``index``,
                                                        ``priority_weight``
@@ -58,7 +58,7 @@ def to_tensordict(
     a minibatch of one     ``[B]``                     ``advantage``, ``value_target``
     =====================  ==========================  =============================================
 
-    Rewards are float32 and flags bool, ``[..., 1]``; extras stand at the root, ``log_prob`` as
+    Rewards are float32 and flags bool, ``[..., 1]``; extras are at the root, ``log_prob`` as
     ``action_log_prob [...]`` and ``value`` as ``state_value [..., 1]``; info fields below
     ``"next"``; nested observations below ``"observation"``. A cut counts as a truncation, as
     TorchRL knows no cuts, and is marked as ``("next", "cut")`` too.
@@ -69,16 +69,16 @@ def to_tensordict(
         data: Sequences and episodes drawn with ``align="transition"``.
         one_hot: Number n of actions: actions become one-hot ``[..., n]`` int64, as a loss with
             ``action_space="one_hot"`` wants them; else they are ``[...]`` int64.
-        rows: Of a rollout: ``"steps"`` gives the M rows with a step, env after env; ``"grid"`` all
+        rows: For a rollout: ``"steps"`` gives the M rows with a step, env after env; ``"grid"`` all
             rows ``[N, T]``, for recurrent policies: leave out of the loss those that
             have ``("collector", "mask")`` False. Either way ``("next", "done")`` is set where
             GAE must stop, and every row has its true next observation.
         time_major: The batch was drawn with ``time_major=True``.
-        device: Where torch puts the tensors; None leaves them on the CPU.
+        device: Torch device of the tensors; None leaves them on the CPU.
 
     Returns:
-        A ``tensordict.TensorDict``. Of a rollout: where the MDP terminated and the last observation
-        is not known, as under SAME_STEP, the next one is zeros: its value counts nothing.
+        A ``tensordict.TensorDict``. In a rollout, if the MDP terminated and the last observation
+        is not known, as under SAME_STEP, the next one is zeros: its value is not used.
 
     Raises:
         ImportError: TensorDict is not installed, or too old.
@@ -132,7 +132,7 @@ def as_tensordict(
 
 @cache
 def load_tensordict(wanted_for: str) -> ModuleType:
-    """The library ``tensordict``, beside a TorchRL that is new enough; looked at once.
+    """The library ``tensordict``, after checking TorchRL's version once.
 
     Raises:
         ImportError: One of them is not installed, or too old.
@@ -143,7 +143,7 @@ def load_tensordict(wanted_for: str) -> ModuleType:
 
 
 def _shared(columns: Keyed) -> Mapping[Key, Any]:
-    """Plain arrays as tensors of the same memory already; `ToTensors` looks at all the others."""
+    """Plain arrays as tensors that share memory; `ToTensors` converts the others."""
     from_numpy = load_torch("to_tensordict").from_numpy
     return {key: from_numpy(array) if _is_plain(array) else array for key, array in columns.items()}
 
@@ -165,7 +165,7 @@ def _shaped(key: Key, array: np.ndarray, axes: int, one_hot: int | None) -> np.n
 def _action(key: Key, array: np.ndarray, axes: int, one_hot: int | None) -> np.ndarray:
     is_choice = array.ndim == axes and array.dtype.kind in "iu"
     if one_hot is None:
-        # Losses look the value up by it, which takes no other integers.
+        # Losses index the value with it, which supports no other integers.
         return array.astype(np.int64, copy=False) if is_choice else array
     name = "/".join(key)
     if not is_choice:
@@ -193,7 +193,7 @@ def sequence_columns(batch: Batch, time_major: bool) -> Keyed:
     """Sequences ``[B, T]`` by key.
 
     Raises:
-        ValueError: Something is missing, or stands on another axis.
+        ValueError: A key is missing, or has another axis order.
     """
     if batch.state:
         raise ValueError(
@@ -272,13 +272,13 @@ Keyed = dict[Key, np.ndarray]
 
 FLAGS = ("done", "terminated", "truncated")
 
-# Extras that TorchRL's losses look for, by the names that Stepwell's own learners use.
+# Extras that TorchRL's losses read, by the names that Stepwell's learners use.
 _EXTRAS: dict[str, Key] = {"log_prob": ("action_log_prob",), "value": ("state_value",)}
 _NAMES = {key: name for name, key in _EXTRAS.items()}
 
 
 def _extra_key(name: str) -> Key:
-    """Where an extra stands: ``log_prob`` is ``action_log_prob``, ``value`` is ``state_value``.
+    """The key of an extra: ``log_prob`` is ``action_log_prob``, ``value`` is ``state_value``.
 
     Example:
         >>> _extra_key("log_prob"), _extra_key("state/age")
@@ -288,7 +288,7 @@ def _extra_key(name: str) -> Key:
 
 
 def extra_name(key: Key) -> str:
-    """The extra that stands there.
+    """The extra of a key.
 
     Example:
         >>> extra_name(("action_log_prob",)), extra_name(("state", "age"))
@@ -298,7 +298,7 @@ def extra_name(key: Key) -> str:
 
 
 def key_text(key: Key) -> str:
-    """A key as Python has it.
+    """A key in Python notation.
 
     Example:
         >>> key_text(("next", "reward")), key_text(("action",))

@@ -14,8 +14,8 @@ from stepwell.buffers.replay import SequenceReplayBuffer
 __all__ = ["from_tensordict", "streams_of"]
 
 _SOURCE = "from_tensordict"
-# What a buffer or a collector puts beside the data, and says nothing of it.
-_BESIDE = {("index",), ("priority_weight",), ("collector", "traj_ids"), ("collector", "mask")}
+# Keys that buffers and collectors add, and that hold no data of the env.
+_IGNORED = {("index",), ("priority_weight",), ("collector", "traj_ids"), ("collector", "mask")}
 _OWN_AXIS = {"reward", "done", "terminated", "truncated", "cut", "is_init", "state_value"}
 
 
@@ -28,20 +28,20 @@ def from_tensordict(
 ) -> int:
     """Store a rollout of TorchRL as episodes, the inverse of `to_tensordict`.
 
-    A key that stands at the root and below ``"next"`` is an observation, one at the root alone the
+    A key both at the root and below ``"next"`` is an observation, one at the root alone the
     action or an extra, one below ``"next"`` alone the reward, a flag or an info field. Keys that
-    belong to a buffer (``index``, ``("collector", "traj_ids")``) are not stored. Behind every row
-    must stand what followed on it, which is the observation of the row after it, or an episode's
-    last one.
+    belong to a buffer (``index``, ``("collector", "traj_ids")``) are not stored. The next
+    observation of every row must be the observation of the row after it, or an episode's last
+    one.
 
-    Several batches of one collector: `as_torchrl_replay` goes on with the open episodes.
+    For several batches of one collector use `as_torchrl_replay`, which continues open episodes.
 
     Args:
         recorded: A TensorDict ``[T]`` of one env, or ``[N, T]`` of N, as ``env.rollout`` and
-            collectors give them. Where the last step ends nothing the episode is cut. With
+            collectors give them. If the last step does not end an episode, the episode is cut. With
             ``is_init`` an episode whose reset is not there is stored as one that lacks its first
             row.
-        replay: Where it goes; it takes up these rows only if it holds such.
+        replay: The replay to write to; its Spec must match if it is bound.
         stream: Stream of the first env; those of the others follow.
         one_hot_action: Actions are one-hot, ``[..., n]``, and are stored as numbers from 0 on; else
             as they are.
@@ -52,8 +52,8 @@ def from_tensordict(
     Raises:
         ImportError: TensorDict is not installed, or too old.
         SpecMismatch: The replay holds other rows.
-        ValueError: Something is missing, unknown, or does not follow; nothing was stored.
-        TypeError: It is no TensorDict of plain tensors.
+        ValueError: A key is missing or unknown, or steps are not consecutive; nothing was stored.
+        TypeError: It is not a TensorDict of plain tensors.
 
     Example:
         >>> import stepwell as sw
@@ -77,8 +77,8 @@ def streams_of(
 
     Raises:
         ImportError: TensorDict is not installed, or too old.
-        ValueError: Something is missing, or unknown.
-        TypeError: It is no TensorDict of plain tensors.
+        ValueError: A key is missing, or unknown.
+        TypeError: It is not a TensorDict of plain tensors.
     """
     tensordict = load_library("tensordict", _SOURCE, install="'stepwell[torchrl]'")
     if not isinstance(recorded, tensordict.TensorDictBase):
@@ -116,7 +116,7 @@ def streams_of(
 
 
 def _arrays(whole: Any) -> Keyed:
-    """All leaves ``[N, T, ...]``; numbers of a row without an axis of their own."""
+    """All leaves ``[N, T, ...]``; single numbers lose their axis of length 1."""
     tensordict = load_library("tensordict", _SOURCE, install="'stepwell[torchrl]'")
     found: Keyed = {}
     for key in whole.keys(include_nested=True):
@@ -146,8 +146,8 @@ def _check_whole(table: Keyed) -> None:
     if mask is not None and not mask.all():
         raise ValueError(
             f"{_SOURCE}: expected rows that are all steps, got {int((~mask).sum())} without "
-            f"('collector', 'mask'); give what was there before it was padded, or each row of "
-            f"sequences by itself, without its padding"
+            f"('collector', 'mask'); give the data before padding, or each row of "
+            f"sequences separately, without its padding"
         )
     steps = table.pop(("steps_to_next_obs",), None)
     if steps is not None and (steps != 1).any():
@@ -159,7 +159,7 @@ def _check_whole(table: Keyed) -> None:
 
 def _named(table: Keyed, one_hot_action: bool) -> dict[str, dict[str, np.ndarray]]:
     """The fields of rows by the parts of `TransitionColumns`."""
-    known = {(name,) for name in (*FLAGS, "is_init")} | _BESIDE
+    known = {(name,) for name in (*FLAGS, "is_init")} | _IGNORED
     root = {key: a for key, a in table.items() if key[0] != "next" and key not in known}
     below = {key[1:]: a for key, a in table.items() if key[0] == "next"}
     observed = [key for key in root if key in below and key != ("state_value",)]
@@ -220,7 +220,7 @@ def _flags(table: Keyed) -> dict[str, np.ndarray]:
 def _as_bound(
     replay: SequenceReplayBuffer, columns: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Numbers of a row that the replay has without an axis of their own."""
+    """Drop the axis of length 1 of numbers that the replay stores without it."""
     shapes = {field.name: field.source_shape for field in replay.spec.fields}
     return {
         name: rows[..., 0] if rows.shape[2:] == (1,) and shapes.get(name) == () else rows

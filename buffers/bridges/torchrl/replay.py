@@ -43,7 +43,7 @@ def as_torchrl_replay(
         batch_size: Rows of a batch, where `sample` gets no number.
         n_step: Env steps of a transition, with ``steps_to_next_obs``; give the loss the same gamma.
         gamma: Discount of a step within n-step rewards.
-        slice_len: Give runs of so many rows of one episode, one after the other as a
+        slice_len: Give slices of this many rows of one episode, one after the other as a
             ``SliceSampler`` gives them: flat, with ``("next", "truncated")`` and ``("next",
             "done")`` set at the end of each, and ``is_init`` at the beginning. Transitions when
             None.
@@ -51,8 +51,8 @@ def as_torchrl_replay(
         beta: With ``draw="priorities"`` exponent of ``priority_weight``.
         stack: Give frame-stacked observations as the env gave them.
         one_hot: Number of actions, for one-hot ones; see `to_tensordict`.
-        device: Where torch puts the tensors; None leaves them on the CPU.
-        priority_key: Where the loss puts TD errors, for `TorchRLReplay.update_tensordict_priority`.
+        device: Torch device of the tensors; None leaves them on the CPU.
+        priority_key: Key of the loss's TD errors, for `TorchRLReplay.update_tensordict_priority`.
 
     Raises:
         ImportError: TorchRL is not installed, or too old.
@@ -92,8 +92,8 @@ class TorchRLReplay:
         request: The form of the batches.
         batch_size: Rows of a batch, where `sample` gets no number.
         one_hot: Number of actions, for one-hot ones.
-        device: Where torch puts the tensors.
-        priority_key: Where the loss puts TD errors.
+        device: Torch device of the tensors.
+        priority_key: Key of the TD errors that the loss writes.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class TorchRLReplay:
                 ``priority_weight``.
 
         Raises:
-            NotEnoughData: Nothing is stored that fits.
+            NotEnoughData: The replay has no such item.
             ValueError: No number of rows was given, or it does not divide into slices.
         """
         request = self._request_of(self._count(batch_size))
@@ -154,7 +154,7 @@ class TorchRLReplay:
 
         Args:
             index: [B] integers, the batch's ``index``: of slices one of each row.
-            priority: [B] or ``[B, 1]``: the larger, the more often. Of a slice its largest counts.
+            priority: [B] or ``[B, 1]``: larger is drawn more often. The maximum counts for a slice.
 
         Returns:
             How many were ignored, because their rows were evicted meanwhile.
@@ -208,7 +208,7 @@ class TorchRLReplay:
         return self.extend(data.unsqueeze(0))
 
     def _request_of(self, count: int) -> Transitions | Sequences:
-        """A request for so many items; only now it is known whether frames are stacked."""
+        """A request for ``count`` items; only now it is known if frames are stacked."""
         if isinstance(self._request, Transitions):
             return self._request._replace(batch_size=count)
         stacks = any(field.stack > 1 for field in self.replay.spec.fields)
@@ -232,7 +232,7 @@ class TorchRLReplay:
 
 
 def _flat(slices: Keyed) -> Keyed:
-    """``[B, T]`` as ``[B * T]``, each slice an episode of its own."""
+    """``[B, T]`` as ``[B * T]``, each slice marked as a separate episode."""
     marks = {("next", "done"): -1, ("next", "truncated"): -1, ("is_init",): 0}
     for key, place in marks.items():
         slices[key] = slices[key].copy()
@@ -245,6 +245,6 @@ def _flat(slices: Keyed) -> Keyed:
 
 
 def _numbers(value: Any) -> np.ndarray:
-    """A tensor, or whatever numpy makes an array of."""
+    """A tensor, or another object converted by numpy."""
     is_tensor = hasattr(value, "detach")
     return np.asarray(value.detach().cpu().numpy() if is_tensor else value)

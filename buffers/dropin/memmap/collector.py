@@ -56,7 +56,7 @@ class EpisodeCollector:
         num_groups: Number of groups N >= 1.
         fieldnames: Fields of steps to gather; None for all of the buffer's.
         meta_fieldnames: Fields of episodes to gather; None for all of the buffer's.
-        strict: Refuse unknown names; otherwise they are ignored.
+        strict: Reject unknown names; otherwise they are ignored.
 
     Raises:
         ValueError: There is no group, or a field is unknown.
@@ -235,7 +235,7 @@ class EpisodeCollector:
             device: Device of the tensors; None leaves them.
 
         Raises:
-            ValueError: Nothing was gathered.
+            ValueError: No step was gathered.
         """
         self._check_some()
         names = list(self._steps) if fields is None else fields
@@ -265,7 +265,7 @@ class EpisodeCollector:
 
         Raises:
             ImportError: PyTorch is not installed.
-            ValueError: Nothing was gathered, or a filtered field is not scalar.
+            ValueError: No step was gathered, or a filtered field is not scalar.
         """
         torch = load_torch("dataloader")
         mask = torch.as_tensor(self.mask)
@@ -289,7 +289,7 @@ class EpisodeCollector:
 
         Raises:
             KeyError: A name is not that of a meta field.
-            ValueError: Nothing was gathered, or the buffer refuses the episodes; the collector
+            ValueError: No step was gathered, or the buffer refuses the episodes; the collector
                 keeps them.
         """
         self._check_some()
@@ -396,7 +396,7 @@ class EpisodeCollector:
             )
 
     def _is_meta(self, name: str) -> bool:
-        """Whether a name is that of a meta field; KeyError if it is unknown."""
+        """True if a name is that of a meta field; KeyError if it is unknown."""
         if name not in self.fieldnames | self.meta_fieldnames:
             raise KeyError(
                 f"unknown field {name!r}: expected one of "

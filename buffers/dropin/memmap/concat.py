@@ -98,7 +98,7 @@ class ConcatReplayBuffer:
         The slots of ``return_indices`` are those in each buffer.
 
         Raises:
-            ValueError: Nothing is stored, or arguments contradict each other.
+            ValueError: The buffers are empty, or arguments contradict each other.
             ImportError: PyTorch is not installed.
         """
         if not len(self):
@@ -164,7 +164,7 @@ class ConcatReplayBuffer:
         return any([buffer.refresh() for buffer in self.buffers])
 
     def flush(self) -> None:
-        """Do nothing: there is nothing to write."""
+        """Do nothing: the buffers are read only."""
 
     def close(self) -> None:
         """Release the files; closing twice is harmless."""
@@ -177,7 +177,7 @@ class ConcatReplayBuffer:
         self.close()
 
     def _refuse(self, *arguments: object, **named: object) -> NoReturn:
-        """Refuse to write."""
+        """Raise: the buffers are read only."""
         raise NotImplementedError(
             "a ConcatReplayBuffer is read-only, expected a ReplayBuffer: open one of the folders"
         )

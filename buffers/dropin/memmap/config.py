@@ -123,7 +123,7 @@ class MemmapField(NamedTuple):
 
         Args:
             value: Numbers, arrays, tensors, or lists of them.
-            lead: Expected axes before the field's own; -1 stands for any length.
+            lead: Expected axes before the field's own; -1 means any length.
 
         Raises:
             ValueError: The shape does not fit, or a number would change.
@@ -178,7 +178,7 @@ def parse_fields(what: str, fields: Mapping[str, object]) -> dict[str, MemmapFie
         fields: Types by name.
 
     Raises:
-        ValueError: It is no dict, or a field is invalid.
+        ValueError: It is not a dict, or a field is invalid.
     """
     if not isinstance(fields, Mapping):
         raise ValueError(f"{what}: expected a dict of names and types, got {fields!r}")
@@ -186,7 +186,7 @@ def parse_fields(what: str, fields: Mapping[str, object]) -> dict[str, MemmapFie
 
 
 def check_names(what: str, data: Mapping[str, object], known: Mapping[str, object]) -> None:
-    """Refuse empty data and unknown field names.
+    """Reject empty data and unknown field names.
 
     Args:
         what: Name of the call, for errors.
@@ -275,7 +275,7 @@ class Config(NamedTuple):
         max_timesteps: Steps of the longest episode.
         fields: Fields of every step, by name.
         meta_fields: Fields of every episode, by name.
-        circular: Whether a new episode replaces the oldest one when the buffer is full.
+        circular: True if a new episode replaces the oldest one when the buffer is full.
     """
 
     max_episodes: int
@@ -347,7 +347,7 @@ class Marker(NamedTuple):
 
 
 def has_marker(folder: Path) -> bool:
-    """Whether the folder has a marker file."""
+    """True if the folder has a marker file."""
     return (folder / _FILE).exists()
 
 
@@ -355,7 +355,7 @@ def read_marker(folder: Path) -> Marker:
     """Read the marker file of a folder.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no marker file.
         StoreTooNew: A later version wrote it.
         StoreCorrupt: It is damaged.
     """

@@ -101,7 +101,7 @@ def convert(
 
 
 class _Counter:
-    """Reports what was written so far.
+    """Reports the progress.
 
     Args:
         original: The folder that is read.

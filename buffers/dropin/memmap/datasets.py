@@ -242,13 +242,13 @@ class ReplayDatasetTrajectory(EpisodeDataset):
         replay_buffer: The buffer, or its folder.
         fields: Fields of steps in each item; None for all.
         fieldname_map: Output names by field name.
-        include_metadata: Whether items have the fields of episodes.
+        include_metadata: True if items have the fields of episodes.
         filter_meta: Only episodes whose fields have these values.
         filter_fields: Not supported for whole episodes.
-        return_indices: Whether items have ``_index``, the episode's slot.
+        return_indices: True if items have ``_index``, the episode's slot.
         slice_by_episode_len: Only the episode's own steps; else ``max_timesteps`` steps, with the
             fields' defaults after its end.
-        return_episode_lens: Whether items have ``_lens``, the number of steps.
+        return_episode_lens: True if items have ``_lens``, the number of steps.
 
     Raises:
         ValueError: A field is unknown, or arguments contradict each other.
@@ -274,8 +274,8 @@ class ReplayDatasetTrajectory(EpisodeDataset):
             )
         if not slice_by_episode_len and not return_episode_lens:
             raise ValueError(
-                "slice_by_episode_len=False: expected return_episode_lens=True, got False: nothing "
-                "else marks where an episode ends; leave one of the two out"
+                "slice_by_episode_len=False: expected return_episode_lens=True, got False: "
+                "episode ends are not marked otherwise; leave one of the two out"
             )
         super().__init__(
             replay_buffer, fieldname_map, include_metadata, filter_meta, return_indices
@@ -342,8 +342,8 @@ class ReplayDatasetTimestep(_StepDataset):
         replay_buffer: The buffer, or its folder.
         fields: Fields of steps in each item; None for all.
         fieldname_map: Output names by field name.
-        return_indices: Whether items have ``_indices`` [2], the episode's slot and the step.
-        include_metadata: Whether items have the fields of the episode.
+        return_indices: True if items have ``_indices`` [2], the episode's slot and the step.
+        include_metadata: True if items have the fields of the episode.
         filter_meta: Only episodes whose fields have these values.
         filter_fields: Only steps whose (scalar) fields have these values.
 
@@ -393,8 +393,8 @@ class ReplayDatasetNStep(_StepDataset):
         sequence_fields: Fields of step t up to, and without, the later step, [n, ...] zero padded,
             with the prefix ``seq_``; None for none.
         fieldname_map: Output names by field name.
-        return_indices: Whether items have ``_indices`` [2], the episode's slot and the step.
-        include_metadata: Whether items have the fields of the episode.
+        return_indices: True if items have ``_indices`` [2], the episode's slot and the step.
+        include_metadata: True if items have the fields of the episode.
         filter_meta: Only episodes whose fields have these values.
         filter_fields: Only steps t whose (scalar) fields have these values.
 
@@ -485,9 +485,9 @@ class ReplayDatasetTimeWindow(EpisodeDataset):
         window_length: Steps of a window, >= 1.
         fields: Fields of steps in each item; None for all.
         fieldname_map: Output names by field name.
-        include_metadata: Whether items have the fields of the episode.
+        include_metadata: True if items have the fields of the episode.
         filter_meta: Only episodes whose fields have these values.
-        return_indices: Whether items have ``_index``, the episode's slot, and ``_start``, the
+        return_indices: True if items have ``_index``, the episode's slot, and ``_start``, the
             window's first step.
         seed: Seed of the windows; None for a random one. Each worker process has its own generator.
 
@@ -676,7 +676,7 @@ def _tuple_class(names: tuple[str, ...]) -> Any:
     """The named tuple class of some names, without their leading ``_``.
 
     Raises:
-        ValueError: A name is no identifier, or two names become equal.
+        ValueError: A name is not an identifier, or two names become equal.
     """
     fields = [name.lstrip("_") for name in names]
     invalid = [name for name in fields if not name.isidentifier()]

@@ -105,7 +105,7 @@ class EpisodeFolder:
                 return before
             before.close()
         if config is None:
-            read_marker(path)  # refuses a folder without one before creating anything in it
+            read_marker(path)  # raises before creating any file if there is no marker
         _check_usable(path)
         path.mkdir(parents=True, exist_ok=True)
         lock = StoreFolder(path, Files()).lock()
@@ -137,12 +137,12 @@ class EpisodeFolder:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the folder is open for reading only."""
+        """True if the folder is open for reading only."""
         return self._lock is None
 
     @property
     def is_open(self) -> bool:
-        """Whether the folder was not closed yet."""
+        """True until the folder is closed."""
         return self._finalizer.alive
 
     @property
@@ -431,7 +431,7 @@ class SlotReader:
         fields, lengths = _full_names(names), self.lengths[numbers % self._slots]
         request: Any = Episodes(len(numbers), fields=fields)
         if len(lengths) and np.count_nonzero(lengths == lengths[0]) == len(lengths):
-            # The usual case, and cheaper: the plan for a shape is cached, and nothing is padded.
+            # The usual case, and cheaper: the plan for a shape is cached, and there is no padding.
             request = Sequences(len(numbers), int(lengths[0]), fields=fields)
         return self._take(request, names, numbers, np.zeros(len(numbers), np.int64))
 

@@ -1,4 +1,4 @@
-"""Plain values out of a pickle, without running any of it."""
+"""Reads plain values from a pickle without executing it."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ def _append(stack: _Stack) -> None:
 
 def _extend(stack: _Stack, items: list[Any]) -> None:
     if not isinstance(stack[-1], list):
-        raise _NotPlain("it appends to something that is no list")
+        raise _NotPlain("it appends to something that is not a list")
     stack[-1].extend(items)
 
 
 def _set_items(stack: _Stack, items: list[Any]) -> None:
     if not isinstance(stack[-1], dict):
-        raise _NotPlain("it sets items of something that is no dict")
+        raise _NotPlain("it sets items of something that is not a dict")
     stack[-1].update(_pairs(items))
 
 

@@ -43,7 +43,7 @@ class ReplayBuffer:
     """Episodes of typed fields in a folder, read as episodes, steps or n-step transitions.
 
     An open episode is kept in RAM and stored as a whole when it ends; it is durable when that call
-    returns. An episode that never ends is never visible to anyone and leaves nothing behind.
+    returns. An episode that never ends is never visible, and leaves no files.
     Episode indices are slots, 0 to ``max_episodes - 1``.
 
     An existing folder is continued. All buffers of one process that write into the same folder
@@ -57,7 +57,7 @@ class ReplayBuffer:
         fields: Fields of a step: name to ``"float"``, ``"int"``, ``"bool"`` or ``"uint8"``, or to a
             tuple of that, a shape and, optionally, a default. ``...`` uses the folder's fields.
         meta_fields: Fields of an episode, in the same notation.
-        circular: Whether a new episode replaces the oldest one when the buffer is full. None means
+        circular: True if a new episode replaces the oldest one when the buffer is full. None means
             False, or the folder's setting if ``fields`` is ``...``.
         overwrite: Remove the stored episodes.
         read_only: Open for reading only.
@@ -190,7 +190,7 @@ class ReplayBuffer:
 
     @property
     def is_new_episode(self) -> bool:
-        """Whether the open episode has no step yet."""
+        """True if the open episode has no step yet."""
         return self.timestep_index == 0
 
     @property
@@ -278,7 +278,7 @@ class ReplayBuffer:
         self._open.set_metas(batch_size_of(data), data)
 
     def advance_episode(self, batch_size: int = 1) -> None:
-        """End the open episodes and store them; without an open episode nothing happens.
+        """End the open episodes and store them; does nothing without an open episode.
 
         Args:
             batch_size: Number of episodes.
@@ -489,7 +489,7 @@ class ReplayBuffer:
             include_metadata: Add the fields of episodes.
 
         Raises:
-            ValueError: Nothing is stored, or arguments contradict each other.
+            ValueError: The buffer is empty, or arguments contradict each other.
             ImportError: PyTorch is not installed.
         """
         if not len(self):
@@ -579,11 +579,11 @@ class ReplayBuffer:
             multiprocessing_context: Start method of the workers.
             generator: Random generator of ``shuffle``.
             prefetch_factor: Batches that a worker prepares in advance.
-            persistent_workers: Keep the workers between passes; they do not see what is stored or
-                changed meanwhile.
+            persistent_workers: Keep the workers between passes; they do not see steps that
+                are stored or changed meanwhile.
 
         Raises:
-            ValueError: Nothing is stored, or arguments contradict each other.
+            ValueError: The buffer is empty, or arguments contradict each other.
             ImportError: PyTorch is not installed.
         """
         is_padded = n_steps is None and not timestep_level
@@ -637,7 +637,7 @@ class ReplayBuffer:
             num_groups: Number of envs.
             fieldnames: Fields of steps to gather; None for all.
             meta_fieldnames: Fields of episodes; None for all.
-            strict: Refuse unknown fields; otherwise they are ignored.
+            strict: Reject unknown fields; otherwise they are ignored.
         """
         return EpisodeCollector(
             self, num_groups, fieldnames=fieldnames, meta_fieldnames=meta_fieldnames, strict=strict

@@ -65,7 +65,7 @@ class Updates:
         path: Folder of the second store; created with the first change.
         resources: Closes the second store.
         oldest: Returns the number of the oldest live episode.
-        is_read_only: Write nothing.
+        is_read_only: Never write.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Updates:
         return self._loaded().steps.get(name, {}).get(number)
 
     def exceeds(self, name: str, steps: int) -> bool:
-        """Whether the changes of a field reach beyond a number of steps in any episode."""
+        """True if the changes of a field reach beyond a number of steps in any episode."""
         columns = self._loaded().steps.get(name, {})
         return any(len(rows) > steps for rows in columns.values())
 

@@ -1,4 +1,4 @@
-"""Checks what callers store or change, and keeps open episodes in RAM until they end.
+"""Checks values to store or change, and keeps open episodes in RAM until they end.
 
 `EpisodeBuffer`, which writes the rows of the other drop-ins, does not fit here: these steps have no
 action and no observation after the last step, a step may change until its episode ends, and an
@@ -147,10 +147,10 @@ class OpenEpisodes:
         self._rows[name][..., step, :] = array.reshape(*self._lead, -1)
 
     def advance(self, count: int) -> None:
-        """End the open episodes and store them; without any nothing happens.
+        """End the open episodes and store them; does nothing without any.
 
         Raises:
-            ValueError: The count is not theirs, or they have no steps.
+            ValueError: The number of open episodes differs, or they have no steps.
         """
         if not self._is_open:
             return
@@ -174,12 +174,12 @@ class OpenEpisodes:
         self._store()
 
     def is_at(self, slot: int) -> bool:
-        """Whether a slot is that of the one open episode, and not of a stored one."""
+        """True if a slot is that of the one open episode, and not of a stored one."""
         total, most = self._folder.total, self._config.max_episodes
         return self._is_open and self._count is None and slot == total < most
 
     def _checked_lead(self, count: int | None) -> tuple[int, ...]:
-        """Axes before a field's own, after checking that a batch fits what is open."""
+        """Axes before those of a field, after checking that a batch fits the open episodes."""
         if not self._is_open:
             self._folder.check_room(1 if count is None else count)
         elif self._count != count:

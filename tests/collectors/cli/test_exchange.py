@@ -200,7 +200,7 @@ def test_what_was_imported_can_be_drawn_from(stepwell: CommandLine) -> None:
     Path("mine").mkdir()
     Path("one.npz").rename("mine/one.npz")
     result = stepwell("import mine --from npz --out store")
-    assert "  note: streams and metadata are not told" in result.out
+    assert "  note: streams and metadata are not recorded" in result.out
     with sw.SequenceReplayBuffer.open("store", read_only=True, seed=0) as replay:
         batch = replay.sample_transitions(16)
     assert np.array_equal(batch.next_observation, batch.observation + 1)

@@ -1,4 +1,4 @@
-"""Minari's data sets, without JPEG: what its library loads, lists and samples from."""
+"""Minari's data sets, without JPEG, which its library loads, lists and samples from."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["MinariFormat"]
 class MinariFormat(Format):
     """A folder ``data`` of Minari's files.
 
-    An episode of T steps has T + 1 observations and infos, and T of all else. Policy extras stand
-    under infos as ``extra/name``. An episode that was cut is marked as truncated in its last
-    step, as Minari's own DataCollector does it.
+    An episode of T steps has T + 1 observations and infos, and T of all other fields. Policy
+    extras are stored under infos as ``extra/name``. An episode that was cut is marked as truncated
+    in its last step, as Minari's own DataCollector does it.
     """
 
     name = "minari"
@@ -41,7 +41,7 @@ class MinariFormat(Format):
         return place_of(out, options.root)
 
     def writer(self, source: Source, options: MinariExport) -> Writer:
-        """Get ready to write."""
+        """A writer of one folder."""
         return MinariWriter(source, options)
 
     def reader(self, files: GivenFiles, options: MinariImport) -> Reader:
@@ -49,7 +49,7 @@ class MinariFormat(Format):
         return MinariReader(files, options)
 
     def loading(self, path: Path, out: str) -> str:
-        """The lines that load it; they say where it lies unless Minari looks there anyway."""
+        """Lines that load it; with its root unless that is Minari's default."""
         id_ = dataset_id(path, None)
         if not path.absolute().is_relative_to(default_root().absolute()):
             if path.as_posix().endswith(f"/{out}"):

@@ -25,18 +25,18 @@ class MinariExport:
 
     Args:
         root: Folder below which data sets lie; MINARI_DATASETS_PATH, or Minari's own, when none.
-        data_format: Minari's own word for how episodes are kept.
-        compress: Compress columns exactly, hdf5 by gzip and arrow by zstd; Minari need not know.
+        data_format: Minari's storage format.
+        compress: Compress columns exactly, hdf5 by gzip, arrow by zstd; transparent to Minari.
         stack: Write frame-stacked observations in full, as the env gave them; else single frames.
-        env: Whose spaces and spec are noted: "recorded" for the recorded env's, as far as the store
+        env: Source of the spaces and spec: "recorded" for the recorded env, as far as the store
             knows them, an id for those of an env that is made for that, or none for spaces made
             from the rows.
-        author: Who made the data.
-        author_email: How to reach them.
+        author: Author of the data.
+        author_email: Email address of the author.
         code_permalink: Link to the code that made the data.
-        algorithm_name: What chose the actions.
-        description: A few words about the data.
-        requirements: What pip needs for the env, with commas between: "ale-py>=0.12".
+        algorithm_name: Algorithm that chose the actions.
+        description: Short description of the data.
+        requirements: Requirements of the env for pip, separated by commas: "ale-py>=0.12".
     """
 
     root: str | None = None
@@ -70,7 +70,7 @@ _NAME: Final = re.compile(r"[-\w]+-v\d+")
 
 
 def default_root() -> Path:
-    """The folder below which Minari looks: ``MINARI_DATASETS_PATH``, or its own in the home."""
+    """The root of Minari's data sets: ``MINARI_DATASETS_PATH``, or the default in the home."""
     given = os.environ.get("MINARI_DATASETS_PATH")
     return Path(given) if given is not None else Path.home() / ".minari" / "datasets"
 
@@ -108,7 +108,7 @@ def place_of(out: str, root: str | None) -> Path:
 
 
 def source_of(source: str, root: str | None) -> Path:
-    """The folder of a data set that is to be read: an id's, or else the path itself."""
+    """The folder of a data set to read: that of an id, or else the path itself."""
     by_id = _root(root) / source
     is_id = _ID.fullmatch(source) is not None
     path = Path(source).expanduser()
@@ -129,7 +129,7 @@ def dataset_id(place: Path, root: str | None) -> str:
 
 
 def namespaces_of(id_: str) -> list[str]:
-    """The namespaces that an id lies in.
+    """The namespaces of an id.
 
     Example:
         >>> namespaces_of("atari/pong/random-v0")

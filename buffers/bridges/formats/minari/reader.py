@@ -1,4 +1,4 @@
-"""Reads Minari data sets, after a look at what is in them."""
+"""Reads Minari data sets, after checking their files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stepwell.buffers.spec import Field, Spec, default_codec, flatten
 
 __all__ = ["MinariReader"]
 
-_GROUP = 64  # episodes of one file that are asked for at once
+_GROUP = 64  # episodes of one file that are read at once
 
 
 class MinariReader:
@@ -39,12 +39,12 @@ class MinariReader:
 
     Args:
         files: The data set's folder, or its ``data``.
-        options: How.
+        options: Options of the import.
 
     Raises:
-        FileNotFoundError: Nothing is there.
-        ValueError: It is no data set of Minari's, or holds what Stepwell has no field for.
-        ImportError: Minari, or what these files need, is not installed.
+        FileNotFoundError: There is no such path.
+        ValueError: It is not a Minari data set, or holds what Stepwell has no field for.
+        ImportError: Minari, or a library that these files need, is not installed.
     """
 
     def __init__(self, files: GivenFiles, options: MinariImport) -> None:
@@ -68,7 +68,7 @@ class MinariReader:
 
     def __iter__(self) -> Iterator[Episode]:
         """All episodes."""
-        # If Arrow reads several files at once, it refuses them unless all have the same columns.
+        # Arrow reads several files at once only if all have the same columns.
         group = _GROUP if self._storage.FORMAT == "hdf5" else 1
         total = self._checked.episodes
         for start in range(0, total, group):
@@ -81,14 +81,14 @@ class MinariReader:
                 yield self._rows.episode(number, one, fact)
 
     def close(self) -> None:
-        """Minari opens files for each read."""
+        """Do nothing: Minari opens files for each read."""
 
 
 def _storage_of(data: Path) -> Any:
     """Minari's own reader of a folder.
 
     Raises:
-        ValueError: It is none that the installed Minari can read.
+        ValueError: The installed Minari cannot read it.
     """
     found = load_library(
         "minari.dataset.minari_storage",
@@ -101,10 +101,10 @@ def _storage_of(data: Path) -> Any:
         return found.MinariStorage.read(data)
     except ImportError as error:
         raise ImportError(f"format minari: {error}: pip install {INSTALL}") from error
-    except Exception as error:  # whatever its files and its env make it raise
+    except Exception as error:  # its files and its env can raise anything
         raise ValueError(
             f"{data}: expected a data set that the installed Minari can read, got "
-            f"{type(error).__name__}: {error}; look at it with `minari show`"
+            f"{type(error).__name__}: {error}; inspect it with `minari show`"
         ) from error
 
 
@@ -129,7 +129,7 @@ class _Rows:
     Args:
         storage: A `MinariStorage`.
         data: Its folder.
-        checked: What looked at it.
+        checked: The checker that accepted it.
         infos: Keep infos.
 
     Raises:
@@ -138,12 +138,12 @@ class _Rows:
 
     def __init__(self, storage: Any, data: Path, checked: _GivenData, infos: bool) -> None:
         self._data = data
-        notes = ["streams are not told: all episodes are of stream 0"]
+        notes = ["streams are not recorded: all episodes are of stream 0"]
         images = _image_places(storage)
         is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
         if is_jpeg:
             notes.insert(0, _LOSSY)
-        if storage.jpeg_encoding and not is_jpeg:  # of a time before Minari knew JPEG
+        if storage.jpeg_encoding and not is_jpeg:  # written before Minari had JPEG
             storage = type(storage)(
                 data, storage.observation_space, storage.action_space, jpeg_encoding=False
             )
@@ -158,8 +158,8 @@ class _Rows:
         first = next(iter(storage.get_episodes([0]))) if total else None
         self._infos: dict[str, _Column] = {}
         if first is not None:
-            spec, told = _as_they_are(spec, first)
-            notes += told
+            spec, changes = _as_stored(spec, first)
+            notes += changes
             if infos:
                 found = _info_columns(first)
                 self._infos = _kept_everywhere(found, storage, data)
@@ -172,7 +172,7 @@ class _Rows:
         )
         self.notes: Sequence[str] = tuple(notes)
 
-    def episode(self, number: int, columns: Mapping[str, Any], told: Mapping[str, Any]) -> Episode:
+    def episode(self, number: int, columns: Mapping[str, Any], facts: Mapping[str, Any]) -> Episode:
         """An episode of T steps as one of T + 1 rows.
 
         Raises:
@@ -184,7 +184,7 @@ class _Rows:
         infos = dict(_leaves(columns["infos"] or {}))
         for name, column in self._infos.items():
             rows = np.asarray(infos[name])
-            if not column.has_reset:  # what came with step t came with observation t + 1
+            if not column.has_reset:  # the info of step t belongs to observation t + 1
                 rows = np.concatenate([np.zeros((1, *column.shape), rows.dtype), rows])
             named[f"info/{name}"] = rows
         for field in self.spec.fields:
@@ -193,12 +193,12 @@ class _Rows:
             expected = (steps + is_arriving, *field.shape)
             if rows.shape != expected or rows.dtype != field.numpy_dtype:
                 raise ValueError(
-                    f"{where}: expected {field.name} as {field.dtype} {expected} beside {steps:,} "
+                    f"{where}: expected {field.name} as {field.dtype} {expected} for {steps:,} "
                     f"rewards, got {rows.dtype} {rows.shape}; fix it, or leave that episode out"
                 )
         end = _end_of(columns, steps, where)
         rows_ = joined(self.spec, named)
-        return Episode(self.spec, number, 0, 0, end, rows_, _metadata(told))
+        return Episode(self.spec, number, 0, 0, end, rows_, _metadata(facts))
 
 
 def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
@@ -219,8 +219,8 @@ def _columns_of(spec: Spec, columns: Mapping[str, Any], where: str) -> dict[str,
     return named
 
 
-def _as_they_are(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
-    """The fields with the dtypes and shapes that are stored, and where the spaces say others."""
+def _as_stored(spec: Spec, first: Mapping[str, Any]) -> tuple[Spec, list[str]]:
+    """The fields with their stored dtypes and shapes, and notes where the spaces differ."""
     named = _columns_of(spec, first, "episode 0")
     fields: list[Field] = []
     notes: list[str] = []
@@ -251,15 +251,15 @@ def _end_of(columns: Mapping[str, Any], steps: int, where: str) -> End:
             got = f"{len(marks):,} marks" if len(marks) != steps else f"step {marks.argmax()} too"
             raise ValueError(
                 f"{where}: expected {name} to mark its last step alone, of {steps:,} steps, got "
-                f"{got}; write each episode by itself"
+                f"{got}; write each episode separately"
             )
         end |= flag if marks[-1:].any() else End.NONE
     return end
 
 
-def _metadata(told: Mapping[str, Any]) -> dict[str, object]:
+def _metadata(facts: Mapping[str, Any]) -> dict[str, object]:
     """Minari's facts about an episode as plain values."""
-    return {key: _plain(value) for key, value in told.items() if key not in _NOT_METADATA}
+    return {key: _plain(value) for key, value in facts.items() if key not in _NOT_METADATA}
 
 
 def _plain(value: Any) -> Any:
@@ -296,7 +296,7 @@ def _info_columns(first: Mapping[str, Any]) -> dict[str, _Column]:
 
 
 def _kept_everywhere(found: dict[str, _Column], storage: Any, data: Path) -> dict[str, _Column]:
-    """The infos that all episodes have in one form, by the files' metadata alone."""
+    """The infos that have the same form in all episodes, from the files' metadata."""
     first: dict[str, object] | None = None
     for now in _kinds(storage, data) if found else ():
         first = now if first is None else first
@@ -305,7 +305,7 @@ def _kept_everywhere(found: dict[str, _Column], storage: Any, data: Path) -> dic
 
 
 def _kinds(storage: Any, data: Path) -> Iterator[dict[str, object]]:
-    """For each episode what kind of column each info is."""
+    """The kind of column of each info, for each episode."""
     if storage.FORMAT == "hdf5":
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
         with h5py.File(data / HDF5_NAME, "r") as file:
@@ -343,12 +343,12 @@ def _left_out(first: Mapping[str, Any], kept: Mapping[str, _Column]) -> list[str
     notes: list[str] = []
     if names:
         notes.append(
-            f"infos left out, as they are no numbers or not alike in all episodes: "
+            f"infos left out, as they are not numbers or not alike in all episodes: "
             f"{', '.join(names)}"
         )
     late = [name for name, column in kept.items() if not column.has_reset]
     if late:
-        notes.append(f"infos without a row for the reset, where zeros stand now: {', '.join(late)}")
+        notes.append(f"infos without a row for the reset, which zeros replace: {', '.join(late)}")
     return notes
 
 
@@ -373,7 +373,7 @@ def _image_places(storage: Any) -> list[tuple[str, ...]]:
 def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
     """True if an image leaf of the first episode is bytes of JPEG, rather than an array.
 
-    Minari 0.5.2 and older wrote arrays, and its metadata does not tell.
+    Minari 0.5.2 and older wrote arrays, and the metadata does not say so.
     """
     if not storage.total_episodes:
         return False
@@ -383,7 +383,7 @@ def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
             node = file["episode_0"]
             for key in place:
                 node = node[key] if key in node else node[f"_index_{key}"]
-            return bool(node.ndim < 3)  # of an array of images each row has two axes or three
+            return bool(node.ndim < 3)  # the rows of an array of images have two or three axes
     arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
     kind = _schema(arrow, storage, data, 0).field(place[0]).type
     for key in place[1:]:
@@ -399,11 +399,11 @@ _PASSED_OVER: Final = ("_", ".", "metadata.json")
 
 
 class _GivenData:
-    """A folder ``data`` that anybody may have made.
+    """An untrusted folder ``data``.
 
     Minari makes the env that a data set names, which may be any function of any module, where the
-    data set lacks its spaces; it follows HDF5's links into other files; and it unpacks whatever is
-    there. So all of it is looked at first.
+    data set lacks its spaces; it follows HDF5's links into other files; and it unpacks all data.
+    So everything is checked first.
 
     Args:
         given: The data set.
@@ -444,12 +444,12 @@ class _GivenData:
         return self._given.read_json(self._data / str(number) / "metadata.json")
 
     def check(self, number: int) -> None:
-        """See that an episode can be read, and that there is memory for it.
+        """Check that an episode can be read, and that there is memory for it.
 
         Raises:
             ValueError: Something is wrong with it.
         """
-        if self.format == "hdf5":  # its one file was looked at already
+        if self.format == "hdf5":  # its single file was checked already
             return
         self.metadata(number)
         room = self._given.room(f"{self._data}: episode {number}")
@@ -457,7 +457,7 @@ class _GivenData:
         for file in self._files(number):
             try:
                 for batch in self._batches(file):
-                    # Where a list begins and ends stands in the file: it may point anywhere.
+                    # The offsets of lists are read from the file: they may point anywhere.
                     batch.validate(full=True)
                     room.take(batch.nbytes)
                     for column in batch.columns:
@@ -469,7 +469,7 @@ class _GivenData:
                 ) from error
 
     def _check_file(self) -> None:
-        """Look at all of ``main_data.hdf5``."""
+        """Check all of ``main_data.hdf5``."""
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
         path = self._data / HDF5_NAME
         with contextlib.closing(open_given(h5py, self._given, path)) as file:
@@ -507,24 +507,24 @@ class _GivenData:
                 yield opened.get_batch(place)
 
 
-def _check_env(told: dict[str, Any], file: Path) -> None:
-    """Refuse an env that gymnasium does not know just as it is told.
+def _check_env(env: dict[str, Any], file: Path) -> None:
+    """Raise for an env whose description differs from gymnasium's registry.
 
     Minari makes it to learn its spaces, which calls what it names as its entry point.
 
     Raises:
         ValueError: It is another one.
     """
-    id_ = str(told.get("id"))
+    id_ = str(env.get("id"))
     if id_.startswith("ALE/"):
         with contextlib.suppress(ImportError):
             importlib.import_module("ale_py")  # registers its envs
     known = gym.registry.get(id_)
-    same = known is not None and (told.get("entry_point"), told.get("kwargs") or {}) == (
+    same = known is not None and (env.get("entry_point"), env.get("kwargs") or {}) == (
         known.entry_point,
         known.kwargs,
     )
-    if not same or told.get("additional_wrappers"):
+    if not same or env.get("additional_wrappers"):
         raise ValueError(
             f"{file}: expected observation_space and action_space, or an env_spec that gymnasium "
             f"has registered just so, got {id_[:80]!r}: to make that env could run anything; add "
@@ -533,7 +533,7 @@ def _check_env(told: dict[str, Any], file: Path) -> None:
 
 
 def _take_pictures(array: Any, room: Room) -> None:
-    """Count what Minari makes of JPEG files."""
+    """Count the memory of JPEG files that Minari decodes."""
     kind = str(array.type)
     if kind.startswith("struct<"):
         for place in range(array.type.num_fields):

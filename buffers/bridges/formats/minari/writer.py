@@ -26,7 +26,7 @@ from stepwell.buffers.spec import Field, Layout, Spec, Tree, unflatten
 
 __all__ = ["MinariWriter"]
 
-# That of the layout written here: older ones take every image for a JPEG.
+# The version of the layout written here: older ones read every image as a JPEG.
 _MINARI_VERSION: Final = "0.5.4"
 _UNFINISHED: Final = "unfinished"
 _NAMESPACE_FILE: Final = "namespace_metadata.json"
@@ -36,11 +36,11 @@ class MinariWriter:
     """Writes one data set; see `Writer`.
 
     Args:
-        source: What is to be written.
-        options: How.
+        source: The episodes to write.
+        options: Options of the export.
 
     Raises:
-        ValueError: Minari's files cannot hold such rows, or an option makes no sense.
+        ValueError: Minari's files cannot hold such rows, or an option is invalid.
         ImportError: Minari, or what the chosen files need, is not installed.
     """
 
@@ -62,12 +62,12 @@ class MinariWriter:
             self._known = _known_env(source.spec, source.sessions, options.env)
         self._spaces = _RowSpaces(source.spec, options.stack)
         self._path = Path()
-        self._episodes = self._steps = 0  # that Minari sees
+        self._episodes = self._steps = 0  # written so far
         self._cuts = self._stepless = 0
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, a clause each."""
+        """Notes for the user of the data set, one clause each."""
         found = [self._space_note(), *self._stack_notes()]
         if self._cuts:
             found.append(
@@ -83,7 +83,7 @@ class MinariWriter:
     def begin(self, path: Path) -> None:
         """Make the folders."""
         self._path = path
-        # Minari takes a folder with "data" in it for a data set, and trips over its odd name.
+        # Minari reads a folder with "data" in it as a data set, and fails on an unexpected name.
         (path / _UNFINISHED).mkdir()
         self._files.begin(path / _UNFINISHED)
 
@@ -100,7 +100,7 @@ class MinariWriter:
             self._cuts += not episode.end.is_final
 
     def finish(self) -> None:
-        """Write what is known in the end, and let Minari see it."""
+        """Write the totals, and register the data set with Minari."""
         self._files.close()
         folder = self._path / _UNFINISHED
         part = self._path.parent
@@ -113,7 +113,7 @@ class MinariWriter:
         folder.rename(self._path / "data")
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._files.close()
 
     def _columns(self, episode: Episode, columns: StepColumns) -> _EpisodeColumns:
@@ -144,7 +144,7 @@ class MinariWriter:
         observation = self._spaces.observation(None if known is None else known.observation)
         action = self._spaces.action(None if known is None else known.action)
         serialized = self._serialization.serialize_space
-        told = {
+        optional = {
             "env_spec": None if known is None else known.env_spec,
             "author": options.author and [options.author],
             "author_email": options.author_email and [options.author_email],
@@ -163,7 +163,7 @@ class MinariWriter:
             "dataset_size": round(megabytes, 1),
             "observation_space": serialized(observation),
             "action_space": serialized(action),
-            **{key: value for key, value in told.items() if value},
+            **{key: value for key, value in optional.items() if value},
         }
 
     def _make_namespaces(self, target: Path, id_: str) -> None:
@@ -199,10 +199,10 @@ def _parts(words: str) -> list[str]:
 
 
 def _check_fields(spec: Spec, is_hdf5: bool) -> None:
-    """Refuse rows that Minari's files cannot hold.
+    """Reject rows that Minari's files cannot hold.
 
     Raises:
-        ValueError: Such a field, by its name.
+        ValueError: A field cannot be stored; the message has its name.
     """
     for field in spec.fields:
         why = _why_not(field) or (_why_not_hdf5 if is_hdf5 else _why_not_arrow)(field, spec)
@@ -215,12 +215,12 @@ def _why_not(field: Field) -> str:
     if field.numpy_dtype.kind not in "biuf":
         return f"expected whole numbers, floats or bool, got {field.dtype}; leave it out"
     if field.name.startswith("info/extra/"):
-        return "expected another name, as policy extras stand under infos as extra: rename it"
+        return "expected another name, as policy extras are stored under infos as extra: rename it"
     return ""
 
 
 def _why_not_arrow(field: Field, spec: Spec) -> str:
-    return "arrow has no columns of nothing: choose data_format=hdf5" if 0 in field.shape else ""
+    return "arrow has no columns of size 0: choose data_format=hdf5" if 0 in field.shape else ""
 
 
 def _why_not_hdf5(field: Field, spec: Spec) -> str:
@@ -254,7 +254,7 @@ _ARROW_ROWS: Final = 131_072
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EpisodeColumns:
-    """An episode of T steps as Minari has it.
+    """An episode of T steps in Minari's layout.
 
     Args:
         observations: [T + 1, ...], nested as the space is; stacks may be views.
@@ -279,7 +279,7 @@ class _MinariFiles(Protocol):
     """Writes episodes into a data set's folder ``data``."""
 
     def begin(self, folder: Path) -> None:
-        """Make what holds the episodes."""
+        """Create the file or folder of the episodes."""
         ...
 
     def put(self, number: int, episode: _EpisodeColumns) -> None:
@@ -291,7 +291,7 @@ class _MinariFiles(Protocol):
         ...
 
     def close(self) -> None:
-        """All is written; twice does no harm."""
+        """Close the file. Can be called twice."""
         ...
 
 
@@ -299,7 +299,7 @@ class _Hdf5File:
     """``main_data.hdf5``: a group for each episode.
 
     Args:
-        compress: Deflate columns, which HDF5 undoes by itself when they are read.
+        compress: Deflate columns, which HDF5 decompresses transparently.
     """
 
     def __init__(self, compress: bool) -> None:
@@ -351,7 +351,7 @@ class _ArrowFiles:
     """A folder for each episode, with one file of one batch of T + 1 rows, and ``metadata.json``.
 
     Args:
-        compress: Compress the batches by zstd, which Arrow undoes by itself when they are read.
+        compress: Compress the batches by zstd, which Arrow decompresses transparently.
     """
 
     def __init__(self, compress: bool) -> None:
@@ -361,7 +361,7 @@ class _ArrowFiles:
         self._folder = Path()
 
     def begin(self, folder: Path) -> None:
-        """Remember the folder."""
+        """Set the folder."""
         self._folder = folder
 
     def put(self, number: int, episode: _EpisodeColumns) -> None:
@@ -372,7 +372,7 @@ class _ArrowFiles:
                 f"an episode has {steps:,} steps, expected {_ARROW_ROWS - 1:,} at most, since "
                 f"Minari reads longer ones of its format arrow in parts: choose data_format=hdf5"
             )
-        # A batch is as long as its observations; Minari leaves the last row of all else out.
+        # A batch is as long as its observations; Minari ignores the last row of all other columns.
         columns = {
             "observations": self._tree(episode.observations, 0),
             "actions": self._tree(episode.actions, 1),
@@ -393,7 +393,7 @@ class _ArrowFiles:
         (folder / "metadata.json").write_text(json.dumps(facts), encoding="utf-8")
 
     def close(self) -> None:
-        """Each file is closed already."""
+        """Do nothing: each file is closed already."""
 
     def _tree(self, tree: Tree, pad: int) -> Any:
         if isinstance(tree, np.ndarray):
@@ -428,7 +428,7 @@ class _ArrowFiles:
 
 
 def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
-    """Facts as attributes of HDF5: nested ones by path, lists as JSON, nothing for None."""
+    """Facts as attributes of HDF5: nested ones by path, lists as JSON; None is left out."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
         if isinstance(value, Mapping):
@@ -443,7 +443,7 @@ def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
 
 
 def _is_too_much(value: object) -> bool:
-    """True if it is a text that HDF5 cannot hold as an attribute."""
+    """True for a text that HDF5 cannot store as an attribute."""
     return isinstance(value, str) and (len(value) > _ATTRIBUTE_TEXT or "\0" in value)
 
 
@@ -460,7 +460,7 @@ class _KnownEnv:
         observation: Its observation space, stacks in full.
         action: Its action space.
         env_spec: Gymnasium's `EnvSpec` as JSON, from which Minari makes the env again; or None.
-        note: What is not certain about it; empty where nothing is.
+        note: A caveat for the user; empty if there is none.
     """
 
     observation: Space
@@ -472,10 +472,10 @@ class _KnownEnv:
 def _known_env(
     spec: Spec, sessions: Sequence[Mapping[str, object]], wanted: str
 ) -> _KnownEnv | None:
-    """The env that made the rows, as far as the store knows it; None where it does not.
+    """The env of the rows, as far as the store records it; None if it does not.
 
     Args:
-        spec: The fields of every row. An env that would make other rows is none.
+        spec: The fields of every row. An env whose rows differ is ignored.
         sessions: Facts about the runs.
         wanted: ``"recorded"``, or the id of an env that the user knows it to be.
 
@@ -484,26 +484,26 @@ def _known_env(
     """
     if wanted != "recorded":
         return _chosen(spec, wanted)
-    told = dict(sessions[-1]) if sessions else {}
-    said = cast("Mapping[str, Mapping[str, Any]]", told.get("spaces", {}))
-    if not said:
+    session = dict(sessions[-1]) if sessions else {}
+    recorded = cast("Mapping[str, Mapping[str, Any]]", session.get("spaces", {}))
+    if not recorded:
         return None
-    observation, action = (space_from_json(said[part]) for part in ("observation", "action"))
-    if not _fits(spec, observation, action):  # written by other means than a Collector
+    observation, action = (space_from_json(recorded[part]) for part in ("observation", "action"))
+    if not _fits(spec, observation, action):  # not written by a Collector
         return None
-    env_spec = told.get("env_spec")
+    env_spec = session.get("env_spec")
     if isinstance(env_spec, str):
         return _KnownEnv(observation, action, env_spec)
-    recipe = cast("Mapping[str, Any]", told.get("recipe", {}))
+    recipe = cast("Mapping[str, Any]", session.get("recipe", {}))
     if recipe.get("maker") == "given" and recipe.get("env") in gym.registry:
-        note = f"recover_environment() gives {recipe['env']} bare: what wrapped it is not known"
+        note = f"recover_environment() makes {recipe['env']} without its wrappers (unknown)"
         return _KnownEnv(observation, action, gym.spec(recipe["env"]).to_json(), note)
-    note = "the store does not tell how its env is made, so recover_environment() cannot"
+    note = "the store does not record how its env is made, so recover_environment() fails"
     return _KnownEnv(observation, action, None, note)
 
 
 def _chosen(spec: Spec, id_: str) -> _KnownEnv:
-    """The user's env, made for a moment to ask it for its spaces.
+    """The spaces and spec of the user's env, which is created and closed for that.
 
     Raises:
         ValueError: It cannot be made, or makes other rows.
@@ -517,7 +517,7 @@ def _chosen(spec: Spec, id_: str) -> _KnownEnv:
         with contextlib.closing(env):
             observation, action = env.observation_space, env.action_space
             env_spec = None if env.spec is None else env.spec.to_json()
-    except Exception as error:  # whatever the env's code raises
+    except Exception as error:  # the env's code can raise anything
         raise ValueError(
             f"option env: expected the id of a Gymnasium env that can be made, got {id_!r} "
             f"({error}); give another, or none"
@@ -531,7 +531,7 @@ def _chosen(spec: Spec, id_: str) -> _KnownEnv:
 
 
 class _RowSpaces:
-    """Spaces of which nothing is known but the rows: dtypes, shapes and the integers seen.
+    """Spaces inferred from rows: dtypes, shapes and the integers seen.
 
     Args:
         spec: The fields of every row.
@@ -545,7 +545,7 @@ class _RowSpaces:
         self._high: dict[str, Any] = {}
 
     def look(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Take notice of an episode's observations or actions, by field name."""
+        """Note the integers in an episode's observations or actions, by field name."""
         for name, rows in columns.items():
             if rows.dtype.kind not in "iu" or not _is_counted(self._spec[name]) or not len(rows):
                 continue
@@ -599,9 +599,9 @@ class _RowSpaces:
 
 
 def _is_counted(field: Field) -> bool:
-    """True if its space may be one of counts, Discrete or MultiDiscrete."""
+    """True if its space may be Discrete or MultiDiscrete."""
     if not field.shape:
-        return field.dtype == "int64" and field.stack == 1  # that of every Discrete space
+        return field.dtype == "int64" and field.stack == 1  # the dtype of every Discrete space
     return field.kind == "action"
 
 

@@ -247,9 +247,9 @@ def test_a_file_of_somebody_elses_is_read_as_d3rlpy_would() -> None:
     assert open_.observation.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert open_.action.tolist() == [1, 2, 0]
     assert open_.reward.tolist() == [0, 1, 2]
-    assert report.notes[0].startswith("streams and metadata are not told")
+    assert report.notes[0].endswith("all episodes are of stream 0")
     assert report.notes[1].startswith("last observations of terminated episodes are zeros, 1")
-    assert report.notes[2].startswith("episodes without a termination are taken for truncated")
+    assert "read as truncated, 1 in all" in report.notes[2]
 
 
 def test_observations_of_several_parts_are_read_as_a_tuple() -> None:

@@ -143,9 +143,7 @@ def test_each_env_is_a_chain_of_rows_as_the_env_told_them(tmp_path: Path, chunk:
         assert {key: chain[key].tolist() for key in expected} == expected
         full = [file.rows for file in files_in(tmp_path / "out") if file.follows]
         assert full == [chunk] * len(full)
-    assert report.notes[0] == (
-        "there are no latents of DreamerV3's in it: run it with replay_context 0"
-    )
+    assert report.notes[0].endswith("replay_context 0")
 
 
 def test_names_tell_when_a_chunk_was_begun_and_come_before_all_of_dreamers_own(
@@ -420,7 +418,9 @@ def test_a_folder_of_dreamer_is_read_as_it_is(tmp_path: Path) -> None:
     write_chain(tmp_path, [9], second, first=100)
     replay = SequenceReplayBuffer()
     report = import_episodes("dreamerv3", tmp_path, replay)
-    assert report.notes == ("metadata are not told; each chain of chunks is a stream of its own",)
+    (note,) = report.notes
+    assert "metadata" in note
+    assert "stream" in note
     episodes = episodes_of(replay)
     assert [one.stream for one in episodes] == [0, 0, 0, 1, 1, 1]
     assert [one.end for one in episodes] == [End.TERMINATED, End.TRUNCATED, End.NONE] * 2
@@ -513,7 +513,7 @@ def test_damaged_and_missing_chunks_are_told(tmp_path: Path) -> None:
     refused(tmp_path, "got the middle of an episode: the chunk before is missing")
     (tmp_path / "aside").rename(first)
     renamed = middle.rename(tmp_path / middle.name.replace("-3.npz", "-2.npz"))
-    refused(tmp_path, "'stepid' to tell the chunk and the rows 0 to 1")
+    refused(tmp_path, "'stepid' .*rows 0 to 1")
     renamed.rename(middle)
     shutil.copy(last, last.with_name(last.name.replace("T0", "T1", 1)))
     refused(tmp_path, "each follows one other at most, got copies")

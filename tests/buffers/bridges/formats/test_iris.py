@@ -169,7 +169,7 @@ def test_channels_go_first_wherever_they_are(
         (Field("observation", "uint8", (90,), "raw"), DISCRETE, "as uint8 .* got uint8 .90,."),
         (Field("observation", "uint8", (2, 4, 5, 3), "raw"), DISCRETE, "got uint8 .2, 4, 5, 3."),
         (Field("observation", "uint8", (8, 6, 5), "raw"), DISCRETE, "say with option channels"),
-        (COLOR, Field("action", "float32", (), "raw"), "Discrete actions alone: .* float32"),
+        (COLOR, Field("action", "float32", (), "raw"), "Discrete.* float32"),
         (COLOR, Field("action", "int64", (2,), "raw"), r"Discrete actions .* int64 \(2,\)"),
         (COLOR, Field("action", "int8", (3,), "raw"), r"Discrete actions .* int8 \(3,\)"),
     ],
@@ -224,9 +224,9 @@ def test_a_folder_of_iris_is_read_as_it_is(tmp_path: Path, inner: str) -> None:
     assert first.fields["info/observed"].tolist() == [True, True, True, False]
     assert second.rows == 3
     assert [note.split(":")[0] for note in report.notes] == [
-        "what episodes ended with is not told",
-        "streams and metadata are not told",
-        "`ends` does not tell a clock from an end of the game",
+        "final observations are not recorded",
+        "streams and metadata are not recorded",
+        "`ends` does not distinguish time limits from terminations",
     ]
     other = SequenceReplayBuffer()
     import_episodes("iris", tmp_path, other, options={"channels": "first"})

@@ -341,10 +341,8 @@ def test_a_data_set_of_lerobots_is_read_by_its_conventions(tmp_path: Path) -> No
     assert first.action.tolist() == [[10], [11], [12], [0]]
     assert first.reward.tolist() == [0, 0.25, 0.5, 1.0]
     assert [first.metadata, second.metadata] == [{"tasks": ["push"]}, {"tasks": ["pull"]}]
-    assert report.notes[:2] == (
-        "videos are not read: observation.images.top",
-        "next.done is taken for terminated; it does not tell terminated from truncated",
-    )
+    assert report.notes[0] == "videos are not read: observation.images.top"
+    assert report.notes[1].startswith("next.done is read as terminated")
 
 
 @pytest.mark.parametrize("done", ["truncated", "nothing"])
@@ -356,7 +354,7 @@ def test_next_done_need_not_mean_that_the_task_ended(done: str, tmp_path: Path) 
     assert first.observation["state"].tolist() == [[1, 2], [1, 3], [1, 4]]
     assert first.action.tolist() == [[10], [11], [12]]
     assert first.reward.tolist() == [0, 0.25, 0.5]
-    assert f"next.done is taken for {done}" in report.notes[1]
+    assert f"next.done is read as {done}" in report.notes[1]
 
 
 def test_demonstrations_without_rewards_and_ends_are_cut_episodes(tmp_path: Path) -> None:
@@ -365,7 +363,7 @@ def test_demonstrations_without_rewards_and_ends_are_cut_episodes(tmp_path: Path
     assert [episode.end for episode in episodes_of(replay)] == [End.NONE, End.NONE]
     assert episodes_of(replay)[0].action.tolist() == [[10], [11], [12]]
     assert "no column 'next.reward': rewards are 0" in report.notes
-    assert "no column 'next.terminated': nothing is terminated" in report.notes
+    assert any(note.startswith("no column 'next.terminated'") for note in report.notes)
 
 
 def test_an_export_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
@@ -385,7 +383,7 @@ def test_an_export_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
 def test_what_is_no_lerobot_data_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected a folder of a LeRobot data set"):
         read(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="expected what LeRobot notes about a data set"):
+    with pytest.raises(ValueError, match=r"info\.json: expected"):
         read(tmp_path)
     info = foreign(tmp_path)
     info["codebase_version"] = "v2.1"

@@ -273,8 +273,8 @@ def nameless_vector() -> Any:
 @pytest.mark.parametrize(
     ("make", "note"),
     [
-        (bare_vector, "gives CartPole-v1 bare"),
-        (nameless_vector, "does not tell how its env is made"),
+        (bare_vector, "recover_environment() makes CartPole-v1"),
+        (nameless_vector, "recover_environment() fails"),
     ],
 )
 def test_the_space_has_actions_that_the_data_lacks_if_the_store_knows_it(
@@ -396,7 +396,7 @@ def test_rows_that_minari_cannot_hold_are_refused_at_once(data_format: str) -> N
     empty = Field("observation", "float32", (0,), "raw")
     cases: list[tuple[tuple[Field, ...], Any, str | None, str | None]] = [
         ((slashed,), {"a/b": "observation/a/b"}, "HDF5 cannot hold the key 'a/b'", None),
-        ((empty,), "observation", None, "arrow has no columns of nothing"),
+        ((empty,), "observation", None, "data_format=hdf5"),
         (
             (IMAGE, Field("info/a", "int64", (), "raw"), Field("info/a/b", "int64", (), "raw")),
             "observation",

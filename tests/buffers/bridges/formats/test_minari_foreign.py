@@ -24,7 +24,7 @@ pytest.importorskip("h5py", reason="needs h5py")
 pytest.importorskip("pyarrow", reason="needs pyarrow")
 pytest.importorskip("jax", reason="needs jax")
 
-STREAMS = "streams are not told: all episodes are of stream 0"
+STREAMS = "streams are not recorded: all episodes are of stream 0"
 each_format = pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
 
 
@@ -254,7 +254,7 @@ def test_spaces_without_a_fixed_shape_are_refused() -> None:
 
 def test_columns_of_other_lengths_are_refused() -> None:
     written([buffer(observations=np.zeros((3, 2), np.float32))], BOX, THREE)
-    with pytest.raises(ValueError, match=r"expected observation as float32 \(4, 2\) beside 3"):
+    with pytest.raises(ValueError, match=r"expected observation as float32 \(4, 2\).* 3 rewards"):
         read()
 
 

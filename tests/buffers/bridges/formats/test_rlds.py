@@ -422,15 +422,15 @@ def test_a_data_set_of_somebody_elses_is_read_by_rldss_conventions(tmp_path: Pat
     assert first.action.dtype == np.float64
     assert first.reward.tolist() == [0, 1, 2, 3]
     assert second.reward.tolist() == [0, 1, 2]
-    assert report.notes == (
-        "streams and metadata are not told: all episodes are of stream 0",
+    assert report.notes[0].endswith("all episodes are of stream 0")
+    assert report.notes[1:] == (
         "not read: steps/discount, steps/language",
         "1 episodes have a reward in their last step, which RLDS does not define and which was "
         "left out",
     )
 
 
-def test_pictures_that_lost_something_are_told(tmp_path: Path) -> None:
+def test_lossy_pictures_are_noted(tmp_path: Path) -> None:
     cv2 = pytest.importorskip("cv2", reason="needs OpenCV")
     pixels = np.random.default_rng(0).integers(0, 256, (3, 24, 32, 3), np.uint8)
     eye = Feature("steps/observation/eye", "uint8", (None, None, 3), "png")
@@ -441,7 +441,7 @@ def test_pictures_that_lost_something_are_told(tmp_path: Path) -> None:
     (tmp_path / "features.json").write_text(tree, "utf-8")
     replay = SequenceReplayBuffer()
     report = import_episodes("rlds", tmp_path, replay)
-    assert "observation/eye: JPEG, which is not what the env gave" in report.notes
+    assert any(note.startswith("observation/eye: JPEG") for note in report.notes)
     found = episodes_of(replay)[0].observation["eye"]
     assert found.shape == pixels.shape
     flat = [cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR) for file in files]
