@@ -227,7 +227,7 @@ def test_infos_become_fields_where_all_episodes_have_them_alike(data_format: str
 def test_infos_without_a_row_for_the_reset_come_with_the_next_observation() -> None:
     written([buffer(infos={"a": {"x": [5, 6, 7]}})], BOX, THREE)
     report, (episode,) = read()
-    assert "infos without a row for the reset, where zeros stand now: a/x" in report.notes
+    assert any(note.endswith(": a/x") for note in report.notes)
     assert episode.fields["info/a/x"].tolist() == [0, 5, 6, 7]
 
 
