@@ -18,8 +18,9 @@ BRIDGES = "stepwell.buffers.bridges."
 NEEDS = {
     f"{BRIDGES}cleanrl": "torch",
     f"{BRIDGES}torch_policies": "torch",
+    f"{BRIDGES}formats.tfrecord": "google_crc32c",
     **dict.fromkeys(
-        [f"stepwell.buffers.bridges.torchrl.{name}" for name in ("batches", "recorded", "replay")],
+        [f"{BRIDGES}torchrl.{name}" for name in ("batches", "recorded", "replay")],
         "torchrl",
     ),
     **dict.fromkeys(
@@ -27,10 +28,7 @@ NEEDS = {
         "tianshou",
     ),
     **dict.fromkeys(
-        [
-            f"stepwell.buffers.bridges.sb3.{name}"
-            for name in ("policy", "progress", "replay", "rollout")
-        ],
+        [f"{BRIDGES}sb3.{name}" for name in ("models", "policy", "replay", "rollout")],
         "stable_baselines3",
     ),
     **dict.fromkeys(

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TransformObservation
 from numpy.testing import assert_equal
@@ -234,5 +235,5 @@ def test_a_spec_names_wrappers_by_their_public_module() -> None:
     text = spec_of(FrameStack(gym.make("CartPole-v1"), 3))
     assert text is not None
     assert '"stepwell.wrappers:FrameStack"' in text
-    env = gym.make(gym.envs.registration.EnvSpec.from_json(text))
+    env = gym.make(EnvSpec.from_json(text))
     assert env.observation_space.shape == (3, 4)
