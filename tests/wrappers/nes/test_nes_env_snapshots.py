@@ -203,7 +203,7 @@ def test_a_snapshot_in_a_file_is_the_same_snapshot(
         episode(env, actions[:10])
         snapshot = env.snapshot()
         if backend == "nes-py":
-            with pytest.raises(ValueError, match="state.*nes-py"):
+            with pytest.raises(ValueError, match=r"state.*nes-py"):
                 snapshot.save(path)
             assert not path.exists()
             return
