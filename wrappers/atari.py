@@ -75,19 +75,19 @@ def make_atari(
     | setting | default | native | python | meaning |
     |---|---|---|---|---|
     | `frame_skip` | 4 | yes | yes | emulator frames per step; the reward is their sum |
-    | `pool` | "max" | yes | yes | "max" of a step's last two frames, or "none": the last |
-    | `noop_max` | 30 | yes | yes | no-op frames after a reset: 0 to this many, uniform |
-    | `fire_reset` | False | yes | yes | press FIRE for a frame after a reset, where there is one |
-    | `size` | (84, 84) | yes | yes | rows, columns, by area averaging; None keeps the screen's |
-    | `grayscale` | True | yes | yes | the emulator's gray levels, else RGB as a last axis |
-    | `frame_stack` | 4 | yes | yes | newest frames in an observation; zeros before the first |
+    | `pool` | "max" | yes | yes | "max" of a step's last two frames, or "none": the last one |
+    | `noop_max` | 30 | yes | yes | no-op frames after a reset: 0 to this number, uniformly drawn |
+    | `fire_reset` | False | yes | yes | press FIRE for one frame after a reset, if there is one |
+    | `size` | (84, 84) | yes | yes | rows and columns, by area averaging; None: the screen's |
+    | `grayscale` | True | yes | yes | the emulator's gray levels; False: RGB as the last axis |
+    | `frame_stack` | 4 | yes | yes | frames in an observation; zeros before the first |
     | `sticky` | 0.25 | yes | yes | probability, per frame, that the last action is repeated |
     | `max_frames` | 108,000 | yes | yes | truncation, in frames since the first observation |
-    | `clip_rewards` | False | yes | yes | the reward's sign; the raw one in `info["raw_reward"]` |
+    | `clip_rewards` | False | yes | yes | sign of the reward; `info["raw_reward"]`: the raw one |
     | `life_loss` | "ignore" | "ignore" | yes | "end": a lost life ends the episode, not the game |
-    | `full_actions` | False | yes | yes | all 18 actions instead of the game's own |
+    | `full_actions` | False | yes | yes | all 18 actions instead of those that the game uses |
     | `mode`, `difficulty` | None | None | yes | the game's variants; None is the game's default |
-    | `num_workers` | None | yes | yes | threads or processes; None chooses the number |
+    | `num_workers` | None | yes | yes | number of threads or processes; None chooses it |
     | last observation | | stale | true | `metadata["stepwell"]["final_observation"]` |
 
     With `fire_reset` the native backend counts the FIRE as one of the no-ops that it drew.
