@@ -94,7 +94,7 @@ class StoreSummary:
         terminated: Number of terminated episodes.
         truncated: Number of episodes that were truncated and did not terminate.
         cut: Number of episodes whose end was not recorded.
-        beheaded: Number of episodes whose first rows were evicted or lost.
+        late_starts: Number of episodes whose first rows were evicted or lost.
         lost_chunks: Chunks that a repair removed.
         returns: Array [E] for the episodes that are stored from beginning to end, by id.
         lengths: Env steps [E] of the same episodes.
@@ -113,7 +113,7 @@ class StoreSummary:
     terminated: int
     truncated: int
     cut: int
-    beheaded: int
+    late_starts: int
     lost_chunks: int
     returns: np.ndarray
     lengths: np.ndarray
@@ -145,7 +145,7 @@ class StoreSummary:
             "terminated": self.terminated,
             "truncated": self.truncated,
             "cut": self.cut,
-            "beheaded": self.beheaded,
+            "late_starts": self.late_starts,
             "lost_chunks": self.lost_chunks,
             "returns": statistics_of(self.returns),
             "lengths": statistics_of(self.lengths),
@@ -182,7 +182,7 @@ def summary_of(path: Path) -> StoreSummary:
             terminated=int(is_terminated.sum()),
             truncated=int(is_truncated.sum()),
             cut=int((~is_terminated & ~is_truncated).sum()),
-            beheaded=int((tails["head"] > 0).sum()),
+            late_starts=int((tails["head"] > 0).sum()),
             lost_chunks=storage.lost_chunks,
             returns=np.array(
                 [returns[episode] for episode in whole["episode"].tolist()], np.float64
@@ -288,8 +288,8 @@ def _overview_lines(store: StoreSummary, digest: str | None) -> Iterator[tuple[s
     yield "steps", f"{steps}{_limit(store)}"
     counts = (("terminated", store.terminated), ("truncated", store.truncated), ("cut", store.cut))
     ends = ", ".join(f"{count:,} {name}" for name, count in counts if count)
-    beheaded = f"; {store.beheaded:,} without beginning" if store.beheaded else ""
-    yield "episodes", f"{store.episodes:,}{': ' if ends else ''}{ends}{beheaded}"
+    late_starts = f"; {store.late_starts:,} without beginning" if store.late_starts else ""
+    yield "episodes", f"{store.episodes:,}{': ' if ends else ''}{ends}{late_starts}"
     if store.lost_chunks:
         yield "lost", f"{store.lost_chunks:,} damaged chunks, which a repair removed"
     yield "return", _statistics(store.returns)

@@ -60,7 +60,7 @@ class MemmapFormat(Format):
 
     def writer(self, source: Source, options: Any) -> Writer:
         """Not available: `export_options` is None."""
-        raise NotImplementedError("import only")
+        raise NotImplementedError(f"{self.name} is read only: export to another format")
 
     def reader(self, files: GivenFiles, options: MemmapImport) -> _Reader:
         """Open a folder."""
@@ -68,7 +68,7 @@ class MemmapFormat(Format):
 
     def loading(self, path: Path, out: str) -> str:
         """Not available, as there is no writer."""
-        raise NotImplementedError("import only")
+        raise NotImplementedError(f"{self.name} is read only: export to another format")
 
 
 class _Reader:
