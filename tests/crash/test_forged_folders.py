@@ -16,46 +16,46 @@ import pytest
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder
 from stepwell.buffers.storage.disk import files, folder, format, segment
 from support.crash.hostile_runner import Limits, Runner, Verdict, fast_folder
+from support.examples import by_tier
 from support.forged.folders import KINDS
 from support.forged.forgeries import FORGERIES
 from support.forged.uses import READING, WRITING, ForgedCases
 
-CI_CASES, FULL_CASES = 2_000, 20_000
+CASES = 500  # in each part
 ENOUGH = 20  # faults, after which no more are looked for
 
 
-@pytest.mark.parametrize(
-    "cases", [CI_CASES, pytest.param(FULL_CASES, marks=pytest.mark.full)], ids=str
-)
-def test_a_forged_folder_is_read_or_refused_and_nothing_else_is_touched(cases: int) -> None:
+@pytest.mark.parametrize("part", range(by_tier(1, 4, 40)))
+def test_a_forged_folder_is_read_or_refused_and_nothing_else_is_touched(part: int) -> None:
+    numbers = range(part * CASES, (part + 1) * CASES)
     told, faults = Counter[str](), list[Verdict]()
     with fast_folder() as folder, Runner(ForgedCases(folder / "cases"), folder) as runner:
-        for number in range(cases):
+        for number in numbers:
             verdict = runner.run(number)
             told.update(f"{topic}: {value}" for topic, value in verdict.told.items())
             faults += [verdict] * bool(verdict.signature)
             if len(faults) == ENOUGH:
                 break
-    print(f"cases 0 to {cases - 1}; one alone: python tests/support/forged/uses.py NUMBER")
+    print(f"{CASES} cases; one alone: python tests/support/forged/uses.py {numbers[0]}")
     print("\n".join(f"{count:6} {what}" for what, count in sorted(told.items())))
     assert not faults, "\n\n".join(
         f"case {each.number}: {each.signature}\n{each.fault}" for each in faults
     )
-    check_yield(told, cases)
+    check_yield(told)
 
 
-def check_yield(told: Counter[str], cases: int) -> None:
+def check_yield(told: Counter[str]) -> None:
     """Everything was forged, most of it got past the checksums, and some of it did no harm."""
     total = sum(each.weight for each in FORGERIES.values())
     for name, each in FORGERIES.items():
-        assert told[f"forgery: {name}"] >= cases * each.weight / total / 4, name
+        assert told[f"forgery: {name}"] >= CASES * each.weight / total / 4, name
     for kind in KINDS:
-        assert told[f"store: {kind}"] >= cases / len(KINDS) / 4, kind
-    assert told["checksums: passed"] >= 0.95 * cases
-    assert told["read: StoreCorrupt"] >= 0.3 * cases
-    assert told["read: done"] >= 0.15 * cases
+        assert told[f"store: {kind}"] >= CASES / len(KINDS) / 4, kind
+    assert told["checksums: passed"] >= 0.95 * CASES
+    assert told["read: StoreCorrupt"] >= 0.3 * CASES
+    assert told["read: done"] >= 0.15 * CASES
     for name in (*READING, *WRITING, "refresh"):
-        assert told[f"{name}: done"] >= cases / 200, name
+        assert told[f"{name}: done"] >= CASES / 200, name
 
 
 # --- the test above can fail ----------------------------------------------------------------------

@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from support.crash.kill_scenario import kill_writers
+from support.examples import by_tier
 
-CI_KILLS, FULL_KILLS = 300, 1_000
+KILLS = 100  # in each part
 
 
-@pytest.mark.parametrize(
-    "kills", [CI_KILLS, pytest.param(FULL_KILLS, marks=pytest.mark.full)], ids=str
-)
-def test_a_killed_writer_leaves_every_flush_that_returned(tmp_path: Path, kills: int) -> None:
-    got = kill_writers(kills, kills, tmp_path)
+@pytest.mark.parametrize("part", range(by_tier(1, 3, 10)))
+def test_a_killed_writer_leaves_every_flush_that_returned(tmp_path: Path, part: int) -> None:
+    got = kill_writers(part, KILLS, tmp_path)
     print(got)
-    assert got.kills == kills
+    assert got.kills == KILLS
     # A kill between flushes, or before the first, proves little.
-    assert got.flushes >= 2 * kills
-    assert got.inside >= 0.5 * kills
-    assert got.extra >= 0.05 * kills
+    assert got.flushes >= 2 * KILLS
+    assert got.inside >= 0.5 * KILLS
+    assert got.extra >= 0.05 * KILLS

@@ -16,23 +16,22 @@ from support.crash.crash_truth import APPEND
 from support.crash.disk_faults import Killed
 from support.crash.medium import Image, Medium, MediumFiles, restore
 from support.crash.power_loss_scenario import lose_power
+from support.examples import by_tier
 
-CI_IMAGES, FULL_IMAGES = 1_500, 6_000
+IMAGES = 500  # in each part
 
 
-@pytest.mark.parametrize(
-    "images", [CI_IMAGES, pytest.param(FULL_IMAGES, marks=pytest.mark.full)], ids=str
-)
-def test_a_loss_of_power_leaves_every_flush_that_returned(tmp_path: Path, images: int) -> None:
-    got = lose_power(images, images, tmp_path)
+@pytest.mark.parametrize("part", range(by_tier(1, 3, 12)))
+def test_a_loss_of_power_leaves_every_flush_that_returned(tmp_path: Path, part: int) -> None:
+    got = lose_power(part, IMAGES, tmp_path)
     print(got)
-    assert got.images == images
-    assert got.chunks >= 5 * images
+    assert got.images == IMAGES
+    assert got.chunks >= 5 * IMAGES
     # A loss between flushes, or one that leaves nothing unsynced, proves little.
-    assert got.inside >= 0.4 * images
-    assert got.extra >= 0.02 * images
-    assert got.recovered >= 0.1 * images
-    assert got.again >= 0.1 * images
+    assert got.inside >= 0.4 * IMAGES
+    assert got.extra >= 0.02 * IMAGES
+    assert got.recovered >= 0.1 * IMAGES
+    assert got.again >= 0.1 * IMAGES
 
 
 def test_a_store_in_a_folder_that_a_killed_process_had_made_survives(tmp_path: Path) -> None:
