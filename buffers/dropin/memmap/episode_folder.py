@@ -478,15 +478,15 @@ class SlotReader:
         folder.check_open()
         if folder.store != self._store:
             raise NotEnoughData(
-                "the buffer was cleared since the dataset was made: expected the episodes that it "
-                "was made of, got others; make a new dataset"
+                f"{folder.path} was cleared since the dataset was made: expected the episodes of "
+                f"store-{self._store}, got store-{folder.store}; make a new dataset"
             )
         oldest = folder.oldest
         if len(numbers) and int(numbers.min()) < oldest:
             gone = int((numbers < oldest).sum())
             raise NotEnoughData(
-                f"episodes were overwritten since the dataset was made: expected all of them, got "
-                f"{gone} that are gone; make a new dataset"
+                f"{folder.path}: expected all {len(numbers)} episodes that were asked for, got "
+                f"{gone} that were overwritten since the dataset was made; make a new dataset"
             )
 
 
