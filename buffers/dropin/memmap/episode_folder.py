@@ -556,13 +556,15 @@ def _check_usable(path: Path) -> None:
     """Raise ValueError for a folder that is neither a buffer nor empty."""
     if has_marker(path) or not path.exists():
         return
-    if path.is_dir() and not set(os.listdir(path)) - {"LOCK", "replay_buffer.json.tmp"}:
+    own = {"LOCK", "replay_buffer.json.tmp"}
+    other = sorted(set(os.listdir(path)) - own) if path.is_dir() else [path.name]
+    if not other:
         return
     if (path / "metadata.pkl").exists():
         raise missing_marker(path)
     raise ValueError(
-        f"{path} is neither a replay buffer nor empty, expected one of the two: nothing in it was "
-        f"touched; choose another folder"
+        f"{path}: expected a replay buffer or an empty folder, got {other[0]!r}; nothing in it was "
+        f"changed, choose another folder"
     )
 
 

@@ -108,7 +108,7 @@ def test_opening_a_folder_again_keeps_its_episodes(tmp_path: Path) -> None:
     buffer = make(tmp_path)
     assert episodes(buffer) == [[1.0]]
     assert episodes(make(tmp_path, overwrite=True)) == []
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: .*\bclosed\b"):
         buffer.store(x=1.0)
 
 
@@ -355,7 +355,7 @@ def test_another_configuration_is_refused_with_the_difference(tmp_path: Path) ->
 def test_a_folder_with_other_files_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     for overwrite in (True, False):
-        with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+        with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: .*'thesis\.txt'"):
             make(tmp_path, overwrite=overwrite)
     with pytest.raises(ValueError, match=r"nowhere.* replay_buffer\.json"):
         ReplayBuffer.from_folder(tmp_path / "nowhere")
@@ -379,7 +379,7 @@ def test_two_buffers_of_one_process_share_the_folder(tmp_path: Path) -> None:
     play(other, 3.0)
     assert "StoreLocked" in in_fork(lambda: ReplayBuffer.from_folder(tmp_path))
     other.close()
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: .*\bclosed\b"):
         play(other, 4.0)
     assert in_fork(lambda: ReplayBuffer.from_folder(tmp_path).num_episodes) == "3"
 
