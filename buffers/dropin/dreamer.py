@@ -345,11 +345,12 @@ class Episode:
         info: Mapping[str, Any] | None = None,
     ) -> None:
         step = (action, reward, terminal)
-        absent = [value is None for value in step]
-        if any(absent) and not all(absent):
+        names = ("action", "reward", "terminal")
+        given = [name for name, value in zip(names, step, strict=True) if value is not None]
+        if given and len(given) < len(step):
             raise ValueError(
-                "a first step: expected action, reward and terminal, or none of them, got some; "
-                "give the rest, or append the step"
+                f"a first step: expected action, reward and terminal, or none of them, got only "
+                f"{', '.join(given)}; give the rest, or append the step"
             )
         is_list = isinstance(observation, list)
         facts = {} if info is None else _checked(info)

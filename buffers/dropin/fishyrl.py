@@ -298,9 +298,10 @@ class IndependentVectorizedBuffer:
                 f"{state_dict['num_buffers']}; make the buffer as it was"
             )
         if (state_dict["store"] is None) != (self._replay.path is None):
+            there = "RAM" if state_dict["store"] is None else "a folder"
             raise ValueError(
-                "state_dict: expected that of a buffer with rows where they are here, in RAM or in "
-                "a folder, got the other; make the buffer as it was"
+                f"state_dict: expected that of a buffer with path={self._replay.path}, got one "
+                f"that kept its rows in {there}; make the buffer as it was"
             )
         if self._replay.path is None:
             self._load_rows(state_dict["rows"], state_dict["columns"])

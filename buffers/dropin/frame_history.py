@@ -144,9 +144,10 @@ class ReplayBuffer:
         self._check_env(env)
         idx, pending = self._frames % self.size, self._pending
         if pending and (idx in pending or env in pending.values()):
+            late = env if env in pending.values() else pending[idx]
             raise ValueError(
-                "store_frame: expected store_effect for the env's frame before, got another frame; "
-                "call cut(env) where its effect will never come"
+                f"store_frame: expected store_effect for the last frame of env {late}, got another "
+                f"frame; call cut(env) if that frame has no effect"
             )
         state = self._state
         if state is None:

@@ -472,9 +472,10 @@ class IRISOnPolicyBuffer:
         last = list(self._last)
         if final_obs is not None:
             if not len(self) or not self.terminals[-1]:
+                newest = "terminal=False" if len(self) else "no step"
                 raise ValueError(
-                    "final_obs: expected it where the newest step is the last one of its episode, "
-                    "got it where it is not; leave it out"
+                    f"final_obs: expected a newest step with terminal=True, got {newest}; leave it "
+                    f"out"
                 )
             last[-1] = _declared("final_obs", final_obs, self._observation)[0]
         ends = [terminal > 0 for terminal in self.terminals]

@@ -144,8 +144,8 @@ class EpisodeCollector:
         self._check_same_fields(values)
         if self._some_ended and (self._ended >= 0).all():
             raise ValueError(
-                "every group has ended: expected store() or clear() before the next step, got "
-                "another step; call one of them"
+                f"append: expected a group whose episode is open, got {self.num_groups} of "
+                f"{self.num_groups} that have ended; call store() or clear() first"
             )
         for name, value in values.items():
             self._steps.setdefault(name, []).append(value)
@@ -194,7 +194,7 @@ class EpisodeCollector:
             )
         if not self._count:
             raise ValueError(
-                "groups: expected at least one step before an episode ends, got none; append first"
+                "groups: expected at least 1 step before an episode ends, got 0; append first"
             )
         is_chosen = chosen if is_mask else np.isin(numbers, chosen)
         self._ended[is_chosen & (self._ended < 0)] = self._count
@@ -392,7 +392,8 @@ class EpisodeCollector:
     def _check_some(self) -> None:
         if not self._count:
             raise ValueError(
-                "the collector is empty: expected at least one step, got none; append first"
+                "the collector is empty: expected at least 1 step, got 0; call append or extend "
+                "first"
             )
 
     def _is_meta(self, name: str) -> bool:

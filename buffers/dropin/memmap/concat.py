@@ -102,9 +102,10 @@ class ConcatReplayBuffer:
             ImportError: PyTorch is not installed.
         """
         if not len(self):
+            folders = ", ".join(str(buffer.folder) for buffer in self.buffers)
             raise ValueError(
-                "the replay buffer is empty: expected an episode in one of the folders, got none; "
-                "store one first"
+                f"the replay buffer is empty: expected at least 1 episode in {folders}, got 0; "
+                f"store one first"
             )
         return ConcatDataset(
             [

@@ -478,15 +478,15 @@ class SlotReader:
         folder.check_open()
         if folder.store != self._store:
             raise NotEnoughData(
-                "the buffer was cleared since the dataset was made: expected the episodes that it "
-                "was made of, got others; make a new dataset"
+                f"{folder.path} was cleared since the dataset was made: expected the episodes of "
+                f"store-{self._store}, got store-{folder.store}; make a new dataset"
             )
         oldest = folder.oldest
         if len(numbers) and int(numbers.min()) < oldest:
             gone = int((numbers < oldest).sum())
             raise NotEnoughData(
-                f"episodes were overwritten since the dataset was made: expected all of them, got "
-                f"{gone} that are gone; make a new dataset"
+                f"{folder.path}: expected all {len(numbers)} episodes that were asked for, got "
+                f"{gone} that were overwritten since the dataset was made; make a new dataset"
             )
 
 
@@ -556,13 +556,15 @@ def _check_usable(path: Path) -> None:
     """Raise ValueError for a folder that is neither a buffer nor empty."""
     if has_marker(path) or not path.exists():
         return
-    if path.is_dir() and not set(os.listdir(path)) - {"LOCK", "replay_buffer.json.tmp"}:
+    own = {"LOCK", "replay_buffer.json.tmp"}
+    other = sorted(set(os.listdir(path)) - own) if path.is_dir() else [path.name]
+    if not other:
         return
     if (path / "metadata.pkl").exists():
         raise missing_marker(path)
     raise ValueError(
-        f"{path} is neither a replay buffer nor empty, expected one of the two: nothing in it was "
-        f"touched; choose another folder"
+        f"{path}: expected a replay buffer or an empty folder, got {other[0]!r}; nothing in it was "
+        f"changed, choose another folder"
     )
 
 

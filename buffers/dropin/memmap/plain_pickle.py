@@ -48,8 +48,10 @@ def read_plain_pickle(name: str, data: bytes) -> object:
             f"not the config of a replay buffer"
         )
     machine = _Machine(name)
+    position = 0
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        for count, (opcode, argument, found) in enumerate(pickletools.genops(data)):
+            position = int(found or 0)
             if opcode.name == "STOP":
                 return machine.result()
             if count >= _MOST_OPCODES:
@@ -61,8 +63,8 @@ def read_plain_pickle(name: str, data: bytes) -> object:
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"{name}: expected a whole pickle, got one that is damaged ({problem}); copy the file "
-            f"again from where it was written"
+            f"{name}: expected a whole pickle, got one that is damaged at or after byte {position} "
+            f"({problem}); copy the file again from where it was written"
         ) from None
     raise AssertionError  # genops ends with STOP, or raises
 

@@ -494,7 +494,8 @@ class ReplayBuffer:
         """
         if not len(self):
             raise ValueError(
-                "the replay buffer is empty: expected an episode, got none; store one first"
+                f"the replay buffer is empty: expected at least 1 episode in {self.folder}, got 0; "
+                f"store one first"
             )
         if n_steps is not None and timestep_level:
             raise ValueError("n_steps and timestep_level: expected one of the two, got both")

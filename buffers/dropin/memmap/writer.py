@@ -184,7 +184,7 @@ class OpenEpisodes:
             self._folder.check_room(1 if count is None else count)
         elif self._count != count:
             got, expected = (
-                "one episode, by store()" if n is None else f"{n} episodes"
+                "1 episode, by store()" if n is None else f"{n} episodes"
                 for n in (count, self._count)
             )
             raise ValueError(f"expected steps for {expected}, got steps for {got}; end those first")
@@ -368,7 +368,7 @@ def whole_episode(config: Config, data: Mapping[str, object]) -> NewEpisode:
     if len(set(lengths.values())) != 1 or not steps:
         raise ValueError(
             f"all fields must have the same time dimension: expected at least one step, and as "
-            f"many in each field of steps, got {lengths or 'no field of steps'}"
+            f"many in each field of steps, got {lengths or 'none of ' + ', '.join(config.fields)}"
         )
     if steps > config.max_timesteps:
         raise ValueError(

@@ -1,9 +1,10 @@
-"""Dreamer's buffer draws the sequences that the list of episodes holds, and none besides."""
+"""Dreamer's buffer draws exactly the sequences of the stored episodes."""
 
 from __future__ import annotations
 
 import contextlib
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from support.chi_square import assert_shares
 from support.rows.tagged_transitions import OBS_SHAPE, Play, Step, plays
 
 
-def a_buffer(
+def make_buffer(
     size: int, length: int, batch: int = 16, seed: int = 0, **options: Any
 ) -> tuple[ReplayBuffer, Play]:
     buffer = ReplayBuffer(size, OBS_SHAPE, 2, length, batch, seed=seed, **options)
@@ -32,7 +33,7 @@ def image(value: int = 0) -> dict[str, np.ndarray]:
 
 
 def assert_is_of_one_episode(play: Play, columns: list[np.ndarray]) -> tuple[int, int]:
-    """A drawn sequence is what the episode holds from its first step on."""
+    """A drawn sequence equals the steps of one episode."""
     observations, actions, rewards, terminals = columns
     played, first = play.of(observations[0])
     for place in range(len(actions)):
@@ -46,7 +47,7 @@ def assert_is_of_one_episode(play: Play, columns: list[np.ndarray]) -> tuple[int
 
 
 def firsts(buffer: ReplayBuffer, play: Play, times: int) -> Counter[tuple[int, int]]:
-    """How often each sequence was drawn; each is checked whole."""
+    """Count the drawn sequences by their first step, and check every value."""
     counts: Counter[tuple[int, int]] = Counter()
     for _ in range(times):
         drawn = buffer.sample()
@@ -59,18 +60,18 @@ SIZES = st.sampled_from([1, 2, 5, 9, 16, 17, 40, 400])
 
 
 @given(plays(3), SIZES, st.integers(1, 5), st.booleans())
-def test_what_is_drawn_is_in_the_list_of_episodes(
+def test_drawn_sequences_are_those_of_the_episodes(
     script: list[list[Step]], size: int, length: int, is_zstd: bool
 ) -> None:
     length = min(size, length)
     codec = "zstd" if is_zstd else "raw"
-    buffer, play = a_buffer(size, length, 12, num_envs=3, codec=codec)
+    buffer, play = make_buffer(size, length, 12, num_envs=3, codec=codec)
     for stretch in script:
         for step in stretch:
             play.step(step)
         every = play.windows(length, newest=True)
         if not every:
-            with pytest.raises(NotEnoughData):
+            with pytest.raises(NotEnoughData, match=rf"\b{length} steps"):
                 buffer.sample()
             continue
         request = Sequences(1, length, align="transition")
@@ -78,10 +79,10 @@ def test_what_is_drawn_is_in_the_list_of_episodes(
             assert set(firsts(buffer, play, 2)) <= every
             assert buffer.replay.count(request) == len(every)
             continue
-        with contextlib.suppress(NotEnoughData):  # of each env a part is left
+        with contextlib.suppress(NotEnoughData):  # only a part of each env is left
             assert set(firsts(buffer, play, 2)) <= every
         if not buffer.replay.count(request):
-            with pytest.raises(NotEnoughData):
+            with pytest.raises(NotEnoughData, match=rf"\b{length} steps"):
                 buffer.sample()
     assert (buffer.steps, buffer.idx) == (play.count, play.count % size)
     assert buffer.full == (play.count >= size)
@@ -89,10 +90,8 @@ def test_what_is_drawn_is_in_the_list_of_episodes(
 
 
 @given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), max_size=8), SIZES)
-def test_the_newest_steps_are_there_whenever_they_are_asked_for(
-    script: list[list[int]], size: int
-) -> None:
-    buffer, play = a_buffer(size, 1, 1)
+def test_the_newest_steps_can_always_be_drawn(script: list[list[int]], size: int) -> None:
+    buffer, play = make_buffer(size, 1, 1)
     for lengths in script:
         play.run([*lengths[:-1], -lengths[-1]])
         play.step(Step(0, 1, has_final=True))
@@ -104,12 +103,12 @@ def test_the_newest_steps_are_there_whenever_they_are_asked_for(
 
 
 @given(plays(2), st.integers(1, 6), st.booleans())
-def test_what_crosses_is_what_the_env_played_on(
+def test_sequences_that_cross_episodes_follow_the_stream(
     script: list[list[Step]], length: int, is_zstd: bool
 ) -> None:
-    """D1: a sequence that goes on says where, and its terminal is 1 there, too."""
+    """D1: mask and is_first mark the border of two episodes, and the terminal is 1 there."""
     codec = "zstd" if is_zstd else "raw"
-    buffer, play = a_buffer(500, length, 12, num_envs=2, codec=codec, borders="cross")
+    buffer, play = make_buffer(500, length, 12, num_envs=2, codec=codec, borders="cross")
     for stretch in script:
         for step in stretch:
             play.step(step)
@@ -122,7 +121,7 @@ def test_what_crosses_is_what_the_env_played_on(
 
 
 def rows_of(play: Play, env: int) -> Any:
-    """(episode, step) of all rows of an env, those of last observations included."""
+    """(episode, step) of all rows of an env, including final observations."""
     for played in play.episodes:
         if played.env == env:
             yield from ((played.number, step) for step in range(played.steps + 1))
@@ -133,17 +132,17 @@ def assert_is_of_the_stream(play: Play, rows: Any, drawn: Any, b: int) -> None:
     batch = drawn.batch
     played, step = play.of(observations[0])
     line, candidates = rows[played.env], [(played.number, step), (played.number, step + 1)]
-    # A last observation that was not given repeats the one before, but nothing was chosen from it.
+    # A final observation that was not given repeats the one before, but has no action.
     at = candidates[int(not actions[0].any() and step < played.steps)]
     first = line.index(at)
     for place in range(len(actions)):
         number, step = line[first + place]
         played = play.episodes[number]
         assert (observations[place] == played.observation(step)).all()
-        is_border = step == played.steps
-        assert batch.mask[place, b] == (not is_border)
+        is_final_row = step == played.steps
+        assert batch.mask[place, b] == (not is_final_row)
         assert batch.is_first[place, b] == (step == 0)
-        if is_border:
+        if is_final_row:
             assert not actions[place].any()
             assert (rewards[place], terminals[place]) == (0, 1)
         else:
@@ -152,9 +151,9 @@ def assert_is_of_the_stream(play: Play, rows: Any, drawn: Any, b: int) -> None:
             assert terminals[place] == played.terminal(step)
 
 
-def test_sequences_lie_in_one_episode_unless_they_may_cross() -> None:
+def test_sequences_are_inside_one_episode_unless_borders_is_cross() -> None:
     """D1: half of all windows had a terminal before their last step."""
-    buffer, play = a_buffer(1000, 50, 50)
+    buffer, play = make_buffer(1000, 50, 50)
     play.run([100] * 9 + [-50])
     for _ in range(20):
         terminals = buffer.sample()[3]
@@ -162,58 +161,57 @@ def test_sequences_lie_in_one_episode_unless_they_may_cross() -> None:
     crossing = buffer.sample(borders="cross")
     assert crossing[3][:-1].any()
     assert not crossing.batch.mask.all()
-    with pytest.raises(ValueError, match='borders: expected "inside" or "cross"'):
+    with pytest.raises(ValueError, match=r"borders: .*inside.*cross.*'pad_after'"):
         buffer.sample(borders="pad_after")  # type: ignore[arg-type]
 
 
-def test_a_shortage_is_told_with_both_numbers() -> None:
-    """D2: a window came back with a sixth row that nobody had written."""
-    buffer, play = a_buffer(10, 6)
-    with pytest.raises(NotEnoughData, match=r"expected 6 steps in one episode .*, got 0 in all"):
+def test_too_few_steps_are_refused_with_both_numbers() -> None:
+    """D2: the sixth row of the window had not been written."""
+    buffer, play = make_buffer(10, 6)
+    with pytest.raises(NotEnoughData, match=r"\b6 steps.*\b0 in all"):
         buffer.sample()
     play.run([-5])
-    with pytest.raises(NotEnoughData, match=r"expected 6 steps in one episode .*, got 5 in all"):
+    with pytest.raises(NotEnoughData, match=r"\b6 steps.*\b5 in all"):
         buffer.sample()
     play.step(Step(0, 0, has_final=False))
     assert set(firsts(buffer, play, 2)) == {(0, 0)}
 
 
-def test_short_episodes_are_no_long_one() -> None:
-    """D2: the message tells how long the longest one is."""
-    buffer, play = a_buffer(100, 6)
+def test_short_episodes_are_not_joined() -> None:
+    """D2: the message has the length of the longest one."""
+    buffer, play = make_buffer(100, 6)
     play.run([3, 5, 2])
-    with pytest.raises(NotEnoughData, match="got 10 in all, at most 5 in one episode"):
+    with pytest.raises(NotEnoughData, match=r"\b6 steps.*\b10\b.*\b5\b"):
         buffer.sample()
 
 
 def test_a_sequence_longer_than_the_buffer_is_refused(tmp_path: Path) -> None:
-    """D3: rewards 0..7, 0..7, 0..3 came as one sequence."""
+    """D3: rewards 0..7, 0..7, 0..3 were one sequence."""
     for length in (9, 20):
-        with pytest.raises(ValueError, match=f"seq_len: expected at most size=8, got {length}"):
+        with pytest.raises(ValueError, match=rf"seq_len: .*size=8\b.*\b{length}\b"):
             ReplayBuffer(8, OBS_SHAPE, 2, length, 4, path=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize("shape", [4, (3, -4), (3, 0), (3, 4.0), (True, 3), "ab", None])
 @pytest.mark.parametrize("kind", [ReplayBuffer, IRISReplayBuffer])
-def test_shapes_that_make_no_sense_are_refused(kind: Any, shape: Any) -> None:
-    with pytest.raises(ValueError, match="obs_shape: expected a tuple of whole numbers >= 1"):
+def test_invalid_shapes_are_refused(kind: Any, shape: Any) -> None:
+    with pytest.raises(ValueError, match=rf"obs_shape: .*>= 1.*{re.escape(repr(shape))}$"):
         kind(9, shape, 2, 3, 4)
 
 
+@pytest.mark.parametrize("value", [0, 2.5, True, "3"])
 @pytest.mark.parametrize("name", ["size", "action_size", "seq_len", "batch_size", "num_envs"])
-def test_numbers_that_make_no_sense_are_refused(name: str) -> None:
+def test_invalid_numbers_are_refused(name: str, value: Any) -> None:
     right = {"size": 9, "action_size": 2, "seq_len": 3, "batch_size": 4}
-    beyond: list[Any] = [0, 2.5, True, "3"]
-    for wrong in beyond:
-        given: dict[str, Any] = right | {name: wrong}
-        with pytest.raises(ValueError, match=f"{name}: expected a whole number >= 1, got"):
-            ReplayBuffer(obs_shape=OBS_SHAPE, **given)
+    given: dict[str, Any] = right | {name: value}
+    with pytest.raises(ValueError, match=rf"^{name}: .*>= 1.*{re.escape(repr(value))}"):
+        ReplayBuffer(obs_shape=OBS_SHAPE, **given)
 
 
-def test_a_full_buffer_of_less_than_two_sequences_draws() -> None:
-    """D4: with the write head in the midst no start was ever found, and sample never returned."""
-    buffer, play = a_buffer(60, 50)
+def test_a_full_buffer_shorter_than_two_sequences_can_be_drawn_from() -> None:
+    """D4: with the write head in the middle no start was valid, and sample() did not return."""
+    buffer, play = make_buffer(60, 50)
     play.run([-100])
     assert set(firsts(buffer, play, 5)) <= play.windows(50, newest=True)
 
@@ -221,7 +219,7 @@ def test_a_full_buffer_of_less_than_two_sequences_draws() -> None:
 @pytest.mark.parametrize(("size", "steps"), [(100, 100), (100, 150), (100, 20)])
 def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
     """D5: the last start, and all windows over the array's end, were never drawn."""
-    buffer, play = a_buffer(size, 10, 100)
+    buffer, play = make_buffer(size, 10, 100)
     play.run([-steps])
     counts = firsts(buffer, play, 40)
     oldest = min(first for _, first in counts)
@@ -230,9 +228,9 @@ def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
     assert_shares(counts, shares)
 
 
-def test_episodes_are_drawn_from_by_their_windows() -> None:
-    """D5: uniform over windows, whatever the episodes' lengths, and across envs."""
-    buffer, play = a_buffer(1000, 4, 100, num_envs=2)
+def test_windows_are_drawn_uniformly_over_all_episodes() -> None:
+    """D5: uniform over windows, for any episode length and over all envs."""
+    buffer, play = make_buffer(1000, 4, 100, num_envs=2)
     play.run([4, 9, 3, 20])
     play.run([30, 5], env=1)
     counts = firsts(buffer, play, 40)
@@ -240,8 +238,8 @@ def test_episodes_are_drawn_from_by_their_windows() -> None:
 
 
 def test_a_sequence_as_long_as_the_buffer_has_no_jump() -> None:
-    """D6: window 50..149 came back with a jump of -99 at the write head."""
-    buffer, play = a_buffer(100, 100)
+    """D6: window 50..149 had a jump of -99 at the write head."""
+    buffer, play = make_buffer(100, 100)
     play.run([-150])
     assert (0, 50) in firsts(buffer, play, 5)
 
@@ -249,71 +247,69 @@ def test_a_sequence_as_long_as_the_buffer_has_no_jump() -> None:
 @pytest.mark.parametrize("value", [0.7, 300, -1])
 def test_images_that_uint8_does_not_hold_are_refused(value: float) -> None:
     """D7: 0.7 was stored as 0, and 300 as 44."""
-    buffer, play = a_buffer(10, 1)
-    with pytest.raises(ValueError, match="uint8"):
+    buffer, play = make_buffer(10, 1)
+    with pytest.raises(ValueError, match=rf"observation: .*uint8.*(float64|{value} to {value})"):
         buffer.add({"image": np.full(OBS_SHAPE, value)}, np.zeros(2), 0.0, False)
     assert buffer.steps == 0
     play.run([3])
     assert set(firsts(buffer, play, 4)) == {(0, 0), (0, 1), (0, 2)}
 
 
-def test_nothing_is_broadcast() -> None:
+def test_observations_and_actions_are_not_broadcast() -> None:
     """D8: an image of shape (1, 1, 4) filled (1, 4, 4), and action 2 became [2, 2, 2]."""
-    buffer, _ = a_buffer(10, 1)
-    with pytest.raises(
-        ValueError, match=r"expected an array of shape \(4, 2, 12\), got \(1, 2, 12\)"
-    ):
+    buffer, _ = make_buffer(10, 1)
+    with pytest.raises(ValueError, match=r"observation: .*\(4, 2, 12\).*\(1, 2, 12\)"):
         buffer.add({"image": np.zeros((1, 2, 12), np.uint8)}, np.zeros(2), 0.0, False)
-    with pytest.raises(ValueError, match=r"action: expected an array of shape \(2,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"action: .*\(2,\).*\(\)"):
         buffer.add(image(), 2, 0.0, False)
     assert buffer.steps == 0
 
 
-def test_numbers_of_actions_become_vectors_only_where_that_is_asked_for() -> None:
-    """D8: a discrete action."""
-    buffer, _ = a_buffer(10, 3, one_hot=True)
+def test_discrete_actions_become_one_hot_vectors_only_with_one_hot() -> None:
+    """D8."""
+    buffer, _ = make_buffer(10, 3, one_hot=True)
     for number in (0, 1, np.int64(1)):
         buffer.add(image(), number, 0.0, False)
     assert buffer.sample()[1][:, 0].tolist() == [[1, 0], [0, 1], [0, 1]]
     for wrong in (2, -1, 0.5, [0, 1]):
-        with pytest.raises(ValueError, match="ac: expected one whole number from 0 to 1"):
+        with pytest.raises(ValueError, match=rf"ac: .*\b0 to 1\b.* {re.escape(repr(wrong))}"):
             buffer.add(image(), wrong, 0.0, False)
     assert buffer.steps == 3
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(OBS_SHAPE, np.uint8), {"pixels": 1}, None])
 def test_observations_without_an_image_are_refused(wrong: Any) -> None:
-    buffer, _ = a_buffer(10, 1)
-    with pytest.raises(ValueError, match='obs: expected a dict with the key "image"'):
+    buffer, _ = make_buffer(10, 1)
+    with pytest.raises(ValueError, match=rf'^obs: .*"image".*\b{type(wrong).__name__}\b'):
         buffer.add(wrong, np.zeros(2), 0.0, False)
-    with pytest.raises(ValueError, match='final_obs: expected a dict with the key "image"'):
+    with pytest.raises(ValueError, match=r'^final_obs: .*"image"'):
         buffer.add(image(), np.zeros(2), 0.0, True, final_obs={} if wrong is None else wrong)
     assert buffer.steps == 0
 
 
 @pytest.mark.parametrize("done", [0.5, 2, "yes", np.array([True, False]), float("nan")])
-def test_a_flag_that_is_none_is_refused(done: Any) -> None:
-    buffer, _ = a_buffer(10, 1)
-    with pytest.raises(ValueError, match="done: expected True or False, 0 or 1"):
+def test_an_invalid_done_flag_is_refused(done: Any) -> None:
+    buffer, _ = make_buffer(10, 1)
+    with pytest.raises(ValueError, match=rf"done: .*{re.escape(repr(done))}"):
         buffer.add(image(), np.zeros(2), 0.0, done)
-    with pytest.raises(ValueError, match="truncated=True: expected done to be True as well"):
+    with pytest.raises(ValueError, match=r"truncated=True.*\bdone\b.*\bFalse\b"):
         buffer.add(image(), np.zeros(2), 0.0, False, truncated=True)
     assert (buffer.steps, buffer.episodes) == (0, 0)
 
 
-def test_truncated_and_terminated_are_one_terminal_and_two_flags() -> None:
-    buffer, play = a_buffer(100, 2, 64)
+def test_truncated_and_terminated_are_separate_flags_of_the_batch() -> None:
+    buffer, play = make_buffer(100, 2, 64)
     play.run([2])
     play.run([2], ends=2)
     drawn = buffer.sample()
     assert drawn[3][1].all()
-    clock = drawn[0][0, :, 0, 0, 1] == 1
-    assert (drawn.batch.truncated[1] == clock).all()
-    assert (drawn.batch.terminated[1] == ~clock).all()
+    is_truncated = drawn[0][0, :, 0, 0, 1] == 1
+    assert (drawn.batch.truncated[1] == is_truncated).all()
+    assert (drawn.batch.terminated[1] == ~is_truncated).all()
 
 
-def test_a_batch_is_in_the_original_form_and_the_callers_own() -> None:
-    buffer, play = a_buffer(100, 6, 8)
+def test_a_batch_has_the_original_format_and_is_a_copy() -> None:
+    buffer, play = make_buffer(100, 6, 8)
     play.run([20, -9])
     drawn = buffer.sample()
     assert [part.shape for part in drawn] == [(6, 8, *OBS_SHAPE), (6, 8, 2), (6, 8), (6, 8)]
@@ -325,11 +321,11 @@ def test_a_batch_is_in_the_original_form_and_the_callers_own() -> None:
     firsts(buffer, play, 10)
 
 
-def test_draws_are_the_seeds_and_leave_the_global_generator_alone() -> None:
+def test_draws_depend_on_the_seed_and_not_on_the_global_generator() -> None:
     np.random.seed(3)  # noqa: NPY002
     batches: list[np.ndarray] = []
     for seed in (1, 1, 2):
-        buffer, play = a_buffer(100, 3, seed=seed)
+        buffer, play = make_buffer(100, 3, seed=seed)
         play.run([50])
         batches.append(buffer.sample()[0])
     assert np.random.random() == np.random.RandomState(3).random()  # noqa: NPY002
@@ -337,34 +333,34 @@ def test_draws_are_the_seeds_and_leave_the_global_generator_alone() -> None:
     assert (batches[0] != batches[2]).any()
 
 
-def test_other_lengths_can_be_set() -> None:
-    buffer, play = a_buffer(100, 3, 4)
+def test_seq_len_and_batch_size_can_be_changed() -> None:
+    buffer, play = make_buffer(100, 3, 4)
     play.run([20])
     buffer.seq_len, buffer.batch_size = 7, 2
     assert buffer.sample()[0].shape[:2] == (7, 2)
 
 
 @pytest.mark.parametrize("codec", [None, "raw"])
-def test_a_folder_is_continued_and_no_episode_joined(tmp_path: Path, codec: Any) -> None:
-    """F2, M4: what was open when the program ended is a cut."""
+def test_a_folder_is_continued_without_joining_episodes(tmp_path: Path, codec: Any) -> None:
+    """F2, M4: an episode that was open when the program ended is cut."""
     options = {"path": tmp_path / "a", "codec": codec}
-    buffer, play = a_buffer(100, 4, **options)
+    buffer, play = make_buffer(100, 4, **options)
     with buffer:
         play.run([10, -7])
     buffer.close()
-    with a_buffer(100, 4, **options)[0] as again:
+    with make_buffer(100, 4, **options)[0] as again:
         assert (again.steps, again.episodes, again.idx, again.full) == (17, 1, 17, False)
         play._add, play._open = again.add, {}
         play.run([6, -5])
         assert set(firsts(again, play, 30)) == play.windows(4, newest=True)
-    with pytest.raises(SpecMismatch):
+    with pytest.raises(SpecMismatch, match=r"action.*\(2,\).*\(3,\)"):
         ReplayBuffer(100, OBS_SHAPE, 3, 4, 4, path=tmp_path / "a")
-    with a_buffer(100, 4, **options)[0] as again:
+    with make_buffer(100, 4, **options)[0] as again:
         assert again.steps == 28
 
 
 def test_a_memory_draws_different_tuples() -> None:
-    """E4: the documented random.sample(memory, 32) failed: a Memory was no sequence."""
+    """E4: the documented random.sample(memory, 32) failed: a Memory was not a sequence."""
     memory = Memory(100, seed=0)
     for number in range(130):
         memory.append(number, [number], number / 2)
@@ -376,15 +372,15 @@ def test_a_memory_draws_different_tuples() -> None:
     )
     assert len(set(map(str, memory.sample(100)))) == len(memory) == 100
     assert len(random.sample(memory, 32)) == 32
-    with pytest.raises(NotEnoughData, match="at least batch_size=101 tuples, got 100"):
+    with pytest.raises(NotEnoughData, match=r"batch_size=101\b.*\b100\b"):
         memory.sample(101)
-    with pytest.raises(ValueError, match="at least batch_size=101"):  # as the original raises
+    with pytest.raises(ValueError, match=r"batch_size=101\b.*\b100\b"):  # as the original raises
         memory.sample(101)
-    with pytest.raises(ValueError, match="capacity: expected a whole number >= 1"):
+    with pytest.raises(ValueError, match=r"capacity: .*>= 1.*\b0\b"):
         Memory(0)
 
 
-def test_a_memory_draws_uniformly_by_its_own_seed() -> None:
+def test_a_memory_draws_uniformly() -> None:
     """E4."""
     memory = Memory(8, seed=3)
     for number in range(13):
@@ -404,18 +400,18 @@ def test_a_memory_keeps_copies() -> None:
     assert memory[0][1] == {"lives": [3]}
 
 
-def test_an_episode_makes_its_lists_itself() -> None:
-    """E1: append failed after the action had been taken up."""
+def test_an_episode_creates_its_lists() -> None:
+    """E1: append failed after the action had been added."""
     episode = Episode(np.zeros((3, 4, 4)))
     episode.append(0, np.ones((3, 4, 4)), 1.0, False)
     assert (len(episode.observation), episode.action, episode.reward) == (2, [0], [1.0])
     for wrong in (["lives"], 3, "lives"):
-        with pytest.raises(TypeError, match="info: expected a mapping"):
+        with pytest.raises(TypeError, match=rf"info: .*\b{type(wrong).__name__}\b"):
             episode.append(1, np.ones((3, 4, 4)), 1.0, False, info=wrong)  # type: ignore[arg-type]
     assert (len(episode), episode.steps, len(episode.terminal)) == (2, 1, 1)
 
 
-def test_steps_and_observations_are_two_numbers() -> None:
+def test_steps_and_observations_are_counted_separately() -> None:
     """E2: len was 3 for an image of three channels, and 1 for a list, with no step taken."""
     for observation in (np.zeros((3, 4, 4)), [np.zeros((3, 4, 4))]):
         episode = Episode(observation)
@@ -424,8 +420,8 @@ def test_steps_and_observations_are_two_numbers() -> None:
         assert (len(episode), episode.steps) == (2, 1)
 
 
-def test_info_columns_are_whole_and_nothing_is_shared() -> None:
-    """E3: a first info value was no list, and the caller's dict and list were changed."""
+def test_info_columns_are_complete_and_copied() -> None:
+    """E3: a first info value was not a list, and the caller's dict and list were changed."""
     observations, info = [0], {"lives": 3}
     one, other = Episode(observations, info=info), Episode(observations, info=info)
     one.append(1, 1, 0.0, False, info={"lives": 2})
@@ -436,19 +432,19 @@ def test_info_columns_are_whole_and_nothing_is_shared() -> None:
     assert repr(MISSING) == "MISSING"
 
 
-def test_info_may_be_columns_already() -> None:
+def test_info_may_be_given_as_columns() -> None:
     """E3: the only form in which the original worked."""
     episode = Episode([0, 1], info={"lives": [3, 2], "level": 1})
     episode.append(0, 2, 0.0, False, info={"lives": 1})
     assert episode.info == {"lives": [3, 2, 1], "level": [1, MISSING, MISSING]}
     assert Episode([0], info={"place": [4, 5]}).info == {"place": [[4, 5]]}
     assert Episode(np.zeros(2), info={"place": [4]}).info == {"place": [[4]]}
-    with pytest.raises(ValueError, match="info: expected an observation that it came with"):
+    with pytest.raises(ValueError, match=r"info: .*\bobservation\b"):
         Episode([], info={"lives": 3})
 
 
-def test_a_first_step_is_given_whole_or_not_at_all() -> None:
+def test_an_incomplete_first_step_is_refused() -> None:
     """E1."""
     assert Episode([0], 1, 0.5, False).steps == 1
-    with pytest.raises(ValueError, match="a first step: expected action, reward and terminal"):
+    with pytest.raises(ValueError, match=r"action, reward.* terminal\b.*\baction;"):
         Episode([0], action=1)

@@ -1,8 +1,9 @@
-"""The windows of FishyRL's buffer are those of the records, and none of the old bugs is there."""
+"""The windows of FishyRL's buffer equal the records, without the bugs of the original."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ Record: TypeAlias = "dict[str, np.ndarray]"
 
 
 class Row(NamedTuple):
-    """A stored row; the number tells it from all others."""
+    """A stored row with a unique number."""
 
     number: int
     env: int
@@ -56,7 +57,7 @@ def record_of(
     envs: int = N,
     dtypes: tuple[str, str] = ("float64", "bool"),
 ) -> Record:
-    """A record of all envs, of which every entry tells its number and env."""
+    """A record of all envs whose values identify the number and the env."""
     numbers = number * envs + np.arange(envs)
     no = np.zeros(envs, np.bool_)
     return {
@@ -71,7 +72,7 @@ def record_of(
 
 @dataclass
 class Model:
-    """The rows of each env, one after the other."""
+    """The rows of each env, in order."""
 
     mode: AutoresetMode
     envs: int = N
@@ -104,7 +105,7 @@ class Model:
         self.is_open = [False] * self.envs
 
     def windows(self, length: int, borders: str = "cross") -> set[int]:
-        """The numbers of the rows that windows begin with."""
+        """The numbers of the first rows of all windows."""
         found: set[int] = set()
         for rows in self.rows:
             for start in range(len(rows) - length + 1):
@@ -114,7 +115,7 @@ class Model:
         return found
 
     def window(self, number: int, length: int) -> list[Row]:
-        """The window that begins with a row."""
+        """The window whose first row has this number."""
         for rows in self.rows:
             for start, row in enumerate(rows):
                 if row.number == number:
@@ -125,7 +126,7 @@ class Model:
 def check_drawn(
     batch: Record, model: Model, length: int, dtypes: tuple[str, str] = ("float64", "bool")
 ) -> list[int]:
-    """Compare every value of a batch with the model; the numbers of the first rows."""
+    """Compare every value of a batch with the model and return the numbers of the first rows."""
     expected = {"obs": "float32", "rewards": dtypes[0], "terminations": dtypes[1]}
     expected |= {"truncations": dtypes[1], "actions": "float32", "lives": "int16"}
     assert {k: str(v.dtype) for k, v in batch.items() if k != "is_first"} == expected
@@ -153,7 +154,7 @@ def check_drawn(
 
 
 class Player:
-    """Drives a buffer and its model alike."""
+    """Makes the same calls on a buffer and its model."""
 
     def __init__(self, buffer: IndependentVectorizedBuffer, model: Model) -> None:
         self.buffer, self.model, self.number = buffer, model, 0
@@ -186,54 +187,54 @@ ADDS = st.tuples(
     FLAGS,
 )
 Add: TypeAlias = "tuple[list[bool], list[bool], list[bool]]"
-ACTS = st.lists(
+CALLS = st.lists(
     ADDS
     | st.lists(ADDS, min_size=5, max_size=30)
     | st.sampled_from(["flush", "sample", "cut", "restore"]),
     max_size=20,
 )
-Act: TypeAlias = "Add | list[Add] | str"
+Call: TypeAlias = "Add | list[Add] | str"
 
 
-def play(player: Player, act: Act) -> None:
+def play(player: Player, call: Call) -> None:
     buffer, model = player.buffer, player.model
-    if act == "flush":
+    if call == "flush":
         buffer.flush()
-    elif act == "cut":
+    elif call == "cut":
         buffer.cut()
         model.cut()
-    elif act == "restore":
+    elif call == "restore":
         state = buffer.state_dict()
         player.buffer = IndependentVectorizedBuffer(N, 10_000, autoreset_mode=model.mode)
         player.buffer.load_state_dict(state)
         model.cut()
-    elif act == "sample":
+    elif call == "sample":
         if any(model.rows):
             batch = buffer.sample(4, 1, flags=["is_first"])
             check_drawn(batch, model, 1, player.dtypes)
-    elif isinstance(act, list):
-        for each in act:
+    elif isinstance(call, list):
+        for each in call:
             player.add(*each)
     else:
-        assert isinstance(act, tuple)
-        player.add(*act)
+        assert isinstance(call, tuple)
+        player.add(*call)
 
 
 @given(
-    ACTS,
+    CALLS,
     st.sampled_from([NEXT, SAME, DISABLED]),
     st.integers(1, 6),
     st.sampled_from([("float64", "bool"), ("float32", "bool"), ("int16", "uint8")]),
 )
 @settings(max_examples=examples(200))
-def test_windows_are_those_of_the_records(
-    acts: list[Act], mode: AutoresetMode, length: int, dtypes: tuple[str, str]
+def test_windows_equal_the_records(
+    calls: list[Call], mode: AutoresetMode, length: int, dtypes: tuple[str, str]
 ) -> None:
     buffer = IndependentVectorizedBuffer(N, 10_000, seed=0, autoreset_mode=mode)
     player = Player(buffer, Model(mode))
     player.dtypes = dtypes
-    for act in acts:
-        play(player, act)
+    for call in calls:
+        play(player, call)
     buffer, model = player.buffer, player.model
     assert buffer.size == sum(map(len, model.rows))
     kinds: tuple[Borders, ...] = ("cross", "inside")
@@ -245,13 +246,13 @@ def test_windows_are_those_of_the_records(
             batch = buffer.sample(64, length, borders=borders, flags=("is_first",))
             assert set(check_drawn(batch, model, length, dtypes)) <= expected
         else:
-            with pytest.raises(NotEnoughData, match=f"{length} rows"):
+            with pytest.raises(NotEnoughData, match=rf"\b{length} rows"):
                 buffer.sample(64, length, borders=borders)
 
 
 @given(st.lists(ADDS, min_size=40, max_size=120), st.integers(5, 25), st.integers(1, 5))
 @settings(max_examples=examples(40))
-def test_a_full_buffer_gives_right_windows_of_the_newest_rows(
+def test_a_full_buffer_returns_correct_windows_of_the_newest_rows(
     adds: list[Add], capacity: int, length: int
 ) -> None:
     buffer = IndependentVectorizedBuffer(N, capacity, seed=0)
@@ -277,7 +278,7 @@ def test_a_full_buffer_gives_right_windows_of_the_newest_rows(
 
 
 def filled(steps: int, episode: int, **arguments: Any) -> Player:
-    """A buffer, and its model, after so many records of envs that end together."""
+    """A buffer and its model after ``steps`` records of envs whose episodes end together."""
     capacity = arguments.pop("capacity", 1_000)
     buffer = IndependentVectorizedBuffer(N, capacity, seed=0, **arguments)
     player = Player(buffer, Model(arguments.get("autoreset_mode", NEXT)))
@@ -290,8 +291,8 @@ def extend(player: Player, steps: int, episode: int) -> None:
         player.add([True] * N, [step % episode == episode - 1] * N, [False] * N)
 
 
-class Counting(gym.Env[np.ndarray, np.int64]):
-    """Shows 100 * episode + step; its episodes have three steps."""
+class CountingEnv(gym.Env[np.ndarray, np.int64]):
+    """Observations are 100 * episode + step; episodes have three steps."""
 
     observation_space = gym.spaces.Box(0, 1e6, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -303,19 +304,19 @@ class Counting(gym.Env[np.ndarray, np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         self.episode, self.time = self.episode + 1, 0
-        return self.shown(), {}
+        return self.observation(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.time += 1
-        return self.shown(), self.time, self.time == 3, False, {}
+        return self.observation(), self.time, self.time == 3, False, {}
 
-    def shown(self) -> np.ndarray:
+    def observation(self) -> np.ndarray:
         return np.array([100 * self.episode + self.time], np.float32)
 
 
 def collected(mode: AutoresetMode) -> IndependentVectorizedBuffer:
-    """What the loop of FishyRL records of two counting envs."""
-    envs = SyncVectorEnv([Counting, Counting], autoreset_mode=mode)
+    """A buffer filled from two CountingEnvs as the loop of FishyRL does."""
+    envs = SyncVectorEnv([CountingEnv, CountingEnv], autoreset_mode=mode)
     buffer = IndependentVectorizedBuffer(2, 100, seed=0, autoreset_mode=mode)
     obs, _ = envs.reset()
     rewards, terminated, truncated = np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)
@@ -330,8 +331,8 @@ def collected(mode: AutoresetMode) -> IndependentVectorizedBuffer:
 
 
 @pytest.mark.parametrize("mode", [NEXT, SAME])
-def test_the_terminal_observation_has_its_own_row_in_either_mode(mode: AutoresetMode) -> None:
-    """F1: under SAME_STEP (200, r1, term): reward and flag stood on the next episode's row."""
+def test_the_terminal_observation_has_its_own_row_in_both_modes(mode: AutoresetMode) -> None:
+    """F1: under SAME_STEP reward and flag were on the first row of the next episode."""
     buffer = collected(mode)
     batch = buffer.sample(200, 6, flags=["is_first"])
     rows = {
@@ -350,32 +351,32 @@ def test_the_terminal_observation_has_its_own_row_in_either_mode(mode: Autoreset
     assert (batch["obs"][:, 1:][batch["terminations"][:, :-1]] % 100 == 0).all()
 
 
-def test_a_mode_is_taken_at_its_word() -> None:
+def test_final_obs_is_required_only_under_same_step() -> None:
     """F1."""
     ended = np.array([False, True, False])
     buffer = IndependentVectorizedBuffer(N, 100, autoreset_mode=SAME)
     buffer.add(record_of(0))
     for final in (None, [None] * N):
-        with pytest.raises(ValueError, match="final_obs: expected that of env 1, whose episode"):
+        with pytest.raises(ValueError, match=r"final_obs: .*env 1\b.*SAME_STEP"):
             buffer.add(record_of(1, ended), final_obs=final)
-    with pytest.raises(ValueError, match=r"final_obs: expected shape \(3,\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"final_obs: .*\(3,\).*\(2,\)"):
         buffer.add(record_of(1, ended), final_obs=[None, np.zeros(2), None])
-    with pytest.raises(ValueError, match="final_obs: expected float32 like the first one, got"):
+    with pytest.raises(ValueError, match=r"final_obs: .*float32.*float64"):
         buffer.add(record_of(1, ended), final_obs=[None, np.zeros(3), None])
     assert buffer.size == N
     buffer.add(record_of(1, ended), final_obs=np.zeros((N, 3), np.float32))
     assert buffer.size == 2 * N + 1
     for mode in (NEXT, DISABLED):
         other = IndependentVectorizedBuffer(N, 100, autoreset_mode=mode)
-        with pytest.raises(ValueError, match="final_obs: expected none but under"):
+        with pytest.raises(ValueError, match=r"final_obs: .*SAME_STEP"):
             other.add(record_of(0), final_obs=np.zeros((N, 3), np.float32))
-    with pytest.raises(ValueError, match=r"expected one of gymnasium\.vector\.AutoresetMode, got"):
+    with pytest.raises(ValueError, match=r"autoreset_mode: .*AutoresetMode.*'NextStep'"):
         IndependentVectorizedBuffer(N, 100, autoreset_mode="NextStep")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_a_resumed_run_never_joins_two_episodes(tmp_path: Path, is_on_disk: bool) -> None:
-    """F2: rows 0, 1, 2, 100, 101, 102 with no flag between."""
+def test_a_resumed_run_does_not_join_episodes(tmp_path: Path, is_on_disk: bool) -> None:
+    """F2: rows 0, 1, 2, 100, 101, 102 had no flag between them."""
     path = tmp_path / "a" if is_on_disk else None
     player = filled(3, 100, path=path)
     state = player.buffer.state_dict()
@@ -405,18 +406,18 @@ def test_a_folder_is_continued(tmp_path: Path) -> None:
         check_drawn(buffer.sample(64, 5, flags=["is_first"]), player.model, 5)
         extend(player, 40, 7)
         check_drawn(buffer.sample(64, 50, flags=["is_first"]), player.model, 50)
-        with pytest.raises(ValueError, match="reset: expected a buffer in RAM, got the folder"):
+        with pytest.raises(ValueError, match=rf"reset: .*RAM.*{re.escape(str(tmp_path / 'a'))}"):
             buffer.reset()
-        with pytest.raises(ValueError, match="rewards: expected float64 like the first one"):
+        with pytest.raises(ValueError, match=r"rewards: .*float64.*int64"):
             buffer.add(record_of(0) | {"rewards": np.zeros(N, np.int64)})
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
         assert {episode.rows for episode in replay.iter_episodes()} == {7, 5}
 
 
-def test_a_folder_of_other_rows_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_rows_is_refused(tmp_path: Path) -> None:
     filled(3, 2, path=tmp_path / "a").buffer.close()
     with IndependentVectorizedBuffer(N, 10, path=tmp_path / "a") as buffer:
-        with pytest.raises(ValueError, match="expected the keys"):
+        with pytest.raises(ValueError, match=r"experience: .*\blives\b.*\bactions;"):
             buffer.add({k: v for k, v in record_of(0).items() if k != "lives"})
     with SequenceReplayBuffer(tmp_path / "b") as replay:
         envs = gym.make("CartPole-v1")
@@ -424,11 +425,11 @@ def test_a_folder_of_other_rows_is_refused(tmp_path: Path) -> None:
 
         replay.bind(Spec.from_spaces(envs.observation_space, envs.action_space), {})
     for _ in range(2):  # it is not locked
-        with pytest.raises(SpecMismatch, match="holds other rows: expected those of this class"):
+        with pytest.raises(SpecMismatch, match=re.escape(str(tmp_path / "b"))):
             IndependentVectorizedBuffer(N, 10, path=tmp_path / "b")
 
 
-def test_a_mask_selects_envs_and_not_places_in_the_arrays() -> None:
+def test_a_mask_selects_envs() -> None:
     """F3: the rows of envs 0 and 1 went to rings 2 and 3."""
     player = filled(4, 3)
     for _ in range(5):
@@ -438,28 +439,29 @@ def test_a_mask_selects_envs_and_not_places_in_the_arrays() -> None:
     assert set(check_drawn(batch, player.model, 3)) == player.model.windows(3)
     wrong: tuple[Any, ...] = ([True, False], np.ones(N), [True] * (N + 1))
     for mask in wrong:
-        with pytest.raises(ValueError, match="mask: expected 3 bools, one for each env, got"):
+        got = re.escape(f"{np.asarray(mask).dtype} ({len(mask)},)")
+        with pytest.raises(ValueError, match=rf"mask: .*\b3 bools.*{got}"):
             player.buffer.add(record_of(0), mask)
     compact = {key: values[:2] for key, values in record_of(0).items()}
-    with pytest.raises(ValueError, match=r"obs: expected shape \(3, 3\), got \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"^obs: .*\(3, 3\).*\(2, 3\)"):
         player.buffer.add(compact, np.array([False, True, True]))
 
 
-def test_a_shortage_is_stated_with_both_numbers() -> None:
+def test_too_few_rows_are_refused_with_both_numbers() -> None:
     """F4: "a must be a positive integer unless no samples are taken"."""
     buffer = IndependentVectorizedBuffer(N, 100)
-    with pytest.raises(NotEnoughData, match="expected 64 rows of one env, got none yet"):
+    with pytest.raises(NotEnoughData, match=r"sequence_length=64\b.*\b64 rows"):
         buffer.sample(16, sequence_length=64)
     player = filled(32, 10)
-    with pytest.raises(NotEnoughData, match=r"expected 64 rows .*, got 32 at most, 3 envs having"):
+    with pytest.raises(NotEnoughData, match=r"sequence_length=64\b.*\b32\b.*\b3 envs"):
         player.buffer.sample(16, sequence_length=64)
-    with pytest.raises(NotEnoughData, match="has 11 rows: expected at least one, the longest"):
+    with pytest.raises(NotEnoughData, match=r"\b11 rows.*\b10\b"):
         player.buffer.sample(16, sequence_length=11, borders="inside")
     assert player.buffer.sample(16, sequence_length=32)["obs"].shape == (16, 32, 3)
 
 
 def test_a_full_buffer_stays_full() -> None:
-    """F5: False for ever after the wrap."""
+    """F5: False after the ring wrapped."""
     player = filled(0, 1, capacity=10)
     seen: list[bool] = []
     for _ in range(40):
@@ -484,20 +486,20 @@ def test_every_env_keeps_its_newest_rows(capacity: int) -> None:
 @pytest.mark.parametrize(
     ("key", "values", "message"),
     [
-        ("rewards", np.zeros(N, np.int64), "rewards: expected float64 like the first one, got"),
-        ("lives", np.full(N, 0.5), "lives: expected int16 like the first one, got float64"),
-        ("lives", np.zeros(N, np.int32), "lives: expected int16 like the first one, got int32"),
-        ("obs", np.zeros((N, 3)), "obs: expected float32 like the first one, got float64"),
-        ("obs", np.zeros((N, 4), np.float32), r"obs: expected shape \(3, 3\), got \(3, 4\)"),
-        ("actions", np.zeros((N, 1), np.float32), r"actions: expected shape \(3, 2\)"),
-        ("terminations", np.zeros(N), "terminations: expected bool like the first one"),
-        ("new", np.zeros(N), "experience: expected the keys obs, .*, got obs, .*, new"),
+        ("rewards", np.zeros(N, np.int64), r"rewards: .*float64.*int64"),
+        ("lives", np.full(N, 0.5), r"lives: .*int16.*float64"),
+        ("lives", np.zeros(N, np.int32), r"lives: .*int16.*int32"),
+        ("obs", np.zeros((N, 3)), r"obs: .*float32.*float64"),
+        ("obs", np.zeros((N, 4), np.float32), r"obs: .*\(3, 3\).*\(3, 4\)"),
+        ("actions", np.zeros((N, 1), np.float32), r"actions: .*\(3, 2\).*\(3, 1\)"),
+        ("terminations", np.zeros(N), r"terminations: .*bool.*float64"),
+        ("new", np.zeros(N), r"experience: .*\bobs, .*\blives\b.*\bobs, .*\bnew\b"),
     ],
 )
 def test_values_unlike_the_first_are_refused_and_nothing_changes(
     key: str, values: np.ndarray, message: str
 ) -> None:
-    """F5: the first value's dtype was taken, so that 0.5 became 0."""
+    """F5: values were cast to the first value's dtype, so that 0.5 became 0."""
     player = filled(5, 3)
     with pytest.raises(ValueError, match=message):
         player.buffer.add(record_of(99) | {key: values})
@@ -506,7 +508,7 @@ def test_values_unlike_the_first_are_refused_and_nothing_changes(
     assert set(check_drawn(batch, player.model, 4)) <= player.model.windows(4)
 
 
-def test_what_every_value_survives_is_taken() -> None:
+def test_dtypes_that_can_be_cast_safely_are_accepted() -> None:
     """F5."""
     buffer = IndependentVectorizedBuffer(N, 100, seed=0)
     buffer.add(record_of(0))
@@ -522,16 +524,16 @@ def test_what_every_value_survives_is_taken() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rewards": None}, "expected the keys obs, actions, .*, got none of the name rewards"),
-        ({"actions": None, "obs": None}, "got none of the name obs, actions"),
-        ({"lives": np.array(["a"] * N)}, "lives: expected an array of numbers"),
-        ({"lives": np.array(1)}, r"lives: expected an array of numbers .*, got int64 \(\)"),
-        ({"rewards": np.zeros((N, 1))}, r"rewards: expected one number for each env, got shape"),
-        ({"truncations": np.full(N, 2)}, "truncations: expected only 0 and 1, got 2 to 2"),
-        ({"obs": np.zeros((2, 3), np.float32)}, r"obs: expected shape \(3, 3\), got \(2, 3\)"),
+        ({"rewards": None}, r"experience: .*\bobs, actions\b.*\brewards;"),
+        ({"actions": None, "obs": None}, r"experience: .*\bobs, actions;"),
+        ({"lives": np.array(["a"] * N)}, r"lives: .*<U1 \(3,\)"),
+        ({"lives": np.array(1)}, r"lives: .*int64 \(\)"),
+        ({"rewards": np.zeros((N, 1))}, r"rewards: .*\(3, 1\)"),
+        ({"truncations": np.full(N, 2)}, r"truncations: .*\b2 to 2\b"),
+        ({"obs": np.zeros((2, 3), np.float32)}, r"obs: .*\(3, 3\).*\(2, 3\)"),
     ],
 )
-def test_a_first_record_that_makes_no_sense_is_refused(
+def test_an_invalid_first_record_is_refused(
     change: dict[str, np.ndarray | None], message: str
 ) -> None:
     buffer = IndependentVectorizedBuffer(N, 100)
@@ -543,7 +545,7 @@ def test_a_first_record_that_makes_no_sense_is_refused(
 
 
 def arrays(value: object) -> Iterator[np.ndarray]:
-    """All arrays of a state, which holds nothing but plain data beside them."""
+    """All arrays of a state; everything else in it must be plain data."""
     if isinstance(value, dict):
         for key, part in value.items():
             assert isinstance(key, str)
@@ -557,8 +559,8 @@ def arrays(value: object) -> Iterator[np.ndarray]:
         assert value is None or isinstance(value, str | int | float | bool)
 
 
-def test_a_state_is_as_large_as_what_is_stored_and_stays_as_it_was() -> None:
-    """F6: full-capacity arrays, and the live ones. F9: arrays and plain data, no code."""
+def test_a_state_has_the_size_of_the_stored_rows_and_does_not_change() -> None:
+    """F6: it had the full-capacity arrays, not copied. F9: only arrays and plain data."""
     player = filled(1, 100, capacity=100_000)
     state = player.buffer.state_dict()
     assert sum(array.nbytes for array in arrays(state)) < 1_000
@@ -577,7 +579,7 @@ def test_the_state_of_a_folder_is_small_and_plain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_a_restored_buffer_goes_on_with_the_same_samples(tmp_path: Path, is_on_disk: bool) -> None:
+def test_a_restored_buffer_draws_the_same_samples(tmp_path: Path, is_on_disk: bool) -> None:
     path = tmp_path / "a" if is_on_disk else None
     player = filled(200, 7, path=path, capacity=50)
     player.buffer.sample(8, 4)
@@ -592,8 +594,8 @@ def test_a_restored_buffer_goes_on_with_the_same_samples(tmp_path: Path, is_on_d
             assert all((restored[key] == batch[key]).all() for key in batch)
 
 
-def test_a_state_goes_through_torch_and_another_process_would_have_it(tmp_path: Path) -> None:
-    """What FishyRL does with it: `save_models`."""
+def test_a_state_can_be_saved_and_loaded_by_torch(tmp_path: Path) -> None:
+    """As `save_models` of FishyRL does."""
     torch = pytest.importorskip("torch")
     player = filled(30, 7)
     torch.save({"buffer": player.buffer.state_dict()}, tmp_path / "a.pt")
@@ -603,15 +605,19 @@ def test_a_state_goes_through_torch_and_another_process_would_have_it(tmp_path: 
     assert (buffer.sample(8, 4)["obs"] == player.buffer.sample(8, 4)["obs"]).all()
 
 
-def test_a_state_of_something_else_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_an_invalid_state_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     player = filled(30, 7)
     state = player.buffer.state_dict()
     rows = state["rows"] | {"rows": state["rows"]["rows"] | {"action": np.zeros((2, 2))}}
     wrong = [
-        (IndependentVectorizedBuffer(2, 10), state, "expected that of 3 envs|expected that of 2"),
-        (player.buffer, {"_buffers": [], "_rng": {}}, "a checkpoint of FishyRL itself cannot"),
-        (player.buffer, state | {"rows": rows}, "expected 90 rows of field 'action', got 2"),
-        (IndependentVectorizedBuffer(N, 10, path=tmp_path / "a"), state, "in RAM or in a folder"),
+        (IndependentVectorizedBuffer(2, 10), state, r"state_dict: .*\b2 envs\b.*\b3\b"),
+        (player.buffer, {"_buffers": [], "_rng": {}}, r"state_dict: .*_buffers, _rng.*FishyRL"),
+        (player.buffer, state | {"rows": rows}, r"state: .*\b90 rows\b.*'action'.*\b2\b"),
+        (
+            IndependentVectorizedBuffer(N, 10, path=tmp_path / "a"),
+            state,
+            r"state_dict: .*path=.*/a\b.*\bRAM\b",
+        ),
     ]
     for buffer, given_state, message in wrong:
         size = buffer.size
@@ -624,7 +630,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(tmp_path: Path
     assert player.buffer.size == 0
 
 
-def test_reset_forgets_everything_and_joins_nothing() -> None:
+def test_reset_removes_all_rows_and_joins_no_episodes() -> None:
     """F2."""
     player = filled(30, 7)
     player.buffer.reset()
@@ -652,7 +658,7 @@ def test_windows_are_drawn_uniformly() -> None:
     assert chi < len(expected) + 5 * np.sqrt(2 * len(expected))
 
 
-def test_new_rows_do_not_wait_for_long() -> None:
+def test_new_rows_are_stored_in_batches() -> None:
     player = filled(1_000, 50, capacity=10_000)
     player.buffer.sample(1, 1)
     rows = player.buffer.replay.storage.table
@@ -669,21 +675,21 @@ def test_new_rows_do_not_wait_for_long() -> None:
     assert rows.rows == before + 33
 
 
-def test_the_seed_settles_the_draws() -> None:
+def test_the_seed_determines_the_draws() -> None:
     first, second = (filled(50, 7).buffer.sample(16, 4)["obs"] for _ in range(2))
     assert (first == second).all()
 
 
-def test_flags_that_are_none_are_refused() -> None:
+def test_unknown_flags_are_refused() -> None:
     player = filled(10, 3)
-    with pytest.raises(ValueError, match="flags: expected some of is_first, is_last, cut, mask"):
+    with pytest.raises(ValueError, match=r"flags: .*is_first, is_last, cut, mask.*'first'"):
         player.buffer.sample(4, 2, flags=["first"])
     padded = player.buffer.sample(40, 9, borders="pad_after", flags=["mask", "is_last", "cut"])
     assert not padded["mask"].all()
     assert (padded["mask"].sum(1) <= 3).all()
 
 
-def test_one_env_has_a_buffer_of_its_own(tmp_path: Path) -> None:
+def test_sequential_buffer_equals_the_model_of_one_env(tmp_path: Path) -> None:
     one = SequentialBuffer(10, True, 0)
     model = Model(NEXT, envs=1)
     for step in range(35):
@@ -711,7 +717,7 @@ def test_one_env_has_a_buffer_of_its_own(tmp_path: Path) -> None:
         assert kept.replay.path == tmp_path / "a"
 
 
-def test_ratio_gives_whole_updates_and_none_at_0() -> None:
+def test_ratio_returns_whole_numbers_and_0_for_a_ratio_of_0() -> None:
     """F7: ZeroDivisionError."""
     assert [Ratio(0.0)(step) for step in (5, 100)] == [0, 0]
     for value in (0.5, 0.3, 1.0, 2.5, 1 / 3):
@@ -724,9 +730,9 @@ def test_ratio_gives_whole_updates_and_none_at_0() -> None:
     again = Ratio(7.0)
     again.load_state_dict(json.loads(json.dumps(ratio.state_dict())))
     assert [again(step) for step in range(6, 30)] == [ratio(step) for step in range(6, 30)]
-    with pytest.raises(ValueError, match=r"expected what Ratio\.state_dict gave"):
+    with pytest.raises(ValueError, match=r"state_dict: .*Ratio\.state_dict.*_ratio.*_step"):
         again.load_state_dict({"_ratio": 0.5, "_step": 3})
-    with pytest.raises(ValueError, match="ratio: expected a finite number >= 0"):
+    with pytest.raises(ValueError, match=r"ratio: .*>= 0.*-1\.0"):
         Ratio(-1.0)
 
 
@@ -745,9 +751,9 @@ def test_samples_become_tensors() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 10), "num_buffers: expected a whole number >= 1"),
-        ((2, 0), "capacity: expected a whole number >= 1"),
-        ((2, 1.5), "capacity: expected a whole number >= 1"),
+        ((0, 10), r"num_buffers: .*>= 1.*\b0\b"),
+        ((2, 0), r"capacity: .*>= 1.*\b0\b"),
+        ((2, 1.5), r"capacity: .*>= 1.*\b1\.5\b"),
     ],
 )
 def test_numbers_out_of_range_are_refused(arguments: tuple[int, int], message: str) -> None:

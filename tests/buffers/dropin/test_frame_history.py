@@ -1,4 +1,4 @@
-"""The frame-history replay gives what a list of episodes says, and none of the old bugs."""
+"""The frame-history replay equals a list of episodes, without the bugs of the original."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def frame_of(number: int, shape: Shape = (2, 3, 1), dtype: str = "uint8") -> np.ndarray:
-    """A frame that tells its number: no two are alike, and none is zero."""
+    """A frame that identifies its number: no two are equal, and none is all zeros."""
     flat = np.arange(int(np.prod(shape))) * 7 + 1
     flat[:2] = number % 200 + 1, number // 200 + 1
     return (flat % 251).astype(dtype).reshape(shape)
 
 
 class Drawn(NamedTuple):
-    """One transition as it must come out."""
+    """The expected values of one drawn transition."""
 
     observation: np.ndarray
     action: int
@@ -44,7 +44,7 @@ class Drawn(NamedTuple):
 
 @dataclass
 class Episode:
-    """What one env showed from a reset on."""
+    """The frames, actions and rewards of one episode of an env."""
 
     env: int
     frames: list[int] = field(default_factory=list)
@@ -81,10 +81,10 @@ class Model:
         return np.concatenate(images, axis=2)
 
     def transitions(self) -> dict[int, Drawn]:
-        """All that can be drawn, by the number of the newest frame of the observation."""
+        """All transitions that can be drawn, by the number of the newest observed frame."""
         found: dict[int, Drawn] = {}
         for episode in self.episodes:
-            frames = episode.frames[: len(episode.actions)]  # those with their effects
+            frames = episode.frames[: len(episode.actions)]  # those with an effect
             if not episode.is_open and not episode.is_cut:
                 frames = [*frames, frames[-1] if episode.final is None else episode.final]
             for t in range(len(frames) - 1):
@@ -107,7 +107,7 @@ class Model:
 
 
 def drawn(buffer: ReplayBuffer, model: Model, count: int) -> set[int]:
-    """The numbers of transitions that are drawn, each of which is compared with the model."""
+    """Draw transitions, compare them with the model, and return their numbers."""
     expected = model.transitions()
     obs, act, rew, next_obs, mask = buffer.sample(count)
     assert obs.dtype == next_obs.dtype == np.dtype(model.dtype)
@@ -127,7 +127,7 @@ def drawn(buffer: ReplayBuffer, model: Model, count: int) -> set[int]:
 
 
 def can_draw(buffer: ReplayBuffer) -> int:
-    """How many transitions can be drawn, found by asking."""
+    """The number of transitions that can be drawn, found with can_sample."""
     buffer.flush()
     count = 0
     while buffer.can_sample(count + 1):
@@ -136,7 +136,7 @@ def can_draw(buffer: ReplayBuffer) -> int:
 
 
 class Step(NamedTuple):
-    """What one env does."""
+    """A step of one env."""
 
     env: int
     done: bool
@@ -151,7 +151,7 @@ STEPS = st.builds(
     st.sampled_from([False] * 5 + [True]),
     st.booleans(),
 )
-ACTS = st.lists(
+CALLS = st.lists(
     STEPS
     | st.lists(STEPS, min_size=10, max_size=40)
     | st.sampled_from(["flush", "sample", "cut 0", "cut 1", "cut", "frame 0", "frame 2"]),
@@ -167,18 +167,18 @@ FRAMES = st.sampled_from(
         ((4,), "float32"),
     ]
 )
-Act: TypeAlias = "Step | list[Step] | str"
+Call: TypeAlias = "Step | list[Step] | str"
 
 
 class Player:
-    """Drives a buffer and its model alike."""
+    """Makes the same calls on a buffer and its model."""
 
     def __init__(self, buffer: ReplayBuffer, model: Model) -> None:
         self.buffer, self.model = buffer, model
         self.number = 0
         self.waiting: dict[int, int] = {}
 
-    def show(self, env: int) -> None:
+    def store_frame(self, env: int) -> None:
         if env in self.waiting:
             return
         model, number = self.model, self.number
@@ -193,10 +193,10 @@ class Player:
         recent = self.buffer.encode_recent_observation(env)
         assert (recent == model.stack(episode.frames)).all()
         assert recent.dtype == model.dtype
-        recent[...] = 0  # the caller's own
+        recent[...] = 0  # a copy
 
     def play(self, step: Step) -> None:
-        self.show(step.env)
+        self.store_frame(step.env)
         model, episode = self.model, self.model.open_episode(step.env)
         is_over = step.done or step.truncated
         final = self.number if is_over and (step.has_final or not step.done) else None
@@ -221,46 +221,47 @@ class Player:
                 episode.is_open, episode.is_cut = False, True
                 self.waiting.pop(episode.env, None)
 
-    def act(self, act: Act) -> None:
-        if isinstance(act, Step):
-            self.play(act)
-        elif isinstance(act, list):
-            for step in act:
+    def call(self, call: Call) -> None:
+        if isinstance(call, Step):
+            self.play(call)
+        elif isinstance(call, list):
+            for step in call:
                 self.play(step)
-        elif act.startswith("cut"):
-            self.cut(int(act[4:]) if act[4:] else None)
-        elif act.startswith("frame"):
-            self.show(int(act[-1]))
-        elif act == "flush":
+        elif call.startswith("cut"):
+            self.cut(int(call[4:]) if call[4:] else None)
+        elif call.startswith("frame"):
+            self.store_frame(int(call[-1]))
+        elif call == "flush":
             self.buffer.flush()
         elif self.buffer.can_sample(3):
             drawn(self.buffer, self.model, 3)
 
 
-@given(ACTS, FRAMES, st.integers(1, 4), st.booleans())
+@given(CALLS, FRAMES, st.integers(1, 4), st.booleans())
 @settings(max_examples=examples(100))
-def test_every_transition_of_a_list_of_episodes_can_be_drawn_once(
-    acts: list[Act], frames: tuple[Shape, str], k: int, contiguous: bool
+def test_every_transition_of_the_model_can_be_drawn_once(
+    calls: list[Call], frames: tuple[Shape, str], k: int, contiguous: bool
 ) -> None:
     buffer = ReplayBuffer(10_000, k, num_envs=3, seed=0, contiguous=contiguous)
     player = Player(buffer, Model(k, *frames))
-    for act in acts:
-        player.act(act)
+    for call in calls:
+        player.call(call)
     expected = player.model.transitions()
     count = can_draw(buffer)
     assert count == len(expected)
     if count:
         assert drawn(buffer, player.model, count) == set(expected)
-    with pytest.raises(NotEnoughData, match=rf"{count + 1}|empty|2 rows"):
+    problem = rf"\b{count + 1} items.*\b{count}\b" if count else r"\breplay\b.*\bstep|\b2 rows"
+    with pytest.raises(NotEnoughData, match=problem):
         buffer.sample(count + 1)
 
 
 @given(st.lists(STEPS, min_size=60, max_size=200), st.integers(1, 4), st.integers(20, 40))
 @settings(max_examples=examples(60))
-def test_a_full_ring_gives_right_transitions_of_the_newest_steps(
+def test_a_full_ring_returns_correct_transitions_of_the_newest_steps(
     steps: list[Step], k: int, size: int
 ) -> None:
-    """N2, N3, N5: at every head."""
+    """N2, N3, N5: at every position of the write head."""
     buffer = ReplayBuffer(size, k, num_envs=3, seed=0)
     player = Player(buffer, Model(k, (2, 3, 1), "uint8"))
     order: list[int] = []
@@ -278,7 +279,7 @@ def test_a_full_ring_gives_right_transitions_of_the_newest_steps(
     ]
     frames = sorted(frame for frame, _ in played)
     newest = set(frames[-size:])
-    # Each env's rows are stored when they are flushed: by then others may have gone further.
+    # Rows of an env are stored when they are flushed; other envs may have newer rows by then.
     kept = {frame for frame, stack in played if newest.issuperset(stack)}
     missing = (kept & set(player.model.transitions())) - got
     assert len(got) <= size + size // 15 + 2 + 3
@@ -288,7 +289,7 @@ def test_a_full_ring_gives_right_transitions_of_the_newest_steps(
 def filled(
     steps: int, episode: int | None = None, *, size: int = 100, k: int = 4
 ) -> tuple[ReplayBuffer, Model]:
-    """A buffer, and its model, after so many steps of one env."""
+    """A buffer and its model after ``steps`` steps of one env."""
     player = Player(ReplayBuffer(size, k, seed=0), Model(k, (2, 3, 1), "uint8"))
     for step in range(steps):
         is_done = episode is not None and step % episode == episode - 1
@@ -296,7 +297,7 @@ def filled(
     return player.buffer, player.model
 
 
-def test_done_flags_need_no_name_that_numpy_gave_up() -> None:
+def test_done_flags_do_not_use_a_removed_numpy_name() -> None:
     """N1."""
     buffer, model = filled(20, 5)
     assert drawn(buffer, model, 20) == set(range(20))
@@ -304,17 +305,17 @@ def test_done_flags_need_no_name_that_numpy_gave_up() -> None:
 
 
 @pytest.mark.parametrize("steps", [100, 107, 130, 150, 199, 200, 1000])
-def test_no_stack_reaches_over_the_write_head(steps: int) -> None:
+def test_no_stack_crosses_the_write_head(steps: int) -> None:
     """N2, N3: stacks [98, 99, 100, 1] and [129, 130, 31, 32]."""
     buffer, model = filled(steps)
     count = can_draw(buffer)
     numbers = drawn(buffer, model, count)
     assert numbers == set(range(steps - 1 - count, steps - 1))
-    # At least the newest 100 steps are kept; of the oldest ones the stacks are not whole any more.
+    # At least the newest 100 steps are kept; the stacks of the oldest ones are not complete.
     assert count >= 100 - 1 - 3 if steps > 100 else count == 99
 
 
-def test_the_newest_step_is_drawn_when_its_next_frame_is_there() -> None:
+def test_the_newest_step_is_drawn_once_its_next_frame_is_stored() -> None:
     """N4: next_obs [128, 129, 130, 31], not done."""
     buffer, model = filled(130)
     before = drawn(buffer, model, can_draw(buffer))
@@ -326,10 +327,10 @@ def test_the_newest_step_is_drawn_when_its_next_frame_is_there() -> None:
 
 
 def test_can_sample_counts_what_sample_can_draw() -> None:
-    """N5: can_sample said yes, and sample never returned."""
+    """N5: can_sample returned True, and sample did not return."""
     buffer = ReplayBuffer(10, 2, seed=0)
     assert not buffer.can_sample(1)
-    with pytest.raises(NotEnoughData, match="empty"):
+    with pytest.raises(NotEnoughData, match=r"\breplay\b.*\bstep"):
         buffer.sample(1)
     for number in range(4):
         idx = buffer.store_frame(frame_of(number))
@@ -338,12 +339,12 @@ def test_can_sample_counts_what_sample_can_draw() -> None:
     assert buffer.can_sample(3)
     assert not buffer.can_sample(4)
     assert len(buffer.sample(3)[0]) == 3
-    with pytest.raises(NotEnoughData, match="at least 4 items to draw from, got 3"):
+    with pytest.raises(NotEnoughData, match=r"\b4 items.*\b3\b"):
         buffer.sample(4)
 
 
-def test_a_batch_that_needs_the_newest_steps_gets_them() -> None:
-    """N5: although few new ones wait until there are more."""
+def test_a_batch_that_needs_unstored_steps_stores_them() -> None:
+    """N5: a few new steps usually wait until more are added."""
     buffer, model = filled(2_500, 40, size=5_000, k=2)
     buffer.flush()
     player = Player(buffer, model)
@@ -357,7 +358,7 @@ def test_a_batch_that_needs_the_newest_steps_gets_them() -> None:
 
 
 def test_every_env_keeps_its_newest_steps() -> None:
-    """N10: although nothing is drawn meanwhile."""
+    """N10: also if nothing is drawn."""
     player = Player(ReplayBuffer(150, 2, num_envs=3, seed=0), Model(2, (2, 3, 1), "uint8"))
     for _ in range(700):
         for env in range(3):
@@ -368,7 +369,7 @@ def test_every_env_keeps_its_newest_steps() -> None:
         assert len(of_env) >= 50 - 1 - 1 - 50 // 8
 
 
-def test_every_step_is_drawn_as_often_as_the_others() -> None:
+def test_steps_are_drawn_uniformly() -> None:
     """N5: the slots size - 2 and size - 1 were never drawn."""
     buffer, model = filled(150, 40)
     count = can_draw(buffer)
@@ -400,69 +401,80 @@ def test_stacks_are_padded_with_zeros_at_an_episodes_start() -> None:
     }
     assert by_newest[4] == ([0, 0, 0, 4], [0, 0, 4, 5])
     assert by_newest[1] == ([0, 0, 0, 1], [0, 0, 1, 2])
-    assert by_newest[3] == ([0, 1, 2, 3], [1, 2, 3, 3])  # masked: nobody has shown what came
+    assert by_newest[3] == ([0, 1, 2, 3], [1, 2, 3, 3])  # masked: the next frame is not known
     assert done[obs[:, 0, 0, -1] == 3] == 1
 
 
-def test_a_step_cannot_be_drawn_before_its_effect_is_there() -> None:
+def test_a_step_without_an_effect_is_not_drawn() -> None:
     """N7: new frames with old effects, or with those of unwritten memory."""
     buffer, model = filled(250, 30)
     player = Player(buffer, model)
     player.number = 250
     before = drawn(buffer, model, can_draw(buffer))
-    player.show(0)
+    player.store_frame(0)
     assert drawn(buffer, model, can_draw(buffer)) == before
     player.play(Step(0, True, False, False))
     assert drawn(buffer, model, can_draw(buffer)) >= {250}
 
 
 @pytest.mark.parametrize(
-    ("frame", "message"),
+    ("frame", "got"),
     [
-        (np.full((2, 3, 1), 0.5), r"expected uint8 \(2, 3, 1\) like the first one, got float64"),
-        (np.zeros((2, 3, 1), np.int64), "got int64"),
-        (np.zeros((2, 3), np.uint8), r"got uint8 \(2, 3\)"),
-        (np.zeros((3, 2, 1), np.uint8), r"got uint8 \(3, 2, 1\)"),
-        (np.zeros(6, np.uint8), r"got uint8 \(6,\)"),
+        (np.full((2, 3, 1), 0.5), r"float64 \(2, 3, 1\)"),
+        (np.zeros((2, 3, 1), np.int64), r"int64 \(2, 3, 1\)"),
+        (np.zeros((2, 3), np.uint8), r"uint8 \(2, 3\)"),
+        (np.zeros((3, 2, 1), np.uint8), r"uint8 \(3, 2, 1\)"),
+        (np.zeros(6, np.uint8), r"uint8 \(6,\)"),
     ],
 )
-def test_frames_unlike_the_first_are_refused(frame: np.ndarray, message: str) -> None:
+def test_frames_unlike_the_first_are_refused(frame: np.ndarray, got: str) -> None:
     """N8: 0.5 became 0."""
     buffer, model = filled(5)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"^frame: .*uint8 \(2, 3, 1\).*{got}"):
         buffer.store_frame(frame)
     idx = buffer.store_frame(frame_of(5))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"^final_frame: .*uint8 \(2, 3, 1\).*{got}"):
         buffer.store_effect(idx, 0, 0.0, True, final_frame=frame)
     assert drawn(buffer, model, can_draw(buffer)) == set(range(4))
 
 
 @pytest.mark.parametrize(
-    ("frame", "message"),
+    ("frame", "got"),
     [
-        (np.zeros((1, 2, 3, 4), np.uint8), r"\(H, W, C\), \(H, W\) or \(D,\), got uint8"),
-        (np.uint8(3), r"got uint8 \(\)"),
-        (np.zeros((0, 2, 1), np.uint8), r"got uint8 \(0, 2, 1\)"),
-        (np.array(["a"]), "expected numbers"),
-        (np.zeros((2, 2, 1), np.longdouble), r"got float128 \(2, 2, 1\)"),
-        (np.zeros((2, 2, 1), np.complex64), r"got complex64 \(2, 2, 1\)"),
-        (np.array([None]), "expected numbers"),
+        (np.zeros((1, 2, 3, 4), np.uint8), r"uint8 \(1, 2, 3, 4\)"),
+        (np.uint8(3), r"uint8 \(\)"),
+        (np.zeros((0, 2, 1), np.uint8), r"uint8 \(0, 2, 1\)"),
+        (np.array(["a"]), r"<U1 \(1,\)"),
+        (np.zeros((2, 2, 1), np.longdouble), r"float128 \(2, 2, 1\)"),
+        (np.zeros((2, 2, 1), np.complex64), r"complex64 \(2, 2, 1\)"),
+        (np.array([None]), r"object \(1,\)"),
     ],
 )
-def test_what_is_no_frame_is_refused(frame: np.ndarray, message: str) -> None:
+def test_invalid_frames_are_refused(frame: np.ndarray, got: str) -> None:
     """N8."""
     buffer = ReplayBuffer(10, 2)
-    with pytest.raises(ValueError, match=message):
+    shapes = r"\(H, W, C\), \(H, W\) or \(D,\)"
+    with pytest.raises(ValueError, match=rf"^frame: .*{shapes}.*{got}"):
         buffer.store_frame(frame)
     assert buffer.store_frame(frame_of(0)) == 0
 
 
-@pytest.mark.parametrize("action", [1.0, 0.5, np.float32(2), [1, 2], 2**31, "left"])
-def test_an_action_that_is_no_whole_number_is_refused(action: object) -> None:
+@pytest.mark.parametrize(
+    ("action", "got"),
+    [
+        (1.0, "int32.*float64"),
+        (0.5, "int32.*float64"),
+        (np.float32(2), "int32.*float32"),
+        ([1, 2], r"\(\).*\(2,\)"),
+        (2**31, "int32.*2147483648"),
+        ("left", "int32.*<U4"),
+    ],
+)
+def test_an_action_that_is_not_an_int32_is_refused(action: object, got: str) -> None:
     """N8: it was truncated."""
     buffer, model = filled(3)
     idx = buffer.store_frame(frame_of(3))
-    with pytest.raises(ValueError, match="action: expected"):
+    with pytest.raises(ValueError, match=f"^action: .*{got}"):
         buffer.store_effect(idx, action, 0.0, False)  # type: ignore[arg-type]
     buffer.store_effect(idx, np.array([3 % 6]), 3 / 8, False)  # type: ignore[arg-type]
     model.open_episode(0).frames.append(3)
@@ -482,13 +494,13 @@ def test_float_frames_and_vectors_keep_their_values() -> None:
         assert batch.shape == (2, 3) if len(shape) == 1 else (2, 2, 2, 3)
 
 
-def test_a_truncated_episode_can_be_learned_from_with_its_final_frame() -> None:
+def test_a_truncated_episode_needs_its_final_frame() -> None:
     """N9."""
     buffer = ReplayBuffer(100, 2, seed=0)
     idx = buffer.store_frame(frame_of(0))
-    with pytest.raises(ValueError, match="truncated: expected the final_frame with it, got none"):
+    with pytest.raises(ValueError, match=r"truncated: .*final_frame"):
         buffer.store_effect(idx, 0, 1.0, False, truncated=True)
-    with pytest.raises(ValueError, match="only with the last step of an episode"):
+    with pytest.raises(ValueError, match=r"final observation: .*\bepisode\b"):
         buffer.store_effect(idx, 0, 1.0, False, final_frame=frame_of(1))
     buffer.store_effect(idx, 0, 1.0, False, truncated=True, final_frame=frame_of(1))
     _, _, _, next_obs, done = buffer.sample(1)
@@ -500,56 +512,57 @@ def test_a_truncated_episode_can_be_learned_from_with_its_final_frame() -> None:
 
 
 def test_each_env_has_its_own_stream() -> None:
-    """N10: the frames of all emulators were one episode."""
+    """N10: the frames of all envs were one episode."""
     player = Player(ReplayBuffer(200, 3, num_envs=3, seed=0), Model(3, (2, 3, 1), "uint8"))
     for step in range(30):
         for env in range(3):  # all frames first, then all effects
-            player.show(env)
+            player.store_frame(env)
         for env in (1, 0, 2):
             player.play(Step(env, step % (5 + env) == 4, False, False))
     assert drawn(player.buffer, player.model, can_draw(player.buffer)) == set(
         player.model.transitions()
     )
     for env in (-1, 3):
-        with pytest.raises(ValueError, match=f"env: expected an index from 0 to 2, got {env}"):
+        problem = rf"^env: .*\b0 to 2\b.* {env}\b"
+        with pytest.raises(ValueError, match=problem):
             player.buffer.store_frame(frame_of(0), env)
-        with pytest.raises(ValueError, match="env: expected an index"):
+        with pytest.raises(ValueError, match=problem):
             player.buffer.encode_recent_observation(env)
-        with pytest.raises(ValueError, match="env: expected an index"):
+        with pytest.raises(ValueError, match=problem):
             player.buffer.cut(env)
 
 
-def test_the_wrong_order_is_refused_and_changes_nothing() -> None:
+def test_calls_in_the_wrong_order_are_refused_and_change_nothing() -> None:
     """N7."""
     buffer = ReplayBuffer(50, 2, num_envs=2, seed=0)
-    with pytest.raises(NotEnoughData, match="env 0 has no frame yet"):
+    with pytest.raises(NotEnoughData, match=r"env 0\b.*\bstore_frame\b"):
         buffer.encode_recent_observation()
-    with pytest.raises(ValueError, match=r"idx: .*\(none\), got 0"):
+    with pytest.raises(ValueError, match=r"idx: .*\(none\).*\b0\b"):
         buffer.store_effect(0, 0, 0.0, False)
     first = buffer.store_frame(frame_of(1), 0)
-    with pytest.raises(NotEnoughData, match="env 1 has no frame yet"):
+    with pytest.raises(NotEnoughData, match=r"env 1\b.*\bstore_frame\b"):
         buffer.encode_recent_observation(1)
-    with pytest.raises(ValueError, match="expected store_effect for the env's frame before"):
+    with pytest.raises(ValueError, match=r"store_frame: .*store_effect.*env 0\b"):
         buffer.store_frame(frame_of(2), 0)
     second = buffer.store_frame(frame_of(3), 1)
     assert (first, second, buffer.next_idx, buffer.num_in_buffer) == (0, 1, 2, 2)
     buffer.store_effect(first, 0, 0.0, True)
-    with pytest.raises(ValueError, match=r"idx: .*\(1\), got 0"):
+    with pytest.raises(ValueError, match=r"idx: .*\(1\).*\b0\b"):
         buffer.store_effect(first, 0, 0.0, True)
     buffer.store_effect(second, 5, 0.0, True)
     assert sorted(buffer.sample(2)[1].tolist()) == [0, 5]
 
 
 @pytest.mark.parametrize("env", [1, None])
-def test_a_cut_drops_the_frame_whose_effect_never_comes(env: int | None) -> None:
-    """N4, N7: nor can the step before it be drawn, whose next frame was dropped."""
+def test_a_cut_drops_a_frame_without_an_effect(env: int | None) -> None:
+    """N4, N7: the step before it cannot be drawn either: its next frame was dropped."""
     player = Player(ReplayBuffer(50, 2, num_envs=2, seed=0), Model(2, (2, 3, 1), "uint8"))
     for _ in range(5):
         player.play(Step(1, False, False, False))
-    player.show(1)
+    player.store_frame(1)
     dropped = player.waiting[1]
     player.cut(env)
-    with pytest.raises(ValueError, match=r"idx: .*\(none\), got"):
+    with pytest.raises(ValueError, match=rf"idx: .*\(none\).*\b{dropped}\b"):
         player.buffer.store_effect(dropped, 0, 0.0, False)
     for _ in range(5):
         player.play(Step(1, False, False, False))
@@ -564,7 +577,7 @@ def test_indices_and_counts_are_those_of_a_ring() -> None:
     assert buffer.store_frame(frame_of(7)) == 2
 
 
-def test_batches_belong_to_the_caller() -> None:
+def test_batches_are_copies() -> None:
     for contiguous in (True, False):
         player = Player(
             ReplayBuffer(100, 2, seed=0, contiguous=contiguous), Model(2, (2, 3, 1), "uint8")
@@ -576,12 +589,12 @@ def test_batches_belong_to_the_caller() -> None:
         assert len(drawn(player.buffer, player.model, 19)) == 19
 
 
-def test_a_folder_is_continued_and_episodes_are_never_joined(tmp_path: Path) -> None:
+def test_a_folder_is_continued_without_joining_episodes(tmp_path: Path) -> None:
     """F2, M4, N10."""
     model, number = Model(3, (2, 3, 1), "uint8"), 0
     for run in range(3):
         with ReplayBuffer(1_000, 3, path=tmp_path / "a", num_envs=2, seed=run) as buffer:
-            # A step whose next frame never came is not one of the store.
+            # A step without a next frame is not in the store.
             assert buffer.num_in_buffer == buffer.next_idx == len(model.transitions())
             if run:
                 assert drawn(buffer, model, can_draw(buffer)) == set(model.transitions())
@@ -589,7 +602,7 @@ def test_a_folder_is_continued_and_episodes_are_never_joined(tmp_path: Path) -> 
             player.number = number
             for step in range(25):
                 player.play(Step(step % 2, step % 9 == 8, False, False))
-            player.show(0)  # its effect never comes
+            player.store_frame(0)  # it never gets an effect
             number = player.number
         for episode in model.episodes:
             if episode.is_open:
@@ -599,13 +612,13 @@ def test_a_folder_is_continued_and_episodes_are_never_joined(tmp_path: Path) -> 
         assert replay.spec["observation"].stack == 3
 
 
-def test_a_folder_of_other_frames_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_frames_is_refused(tmp_path: Path) -> None:
     with ReplayBuffer(100, 3, path=tmp_path / "a") as buffer:
         buffer.store_effect(buffer.store_frame(frame_of(0)), 0, 0.0, True)
-    with pytest.raises(SpecMismatch, match="observation"):
+    with pytest.raises(SpecMismatch, match=r"observation.*stack of 3\b.*stack of 4\b"):
         ReplayBuffer(100, 4, path=tmp_path / "a")
     with ReplayBuffer(100, 3, path=tmp_path / "a") as buffer:  # it is not locked
-        with pytest.raises(ValueError, match="like the first one"):
+        with pytest.raises(ValueError, match=r"frame: .*\(2, 3, 1\).*\(2, 2, 1\)"):
             buffer.store_frame(frame_of(0, (2, 2, 1)))
         assert buffer.can_sample(1)
         assert not buffer.can_sample(2)
@@ -615,10 +628,10 @@ def test_a_folder_of_other_frames_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 0}, "size: expected a whole number >= 1"),
-        ({"frame_history_len": 0}, "frame_history_len: expected a whole number >= 1"),
-        ({"num_envs": 0}, "num_envs: expected a whole number >= 1"),
-        ({"size": 2.5}, "size: expected"),
+        ({"size": 0}, r"^size: .*>= 1.*\b0\b"),
+        ({"frame_history_len": 0}, r"^frame_history_len: .*>= 1.*\b0\b"),
+        ({"num_envs": 0}, r"^num_envs: .*>= 1.*\b0\b"),
+        ({"size": 2.5}, r"^size: .*>= 1.*\b2\.5\b"),
     ],
 )
 def test_numbers_out_of_range_are_refused(arguments: dict[str, int], message: str) -> None:
@@ -626,19 +639,19 @@ def test_numbers_out_of_range_are_refused(arguments: dict[str, int], message: st
         ReplayBuffer(**({"size": 10, "frame_history_len": 2} | arguments))  # type: ignore[arg-type]
 
 
-def test_batch_sizes_that_are_none_are_refused() -> None:
+def test_invalid_batch_sizes_are_refused() -> None:
     buffer, _ = filled(10)
     for size in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="batch_size: expected a whole number >= 1"):
+        with pytest.raises(ValueError, match=rf"batch_size: .*>= 1.* {size}$"):
             buffer.sample(size)  # type: ignore[arg-type]
 
 
-def test_sample_n_unique_ends() -> None:
-    """N5: its loop never did."""
+def test_sample_n_unique_terminates() -> None:
+    """N5: its loop did not."""
     rng = np.random.default_rng(0)
     found = sample_n_unique(lambda: int(rng.integers(20)), 20)
     assert sorted(found) == list(range(20))
-    with pytest.raises(NotEnoughData, match="expected 3 different things, got 2"):
+    with pytest.raises(NotEnoughData, match=r"sample_n_unique: .*\b3\b.*\b2\b"):
         sample_n_unique(lambda: int(rng.integers(2)), 3)
     assert sample_n_unique(lambda: 0, 0) == []
 
@@ -657,7 +670,7 @@ def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def stacked(frames: np.ndarray, is_flat: bool) -> np.ndarray:
-    """Frames [B, k, H, W, C] (or without the C) side by side in the channels, slowly."""
+    """Concatenate frames [B, k, H, W, C] or [B, k, H, W] in the channels, one by one."""
     return np.stack(
         [
             np.concatenate([f[..., None] if is_flat else f for f in sequence], axis=-1)
@@ -668,7 +681,7 @@ def stacked(frames: np.ndarray, is_flat: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
-def test_stacks_are_those_of_concatenated_frames(dtype: str) -> None:
+def test_stacks_equal_concatenated_frames(dtype: str) -> None:
     for shape, k, contiguous, batch in product(SHAPES, (2, 3, 4, 8), (True, False), (1, 3)):
         frames = numbers((batch, k + 1, *shape), dtype)
         stacks = ChannelStacks(shape, frames.dtype, k, contiguous=contiguous)
@@ -680,12 +693,12 @@ def test_stacks_are_those_of_concatenated_frames(dtype: str) -> None:
             assert np.ascontiguousarray(got).tobytes() == expected.tobytes()
             assert got.flags.c_contiguous or not contiguous
         if not contiguous:
-            turned = np.transpose(pair[0], (0, 3, 1, 2))
-            assert all(stack.flags.c_contiguous for stack in turned)
+            channels_first = np.transpose(pair[0], (0, 3, 1, 2))
+            assert all(stack.flags.c_contiguous for stack in channels_first)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_recent_frames_are_padded_at_a_reset_and_belong_to_the_caller(
+def test_recent_frames_are_padded_at_a_reset_and_are_copies(
     shape: tuple[int, ...],
 ) -> None:
     k, frames = 3, numbers((8, *shape), "uint8")

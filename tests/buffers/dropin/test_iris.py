@@ -1,8 +1,9 @@
-"""IRIS's buffers give the sequences that the list of episodes holds, and none besides."""
+"""IRIS's buffers draw exactly the sequences of the stored episodes."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from support.chi_square import assert_shares
 from support.rows.tagged_transitions import OBS_SHAPE, Play, Played, Step, image, plays
 
 
-def a_buffer(
+def make_buffer(
     size: int, length: int = 5, batch: int = 16, seed: int = 0, **options: Any
 ) -> tuple[IRISReplayBuffer, Play]:
     buffer = IRISReplayBuffer(size, OBS_SHAPE, 2, length, batch, seed=seed, **options)
@@ -38,14 +39,16 @@ def can_draw(buffer: IRISReplayBuffer) -> bool:
 
 
 def assert_is_of_one_episode(play: Play, drawn: Any, b: int) -> tuple[int, int]:
-    """A drawn sequence is what the episode holds from its first step on, padded with zeros."""
+    """A drawn sequence equals the steps of one episode, padded with zeros."""
     observations, actions, rewards, terminals = (part[b] for part in drawn)
     mask = drawn.batch.mask[b]
     played, first = play.of(observations[0])
     for place in range(len(actions)):
         step = first + place
         if not mask[place]:
-            is_newest = not played.ends and step == played.steps - 1  # what it led to is not known
+            is_newest = (
+                not played.ends and step == played.steps - 1
+            )  # its next observation is not known
             assert is_newest or step >= played.steps
             assert actions[place].tolist() == (played.action(step) if is_newest else [0, 0])
             assert (rewards[place], terminals[place]) == (0, 0)
@@ -65,7 +68,7 @@ def assert_is_of_one_episode(play: Play, drawn: Any, b: int) -> tuple[int, int]:
 def firsts(
     buffer: IRISReplayBuffer, play: Play, times: int, length: int | None = None, **options: Any
 ) -> Counter[tuple[int, int]]:
-    """How often each sequence was drawn; each is checked whole."""
+    """Count the drawn sequences by their first step, and check every value."""
     counts: Counter[tuple[int, int]] = Counter()
     for _ in range(times):
         drawn = buffer.sample_sequence(length, **options)
@@ -84,32 +87,32 @@ SIZES = st.sampled_from([1, 2, 5, 9, 16, 17, 40, 400])
 
 
 @given(plays(3), SIZES, st.integers(1, 5), st.booleans())
-def test_what_is_drawn_is_in_the_list_of_episodes(
+def test_drawn_sequences_are_those_of_the_episodes(
     script: list[list[Step]], size: int, length: int, is_zstd: bool
 ) -> None:
     """I2: a twelfth of the windows crossed the write head."""
     length = min(size, length)
     codec = "zstd" if is_zstd else "raw"
-    buffer, play = a_buffer(size, length, 12, num_envs=3, codec=codec)
+    buffer, play = make_buffer(size, length, 12, num_envs=3, codec=codec)
     for stretch in script:
         for step in stretch:
             play.step(step)
         every = play.windows(length, newest=False)
         starts = play.windows(1, newest=False)
         if not every:
-            with pytest.raises(NotEnoughData):
+            with pytest.raises(NotEnoughData, match=rf"\b{length} steps"):
                 buffer.sample_sequence()
         elif play.count <= size:
             assert set(firsts(buffer, play, 2)) <= every
             assert drawable(buffer, length) == len(every)
         else:
-            with contextlib.suppress(NotEnoughData):  # of each env a part is left
+            with contextlib.suppress(NotEnoughData):  # only a part of each env is left
                 assert set(firsts(buffer, play, 2)) <= every
             assert (drawable(buffer, length) > 0) == can_draw(buffer)
         if starts and play.count <= size:
             padded = firsts(buffer, play, 2, borders="pad_after")
             assert set(padded) <= starts
-        assert_each_is_there_once(buffer, play)
+        assert_observations_are_distinct(buffer, play)
         taken = {(played.number, step) for played, step in newest(play, play.count)}
         for frame in buffer.sample_frames(10):
             played, number = play.of(frame)
@@ -120,8 +123,8 @@ def test_what_is_drawn_is_in_the_list_of_episodes(
     assert buffer.episodes == sum(played.ends > 0 for played in play.episodes)
 
 
-def assert_each_is_there_once(buffer: IRISReplayBuffer, play: Play) -> None:
-    """As many observations as the buffer is long; those of an env in order."""
+def assert_observations_are_distinct(buffer: IRISReplayBuffer, play: Play) -> None:
+    """There are len(buffer) observations; those of one env are in order."""
     by_env: dict[int, list[tuple[int, int]]] = {}
     for frame in buffer.observations:
         played, number = play.of(frame)
@@ -133,19 +136,19 @@ def assert_each_is_there_once(buffer: IRISReplayBuffer, play: Play) -> None:
 
 
 @pytest.mark.parametrize("size", [8, 16, 33, 100])
-def test_of_many_envs_as_many_observations_are_there_as_of_one(size: int) -> None:
-    """Of an episode whose first rows are gone the last row is none of them."""
-    buffer, play = a_buffer(size, 1, num_envs=8)
+def test_a_ring_of_many_envs_has_as_many_observations_as_one_env(size: int) -> None:
+    """The final observation of an episode whose first rows were evicted is not counted."""
+    buffer, play = make_buffer(size, 1, num_envs=8)
     rng = np.random.default_rng(0)
     for number in range(240):
         play.step(Step(int(rng.integers(8)), int(rng.random() < 0.4), has_final=False))
         if number % 7 == 0:
-            assert_each_is_there_once(buffer, play)
+            assert_observations_are_distinct(buffer, play)
 
 
 @given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), max_size=8), SIZES)
-def test_observations_are_the_newest_ones_by_age(script: list[list[int]], size: int) -> None:
-    buffer, play = a_buffer(size, 1, 1)
+def test_observations_are_the_newest_ones_in_order(script: list[list[int]], size: int) -> None:
+    buffer, play = make_buffer(size, 1, 1)
     assert len(buffer.observations) == 0
     for lengths in script:
         play.run([*lengths[:-1], -lengths[-1]])
@@ -159,9 +162,9 @@ def test_observations_are_the_newest_ones_by_age(script: list[list[int]], size: 
         assert (np.stack(list(buffer.observations)) == np.array(expected)).all()
 
 
-def test_observations_can_be_asked_for_while_more_come_in() -> None:
-    """Most reads store nothing first; what they give must be right all the same."""
-    buffer, play = a_buffer(2000)
+def test_observations_can_be_read_while_steps_are_added() -> None:
+    """Most reads do not store waiting steps first; the results must still be correct."""
+    buffer, play = make_buffer(2000)
     play.run([1500, -1])
     for number in range(1600):
         play.step(Step(0, int(number % 400 == 399), has_final=True))
@@ -175,15 +178,16 @@ def test_observations_can_be_asked_for_while_more_come_in() -> None:
     assert len(buffer.replay.storage.table) < 40
 
 
-def test_observations_that_are_not_there_are_refused_and_others_are_copies() -> None:
-    buffer, play = a_buffer(10)
+def test_observation_indices_are_checked_and_results_are_copies() -> None:
+    buffer, play = make_buffer(10)
     for wrong in (0, -1):
-        with pytest.raises(IndexError, match="index: expected none: it is empty, got"):
+        with pytest.raises(IndexError, match=rf"index: .*\[{wrong}\]"):
             buffer.observations[wrong]
     play.run([4, 3])
     beyond: list[Any] = [7, -8, 0.5, np.array([1, 7])]
     for wrong in beyond:
-        with pytest.raises(IndexError, match="index: expected whole numbers from -7 to 6, got"):
+        got = re.escape(str(np.atleast_1d(wrong).tolist()))
+        with pytest.raises(IndexError, match=rf"index: .*-7 to 6\b.*{got}"):
             buffer.observations[wrong]
     found = buffer.observations[np.array([0, 5, 0])]
     assert [play.of(frame)[1] for frame in found] == [0, 1, 0]
@@ -194,31 +198,31 @@ def test_observations_that_are_not_there_are_refused_and_others_are_copies() -> 
     assert buffer.observations[3:3].shape == (0, *OBS_SHAPE)
 
 
-def test_sequences_lie_in_one_episode() -> None:
-    """I1: 38.7 of 100 windows crossed."""
-    buffer, play = a_buffer(1000, 20, 64)
+def test_sequences_are_inside_one_episode() -> None:
+    """I1: 38.7 of 100 windows crossed episodes."""
+    buffer, play = make_buffer(1000, 20, 64)
     play.run([30] * 30)
     for _ in range(20):
         assert not buffer.sample_sequence()[3][:, :-1].any()
     assert set(firsts(buffer, play, 5)) <= play.windows(20, newest=False)
 
 
-def test_episodes_that_are_too_short_are_padded_where_that_is_asked_for() -> None:
-    """I1: no window of 20 was valid in episodes of 10, and nothing said so."""
-    buffer, play = a_buffer(1000, 20, 100)
+def test_short_episodes_are_padded_only_with_pad_after() -> None:
+    """I1: no window of 20 was valid in episodes of 10, without an error."""
+    buffer, play = make_buffer(1000, 20, 100)
     play.run([10, 3])
-    with pytest.raises(NotEnoughData, match=r"expected 20 steps in one episode .* at most 10 in"):
+    with pytest.raises(NotEnoughData, match=r"\b20 steps.*\b13\b.*\b10\b"):
         buffer.sample_sequence()
     counts = firsts(buffer, play, 30, borders="pad_after")
     assert_shares(counts, dict.fromkeys(play.windows(1, newest=False), 1.0))
-    assert set(firsts(a_padding_buffer(play), play, 3)) <= set(counts)
-    with pytest.raises(ValueError, match="borders: expected one of inside, pad_after, got 'cross'"):
+    assert set(firsts(make_padding_buffer(play), play, 3)) <= set(counts)
+    with pytest.raises(ValueError, match=r"borders: .*inside, pad_after.*'cross'"):
         buffer.sample_sequence(borders="cross")  # type: ignore[arg-type]
 
 
-def a_padding_buffer(play: Play) -> IRISReplayBuffer:
-    """A buffer that pads unless told otherwise, of the same episodes."""
-    buffer, other = a_buffer(1000, 20, 100, borders="pad_after")
+def make_padding_buffer(play: Play) -> IRISReplayBuffer:
+    """A buffer of the same episodes that pads by default."""
+    buffer, other = make_buffer(1000, 20, 100, borders="pad_after")
     other.run([played.steps for played in play.episodes])
     return buffer
 
@@ -226,14 +230,14 @@ def a_padding_buffer(play: Play) -> IRISReplayBuffer:
 @pytest.mark.parametrize(("size", "length"), [(100, 10), (100, 100)])
 def test_no_sequence_reaches_over_the_write_head(size: int, length: int) -> None:
     """I2."""
-    buffer, play = a_buffer(size, length, 50)
+    buffer, play = make_buffer(size, length, 50)
     play.run([-151])
     assert set(firsts(buffer, play, 10)) <= play.windows(length, newest=False)
 
 
-def test_the_observation_behind_a_last_step_is_the_episodes_own() -> None:
-    """I3: in all such windows it was the next episode's first one."""
-    buffer, play = a_buffer(1000, 4, 100)
+def test_the_observation_after_a_last_step_belongs_to_its_episode() -> None:
+    """I3: it was the first one of the next episode."""
+    buffer, play = make_buffer(1000, 4, 100)
     for has_final in (True, False):
         for number in range(6):
             play.step(Step(0, int(number == 5), has_final))
@@ -248,26 +252,26 @@ def test_the_observation_behind_a_last_step_is_the_episodes_own() -> None:
     assert min(ends.values()) > 50
 
 
-def test_last_observations_can_be_required() -> None:
+def test_final_observations_can_be_required() -> None:
     """I3."""
-    buffer, play = a_buffer(100, 2, final="required")
+    buffer, play = make_buffer(100, 2, final="required")
     play.run([3])
-    with pytest.raises(ValueError, match="final_obs: expected the last observation"):
+    with pytest.raises(ValueError, match=r"final_obs: .*final=.repeat"):
         buffer.add(image(0, 1, 0), np.zeros(2), 0.0, True)
     assert (buffer.steps, buffer.episodes) == (3, 1)
-    with pytest.raises(ValueError, match="final: expected one of repeat, required, got 'zero'"):
-        a_buffer(100, final="zero")
+    with pytest.raises(ValueError, match=r"final: .*repeat, required.*'zero'"):
+        make_buffer(100, final="zero")
 
 
 def test_the_newest_step_waits_for_its_next_observation() -> None:
-    """I4: the observation behind it was an unwritten slot of zeros."""
-    buffer, play = a_buffer(100, 20)
+    """I4: the observation after it was an unwritten slot of zeros."""
+    buffer, play = make_buffer(100, 20)
     play.run([-15])
-    with pytest.raises(NotEnoughData, match=r"expected 20 steps in one episode .*, got 14 in all"):
+    with pytest.raises(NotEnoughData, match=r"\b20 steps.*\b14 in all"):
         buffer.sample_sequence()
     for _ in range(5):
         play.step(Step(0, 0, has_final=False))
-    with pytest.raises(NotEnoughData, match="got 19 in all"):
+    with pytest.raises(NotEnoughData, match=r"\b20 steps.*\b19 in all"):
         buffer.sample_sequence()
     play.step(Step(0, 0, has_final=False))
     assert set(firsts(buffer, play, 3)) == {(0, 0)}
@@ -275,28 +279,28 @@ def test_the_newest_step_waits_for_its_next_observation() -> None:
 
 def test_a_sequence_longer_than_the_buffer_is_refused() -> None:
     """I5: "all input arrays must have the same shape"."""
-    with pytest.raises(ValueError, match="seq_len: expected at most size=10, got 20"):
+    with pytest.raises(ValueError, match=r"seq_len: .*size=10\b.*\b20\b"):
         IRISReplayBuffer(10, OBS_SHAPE, 2)
-    buffer, play = a_buffer(10, 4)
+    buffer, play = make_buffer(10, 4)
     play.run([-30])
-    with pytest.raises(NotEnoughData, match=r"expected 20 steps in one episode"):
+    with pytest.raises(NotEnoughData, match=r"\b20 steps"):
         buffer.sample_sequence(20)
     for wrong in (0, 2.5, "4"):
-        with pytest.raises(ValueError, match="seq_len: expected a whole number >= 1"):
+        with pytest.raises(ValueError, match=rf"seq_len: .*>= 1.*{wrong!r}"):
             buffer.sample_sequence(wrong)  # type: ignore[arg-type]
 
 
-def test_a_window_over_the_arrays_end_is_right() -> None:
-    """I6: this was right before; start 6 of a full ring of 10, four steps."""
-    buffer, play = a_buffer(10, 4, 64)
-    play.run([-15])  # in a ring of 10 the newest stands in slot 4
+def test_a_window_over_the_end_of_the_ring_is_correct() -> None:
+    """I6: correct in the original, too; start 6 of a full ring of 10, four steps."""
+    buffer, play = make_buffer(10, 4, 64)
+    play.run([-15])  # the newest step is in slot 4 of 10
     assert {(0, 6), (0, 7), (0, 8), (0, 9), (0, 10)} <= set(firsts(buffer, play, 8))
 
 
 @pytest.mark.parametrize(("size", "steps"), [(100, 100), (100, 150), (100, 20)])
 def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
     """I2, D5."""
-    buffer, play = a_buffer(size, 10, 100)
+    buffer, play = make_buffer(size, 10, 100)
     play.run([-steps])
     counts = firsts(buffer, play, 40)
     oldest = min(first for _, first in counts)
@@ -306,8 +310,8 @@ def test_every_start_is_as_likely_as_any_other(size: int, steps: int) -> None:
 
 def test_a_single_step_is_a_copy() -> None:
     """I7: empty, the message was "high <= 0"; and writing into the result changed the buffer."""
-    buffer, play = a_buffer(100)
-    with pytest.raises(NotEnoughData, match=r"expected 1 steps in one episode .*, got 0 in all"):
+    buffer, play = make_buffer(100)
+    with pytest.raises(NotEnoughData, match=r"\b1 steps.*\b0 in all"):
         buffer.sample_single()
     play.run([3, -3])
     seen: Counter[tuple[int, int]] = Counter()
@@ -324,15 +328,15 @@ def test_a_single_step_is_a_copy() -> None:
 
 @pytest.mark.parametrize("value", [0.7, 300, -1])
 def test_images_that_uint8_does_not_hold_are_refused(value: float) -> None:
-    """I8, D7: the project's own trainer stored frame / 255 and learned from black frames."""
-    buffer, _ = a_buffer(100)
-    with pytest.raises(ValueError, match=r"observation: expected .*uint8"):
+    """I8, D7: the trainer of the original stored frame / 255, so that all frames were black."""
+    buffer, _ = make_buffer(100)
+    with pytest.raises(ValueError, match=rf"observation: .*uint8.*(float64|{value} to {value})"):
         buffer.add(np.full(OBS_SHAPE, value), np.zeros(2), 0.0, False)
     assert buffer.steps == 0
 
 
-def test_a_batch_is_in_the_original_form_and_the_callers_own() -> None:
-    buffer, play = a_buffer(100, 6, 8)
+def test_a_batch_has_the_original_format_and_is_a_copy() -> None:
+    buffer, play = make_buffer(100, 6, 8)
     play.run([20, -9])
     drawn = buffer.sample_sequence()
     assert [part.shape for part in drawn] == [(8, 7, *OBS_SHAPE), (8, 6, 2), (8, 6), (8, 6)]
@@ -346,8 +350,8 @@ def test_a_batch_is_in_the_original_form_and_the_callers_own() -> None:
 
 
 def test_frames_are_drawn_uniformly_over_all_envs() -> None:
-    buffer, play = a_buffer(1000, num_envs=2)
-    with pytest.raises(ValueError, match="at least 1 step to draw 4 frames from, got 0"):
+    buffer, play = make_buffer(1000, num_envs=2)
+    with pytest.raises(ValueError, match=r"\b1 step\b.*\b4 frames\b.*\b0\b"):
         buffer.sample_frames(4)
     play.run([4, -7])
     play.run([9], env=1)
@@ -355,51 +359,51 @@ def test_frames_are_drawn_uniformly_over_all_envs() -> None:
     assert (frames.shape, frames.dtype.name) == ((2000, *OBS_SHAPE), "uint8")
     counts = Counter((played.number, step) for played, step in map(play.of, frames))
     assert_shares(counts, {(p.number, k): 1.0 for p in play.episodes for k in range(p.steps)})
-    with pytest.raises(ValueError, match="n: expected a whole number >= 1"):
+    with pytest.raises(ValueError, match=r"^n: .*>= 1.*\b0\b"):
         buffer.sample_frames(0)
 
 
-def test_a_folder_is_continued_and_no_episode_joined(tmp_path: Path) -> None:
-    buffer, play = a_buffer(100, 4, path=tmp_path / "a")
+def test_a_folder_is_continued_without_joining_episodes(tmp_path: Path) -> None:
+    buffer, play = make_buffer(100, 4, path=tmp_path / "a")
     with buffer:
         play.run([10, -7])
-    with a_buffer(100, 4, path=tmp_path / "a")[0] as again:
-        assert (again.steps, again.episodes) == (16, 1)  # of the 17th nobody knows what it led to
+    with make_buffer(100, 4, path=tmp_path / "a")[0] as again:
+        assert (again.steps, again.episodes) == (16, 1)  # the 17th has no next observation
         play._add, play._open = again.add, {}
         play.run([6, -5])
         assert set(firsts(again, play, 30)) == play.windows(4, newest=False)
         assert play.of(again.observations[-1]) == (play.episodes[3], 4)
-    with pytest.raises(SpecMismatch):
+    with pytest.raises(SpecMismatch, match=r"observation.*\(4, 2, 12\).*\(4, 2, 11\)"):
         IRISReplayBuffer(100, (4, 2, 11), 2, path=tmp_path / "a")
 
 
-# What was just played
+# The on-policy buffer
 
 
-def a_play(buffer: IRISOnPolicyBuffer) -> Play:
+def make_play(buffer: IRISOnPolicyBuffer) -> Play:
     def add(*step: Any, env: int, **rest: Any) -> None:
         buffer.add(*step, **rest)
 
     return Play(add)
 
 
-def test_no_more_steps_are_kept_than_was_said() -> None:
+def test_max_steps_limits_the_buffer() -> None:
     """O1: max_steps was never read."""
     buffer = IRISOnPolicyBuffer(3)
-    play = a_play(buffer)
+    play = make_play(buffer)
     play.run([-3])
-    with pytest.raises(ValueError, match=r"at most max_steps=3 steps, got one more; call flush_in"):
+    with pytest.raises(ValueError, match=r"max_steps=3\b.*\bflush_into\b.*\bclear\b"):
         buffer.add(image(0, 0, 3), np.zeros(2, np.float32), 0.0, False)
     assert [len(column) for column in buffer.get_arrays()] == [3, 3, 3, 3]
     buffer.clear()
     buffer.add(image(0, 0, 3), np.zeros(2, np.float32), 0.0, False)
     assert len(buffer) == 1
-    with pytest.raises(ValueError, match="max_steps: expected a whole number >= 1"):
+    with pytest.raises(ValueError, match=r"max_steps: .*>= 1.*\b0\b"):
         IRISOnPolicyBuffer(0)
 
 
-def test_one_frame_array_may_be_used_again() -> None:
-    """O2: three adds of one array were the last frame three times."""
+def test_a_reused_frame_array_is_copied() -> None:
+    """O2: three adds of one array stored the last frame three times."""
     buffer = IRISOnPolicyBuffer()
     frame, action = np.zeros((1, 2, 2), np.uint8), np.zeros(2)
     for number in range(3):
@@ -416,7 +420,7 @@ def test_one_frame_array_may_be_used_again() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_arrays_have_the_dtypes_of_the_first_step(dtype: str) -> None:
-    """O3: float32 actions became float64, and an empty buffer gave shapes (0,)."""
+    """O3: float32 actions became float64, and an empty buffer returned shapes (0,)."""
     buffer = IRISOnPolicyBuffer()
     assert [array.shape for array in buffer.get_arrays()] == [(0,)] * 4
     for number in range(2):
@@ -426,9 +430,9 @@ def test_arrays_have_the_dtypes_of_the_first_step(dtype: str) -> None:
     assert (actions.shape, actions.dtype.name) == ((2, 2), dtype)
     assert (rewards.tolist(), rewards.dtype.name) == ([0, 1], "float64")
     assert (terminals.tolist(), terminals.dtype.name) == ([0, 1], "float64")
-    with pytest.raises(ValueError, match=r"obs: expected an array of shape \(4, 2, 12\), got \(4,"):
+    with pytest.raises(ValueError, match=r"^obs: .*\(4, 2, 12\).*\(4, 1, 12\)"):
         buffer.add(np.zeros((4, 1, 12), np.uint8), np.zeros(2, dtype), 0.0, False)
-    with pytest.raises(ValueError, match=r"action: expected an array of shape \(2,\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"action: .*\(2,\).*\(3,\)"):
         buffer.add(image(0, 0, 1), np.zeros(3, dtype), 0.0, False)
     assert len(buffer) == 2
     buffer.clear()
@@ -436,13 +440,13 @@ def test_arrays_have_the_dtypes_of_the_first_step(dtype: str) -> None:
     assert buffer.get_arrays()[1].dtype.name == dtype
 
 
-def test_an_empty_buffer_may_be_declared() -> None:
+def test_shapes_may_be_declared() -> None:
     """O3."""
     buffer = IRISOnPolicyBuffer(obs_shape=(3, 2, 2), action_size=4)
     observations, actions, _, _ = buffer.get_arrays()
     assert (observations.shape, observations.dtype.name) == ((0, 3, 2, 2), "uint8")
     assert (actions.shape, actions.dtype.name) == ((0, 4), "float32")
-    with pytest.raises(ValueError, match="obs: expected uint8, got float64 values"):
+    with pytest.raises(ValueError, match=r"^obs: .*uint8.*float64"):
         buffer.add(np.zeros((3, 2, 2)), np.zeros(4), 0.0, False)
     assert len(buffer) == 0
 
@@ -450,15 +454,15 @@ def test_an_empty_buffer_may_be_declared() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"obs": "frame"}, "obs: expected numbers"),
-        ({"reward": np.zeros(2)}, "reward: expected an array of shape"),
-        ({"terminal": 0.5}, "terminal: expected True or False"),
-        ({"truncated": True}, "expected terminal to be True as well"),
-        ({"final_obs": image(0, 0, 1)}, "only with the last step"),
-        ({"final_obs": np.zeros(2), "terminal": True}, "final_obs: expected an array of shape"),
+        ({"obs": "frame"}, r"^obs: .*<U5"),
+        ({"reward": np.zeros(2)}, r"reward: .*\(\).*\(2,\)"),
+        ({"terminal": 0.5}, r"terminal: .*\b0\.5"),
+        ({"truncated": True}, r"truncated=True.*\bterminal\b.*\bFalse"),
+        ({"final_obs": image(0, 0, 1)}, r"final_obs: .*\bepisode\b"),
+        ({"final_obs": np.zeros(2), "terminal": True}, r"final_obs: .*\(4, 2, 12\).*\(2,\)"),
     ],
 )
-def test_a_step_that_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_an_invalid_step_is_refused(wrong: dict[str, Any], message: str) -> None:
     buffer = IRISOnPolicyBuffer()
     right: dict[str, Any] = {"obs": image(0, 0, 0), "action": np.zeros(2)}
     right |= {"reward": 0.0, "terminal": False}
@@ -468,8 +472,10 @@ def test_a_step_that_makes_no_sense_is_refused(wrong: dict[str, Any], message: s
 
 
 @given(plays(2), st.booleans())
-def test_what_is_flushed_is_what_was_played(script: list[list[Step]], is_with_step: bool) -> None:
-    replay, _ = a_buffer(1000, 2, 32, num_envs=2)
+def test_flushed_episodes_equal_the_added_steps(
+    script: list[list[Step]], is_with_step: bool
+) -> None:
+    replay, _ = make_buffer(1000, 2, 32, num_envs=2)
     current = {env: IRISOnPolicyBuffer(max_steps=5) for env in (0, 1)}
 
     def flush(env: int, final: Any = None) -> None:
@@ -502,31 +508,31 @@ def test_what_is_flushed_is_what_was_played(script: list[list[Step]], is_with_st
             assert stored.truncated[-1] == (played.ends == 2)
 
 
-def test_what_the_replay_does_not_take_stays_where_it_is() -> None:
-    replay, _ = a_buffer(100, 2, final="required")
+def test_steps_that_the_replay_refuses_stay_in_the_buffer() -> None:
+    replay, _ = make_buffer(100, 2, final="required")
     current = IRISOnPolicyBuffer()
     current.flush_into(replay)
     for number in range(3):
         current.add(image(0, 0, number), np.zeros(2), 0.0, number == 2)
-    with pytest.raises(ValueError, match="final_obs: expected the last observation"):
+    with pytest.raises(ValueError, match=r"final_obs: .*final=.repeat"):
         current.flush_into(replay)
-    with pytest.raises(ValueError, match="env: expected an index from 0 to 0, got 1"):
+    with pytest.raises(ValueError, match=r"env: .*\b0 to 0\b.*\b1\b"):
         current.flush_into(replay, env=1, final_obs=image(0, 0, 3))
-    with pytest.raises(ValueError, match="final_obs: expected uint8, got float64 values"):
+    with pytest.raises(ValueError, match=r"final_obs: .*uint8.*float64"):
         IRISOnPolicyBuffer.flush_into(current, replay, final_obs=np.full(OBS_SHAPE, 0.5))
     assert (len(current), len(replay)) == (3, 0)
     current.flush_into(replay, final_obs=image(0, 0, 3))
     assert (len(current), len(replay)) == (0, 3)
-    for wrong in (False, True):
-        if wrong:
+    for newest in ("no step", "terminal=False"):
+        if newest == "terminal=False":
             current.add(image(0, 1, 0), np.zeros(2), 0.0, False)
-        with pytest.raises(ValueError, match="final_obs: expected it where the newest step is"):
+        with pytest.raises(ValueError, match=f"final_obs: .*terminal=True.*{newest}"):
             current.flush_into(replay, final_obs=image(0, 0, 3))
 
 
-def test_numbers_of_actions_become_vectors_only_where_that_is_asked_for() -> None:
+def test_discrete_actions_become_one_hot_vectors_only_with_one_hot() -> None:
     """D8."""
-    buffer, _ = a_buffer(10, 2, one_hot=True)
+    buffer, _ = make_buffer(10, 2, one_hot=True)
     current = IRISOnPolicyBuffer()
     for number in (0, 1, 1):
         current.add(image(0, 0, number), number, 0.0, False)
@@ -534,6 +540,6 @@ def test_numbers_of_actions_become_vectors_only_where_that_is_asked_for() -> Non
     assert buffer.sample_sequence()[1][0].tolist() == [[1, 0], [0, 1]]
     current.add(image(0, 0, 3), 1, 0.0, False)
     current.add(image(0, 0, 4), 2, 0.0, False)
-    with pytest.raises(ValueError, match="action: expected one whole number from 0 to 1, got"):
+    with pytest.raises(ValueError, match=r"action: .*\b0 to 1\b.*\b2\b"):
         current.flush_into(buffer)
     assert (len(buffer), len(current)) == (3, 2)

@@ -1,6 +1,6 @@
-"""One env, whose every number tells where it belongs, through every drop-in.
+"""Every drop-in buffer returns the transitions of one env whose values identify the step.
 
-Each tuple that comes out is compared with the list of episodes that went in.
+Each sampled tuple is compared with the list of episodes that was stored.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from stepwell.buffers.dropin.memmap import ReplayBuffer as MemmapBuffer
 
 ENVS = 3
 LENGTHS = ((1, 9, 2, 30, 5), (12, 1, 1, 25, 3), (4, 40, 7, 2, 8))
-"""Steps of each env's episodes."""
+"""Episode lengths of each env."""
 
 
 class Step(NamedTuple):
-    """A step, by its place; everything else follows from that."""
+    """A step, identified by env, episode and step number; its values are computed from them."""
 
     env: int
     episode: int
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
     @property
     def is_truncated(self) -> bool:
-        """Every third episode is ended by the clock."""
+        """Some episodes end at a time limit."""
         return self.is_last and self.episode % 3 == 1
 
     @property
@@ -45,12 +45,12 @@ class Step(NamedTuple):
 
     @property
     def following(self) -> Step:
-        """Where it leads to: no step begins there where the episode is over."""
+        """The next step of the episode; after the last step it holds the final observation."""
         return self._replace(step=self.step + 1)
 
     @property
     def code(self) -> int:
-        """No other step has it, and neither is it 0."""
+        """A positive number that no other step has."""
         return 1 + (self.env * 8 + self.episode) * 64 + self.step
 
     @property
@@ -66,8 +66,8 @@ class Step(NamedTuple):
         return float(self.is_last)
 
 
-def at(observation: np.ndarray) -> Step:
-    """The place that an observation tells."""
+def step_of(observation: np.ndarray) -> Step:
+    """The step that an observation identifies."""
     episode, step, env = observation.reshape(-1).tolist()
     return Step(env, episode, step)
 
@@ -78,8 +78,8 @@ def stream(env: int) -> Iterator[Step]:
             yield Step(env, episode, step)
 
 
-def played() -> Iterator[Step]:
-    """All steps, the envs taking turns; each goes its own way."""
+def interleaved_steps() -> Iterator[Step]:
+    """All steps of all envs, interleaved at random."""
     envs = [stream(env) for env in range(ENVS)]
     rng = np.random.default_rng(0)
     while envs:
@@ -91,32 +91,32 @@ def played() -> Iterator[Step]:
             yield step
 
 
-def final(step: Step) -> np.ndarray | None:
+def final_observation(step: Step) -> np.ndarray | None:
     return step.following.observation if step.is_last else None
 
 
 def assert_in_one_episode(
     observations: np.ndarray, actions: np.ndarray, rewards: np.ndarray, terminals: np.ndarray
 ) -> None:
-    """A window [L(+1), ...], as the episode has it."""
-    step = at(observations[0])
+    """A window [L(+1), ...] equals the steps of an episode."""
+    step = step_of(observations[0])
     for t in range(len(actions)):
-        assert at(observations[t]) == step
+        assert step_of(observations[t]) == step
         assert actions[t].tolist() == step.action.tolist()
         assert rewards[t] == step.reward
         assert terminals[t] == step.done
         step = step.following
     if len(observations) > len(actions):
-        assert at(observations[-1]) == step
+        assert step_of(observations[-1]) == step
 
 
 def dreamer(borders: Any = "inside") -> DreamerBuffer:
     buffer = DreamerBuffer(
         1_000, (3, 1, 1), 2, seq_len=6, batch_size=40, borders=borders, num_envs=ENVS, seed=0
     )
-    for step in played():
+    for step in interleaved_steps():
         image = {"image": step.observation.reshape(3, 1, 1)}
-        last = final(step)
+        last = final_observation(step)
         buffer.add(
             image,
             step.action,
@@ -129,7 +129,7 @@ def dreamer(borders: Any = "inside") -> DreamerBuffer:
     return buffer
 
 
-def test_dreamer_windows_are_those_of_the_episodes() -> None:
+def test_dreamer_windows_are_inside_episodes() -> None:
     buffer = dreamer()
     for _ in range(10):
         drawn = buffer.sample()
@@ -137,36 +137,36 @@ def test_dreamer_windows_are_those_of_the_episodes() -> None:
             assert_in_one_episode(*(part[:, b] for part in drawn))
 
 
-def test_dreamer_windows_that_cross_are_those_of_the_stream() -> None:
+def test_dreamer_windows_that_cross_episodes_follow_the_stream() -> None:
     buffer = dreamer("cross")
     crossed = 0
     for _ in range(10):
         observations, actions, rewards, terminals = drawn = buffer.sample()
         for b in range(40):
-            rows = [row for s in stream(at(observations[0, b]).env) for row in rows_of(s)]
-            first = rows.index(at(observations[0, b]))
+            rows = [row for s in stream(step_of(observations[0, b]).env) for row in rows_of(s)]
+            first = rows.index(step_of(observations[0, b]))
             for t, row in enumerate(rows[first : first + 6]):
-                assert at(observations[t, b]) == row
-                is_border = row.step == LENGTHS[row.env][row.episode]
-                crossed += is_border
-                assert terminals[t, b] == (is_border or row.done)
-                assert actions[t, b].tolist() == ([0, 0] if is_border else row.action.tolist())
-                assert rewards[t, b] == (0 if is_border else row.reward)
+                assert step_of(observations[t, b]) == row
+                is_final_row = row.step == LENGTHS[row.env][row.episode]
+                crossed += is_final_row
+                assert terminals[t, b] == (is_final_row or row.done)
+                assert actions[t, b].tolist() == ([0, 0] if is_final_row else row.action.tolist())
+                assert rewards[t, b] == (0 if is_final_row else row.reward)
                 assert drawn.batch.is_first[t, b] == (row.step == 0)
     assert crossed > 50
 
 
 def rows_of(step: Step) -> Iterator[Step]:
-    """The rows that a step adds to its stream: the last one also that of the last observation."""
+    """The rows that a step adds to its stream: two for the last step of an episode."""
     yield step
     if step.is_last:
         yield step.following
 
 
-def test_iris_windows_and_frames_are_those_of_the_episodes() -> None:
+def test_iris_windows_and_frames_come_from_episodes() -> None:
     buffer = IRISReplayBuffer(1_000, (3, 1, 1), 2, seq_len=5, batch_size=40, num_envs=ENVS, seed=0)
-    for step in played():
-        last = final(step)
+    for step in interleaved_steps():
+        last = final_observation(step)
         buffer.add(
             step.observation.reshape(3, 1, 1),
             step.action,
@@ -181,7 +181,7 @@ def test_iris_windows_and_frames_are_those_of_the_episodes() -> None:
         assert drawn[0].shape[:2] == (40, (length or 5) + 1)
         for b in range(40):
             assert_in_one_episode(*(part[b] for part in drawn))
-    known = {tuple(row.observation) for s in played() for row in rows_of(s)}
+    known = {tuple(row.observation) for s in interleaved_steps() for row in rows_of(s)}
     frames = buffer.sample_frames(300)
     assert {tuple(frame.reshape(-1)) for frame in frames} <= known
     observation, action, reward, terminal = buffer.sample_single()
@@ -189,7 +189,7 @@ def test_iris_windows_and_frames_are_those_of_the_episodes() -> None:
     assert_in_one_episode(*one)
 
 
-def test_iris_episodes_are_flushed_as_they_were_played() -> None:
+def test_iris_on_policy_steps_are_flushed_unchanged() -> None:
     replay = IRISReplayBuffer(1_000, (3, 1, 1), 2, seq_len=2, batch_size=60, num_envs=ENVS, seed=0)
     current = IRISOnPolicyBuffer(max_steps=7)
     for env in range(ENVS):
@@ -197,7 +197,7 @@ def test_iris_episodes_are_flushed_as_they_were_played() -> None:
             image = step.observation.reshape(3, 1, 1)
             current.add(image, step.action, step.reward, step.is_last)
             if step.is_last or len(current) == 7:
-                last = final(step)
+                last = final_observation(step)
                 current.flush_into(
                     replay, env=env, final_obs=None if last is None else last.reshape(3, 1, 1)
                 )
@@ -208,12 +208,12 @@ def test_iris_episodes_are_flushed_as_they_were_played() -> None:
         assert_in_one_episode(*(part[b] for part in drawn))
 
 
-def test_frame_stacks_are_those_of_the_episodes() -> None:
+def test_frame_stacks_come_from_one_episode() -> None:
     buffer = FrameBuffer(1_000, 4, num_envs=ENVS, seed=0)
-    for step in played():
+    for step in interleaved_steps():
         place = buffer.store_frame(step.observation.reshape(1, 1, 3), env=step.env)
         assert_stack(buffer.encode_recent_observation(env=step.env), step)
-        last = final(step)
+        last = final_observation(step)
         buffer.store_effect(
             place,
             step.code,
@@ -224,8 +224,8 @@ def test_frame_stacks_are_those_of_the_episodes() -> None:
         )
     assert buffer.can_sample(sum(map(sum, LENGTHS)))
     observations, actions, rewards, following, done = buffer.sample(sum(map(sum, LENGTHS)))
-    steps = [at(stack[0, 0, 9:]) for stack in observations]
-    assert sorted(steps) == sorted(played())  # each once
+    steps = [step_of(stack[0, 0, 9:]) for stack in observations]
+    assert sorted(steps) == sorted(interleaved_steps())  # each once
     for b, step in enumerate(steps):
         assert_stack(observations[b], step)
         assert_stack(following[b], step.following)
@@ -233,7 +233,7 @@ def test_frame_stacks_are_those_of_the_episodes() -> None:
 
 
 def assert_stack(stack: np.ndarray, step: Step) -> None:
-    """Four frames (1, 1, 12), the oldest first; zeros before the reset."""
+    """The stack (1, 1, 12) holds four frames, oldest first, with zeros before the reset."""
     assert stack.shape == (1, 1, 12)
     for place in range(4):
         frame = stack[0, 0, 3 * place : 3 * place + 3].tolist()
@@ -242,7 +242,7 @@ def assert_stack(stack: np.ndarray, step: Step) -> None:
         assert frame == expected
 
 
-def test_fishyrl_windows_are_those_of_the_streams() -> None:
+def test_fishyrl_windows_follow_the_streams() -> None:
     buffer = IndependentVectorizedBuffer(ENVS, 1_000, seed=0)
     rows = [[row for step in stream(env) for row in rows_of(step)] for env in range(ENVS)]
     for place in range(max(map(len, rows))):
@@ -253,13 +253,13 @@ def test_fishyrl_windows_are_those_of_the_streams() -> None:
     for _ in range(10):
         batch = buffer.sample(30, sequence_length=6)
         for b in range(30):
-            first = at(batch["obs"][b, 0])
+            first = step_of(batch["obs"][b, 0])
             start = rows[first.env].index(first)
             window = rows[first.env][start : start + 6]
             expected = experience(window)
             crossed += window[0].episode != window[-1].episode
             for name, values in expected.items():
-                if name == "actions":  # nothing is chosen from a last observation
+                if name == "actions":  # no action follows a final observation
                     is_final = [row.step == LENGTHS[row.env][row.episode] for row in window]
                     values[is_final] = 0
                 assert batch[name][b].tolist() == values.tolist(), name
@@ -268,7 +268,7 @@ def test_fishyrl_windows_are_those_of_the_streams() -> None:
 
 
 def experience(rows: list[Step]) -> dict[str, np.ndarray]:
-    """What arrived with some observations, and the actions chosen from them."""
+    """A record of FishyRL: observations, the reward and flags that came with them, and actions."""
     came_from = [row._replace(step=row.step - 1) if row.step else None for row in rows]
     return {
         "obs": np.stack([row.observation for row in rows]),
@@ -297,7 +297,7 @@ def memmap(folder: Path) -> MemmapBuffer:
     return buffer
 
 
-def test_memmap_loaders_give_the_episodes(tmp_path: Path) -> None:
+def test_memmap_loaders_return_the_episodes(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs PyTorch")
     buffer = memmap(tmp_path / "a")
     seen: list[Step] = []
@@ -305,36 +305,38 @@ def test_memmap_loaders_give_the_episodes(tmp_path: Path) -> None:
         for b in range(len(batch["_lens"])):
             length = int(batch["_lens"][b])
             parts = [batch[name][b].numpy() for name in ("observation", "action", "reward")]
-            steps = [at(row) for row in parts[0][:length]]
+            steps = [step_of(row) for row in parts[0][:length]]
             assert length == LENGTHS[steps[0].env][steps[0].episode]
             assert batch["_mask"][b].tolist() == [t < length for t in range(len(parts[0]))]
             assert int(batch["env"][b]) == steps[0].env
             assert all((part[length:] == 0).all() for part in parts)
             assert_rows(steps, parts[1], parts[2])
             seen += steps
-    assert sorted(seen) == sorted(played())
+    assert sorted(seen) == sorted(interleaved_steps())
 
 
-def test_memmap_steps_and_n_steps_are_those_of_the_episodes(tmp_path: Path) -> None:
+def test_memmap_steps_and_n_steps_come_from_episodes(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs PyTorch")
     buffer = memmap(tmp_path / "a")
     steps: list[Step] = []
     for batch in buffer.dataloader(16, timestep_level=True):
-        found = [at(row.numpy()) for row in batch["observation"]]
+        found = [step_of(row.numpy()) for row in batch["observation"]]
         assert_rows(found, batch["action"].numpy(), batch["reward"].numpy())
         steps += found
-    assert sorted(steps) == sorted(played())
+    assert sorted(steps) == sorted(interleaved_steps())
     begun: list[Step] = []
     for batch in buffer.dataloader(16, n_steps=3, sequence_fields=("reward",), shuffle=True):
         for b in range(len(batch["n_step_lens"])):
-            step, count = at(batch["observation"][b].numpy()), int(batch["n_step_lens"][b])
+            step, count = step_of(batch["observation"][b].numpy()), int(batch["n_step_lens"][b])
             begun.append(step)
             last = LENGTHS[step.env][step.episode] - 1
             assert count == min(3, last - step.step)
-            assert at(batch["next_observation"][b].numpy()) == step._replace(step=step.step + count)
+            assert step_of(batch["next_observation"][b].numpy()) == step._replace(
+                step=step.step + count
+            )
             rewards = [step._replace(step=step.step + k).reward for k in range(count)]
             assert batch["seq_reward"][b].tolist() == rewards + [0] * (3 - count)
-    assert sorted(begun) == sorted(step for step in played() if not step.is_last)
+    assert sorted(begun) == sorted(step for step in interleaved_steps() if not step.is_last)
 
 
 def assert_rows(steps: list[Step], actions: np.ndarray, rewards: np.ndarray) -> None:

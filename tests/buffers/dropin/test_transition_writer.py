@@ -1,4 +1,4 @@
-"""What is added one transition at a time is stored as the episodes that were played."""
+"""Transitions added one at a time are stored as episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS = Field("observation", "uint8", (3,), "raw"), Field("action", "float32", 
 
 
 class Transition(NamedTuple):
-    """A number that tells it from all others, and how the episode went on."""
+    """A transition of an env, and how its episode continues."""
 
     env: int
     terminated: bool
@@ -31,7 +31,7 @@ class Transition(NamedTuple):
 
 @dataclass
 class ModelEpisode:
-    """What an episode's rows must be."""
+    """The expected rows of an episode."""
 
     env: int
     observation: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class ModelEpisode:
     is_open: bool = True
 
     def finish(self, final: int | None) -> None:
-        """Add the row behind the newest transition."""
+        """Add the row after the newest transition."""
         self.observation.append(self.observation[-1] if final is None else final)
         self.action.append(0)
         self.observed.append(final is not None)
@@ -84,7 +84,7 @@ def add(writer: TransitionWriter, model: list[ModelEpisode], number: int, step: 
 def assert_holds(
     replay: SequenceReplayBuffer, model: list[ModelEpisode], newest: bool | None
 ) -> None:
-    """The stored episodes are the model's; of open ones with or without the newest transition."""
+    """The stored episodes equal the model; open ones with or without the newest transition."""
     stored = list(replay.iter_episodes())
     assert len(stored) == len(model)
     by_first = {tuple(e.observation[0].tolist()): e for e in stored}
@@ -112,31 +112,31 @@ STEPS = st.builds(
     st.booleans(),
 )
 MANY = st.lists(STEPS, min_size=5, max_size=60)
-ACTS = st.lists(STEPS | MANY | st.sampled_from(["flush", "newest", "cut", "cut 1"]), max_size=30)
-Act: TypeAlias = "Transition | list[Transition] | str"
+CALLS = st.lists(STEPS | MANY | st.sampled_from(["flush", "newest", "cut", "cut 1"]), max_size=30)
+Call: TypeAlias = "Transition | list[Transition] | str"
 
 
-@given(ACTS)
-def test_rows_are_those_of_a_list_of_episodes(
-    acts: list[Act],
+@given(CALLS)
+def test_stored_rows_equal_a_list_of_episodes(
+    calls: list[Call],
 ) -> None:
     replay, model, number = SequenceReplayBuffer(seed=0), list[ModelEpisode](), 0
     with mock.patch("stepwell.buffers.dropin.transition_writer._MAX_ROWS", 17):
         writer = TransitionWriter(replay, *FIELDS, num_envs=3, facts={})
-    for act in acts:
-        if isinstance(act, str) and act.startswith("cut"):
-            env = 1 if act == "cut 1" else None
+    for call in calls:
+        if isinstance(call, str) and call.startswith("cut"):
+            env = 1 if call == "cut 1" else None
             writer.cut(env)
             for episode in model:
                 if episode.is_open and env in (None, episode.env):
                     episode.finish(None)
-        elif isinstance(act, str):
-            writer.flush(newest=act == "newest")
+        elif isinstance(call, str):
+            writer.flush(newest=call == "newest")
             chunks = len(replay.storage.table)
-            writer.flush(newest=act == "newest")
-            assert len(replay.storage.table) == chunks  # the second time there is nothing to do
+            writer.flush(newest=call == "newest")
+            assert len(replay.storage.table) == chunks  # the second flush stores nothing
         else:
-            for step in [act] if isinstance(act, Transition) else act:
+            for step in [call] if isinstance(call, Transition) else call:
                 add(writer, model, number, step)
                 number += 1
     writer.flush(newest=True)
@@ -145,7 +145,7 @@ def test_rows_are_those_of_a_list_of_episodes(
     assert_holds(replay, model, newest=True)
 
 
-def test_the_newest_transition_waits_for_its_next_observation_unless_it_is_wanted_now() -> None:
+def test_flush_stores_the_newest_transition_only_with_newest_true() -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
     for number in range(4):
@@ -158,7 +158,7 @@ def test_the_newest_transition_waits_for_its_next_observation_unless_it_is_wante
         assert len(replay) == number + 1
 
 
-def test_catching_up_waits_for_a_thousandth_of_what_there_is() -> None:
+def test_catch_up_leaves_at_most_a_thousandth_unstored() -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer, chunks = TransitionWriter(replay, *FIELDS, facts={}), list[int]()
     for number in range(5_000):
@@ -172,7 +172,7 @@ def test_catching_up_waits_for_a_thousandth_of_what_there_is() -> None:
     assert len(replay) == 5_000
 
 
-def test_catching_up_waits_longer_where_there_are_more_envs() -> None:
+def test_catch_up_leaves_more_unstored_with_more_envs() -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer = TransitionWriter(replay, *FIELDS, num_envs=20, facts={})
     for number in range(300):
@@ -182,7 +182,7 @@ def test_catching_up_waits_longer_where_there_are_more_envs() -> None:
             assert 0 <= writer.steps - len(replay) <= writer.steps / 100
 
 
-def test_an_episode_is_safe_in_a_folder_when_it_ends(tmp_path: Path) -> None:
+def test_an_episode_is_on_disk_when_it_ends(tmp_path: Path) -> None:
     replay = SequenceReplayBuffer(tmp_path / "a", seed=0)
     writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
     for number in range(9):
@@ -197,8 +197,8 @@ def test_an_episode_is_safe_in_a_folder_when_it_ends(tmp_path: Path) -> None:
         assert_holds(again, model, newest=None)
 
 
-def test_another_run_never_joins_an_episode_that_was_left_open(tmp_path: Path) -> None:
-    """F2, M4: rows 0, 1, 2, 100, 101 with no border between them."""
+def test_a_new_run_does_not_continue_an_open_episode(tmp_path: Path) -> None:
+    """F2, M4: rows 0, 1, 2, 100, 101 were one episode."""
     for first in (0, 100):
         with SequenceReplayBuffer(tmp_path / "a", seed=0) as replay:
             writer = TransitionWriter(replay, *FIELDS, facts={})
@@ -212,7 +212,7 @@ def test_another_run_never_joins_an_episode_that_was_left_open(tmp_path: Path) -
         ]
 
 
-def test_what_is_added_is_copied() -> None:
+def test_added_arrays_are_copied() -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer = TransitionWriter(replay, *FIELDS, facts={})
     observation, action = tagged(1), np.ones(2, np.float32)
@@ -230,18 +230,18 @@ def test_what_is_added_is_copied() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"observation": np.full(3, 0.7)}, "expected uint8, got float64 values"),
-        ({"observation": np.full(3, 300)}, "expected values that uint8 holds, got 300 to 300"),
-        ({"observation": np.zeros((1, 3), np.uint8)}, r"expected an array of shape \(3,\), got"),
-        ({"action": 2}, r"action: expected an array of shape \(2,\), got \(\)"),
-        ({"reward": np.zeros(2)}, "reward: expected one number"),
-        ({"reward": "1"}, "reward: expected one number"),
-        ({"env": 1}, "env: expected an index from 0 to 0, got 1"),
-        ({"env": -1}, "env: expected an index from 0 to 0, got -1"),
-        ({"final_observation": tagged(1)}, "only with the last step of an episode"),
+        ({"observation": np.full(3, 0.7)}, r"observation: .*uint8.*float64"),
+        ({"observation": np.full(3, 300)}, r"observation: .*uint8.*\b300\b"),
+        ({"observation": np.zeros((1, 3), np.uint8)}, r"observation: .*\(3,\).*\(1, 3\)"),
+        ({"action": 2}, r"action: .*\(2,\).*\(\)"),
+        ({"reward": np.zeros(2)}, r"reward: .*\[0\., 0\.\]"),
+        ({"reward": "1"}, r"reward: .*'1'"),
+        ({"env": 1}, r"env: .*\b0 to 0\b.* 1\b"),
+        ({"env": -1}, r"env: .*\b0 to 0\b.* -1\b"),
+        ({"final_observation": tagged(1)}, r"final observation: .*\bepisode\b"),
     ],
 )
-def test_what_is_not_as_declared_is_refused_and_changes_nothing(
+def test_invalid_transitions_are_refused_and_change_nothing(
     wrong: dict[str, object], message: str
 ) -> None:
     """D7, D8, I8, N8."""
@@ -257,19 +257,19 @@ def test_what_is_not_as_declared_is_refused_and_changes_nothing(
     assert_holds(replay, model, newest=True)
 
 
-def test_a_replay_of_other_rows_is_refused() -> None:
+def test_a_replay_with_other_fields_or_facts_is_refused() -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer = TransitionWriter(replay, *FIELDS, facts={"kind": "a"})
     add(writer, [], 1, Transition(0, True, False, True))
     writer.flush(newest=True)
     other = Field("observation", "uint8", (4,), "raw")
-    with pytest.raises(SpecMismatch, match="observation"):
+    with pytest.raises(SpecMismatch, match=r"observation.*\(3,\).*\(4,\)"):
         TransitionWriter(replay, other, FIELDS[1], facts={"kind": "a"})
-    with pytest.raises(SpecMismatch, match="kind"):
+    with pytest.raises(SpecMismatch, match=r"kind.*'a'.*'b'"):
         TransitionWriter(replay, *FIELDS, facts={"kind": "b"})
 
 
-def test_a_cut_behind_a_flush_stores_nothing_again() -> None:
+def test_a_cut_after_a_flush_stores_no_row_twice() -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
     add(writer, model, 1, Transition(0, False, False, False))
@@ -284,7 +284,7 @@ def test_a_cut_behind_a_flush_stores_nothing_again() -> None:
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
-def test_a_cut_can_leave_out_the_transition_of_which_nobody_knows_what_it_led_to(
+def test_a_cut_can_drop_the_transition_without_a_next_observation(
     is_flushed: bool,
 ) -> None:
     replay = SequenceReplayBuffer(seed=0)
@@ -304,7 +304,7 @@ def test_a_cut_can_leave_out_the_transition_of_which_nobody_knows_what_it_led_to
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
 @pytest.mark.parametrize("capacity", [100, 1_000])
 def test_every_env_keeps_its_newest_steps_in_a_small_ring(num_envs: int, capacity: int) -> None:
-    """The rows of one env, stored all at once, evicted newer ones of the others."""
+    """Rows of one env that were stored at once evicted newer rows of other envs."""
     replay = SequenceReplayBuffer(capacity=capacity, seed=0)
     writer = TransitionWriter(replay, *FIELDS, num_envs=num_envs, facts={})
     for number in range(1_500):

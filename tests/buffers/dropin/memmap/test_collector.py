@@ -1,9 +1,10 @@
-"""What is appended to a collector comes back, and is stored, as it was, or not at all."""
+"""A collector returns and stores appended values unchanged, or refuses them as a whole."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from typing import Any
@@ -27,8 +28,8 @@ needs_original = pytest.mark.skipif(
 )
 
 
-class KeepsAll:
-    """Stands for a buffer: keeps what it is to store."""
+class RecordingBuffer:
+    """A buffer that only records the episodes it is given."""
 
     fieldnames = frozenset(SHAPES)
     meta_fieldnames = frozenset(META)
@@ -43,12 +44,12 @@ class KeepsAll:
 
 
 @pytest.fixture
-def buffer() -> KeepsAll:
-    return KeepsAll()
+def buffer() -> RecordingBuffer:
+    return RecordingBuffer()
 
 
 @pytest.fixture
-def collector(buffer: KeepsAll) -> EpisodeCollector:
+def collector(buffer: RecordingBuffer) -> EpisodeCollector:
     return EpisodeCollector(buffer, num_groups=3)
 
 
@@ -65,7 +66,7 @@ def step(t: int, groups: int = 3) -> dict[str, Any]:
 
 
 def trajectory(name: str, steps: int, group: int) -> np.ndarray:
-    """What one group has of a field."""
+    """The values of a field of one group."""
     return np.stack([step(t)[name][group] for t in range(steps)])
 
 
@@ -78,7 +79,7 @@ def snapshot(collector: EpisodeCollector) -> Any:
 
 @pytest.mark.parametrize("kind", ["arrays", "tensors", "lists"])
 @pytest.mark.parametrize("has_time_axis", [False, True])
-def test_steps_come_back_group_by_group(
+def test_appended_steps_are_returned_by_group(
     kind: str, has_time_axis: bool, collector: EpisodeCollector
 ) -> None:
     make: Callable[[np.ndarray], Any] = {
@@ -114,9 +115,9 @@ def test_values_keep_their_dtypes(collector: EpisodeCollector) -> None:
 
 
 @given(st.data())
-def test_whatever_is_appended_and_ended_is_what_the_model_says(data: st.DataObject) -> None:
+def test_collector_equals_the_model_after_any_appends_and_ends(data: st.DataObject) -> None:
     groups = data.draw(st.integers(1, 4))
-    buffer = KeepsAll()
+    buffer = RecordingBuffer()
     collector = EpisodeCollector(buffer, groups)
     model: list[list[dict[str, Any]]] = [[] for _ in range(groups)]
     over = [False] * groups
@@ -152,10 +153,8 @@ def test_whatever_is_appended_and_ended_is_what_the_model_says(data: st.DataObje
     assert collector.lens.tolist() == [0] * groups
 
 
-def test_what_is_written_into_an_appended_array_later_changes_nothing(
-    collector: EpisodeCollector,
-) -> None:
-    """O2, here as well: the original keeps references, so one reused array gives equal steps."""
+def test_appended_arrays_are_copied(collector: EpisodeCollector) -> None:
+    """O2: the original keeps references, so that one reused array gives equal steps."""
     live = step(0)
     for t in range(3):
         for name, values in step(t).items():
@@ -167,13 +166,11 @@ def test_what_is_written_into_an_appended_array_later_changes_nothing(
     advantages[:] = 7
     assert (collector.env_major("value") == 1).all()
     collector.env_major("value")[:] = 9
-    assert (collector.env_major("value") == 1).all(), "what comes out is the caller's own"
+    assert (collector.env_major("value") == 1).all(), "returned arrays are copies"
 
 
 @needs_torch
-def test_what_is_written_into_an_appended_tensor_later_changes_nothing(
-    collector: EpisodeCollector,
-) -> None:
+def test_appended_tensors_are_copied(collector: EpisodeCollector) -> None:
     import torch
 
     live = torch.zeros(3)
@@ -183,7 +180,7 @@ def test_what_is_written_into_an_appended_tensor_later_changes_nothing(
     assert collector.time_major("action")[:, 0].tolist() == [0, 1, 2]
 
 
-def test_trajectories_join_the_steps_they_belong_to(collector: EpisodeCollector) -> None:
+def test_trajectories_are_added_to_the_appended_steps(collector: EpisodeCollector) -> None:
     for t in range(4):
         collector.append(state=step(t)["state"])
     value = np.arange(4 * 3).reshape(4, 3, 1)
@@ -194,7 +191,9 @@ def test_trajectories_join_the_steps_they_belong_to(collector: EpisodeCollector)
     assert len(collector) == 4
 
 
-def test_trajectories_alone_are_steps_too(collector: EpisodeCollector, buffer: KeepsAll) -> None:
+def test_trajectories_without_appended_steps_are_steps(
+    collector: EpisodeCollector, buffer: RecordingBuffer
+) -> None:
     collector.extend(action=np.arange(6).reshape(2, 3), value=np.zeros((2, 3, 1)))
     assert len(collector) == 2
     collector.append(action=np.array([6, 7, 8]), value=np.zeros((3, 1)))
@@ -216,12 +215,11 @@ META_FORMS: list[tuple[Any, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("form", range(len(META_FORMS)))
+@pytest.mark.parametrize(("value", "expected"), META_FORMS, ids=range(len(META_FORMS)))
 @pytest.mark.parametrize("by", ["append", "store", "extend"])
 def test_metadata_is_for_all_groups_or_for_each(
-    form: int, by: str, collector: EpisodeCollector, buffer: KeepsAll
+    value: Any, expected: list[Any], by: str, collector: EpisodeCollector, buffer: RecordingBuffer
 ) -> None:
-    value, expected = META_FORMS[form]
     if by == "append":
         collector.append(action=np.zeros(3), task=value)
         collector.store()
@@ -235,7 +233,9 @@ def test_metadata_is_for_all_groups_or_for_each(
     assert all(np.shape(episode["task"]) == () for episode in buffer.episodes)
 
 
-def test_metadata_with_a_shape_is_distinguished_from_that_of_each_group(buffer: KeepsAll) -> None:
+def test_metadata_with_a_shape_is_not_taken_for_one_value_per_group(
+    buffer: RecordingBuffer,
+) -> None:
     pair = EpisodeCollector(buffer, 2)
     for goal in (np.array([5.0, 6.0]), np.array([[5.0, 6.0], [7.0, 8.0]])):
         pair.append(action=np.zeros(2), goal=goal)
@@ -248,53 +248,51 @@ def test_metadata_with_a_shape_is_distinguished_from_that_of_each_group(buffer: 
     ]
 
 
-def test_metadata_alone_is_no_step(collector: EpisodeCollector) -> None:
+def test_metadata_alone_adds_no_step(collector: EpisodeCollector) -> None:
     collector.append(task=3)
     assert len(collector) == 0
     collector.append(action=np.zeros(3))
     assert [int(value) for value in collector.groups("task")] == [3, 3, 3]
 
 
-def test_the_newest_metadata_counts(collector: EpisodeCollector) -> None:
+def test_the_last_metadata_is_used(collector: EpisodeCollector) -> None:
     for task in range(3):
         collector.append(action=np.zeros(3), task=task)
     assert collector.env_major("task").tolist() == [2, 2, 2]
 
 
 BAD_APPENDS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"stat": np.zeros((3, 2, 3))}, KeyError, "unknown field 'stat': expected some of action, "),
-    ({"action": np.zeros(3), "tusk": 1}, KeyError, "unknown field 'tusk'"),
-    ({"action": np.zeros(2)}, ValueError, "an array of shape (3), got (2,)"),
-    ({"action": 0.0}, ValueError, "got ()"),
-    ({"action": np.zeros((3, 2))}, ValueError, "got (3, 2)"),
-    ({"state": np.zeros((3, 3, 2))}, ValueError, "an array of shape (3, 2, 3), got (3, 3, 2)"),
-    ({"state": np.zeros((3, 6))}, ValueError, "got (3, 6)"),
-    ({"state": np.zeros((3, 2, 2, 3))}, ValueError, "extend takes whole trajectories"),
-    ({"state": np.zeros((1, 2, 3))}, ValueError, "got (1, 2, 3)"),
-    ({"value": np.zeros(3)}, ValueError, "an array of shape (3, 1), got (3,)"),
-    (
-        {"action": np.zeros(3), "task": np.zeros(2)},
-        ValueError,
-        "one for each of 3 groups, got (2,)",
-    ),
-    ({"action": np.zeros(3), "goal": 5}, ValueError, "a value of shape (2,), or one for each"),
-    ({"action": np.zeros(3), "goal": np.zeros(3)}, ValueError, "got (3,)"),
+    ({"stat": np.zeros((3, 2, 3))}, KeyError, r"'stat'.* action, goal, state, task, value"),
+    ({"action": np.zeros(3), "tusk": 1}, KeyError, r"'tusk'.* action, goal, state, task, value"),
+    ({"action": np.zeros(2)}, ValueError, r"'action'.*\b3 groups.*\(3\).*\(2,\)"),
+    ({"action": 0.0}, ValueError, r"'action'.*\(3\).*\(\)"),
+    ({"action": np.zeros((3, 2))}, ValueError, r"'action'.*\(3\).*\(3, 2\)"),
+    ({"state": np.zeros((3, 3, 2))}, ValueError, r"'state'.*\(3, 2, 3\).*\(3, 3, 2\)"),
+    ({"state": np.zeros((3, 6))}, ValueError, r"'state'.*\(3, 2, 3\).*\(3, 6\)"),
+    ({"state": np.zeros((3, 2, 2, 3))}, ValueError, r"'state'.*\(3, 2, 2, 3\).*\bextend\b"),
+    ({"state": np.zeros((1, 2, 3))}, ValueError, r"'state'.*\(3, 2, 3\).*\(1, 2, 3\)"),
+    ({"value": np.zeros(3)}, ValueError, r"'value'.*\(3, 1\).*\(3,\)"),
+    ({"action": np.zeros(3), "task": np.zeros(2)}, ValueError, r"'task'.*\b3 groups.*\(2,\)"),
+    ({"action": np.zeros(3), "goal": 5}, ValueError, r"'goal'.*\(2,\).*\b3 groups.*\(\)"),
+    ({"action": np.zeros(3), "goal": np.zeros(3)}, ValueError, r"'goal'.*\(2,\).*\(3,\)"),
 ]
 
 
-@pytest.mark.parametrize("place", range(len(BAD_APPENDS)))
+@pytest.mark.parametrize(("data", "error", "problem"), BAD_APPENDS, ids=range(len(BAD_APPENDS)))
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_step_that_does_not_fit_is_refused_whole(
-    place: int, is_first: bool, collector: EpisodeCollector
+def test_a_step_that_does_not_fit_changes_nothing(
+    data: dict[str, Any],
+    error: type[Exception],
+    problem: str,
+    is_first: bool,
+    collector: EpisodeCollector,
 ) -> None:
-    """M9: a misspelt field is refused; the original takes up what stands before the mistake."""
-    data, error, problem = BAD_APPENDS[place]
+    """M9: a misspelt field is refused; the original keeps the fields before the mistake."""
     if not is_first:
         collector.append(**step(0))
     before = snapshot(collector)
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=problem):
         collector.append(**({} if is_first else step(1)) | data)
-    assert problem in str(caught.value)
     assert snapshot(collector) == before
 
 
@@ -302,8 +300,8 @@ def test_every_step_has_the_same_fields(collector: EpisodeCollector) -> None:
     collector.append(action=np.zeros(3), value=np.zeros((3, 1)))
     before = snapshot(collector)
     for data, problem in (
-        ({"action": np.zeros(3)}, "got none for 'value'"),
-        ({**step(0)}, "got one for 'state'"),
+        ({"action": np.zeros(3)}, r"action, value.*'value'"),
+        ({**step(0)}, r"action, value.*'state'"),
     ):
         with pytest.raises(ValueError, match=problem):
             collector.append(**data)
@@ -315,46 +313,54 @@ def test_a_field_is_tensors_at_all_steps_or_at_none(collector: EpisodeCollector)
     import torch
 
     collector.append(action=torch.zeros(3))
-    with pytest.raises(ValueError, match="got both"):
+    with pytest.raises(ValueError, match=r"'action'.*tensors"):
         collector.append(action=np.zeros(3))
     assert len(collector) == 1
 
 
 BAD_TRAJECTORIES: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"value": np.zeros((2, 3, 1))}, ValueError, "got (2, 3, 1)"),
-    ({"value": np.zeros((3, 4, 1))}, ValueError, "got (3, 4, 1)"),
-    ({"value": np.zeros((4, 3))}, ValueError, "got (4, 3)"),
-    ({"value": 0.0}, ValueError, "got ()"),
-    ({"action": np.zeros((4, 3))}, ValueError, "got one with 4 steps"),
-    ({"value": np.zeros((4, 3, 1)), "state": np.zeros((4, 3, 3, 2))}, ValueError, "'state'"),
-    ({"value": np.zeros((4, 3, 1)), "task": [1, 2]}, ValueError, "'task'"),
-    ({"values": np.zeros((4, 3, 1))}, KeyError, "'values'"),
+    ({"value": np.zeros((2, 3, 1))}, ValueError, r"'value'.*\(4, 3, 1\).*\(2, 3, 1\)"),
+    ({"value": np.zeros((3, 4, 1))}, ValueError, r"'value'.*\(4, 3, 1\).*\(3, 4, 1\)"),
+    ({"value": np.zeros((4, 3))}, ValueError, r"'value'.*\(4, 3, 1\).*\(4, 3\)"),
+    ({"value": 0.0}, ValueError, r"'value'.*\(4, 3, 1\).*\(\)"),
+    ({"action": np.zeros((4, 3))}, ValueError, r"'action'.*\b4 steps"),
+    (
+        {"value": np.zeros((4, 3, 1)), "state": np.zeros((4, 3, 3, 2))},
+        ValueError,
+        r"'state'.*\(4, 3, 2, 3\).*\(4, 3, 3, 2\)",
+    ),
+    (
+        {"value": np.zeros((4, 3, 1)), "task": [1, 2]},
+        ValueError,
+        r"'task'.*\(\).*\b3 groups.*\(2,\)",
+    ),
+    ({"values": np.zeros((4, 3, 1))}, KeyError, r"'values'.* action, goal, state, task, value"),
 ]
 
 
-@pytest.mark.parametrize("place", range(len(BAD_TRAJECTORIES)))
-def test_trajectories_that_do_not_fit_are_refused_whole(
-    place: int, collector: EpisodeCollector
+@pytest.mark.parametrize(
+    ("data", "error", "problem"), BAD_TRAJECTORIES, ids=range(len(BAD_TRAJECTORIES))
+)
+def test_trajectories_that_do_not_fit_change_nothing(
+    data: dict[str, Any], error: type[Exception], problem: str, collector: EpisodeCollector
 ) -> None:
-    data, error, problem = BAD_TRAJECTORIES[place]
     for t in range(4):
         collector.append(action=step(t)["action"])
     before = snapshot(collector)
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=problem):
         collector.extend(**data)
-    assert problem in str(caught.value)
     assert snapshot(collector) == before
 
 
-def test_trajectories_of_two_lengths_are_refused(collector: EpisodeCollector) -> None:
-    with pytest.raises(ValueError, match=r"\(4, 3, 1\).* got \(5, 3, 1\)"):
+def test_trajectories_of_different_lengths_are_refused(collector: EpisodeCollector) -> None:
+    with pytest.raises(ValueError, match=r"'value'.*\(4, 3, 1\).*\(5, 3, 1\)"):
         collector.extend(action=np.zeros((4, 3)), value=np.zeros((5, 3, 1)))
-    with pytest.raises(ValueError, match=r"\(time, 3\).* got \(0, 3\)"):
+    with pytest.raises(ValueError, match=r"'action'.*\(time, 3\).*\(0, 3\)"):
         collector.extend(action=np.zeros((0, 3)))
     assert len(collector) == 0
 
 
-def test_other_fields_are_ignored_with_strict_false(buffer: KeepsAll) -> None:
+def test_other_fields_are_ignored_with_strict_false(buffer: RecordingBuffer) -> None:
     loose = EpisodeCollector(buffer, 3, strict=False)
     loose.append(action=np.zeros(3), log_prob=np.zeros(7))
     loose.extend(value=np.zeros((1, 3, 1)), advantage=None)
@@ -362,22 +368,22 @@ def test_other_fields_are_ignored_with_strict_false(buffer: KeepsAll) -> None:
     assert [sorted(episode) for episode in buffer.episodes] == [["action", "value"]] * 3
 
 
-def test_only_chosen_fields_are_gathered(buffer: KeepsAll) -> None:
+def test_only_the_given_fields_are_collected(buffer: RecordingBuffer) -> None:
     some = EpisodeCollector(buffer, 3, fieldnames=("action",), meta_fieldnames=())
-    with pytest.raises(KeyError, match="'state'"):
+    with pytest.raises(KeyError, match=r"'state'.* action"):
         some.append(**step(0))
-    with pytest.raises(KeyError, match="'task'"):
+    with pytest.raises(KeyError, match=r"'task'.* action"):
         some.append(action=np.zeros(3), task=1)
-    with pytest.raises(ValueError, match=r"^fieldnames: .*\(action"):
+    with pytest.raises(ValueError, match=r"^fieldnames: .*action, state, value.*'colour'"):
         EpisodeCollector(buffer, 3, fieldnames=("colour",))
-    with pytest.raises(ValueError, match="meta_fieldnames: "):
+    with pytest.raises(ValueError, match=r"^meta_fieldnames: .*goal, task.*'action'"):
         EpisodeCollector(buffer, 3, meta_fieldnames=("action",))
-    with pytest.raises(ValueError, match=r"num_groups: .*>= 1, got 0"):
+    with pytest.raises(ValueError, match=r"num_groups: .*>= 1.*\b0\b"):
         EpisodeCollector(buffer, 0)
 
 
-def test_groups_that_end_early_are_stored_as_long_as_they_were(
-    collector: EpisodeCollector, buffer: KeepsAll
+def test_groups_that_end_early_are_stored_with_their_length(
+    collector: EpisodeCollector, buffer: RecordingBuffer
 ) -> None:
     """M13: in the original all groups have one common length."""
     for t in range(5):
@@ -393,8 +399,8 @@ def test_groups_that_end_early_are_stored_as_long_as_they_were(
         assert int(buffer.episodes[group]["task"]) == 7 + group
 
 
-def test_after_all_groups_have_ended_there_is_no_further_step(collector: EpisodeCollector) -> None:
-    with pytest.raises(ValueError, match=r"groups: .* got none"):
+def test_a_step_after_the_end_of_all_groups_is_refused(collector: EpisodeCollector) -> None:
+    with pytest.raises(ValueError, match=r"groups: .*\b1 step.*\b0\b"):
         collector.end([0])
     collector.append(**step(0))
     collector.end([0, 2])
@@ -402,40 +408,44 @@ def test_after_all_groups_have_ended_there_is_no_further_step(collector: Episode
     collector.end([])
     collector.end([0, 1])
     assert collector.lens.tolist() == [1, 2, 1]
-    with pytest.raises(ValueError, match="every group has ended"):
+    with pytest.raises(ValueError, match=r"append: .*\b3\b.*\bstore\b.*\bclear\b"):
         collector.append(**step(2))
     for wrong in ([3], [-1], [0.5], np.array([True]), "0"):
-        with pytest.raises(ValueError, match=r"groups: .*3 bools.* 0 to 2"):
+        with pytest.raises(
+            ValueError, match=rf"groups: .*3 bools.* 0 to 2.*{re.escape(repr(wrong))}"
+        ):
             collector.end(wrong)
     collector.clear()
     collector.append(**step(0))
     assert collector.lens.tolist() == [1, 1, 1]
 
 
-def test_nothing_is_stored_of_nothing(collector: EpisodeCollector, buffer: KeepsAll) -> None:
+def test_an_empty_collector_cannot_be_stored_or_read(
+    collector: EpisodeCollector, buffer: RecordingBuffer
+) -> None:
     for call in (collector.store, collector.all_data):
-        with pytest.raises(ValueError, match="empty"):
+        with pytest.raises(ValueError, match=r"collector.*\b1 step.*\b0\b"):
             call()
     assert buffer.episodes == []
 
 
-def test_store_refuses_fields_of_steps_and_unknown_ones(collector: EpisodeCollector) -> None:
+def test_store_refuses_step_fields_and_unknown_fields(collector: EpisodeCollector) -> None:
     collector.append(**step(0))
     for data, problem in (
-        ({"action": np.zeros(3)}, "action .* goal"),
-        ({"tusk": 3}, "'tusk'"),
+        ({"action": np.zeros(3)}, r"action .* goal, task"),
+        ({"tusk": 3}, r"'tusk'.* action, goal, state, task, value"),
     ):
         with pytest.raises(KeyError, match=problem):
             collector.store(**data)
     assert len(collector) == 1
 
 
-def test_names_without_values_are_errors(collector: EpisodeCollector) -> None:
+def test_fields_without_values_are_errors(collector: EpisodeCollector) -> None:
     collector.append(action=np.zeros(3))
     for read in (collector.groups, collector.env_major, collector.time_major):
         with pytest.raises(KeyError, match=r"'value'.* action"):
             read("value")
-        with pytest.raises(KeyError, match="'colour'"):
+        with pytest.raises(KeyError, match=r"'colour'.* action, goal, state, task, value"):
             read("colour")
 
 
@@ -445,23 +455,24 @@ def real(folder: str = "buffer", **more: Any) -> ReplayBuffer:
     return ReplayBuffer(folder, 5, 9, fields=fields, meta_fields=meta_fields, **more)
 
 
-def test_a_buffer_that_takes_no_episode_keeps_them_all_in_the_collector() -> None:
-    """M8, M10: where one value or one episode does not fit, none is stored."""
+def test_episodes_that_the_buffer_refuses_stay_in_the_collector() -> None:
+    """M8, M10: if one value or one episode does not fit, none is stored."""
     with closing(real()) as buffer:
         collector = buffer.create_collector(num_groups=3)
         collector.append(**step(0) | {"action": np.array([1, 2, 2**40])})
-        with pytest.raises(ValueError, match="int32"):
+        with pytest.raises(ValueError, match=r"'action'.*int32.*1099511627776"):
             collector.store()
         assert (buffer.num_episodes, len(collector)) == (0, 1)
         collector.clear()
-        for problem in (None, "full"):
+        full = r"\b3\b.*max_episodes=5\b.*\b2\b"
+        for is_full in (False, True):
             collector.append(**step(0))
-            with pytest.raises(ValueError, match="full") if problem else nullcontext():
+            with pytest.raises(ValueError, match=full) if is_full else nullcontext():
                 collector.store()
         assert (buffer.num_episodes, len(collector)) == (3, 1)
 
 
-def test_a_buffer_stores_what_was_gathered() -> None:
+def test_collected_episodes_are_stored_in_the_buffer() -> None:
     with closing(real()) as buffer:
         collector = buffer.create_collector(num_groups=3)
         for t in range(5):
@@ -478,7 +489,7 @@ def test_a_buffer_stores_what_was_gathered() -> None:
 
 @needs_torch
 @pytest.mark.parametrize("kind", ["arrays", "tensors"])
-def test_the_loader_gives_each_step_of_each_group_once(
+def test_the_loader_returns_each_step_of_each_group_once(
     kind: str, collector: EpisodeCollector
 ) -> None:
     import torch
@@ -500,7 +511,7 @@ def test_the_loader_gives_each_step_of_each_group_once(
 
 
 @needs_torch
-def test_the_loader_takes_the_originals_options(collector: EpisodeCollector) -> None:
+def test_the_loader_accepts_the_originals_options(collector: EpisodeCollector) -> None:
     for t in range(4):
         collector.append(**step(t) | {"action": np.array([t % 2, 1, 0])})
     loader = collector.dataloader(
@@ -520,23 +531,23 @@ def test_the_loader_takes_the_originals_options(collector: EpisodeCollector) -> 
     item = collector.dataloader(2).dataset[3]
     assert item["action"] == 1
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"filter_fields": {"state": 1}}, r"'state' of shape \(2, 3\)"),
-        ({"to_named_tuple": ("action", "_action")}, "to_named_tuple"),
+        ({"filter_fields": {"state": 1}}, r"filter_fields: .*'state'.*\(2, 3\)"),
+        ({"to_named_tuple": ("action", "_action")}, r"to_named_tuple: .*'action'"),
     ]
     for options, problem in wrong:
         with pytest.raises(ValueError, match=problem):
             collector.dataloader(2, **options)
-    with pytest.raises(KeyError, match="'colour'"):
+    with pytest.raises(KeyError, match=r"'colour'.* state, action, value"):
         collector.dataloader(2, fields=("colour",))
-    with pytest.raises(ValueError, match=r"to_named_tuple: .* state, action, value"):
+    with pytest.raises(ValueError, match=r"to_named_tuple: .* state, action, value.*'colour'"):
         next(iter(collector.dataloader(2, to_named_tuple=("colour",))))
 
 
 @needs_torch
 @pytest.mark.full
-def test_named_batches_come_from_other_processes() -> None:
-    """The original's cannot be sent: its class is made within the loader."""
-    collector = EpisodeCollector(KeepsAll(), 3)
+def test_workers_return_named_batches() -> None:
+    """The batch class of the original is created in the loader, so it cannot be pickled."""
+    collector = EpisodeCollector(RecordingBuffer(), 3)
     collector.append(**step(0))
     loader = collector.dataloader(
         2,
@@ -549,7 +560,7 @@ def test_named_batches_come_from_other_processes() -> None:
 
 @needs_original
 @needs_torch
-def test_what_the_original_collects_is_collected_here() -> None:
+def test_results_equal_those_of_the_original() -> None:
     import torch
 
     Original: Any = importlib.import_module("memmap_replay_buffer").ReplayBuffer

@@ -1,9 +1,11 @@
-"""Several buffers that are read as one give what one buffer with all their episodes gives."""
+"""A ConcatReplayBuffer returns what one buffer with all the episodes returns."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
@@ -49,14 +51,14 @@ def fill(folder: str, numbered: Sequence[tuple[int, int]], room: int = 9, **more
         buffer.store_episodes([episode(number, steps) for number, steps in numbered])
 
 
-def fill_all(lengths: Sequence[Sequence[int]], place: str = "") -> list[str]:
-    """A folder for each list of lengths, and `all` with the episodes of all of them."""
+def fill_all(lengths: Sequence[Sequence[int]], prefix: str = "") -> list[str]:
+    """Write one folder for each list of lengths, and `all` with all episodes."""
     numbered = list(enumerate(steps for part in lengths for steps in part))
     rest = iter(numbered)
-    folders = [f"{place}part-{number}" for number in range(len(lengths))]
+    folders = [f"{prefix}part-{number}" for number in range(len(lengths))]
     for folder, part in zip(folders, lengths, strict=True):
         fill(folder, [next(rest) for _ in part])
-    fill(f"{place}all", numbered, room=max(1, len(numbered)))
+    fill(f"{prefix}all", numbered, room=max(1, len(numbered)))
     return folders
 
 
@@ -71,7 +73,7 @@ def both() -> Iterator[tuple[ConcatReplayBuffer, ReplayBuffer]]:
 
 
 def assert_equal(found: Any, expected: Any) -> None:
-    """Two items, batches or lists of them."""
+    """Compare two items, batches, or lists of them."""
     assert type(found).__name__ == type(expected).__name__
     if isinstance(expected, dict):
         assert list(found) == list(expected)
@@ -100,7 +102,7 @@ MODES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("mode", range(len(MODES)))
-def test_each_dataset_is_that_of_one_big_buffer(
+def test_datasets_equal_those_of_one_buffer(
     mode: int, both: tuple[ConcatReplayBuffer, ReplayBuffer]
 ) -> None:
     found, expected = (buffer.dataset(**MODES[mode]) for buffer in both)
@@ -113,7 +115,7 @@ def test_each_dataset_is_that_of_one_big_buffer(
         collated = (dataset.__getitems__(chosen).collated for dataset in (found, expected))
         assert_equal(*collated)
     for wrong in (len(expected), -len(expected) - 1):
-        with pytest.raises(IndexError, match=f"0 to {len(expected) - 1}"):
+        with pytest.raises(IndexError, match=rf"\b0\b.*\b{len(expected) - 1}\b.*\[{wrong}\]"):
             found[wrong]
 
 
@@ -130,7 +132,7 @@ LOADERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", range(len(LOADERS)))
-def test_each_loader_is_that_of_one_big_buffer(
+def test_loaders_equal_those_of_one_buffer(
     options: int, both: tuple[ConcatReplayBuffer, ReplayBuffer]
 ) -> None:
     found, expected = (list(buffer.dataloader(**LOADERS[options])) for buffer in both)
@@ -138,7 +140,7 @@ def test_each_loader_is_that_of_one_big_buffer(
     assert found
 
 
-def test_shuffled_batches_are_those_of_one_big_buffer(
+def test_shuffled_batches_equal_those_of_one_buffer(
     both: tuple[ConcatReplayBuffer, ReplayBuffer],
 ) -> None:
     import torch
@@ -157,7 +159,7 @@ def test_shuffled_batches_are_those_of_one_big_buffer(
 @pytest.mark.parametrize(
     "names", [{}, {"fields": ("state",)}, {"meta_fields": ("task", "episode_lens")}]
 )
-def test_all_data_is_that_of_one_big_buffer(
+def test_all_data_equals_that_of_one_buffer(
     names: Any, both: tuple[ConcatReplayBuffer, ReplayBuffer]
 ) -> None:
     found, expected = (buffer.get_all_data(**names) for buffer in both)
@@ -171,16 +173,14 @@ def test_all_data_is_that_of_one_big_buffer(
     st.integers(0, 2**32 - 1),
     st.sampled_from(MODES),
 )
-def test_however_episodes_are_spread_over_folders_nothing_changes(
+def test_results_do_not_depend_on_how_episodes_are_split_over_folders(
     lengths: list[list[int]], seed: int, mode: dict[str, Any]
 ) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as place:
-        folders = fill_all(lengths, f"{place}/")
+    with tempfile.TemporaryDirectory() as root:
+        folders = fill_all(lengths, f"{root}/")
         with (
             ConcatReplayBuffer(folders) as concat,
-            closing(ReplayBuffer.from_folder(f"{place}/all", read_only=True)) as whole,
+            closing(ReplayBuffer.from_folder(f"{root}/all", read_only=True)) as whole,
         ):
             assert len(concat) == concat.num_episodes == len(whole)
             assert_equal(
@@ -198,7 +198,7 @@ def test_however_episodes_are_spread_over_folders_nothing_changes(
             assert_equal([found[i] for i in chosen], [expected[i] for i in chosen])
 
 
-def test_the_numbers_are_those_of_all_buffers() -> None:
+def test_sizes_are_computed_over_all_buffers() -> None:
     for number, (episodes, room, most) in enumerate(((2, 4, 5), (0, 1, 30), (1, 7, 9))):
         with closing(
             ReplayBuffer(f"{number}", room, most, fields=FIELDS, meta_fields=META)
@@ -214,18 +214,18 @@ def test_the_numbers_are_those_of_all_buffers() -> None:
         assert batch["_mask"].sum() == 9
 
 
-def test_buffers_without_episodes_give_nothing() -> None:
+def test_reading_buffers_without_episodes_is_refused() -> None:
     fill("a", [])
     fill("b", [])
     with ConcatReplayBuffer(["a", "b"]) as concat:
         assert len(concat) == 0
         assert concat.get_all_data() == {}
         for read in (concat.dataset, lambda: concat.dataloader(2)):
-            with pytest.raises(ValueError, match="empty"):
+            with pytest.raises(ValueError, match=r"/a, .*/b, .*\b0\b"):
                 read()
 
 
-def test_what_is_stored_meanwhile_is_seen_after_a_refresh() -> None:
+def test_refresh_shows_newly_stored_episodes() -> None:
     fill("a", [(0, 3)])
     fill("b", [(1, 2)])
     with ConcatReplayBuffer(["a", "b"]) as concat:
@@ -239,31 +239,35 @@ def test_what_is_stored_meanwhile_is_seen_after_a_refresh() -> None:
         assert concat.get_all_data()["action"][:, 0].tolist() == [0, 200, 100, 300]
 
 
-def test_nothing_can_be_written(both: tuple[ConcatReplayBuffer, ReplayBuffer]) -> None:
+def test_writing_methods_are_refused(both: tuple[ConcatReplayBuffer, ReplayBuffer]) -> None:
     concat, _ = both
     for name in (
         "one_episode batched_episode store store_batch store_meta_batch store_episode "
         "store_episodes advance_episode update clear reset_ store_datapoint store_meta_datapoint "
         "store_batch_datapoint store_batch_meta_datapoint"
     ).split():
-        with pytest.raises(NotImplementedError, match=r"ConcatReplayBuffer.* read-only"):
+        with pytest.raises(NotImplementedError, match=r"ConcatReplayBuffer.*\bReplayBuffer"):
             getattr(concat, name)()
     concat.flush()
     assert len(concat) == 6
 
 
 OTHER_FIELDS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({**FIELDS, "more": "int"}, META, "other: .* fields of .*part.*'more'"),
-    ({name: FIELDS[name] for name in ("state", "action")}, META, "'done' is missing"),
-    ({**FIELDS, "state": ("float", (3,))}, META, r"'state' is \('float', \(3,\)\) instead of"),
-    ({**FIELDS, "action": "float"}, META, r"'action' is \('float', \(\)\) instead of \('int'"),
-    (FIELDS, {}, "the meta_fields of .*'task' is missing"),
-    (FIELDS, {"task": ("int", 2)}, "the meta_fields of .*'task' is"),
+    ({**FIELDS, "more": "int"}, META, r"other.* fields .*part.*'more'.*'int'"),
+    (
+        {name: FIELDS[name] for name in ("state", "action")},
+        META,
+        r"other.* fields .*part.*'done'.*'bool'",
+    ),
+    ({**FIELDS, "state": ("float", (3,))}, META, r"'state'.*'float', \(3,\).*'float', \(2,\)"),
+    ({**FIELDS, "action": "float"}, META, r"'action'.*'float', \(\).*'int', \(\)"),
+    (FIELDS, {}, r"meta_fields .*'task'.*'int', \(\)"),
+    (FIELDS, {"task": ("int", 2)}, r"meta_fields .*'task'.*'int', \(2,\).*'int', \(\)"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "meta_fields", "problem"), OTHER_FIELDS, ids=range(6))
-def test_buffers_of_other_fields_are_refused(
+def test_buffers_with_different_fields_are_refused(
     fields: dict[str, Any], meta_fields: dict[str, Any], problem: str
 ) -> None:
     fill("part", [(0, 3)])
@@ -272,11 +276,11 @@ def test_buffers_of_other_fields_are_refused(
         ConcatReplayBuffer(["part", "other"])
 
 
-def test_what_is_no_list_of_buffers_is_refused() -> None:
+def test_folders_that_are_no_list_of_buffers_are_refused() -> None:
     fill("part", [(0, 3)])
     wrong: list[Any] = [[], "part"]
     for folders in wrong:
-        with pytest.raises(ValueError, match="folders: "):
+        with pytest.raises(ValueError, match=rf"folders.*{re.escape(repr(folders))}"):
             ConcatReplayBuffer(folders)
     with pytest.raises(ValueError, match="nowhere"):
         ConcatReplayBuffer(["part", "nowhere"])
@@ -285,7 +289,7 @@ def test_what_is_no_list_of_buffers_is_refused() -> None:
 def test_closing_twice_is_harmless() -> None:
     fill("part", [(0, 3)])
     concat = ConcatReplayBuffer(["part", "part"])
-    assert len(concat) == 2, "the same folder twice: its episodes count twice"
+    assert len(concat) == 2, "a folder that is given twice counts twice"
     concat.close()
     concat.close()
 
@@ -303,7 +307,7 @@ def test_workers_read_all_folders(both: tuple[ConcatReplayBuffer, ReplayBuffer])
 
 
 @needs_original
-def test_what_the_original_concatenates_is_concatenated_here() -> None:
+def test_results_equal_those_of_the_original() -> None:
     original: Any = importlib.import_module("memmap_replay_buffer")
     for number, (room, most) in enumerate(((4, 9), (3, 5), (2, 12))):
         for kind, folder in (

@@ -1,4 +1,4 @@
-"""kill -9 before any system call: a call that returned is kept, one that did not leaves no half."""
+"""After kill -9 before any system call, completed calls are kept and no call is half done."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CALLS = ["pwrite", "fsync", "fdatasync", "fsync_folder", "rename", "make_folder"
 
 
 def play(buffer: ReplayBuffer) -> None:
-    with buffer.one_episode(m=1) as later:
+    with buffer.one_episode(m=1) as metas:
         for t in range(3):
             buffer.store(t=t)
-        later["m"] = 2
+        metas["m"] = 2
 
 
-def abort(buffer: ReplayBuffer) -> None:
+def abort_episode(buffer: ReplayBuffer) -> None:
     try:
         with buffer.one_episode():
             buffer.store(t=99)
@@ -50,7 +50,7 @@ def play_two(buffer: ReplayBuffer) -> None:
 STEPS: list[Callable[[ReplayBuffer], object]] = [
     lambda buffer: buffer.store_episode(t=[1, 2], m=5),
     play,
-    abort,
+    abort_episode,
     lambda buffer: buffer.update(x=[[1.5, 2.5]], m=9),
     play_two,
     lambda buffer: buffer.update([2], x=[[7.0, 8.0, 9.0]]),
@@ -65,7 +65,7 @@ STEPS: list[Callable[[ReplayBuffer], object]] = [
 
 
 def run(folder: Path, after: Callable[[], object]) -> None:
-    """Do everything, and call ``after`` each time something has returned."""
+    """Run all steps, and call ``after`` after each of them."""
     buffer = ReplayBuffer(folder, **OPTIONS)
     after()
     for step in STEPS:
@@ -74,7 +74,7 @@ def run(folder: Path, after: Callable[[], object]) -> None:
 
 
 def state(folder: Path) -> State:
-    """What a reader sees."""
+    """The stored episodes as a reader sees them."""
     if not (folder / "replay_buffer.json").exists():
         return None
     with ReplayBuffer.from_folder(folder, read_only=True) as buffer:
@@ -88,11 +88,11 @@ def state(folder: Path) -> State:
         ]
 
 
-def counting(at: int) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Makes calls that kill the process before the n-th of them."""
+def kill_at(at: int) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """A wrapper of functions that kills the process before call number ``at`` of all of them."""
     calls = [0]
 
-    def counted(call: Callable[..., object]) -> Callable[..., object]:
+    def wrap(call: Callable[..., object]) -> Callable[..., object]:
         def wrapper(*arguments: object, **options: object) -> object:
             calls[0] += 1
             if calls[0] == at:
@@ -101,24 +101,24 @@ def counting(at: int) -> Callable[[Callable[..., object]], Callable[..., object]
 
         return wrapper
 
-    return counted
+    return wrap
 
 
 def run_and_kill(folder: Path, at: int) -> tuple[int, bool]:
     """Run in a child that is killed before its n-th call.
 
     Returns:
-        How many things returned, and whether it was killed.
+        The number of steps that returned, and whether the child was killed.
     """
     source, target = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            counted = counting(at)
+            wrap = kill_at(at)
             for name in CALLS:
-                setattr(Files, name, counted(getattr(Files, name)))
+                setattr(Files, name, wrap(getattr(Files, name)))
             for name in ("unlink", "rmdir"):
-                setattr(os, name, counted(getattr(os, name)))
+                setattr(os, name, wrap(getattr(os, name)))
             run(folder, lambda: os.write(target, b"."))
         finally:
             os._exit(0)
@@ -130,11 +130,11 @@ def run_and_kill(folder: Path, at: int) -> tuple[int, bool]:
 
 
 @pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.full)])
-def test_a_kill_leaves_what_returned_and_no_half_of_anything(
+def test_a_kill_keeps_completed_calls_and_no_half_written_ones(
     tmp_path: Path, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """M4: also in the middle of an update, of clear, and of an overwritten folder."""
-    monkeypatch.setattr(updates, "_SPARE_BYTES", 40)  # files of changes take others' places
+    """M4: also during an update, clear(), and overwriting a folder."""
+    monkeypatch.setattr(updates, "_SPARE_BYTES", 40)  # files of updates are rewritten often
     states: list[State] = [None]
     run(tmp_path / "whole", lambda: states.append(state(tmp_path / "whole")))
     assert states[-1] == [([3], [4.0], 0)]
@@ -145,10 +145,10 @@ def test_a_kill_leaves_what_returned_and_no_half_of_anything(
         kills += was_killed
         there = state(folder)
         allowed = states[returned : returned + 2]
-        if returned == 12:  # overwritten, and then stored: two things
+        if returned == 12:  # this step overwrites, then stores
             allowed = [*allowed, []]
         assert there in allowed or (not returned and there == []), (at, returned)
-        # It can be written into again, and what was interrupted leaves no files behind.
+        # The buffer can be written again, and the interrupted call left no files behind.
         with ReplayBuffer(folder, **OPTIONS) as buffer:
             before = state(folder) or []
             number = buffer.episode_index

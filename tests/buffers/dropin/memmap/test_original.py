@@ -1,4 +1,4 @@
-"""Folders of memmap-replay-buffer are read as they were meant, or refused with one sentence."""
+"""Folders of memmap-replay-buffer are read correctly or refused with one sentence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.util
 import io
 import os
 import pickle
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ needs_original = pytest.mark.skipif(
 
 
 class Stored(NamedTuple):
-    """An episode that a folder must hold."""
+    """An episode that a folder must contain."""
 
     slot: int
     number: int
@@ -49,7 +50,7 @@ class Stored(NamedTuple):
 
 
 def assert_holds(folder: OriginalFolder, expected: list[Stored]) -> None:
-    """Exactly these episodes in this order, every value as it was stored."""
+    """The folder contains exactly these episodes, in this order, with all values as stored."""
     found = list(folder)
     assert [episode.slot for episode in found] == [one.slot for one in expected]
     assert len(folder) == len(expected)
@@ -59,6 +60,13 @@ def assert_holds(folder: OriginalFolder, expected: list[Stored]) -> None:
         assert_same(episode.fields, fields)
         assert_same(episode.metadata, meta)
         assert episode.steps == one.steps
+
+
+def assert_notes(original: OriginalFolder, *patterns: str) -> None:
+    """Each note about what was left out matches the pattern at its place."""
+    assert len(original.left_out) == len(patterns), original.left_out
+    for note, pattern in zip(original.left_out, patterns, strict=True):
+        assert re.search(pattern, note), note
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -71,7 +79,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.fixture
 def writer() -> OriginalWriter:
-    """A folder `old` in which two episodes of four are stored."""
+    """A folder `old` with two stored episodes of at most four."""
     made = OriginalWriter(Path("old"))
     for number in range(2):
         made.store(*tagged(number, number + 3))
@@ -87,7 +95,7 @@ def writer() -> OriginalWriter:
     unfinished=st.integers(0, 6),
     protocol=st.integers(0, 5),
 )
-def test_episodes_come_by_age_and_as_they_were_stored(
+def test_episodes_are_read_from_oldest_to_newest_with_their_values(
     max_episodes: int, lengths: list[int], circular: bool, unfinished: int, protocol: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -105,10 +113,10 @@ def test_episodes_come_by_age_and_as_they_were_stored(
         writer.close()
         original = OriginalFolder(path)
         assert_holds(original, kept)
-        sure = [note for note in original.left_out if not note.startswith("not left out")]
-        assert len(sure) == bool(unfinished)
+        left_out = [note for note in original.left_out if re.search(r"\bslot \d", note)]
+        assert len(left_out) == bool(unfinished)
         if unfinished:
-            assert f"being written in slot {slot}, {unfinished} steps so far" in sure[0]
+            assert re.search(rf"\bslot {slot}\b.*\b{unfinished} steps", left_out[0])
 
 
 def test_an_empty_folder_has_no_episodes() -> None:
@@ -117,7 +125,7 @@ def test_an_empty_folder_has_no_episodes() -> None:
     assert OriginalFolder("old").left_out == ()
 
 
-def test_the_config_has_all_fields(writer: OriginalWriter) -> None:
+def test_the_config_contains_all_fields(writer: OriginalWriter) -> None:
     config = OriginalFolder("old").config
     assert (config.max_episodes, config.max_timesteps, config.circular) == (4, 6, False)
     fields = {name: (field.dtype.name, field.shape) for name, field in config.fields.items()}
@@ -139,7 +147,7 @@ def test_the_config_has_all_fields(writer: OriginalWriter) -> None:
     ]
 
 
-def test_a_default_that_the_original_truncated_is_the_stored_one() -> None:
+def test_defaults_are_truncated_as_the_original_does() -> None:
     fields = {"a": ("int", (), 2.9), "b": ("uint8", 2, 255), "c": ("bool", (), 3), "d": "float"}
     config = parse_config("config", {**CONFIG, "fields": fields})
     assert [field.info for field in config.fields.values()] == [
@@ -150,28 +158,28 @@ def test_a_default_that_the_original_truncated_is_the_stored_one() -> None:
     ]
 
 
-def test_reading_changes_nothing(writer: OriginalWriter) -> None:
+def test_reading_does_not_change_the_folder(writer: OriginalWriter) -> None:
     del writer
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in Path("old").iterdir()}
     folder_time = Path("old").stat().st_mtime_ns
     original = OriginalFolder("old")
     for episode in original:
-        episode.fields["state"][:] = 0  # the caller's own
+        episode.fields["state"][:] = 0  # a copy
         episode.metadata["goal"][:] = 0
     assert_holds(original, [Stored(0, 0, 3), Stored(1, 1, 4)])
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in Path("old").iterdir()} == before
     assert Path("old").stat().st_mtime_ns == folder_time
 
 
-def test_the_bytes_are_those_of_its_files(writer: OriginalWriter) -> None:
+def test_nbytes_is_the_size_of_the_files(writer: OriginalWriter) -> None:
     del writer
     original = OriginalFolder("old")
     assert original.nbytes == sum(path.stat().st_size for path in Path("old").iterdir())
     assert original.disk_bytes > 0
 
 
-def test_an_episode_that_was_given_up_is_left_out() -> None:
-    """M1: after an exception in one_episode the original still serves its steps."""
+def test_an_aborted_episode_is_left_out() -> None:
+    """M1: after an exception in one_episode the original still returns its steps."""
     writer = OriginalWriter(Path("old"))
     writer.store(*tagged(0, 3))
     writer.begin(*tagged(1, 4), 1)
@@ -179,12 +187,10 @@ def test_an_episode_that_was_given_up_is_left_out() -> None:
     writer.close()
     original = OriginalFolder("old")
     assert_holds(original, [Stored(0, 0, 3)])
-    assert original.left_out == (
-        "slot 1, which holds an episode that was given up or being written, 4 steps",
-    )
+    assert_notes(original, r"\bslot 1\b.*\b4 steps")
 
 
-def test_an_episode_that_a_refused_one_was_written_over_is_left_out() -> None:
+def test_an_episode_overwritten_by_a_refused_one_is_left_out() -> None:
     """M2: a full buffer that is not circular overwrites episode 0 before it raises."""
     writer = OriginalWriter(Path("old"))
     for number in range(4):
@@ -194,11 +200,11 @@ def test_an_episode_that_a_refused_one_was_written_over_is_left_out() -> None:
     writer.close()
     original = OriginalFolder("old")
     assert_holds(original, [Stored(n, n, n + 2) for n in range(1, 4)])
-    assert original.left_out == ("the episode that was being written in slot 0, 3 steps so far",)
+    assert_notes(original, r"\bslot 0\b.*\b3 steps")
 
 
-def test_the_oldest_episode_is_left_out_once_the_next_one_was_begun_over_it() -> None:
-    """M3: the original then serves it as zeros, after a step the new one as if it were whole."""
+def test_an_emptied_oldest_episode_is_left_out() -> None:
+    """M3: the original returns zeros for it, and after one step the unfinished new episode."""
     writer = OriginalWriter(Path("old"), circular=True)
     for number in range(5):
         writer.store(*tagged(number, number + 2))
@@ -208,38 +214,32 @@ def test_the_oldest_episode_is_left_out_once_the_next_one_was_begun_over_it() ->
     writer.close()
     original = OriginalFolder("old")
     assert_holds(original, [Stored(n % 4, n, n + 2) for n in range(2, 5)])
-    assert original.left_out == (
-        "slot 1, whose episode was emptied for one that was never finished",
-    )
+    assert_notes(original, r"\bslot 1\b")
 
 
-def test_episodes_that_may_be_unfinished_too_are_noted() -> None:
+def test_episodes_that_may_be_unfinished_are_noted() -> None:
     writer = OriginalWriter(Path("old"), circular=True)
     for number in range(4):
         writer.store(*tagged(number, 5))
     for slot in range(2):
         writer.begin(*tagged(9, 3), slot)
     writer.close()
-    assert OriginalFolder("old").left_out == (
-        "the episode that was being written in slot 0, 3 steps so far",
-        "not left out, but doubtful: the episodes in slots 1 are as long as the unfinished one, "
-        "and unfinished too if batched_episode wrote them",
+    assert_notes(
+        OriginalFolder("old"), r"\bslot 0\b.*\b3 steps", r"\bslots 1\b.*\bbatched_episode\b"
     )
 
 
-def test_episodes_that_a_batch_has_not_begun_over_are_not_doubtful() -> None:
+def test_complete_episodes_of_a_later_batch_are_not_doubtful() -> None:
     writer = OriginalWriter(Path("old"), circular=True)
     for number in range(4):
         writer.store(*tagged(number, 3))
     writer.meta["_initted"][:2] = False  # the last batch was of two
     writer.begin(*tagged(9, 3), 0)
     writer.close()
-    assert OriginalFolder("old").left_out == (
-        "the episode that was being written in slot 0, 3 steps so far",
-    )
+    assert_notes(OriginalFolder("old"), r"\bslot 0\b.*\b3 steps")
 
 
-def test_a_process_that_was_killed_between_two_counters_costs_no_episode() -> None:
+def test_a_kill_between_two_counter_updates_loses_no_episode() -> None:
     writer = OriginalWriter(Path("old"))
     for number in range(3):
         writer.store(*tagged(number, number + 2))
@@ -247,9 +247,7 @@ def test_a_process_that_was_killed_between_two_counters_costs_no_episode() -> No
     writer.close()
     original = OriginalFolder("old")
     assert_holds(original, [Stored(n, n, n + 2) for n in range(3)])
-    assert (
-        "counters contradict each other (num_episodes 2, episode_index 3)" in original.left_out[0]
-    )
+    assert_notes(original, r"num_episodes 2\b.*episode_index 3\b")
 
 
 def test_episodes_without_a_step_are_noted_and_left_out(writer: OriginalWriter) -> None:
@@ -257,14 +255,14 @@ def test_episodes_without_a_step_are_noted_and_left_out(writer: OriginalWriter) 
     writer.close()
     original = OriginalFolder("old")
     assert_holds(original, [Stored(1, 1, 4)])
-    assert original.left_out == ("1 episodes without a step",)
+    assert_notes(original, r"^1 episodes\b")
 
 
 def save(name: str, array: Any) -> None:
     np.save(Path("old") / name, array, allow_pickle=True)
 
 
-def cut(name: str, nbytes: int) -> None:
+def truncate(name: str, nbytes: int) -> None:
     path = Path("old") / name
     path.write_bytes(path.read_bytes()[:nbytes])
 
@@ -287,65 +285,86 @@ def header(name: str, text: str) -> None:
 
 DATA, LENS, COUNT = "reward.data.npy", "episode_lens.data.meta.npy", "num_episodes.state.npy"
 BAD_FILES: list[tuple[Callable[[], Any], str]] = [
-    *((partial(os.unlink, f"old/{n}"), f"{n} is missing") for n in (DATA, LENS, COUNT)),
-    *((partial(cut, n, 0), f"{n} is damaged: expected an array of") for n in (DATA, LENS)),
-    *((partial(cut, n, k), "is damaged") for n in (DATA, LENS, COUNT) for k in (5, 60, 129)),
-    (lambda: save(DATA, np.full((4, 6), None)), "Python objects"),
-    (lambda: save(LENS, np.array([{}] * 4)), "Python objects"),
-    (lambda: save(COUNT, np.array({})), "Python objects"),
-    (lambda: (Path("old") / DATA).write_bytes(pickle.dumps(os.getcwd)), "cannot be mapped"),
-    (lambda: zipped(DATA), "cannot be mapped"),
+    *((partial(os.unlink, f"old/{n}"), rf"{n}.*metadata\.pkl") for n in (DATA, LENS, COUNT)),
+    *((partial(truncate, n, 0), rf"{n}.*(float32|int32).*\b8 bytes.*\b0\b") for n in (DATA, LENS)),
+    *(
+        (partial(truncate, n, k), rf"{n}.*(float32|int32)")
+        for n in (DATA, LENS, COUNT)
+        for k in (5, 60, 129)
+    ),
+    (lambda: save(DATA, np.full((4, 6), None)), rf"{DATA}.*float32"),
+    (lambda: save(LENS, np.array([{}] * 4)), rf"{LENS}.*int32"),
+    (lambda: save(COUNT, np.array({})), rf"{COUNT}.*int32"),
+    (lambda: (Path("old") / DATA).write_bytes(pickle.dumps(os.getcwd)), rf"{DATA}.*float32"),
+    (lambda: zipped(DATA), rf"{DATA}.*float32.*PK"),
     (
         lambda: header(DATA, "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 10**15)}"),
-        "is da",
+        rf"{DATA}.*float32",
     ),
-    (lambda: header(DATA, "{'descr': '<f4', 'fortran_order': False, 'shape': (-4, 6)}"), "is dam"),
-    (lambda: header(DATA, "{'descr': '<f4', 'fortran_order': 0, 'shape': 9}"), "cannot be mapped"),
-    (lambda: header(DATA, "{'descr': 'O', 'fortran_order': False, 'shape': (4, 6)}"), "Python obj"),
-    (lambda: header(DATA, "__import__('os').mkdir('run')"), "cannot be mapped"),
-    (lambda: header(DATA, "(" * 900), "cannot be mapped"),
-    (lambda: header(DATA, "{'descr': '<f4'"), "cannot be mapped"),
+    (
+        lambda: header(DATA, "{'descr': '<f4', 'fortran_order': False, 'shape': (-4, 6)}"),
+        rf"{DATA}.*float32",
+    ),
+    (
+        lambda: header(DATA, "{'descr': '<f4', 'fortran_order': 0, 'shape': 9}"),
+        rf"{DATA}.*float32.*\b9\b",
+    ),
+    (
+        lambda: header(DATA, "{'descr': 'O', 'fortran_order': False, 'shape': (4, 6)}"),
+        rf"{DATA}.*float32",
+    ),
+    (lambda: header(DATA, "__import__('os').mkdir('run')"), rf"{DATA}.*float32"),
+    (lambda: header(DATA, "(" * 900), rf"{DATA}.*float32"),
+    (lambda: header(DATA, "{'descr': '<f4'"), rf"{DATA}.*float32"),
     (
         lambda: save(DATA, np.zeros((4, 5), np.float32)),
-        "expected float32 (4, 6), got float32 (4, 5)",
+        rf"{DATA}.*float32 \(4, 6\).*float32 \(4, 5\)",
     ),
     (
         lambda: save(DATA, np.zeros((6, 4), np.float32)),
-        "expected float32 (4, 6), got float32 (6, 4)",
+        rf"{DATA}.*float32 \(4, 6\).*float32 \(6, 4\)",
     ),
-    (lambda: save(DATA, np.zeros((4, 6))), "expected float32 (4, 6), got float64 (4, 6)"),
-    (lambda: save(DATA, np.zeros((4, 6), ">f4")), "expected float32 (4, 6), got >f4 (4, 6)"),
-    (lambda: save(DATA, np.zeros((4, 6), "f4,i4")), "expected float32 (4, 6), got"),
-    (lambda: save(COUNT, np.zeros(1, np.int32)), "expected int32 (), got int32 (1,)"),
+    (lambda: save(DATA, np.zeros((4, 6))), rf"{DATA}.*float32 \(4, 6\).*float64 \(4, 6\)"),
+    (lambda: save(DATA, np.zeros((4, 6), ">f4")), rf"{DATA}.*float32 \(4, 6\).*>f4 \(4, 6\)"),
+    (
+        lambda: save(DATA, np.zeros((4, 6), "f4,i4")),
+        rf"{DATA}.*float32 \(4, 6\).*<f4.*<i4.*\(4, 6\)",
+    ),
+    (lambda: save(COUNT, np.zeros(1, np.int32)), rf"{COUNT}.*int32 \(\).*int32 \(1,\)"),
     (
         lambda: save(COUNT, np.int32(-1)),
-        "num_episodes.state.npy is damaged: expected 0 to 4, got -1",
+        rf"{COUNT}.*\b0 to 4\b.*-1\b",
     ),
-    (lambda: save(COUNT, np.int32(5)), "expected 0 to 4, got 5"),
-    (lambda: save("episode_index.state.npy", np.int32(4)), "expected 0 to 3, got 4"),
-    (lambda: save("timestep_index.state.npy", np.int32(7)), "expected 0 to 6, got 7"),
-    (lambda: save("timestep_index.state.npy", np.int32(-7)), "expected 0 to 6, got -7"),
+    (lambda: save(COUNT, np.int32(5)), rf"{COUNT}.*\b0 to 4\b.*\b5\b"),
+    (
+        lambda: save("episode_index.state.npy", np.int32(4)),
+        r"episode_index\.state.*\b0 to 3\b.*\b4\b",
+    ),
+    (
+        lambda: save("timestep_index.state.npy", np.int32(7)),
+        r"timestep_index\.state.*\b0 to 6\b.*\b7\b",
+    ),
+    (
+        lambda: save("timestep_index.state.npy", np.int32(-7)),
+        r"timestep_index\.state.*\b0 to 6\b.*-7\b",
+    ),
     (
         lambda: save(LENS, np.array([3, 7, 0, 0], "i4")),
-        "expected lengths of 0 to 6, got 7 for slot 1",
+        rf"{LENS}.*\b0 to 6\b.*\b7\b.*slot 1\b",
     ),
-    (lambda: save(LENS, np.array([3, -1, 0, 0], "i4")), "got -1 for slot 1"),
+    (lambda: save(LENS, np.array([3, -1, 0, 0], "i4")), rf"{LENS}.*\b0 to 6\b.*-1\b.*slot 1\b"),
 ]
 
 
 @pytest.mark.parametrize(("damage", "problem"), BAD_FILES, ids=range(len(BAD_FILES)))
-def test_files_that_are_not_what_the_config_says_are_refused(
+def test_files_that_differ_from_the_config_are_refused(
     damage: Callable[[], Any], problem: str, writer: OriginalWriter
 ) -> None:
     del writer
     damage()
-    with pytest.raises(StoreCorrupt) as caught:
+    with pytest.raises(StoreCorrupt, match=rf"^old/.*{problem}.*; .") as caught:
         OriginalFolder("old")
-    text = str(caught.value)
-    assert problem in text
-    assert "\n" not in text
-    assert text.startswith("old/")
-    assert "copy" in text.split("; ")[-1]
+    assert "\n" not in str(caught.value)
     assert sorted(os.listdir()) == ["old"]
 
 
@@ -367,37 +386,37 @@ def test_a_folder_with_changed_bytes_is_read_or_refused_with_one_sentence(
             raw[spot] = data.draw(st.integers(0, 255))
         length = data.draw(st.just(len(raw)) | st.integers(0, len(raw)))
         file.write_bytes(raw[:length])
-        sentence = "read"
+        message = None
         try:
             original = OriginalFolder(path)
             assert sum(episode.steps for episode in original) == original.steps
             assert len(original) <= 3
         except (StoreCorrupt, ValueError) as error:
-            sentence = str(error)
-        assert "\n" not in sentence
-        assert sentence == "read" or sentence.startswith(str(path))
+            message = str(error)
+        assert message is None or message.startswith(str(path))
+        assert message is None or "\n" not in message
 
 
-def test_a_file_that_is_a_folder_or_a_pipe_is_not_opened(writer: OriginalWriter) -> None:
+def test_a_file_that_is_a_directory_or_a_pipe_is_not_opened(writer: OriginalWriter) -> None:
     del writer
     as_folder(DATA)
-    with pytest.raises(ValueError, match="regular file"):
+    with pytest.raises(ValueError, match=rf"^old/{DATA}: .*\bfolder\b"):
         OriginalFolder("old")
     Path("old", DATA).rmdir()
     os.mkfifo(Path("old", DATA))
-    with pytest.raises(ValueError, match="regular file"):
+    with pytest.raises(ValueError, match=rf"^old/{DATA}: .*\bpipe\b"):
         OriginalFolder("old")
 
 
-def test_a_folder_with_holes_takes_no_more_memory_than_there_is(writer: OriginalWriter) -> None:
+def test_a_sparse_file_larger_than_max_bytes_is_refused(writer: OriginalWriter) -> None:
     writer.store(*tagged(3, 5))
     writer.close()
     assert len(list(OriginalFolder("old", max_bytes=1000))) == len(OriginalFolder("old"))
-    with pytest.raises(ValueError, match=r"old/?: .* 0 MiB"):
+    with pytest.raises(ValueError, match=r"old: .* 0 MiB.*max_bytes"):
         OriginalFolder("old", max_bytes=100)
     original = OriginalFolder("old")
     original._files = GivenFiles(original.path, 50)
-    with pytest.raises(ValueError, match="slot 0: "):
+    with pytest.raises(ValueError, match=r"old: slot 0: .* 0 MiB.*max_bytes"):
         list(original)
 
 
@@ -405,7 +424,7 @@ def test_a_link_out_of_the_folder_is_not_followed(writer: OriginalWriter) -> Non
     writer.close()
     Path("old", DATA).rename("mine.npy")
     Path("old", DATA).symlink_to(Path("mine.npy").resolve())
-    with pytest.raises(ValueError, match="outside"):
+    with pytest.raises(ValueError, match=rf"old/{DATA}: .*mine\.npy"):
         OriginalFolder("old")
 
 
@@ -420,24 +439,24 @@ ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 
 BAD_CONFIGS: list[tuple[Any, str]] = [
-    ([], "got a list"),
-    (None, "got None"),
-    ("max_episodes", "got 'max_episodes'"),
-    (config(circular="gone"), "got none for 'circular'"),
-    (config(h5py_compression="gzip"), "got one for 'h5py_compression'"),
-    (config(circular=1), "got 1"),
-    (config(max_episodes=0), "1 to 2147483647, got 0"),
-    (config(max_episodes=-3), "got -3"),
-    (config(max_episodes=True), "got True"),
-    (config(max_timesteps=2.0), "1 to 2147483647, got 2.0"),
-    (config(max_timesteps=10**5000), "got a larger one"),
-    (config(max_timesteps=-(10**5000)), "got a smaller one"),
-    (config(max_timesteps=NESTED), "got a tuple"),
-    (config(max_timesteps=ENDLESS), "got a list"),
-    (config(fields=[]), "fields to be a dict"),
-    (config(fields={}), "got no field"),
-    (config(fields=NESTED), "fields to be a dict"),
-    (config(meta_fields=None), "meta_fields to be a dict"),
+    ([], r"\blist\b"),
+    (None, r"\bNone\b"),
+    ("max_episodes", r"'max_episodes'"),
+    (config(circular="gone"), r"max_timesteps, .*'circular'"),
+    (config(h5py_compression="gzip"), r"max_timesteps, .*'h5py_compression'"),
+    (config(circular=1), r"\bcircular\b.*\b1\b"),
+    (config(max_episodes=0), r"max_episodes\b.*\b1 to 2147483647\b.*\b0\b"),
+    (config(max_episodes=-3), r"max_episodes\b.*-3\b"),
+    (config(max_episodes=True), r"max_episodes\b.*\bTrue\b"),
+    (config(max_timesteps=2.0), r"max_timesteps\b.*\b1 to 2147483647\b.*\b2\.0"),
+    (config(max_timesteps=10**5000), r"max_timesteps\b.*\b2147483647\b.*\blarger\b"),
+    (config(max_timesteps=-(10**5000)), r"max_timesteps\b.*\b2147483647\b.*\bsmaller\b"),
+    (config(max_timesteps=NESTED), r"max_timesteps\b.*\btuple\b"),
+    (config(max_timesteps=ENDLESS), r"max_timesteps\b.*\blist\b"),
+    (config(fields=[]), r"\bfields\b.*\bdict\b.*\blist\b"),
+    (config(fields={}), r"\bfields\b.*\bno field\b"),
+    (config(fields=NESTED), r"\bfields\b.*\bdict\b.*\btuple\b"),
+    (config(meta_fields=None), r"\bmeta_fields\b.*\bdict\b.*\bNone\b"),
     (config(fields={"a": "double"}), "'a'"),
     (config(fields={"a": ()}), "'a'"),
     (config(fields={"a": ("int", 2, 0, 0)}), "'a'"),
@@ -449,50 +468,51 @@ BAD_CONFIGS: list[tuple[Any, str]] = [
     (config(fields={"a": ("int", NESTED)}), "'a'"),
     (config(fields={"a": ENDLESS}), "'a'"),
     (config(fields={"a": 3}), "'a'"),
-    (config(fields={"../a": "int"}), "got the name '../a'"),
-    (config(fields={"/etc/a": "int"}), "got the name '/etc/a'"),
-    (config(fields={"": "int"}), "got the name ''"),
-    (config(meta_fields={"../a": "int"}), "got the name '../a'"),
-    (config(meta_fields={"a\0": "int"}), "got the name"),
-    (config(meta_fields={"reward": "int"}), "got 'reward' in both"),
-    (config(fields={"episode_lens": "int"}), "got 'episode_lens' in both"),
+    (config(fields={"../a": "int"}), r"'\.\./a'"),
+    (config(fields={"/etc/a": "int"}), r"'/etc/a'"),
+    (config(fields={"": "int"}), r"\s''"),
+    (config(meta_fields={"../a": "int"}), r"'\.\./a'"),
+    (config(meta_fields={"a\0": "int"}), r"'a\\x00'"),
+    (config(meta_fields={"reward": "int"}), r"\bfields\b.*\bmeta_fields\b.*'reward'"),
+    (config(fields={"episode_lens": "int"}), r"\bfields\b.*\bmeta_fields\b.*'episode_lens'"),
     (
         config(meta_fields={"episode_lens": "float"}),
-        "episode_lens to be 'int', got 'float'",
+        r"episode_lens\b.*'int'.*'float'",
     ),
 ]
 
 
 @pytest.mark.parametrize(("value", "problem"), BAD_CONFIGS, ids=range(len(BAD_CONFIGS)))
-def test_a_config_that_the_original_does_not_write_is_refused(value: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=r"^old/metadata\.pkl: expected ") as caught:
+def test_an_invalid_config_is_refused(value: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=rf"^old/metadata\.pkl: .*{problem}") as caught:
         parse_config("old/metadata.pkl", value)
-    assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_config_that_would_run_something_is_refused_and_can_be_given_instead(
+def test_a_config_that_cannot_be_read_safely_can_be_given_instead(
     writer: OriginalWriter,
 ) -> None:
-    """M11: the original unpickles whatever stands in metadata.pkl."""
+    """M11: the original unpickles any metadata.pkl."""
     del writer
     fields = {**FIELDS, "reward": ("float", (), np.float64(0.5))}
     Path("old/metadata.pkl").write_bytes(pickle.dumps({**CONFIG, "fields": fields}))
-    with pytest.raises(ValueError, match=r"STACK_GLOBAL.*OriginalFolder\(folder"):
+    with pytest.raises(
+        ValueError, match=r"^old/metadata\.pkl: .*STACK_GLOBAL.*OriginalFolder\(folder"
+    ):
         OriginalFolder("old")
     assert_holds(OriginalFolder("old", config=CONFIG), [Stored(0, 0, 3), Stored(1, 1, 4)])
 
 
-def test_a_config_that_makes_folders_makes_none(writer: OriginalWriter) -> None:
-    """M11: this one would, if it were unpickled."""
+def test_code_in_the_config_is_not_run(writer: OriginalWriter) -> None:
+    """M11: this pickle would create a folder."""
     del writer
     Path("old/metadata.pkl").write_bytes(b"cos\nmkdir\n(Vtrapped\ntR.")
-    with pytest.raises(ValueError, match=r"GLOBAL \('os mkdir'\)"):
+    with pytest.raises(ValueError, match=r"^old/metadata\.pkl: .*GLOBAL.*os mkdir"):
         OriginalFolder("old")
     assert os.listdir() == ["old"]
 
 
-def test_lengths_may_be_among_the_meta_fields(writer: OriginalWriter) -> None:
+def test_meta_fields_may_contain_episode_lens(writer: OriginalWriter) -> None:
     del writer
     config = {**CONFIG, "meta_fields": {**META, "episode_lens": "int", "_initted": "bool"}}
     Path("old/metadata.pkl").write_bytes(pickle.dumps(config))
@@ -501,30 +521,29 @@ def test_lengths_may_be_among_the_meta_fields(writer: OriginalWriter) -> None:
     assert list(original.config.meta_fields) == ["task", "goal"]
 
 
-def test_other_folders_are_refused() -> None:
+def test_folders_without_a_buffer_of_the_original_are_refused() -> None:
     Path("file").write_text("precious")
     Path("full").mkdir()
     Path("h5").mkdir()
     Path("h5/data.h5").write_bytes(b"")
     for folder, problem in (
-        ("nowhere", "got no folder"),
-        ("file", "got a file"),
-        ("full", "metadata.pkl, got one without"),
-        ("h5", "ReplayBufferH5PY"),
+        ("nowhere", r"metadata\.pkl.*\bno folder"),
+        ("file", r"metadata\.pkl.*\bfile\b"),
+        ("full", r"metadata\.pkl"),
+        ("h5", r"ReplayBufferH5PY.*data\.h5"),
     ):
-        with pytest.raises(StoreNotFound) as caught:
+        with pytest.raises(StoreNotFound, match=rf"^{folder}: .*{problem}"):
             OriginalFolder(folder)
-        assert problem in str(caught.value)
 
 
-def theirs(folder: Path) -> Any:
-    """The original's own buffer, to read."""
+def open_original(folder: Path) -> Any:
+    """A buffer of the original, opened read-only."""
     original: Any = importlib.import_module("memmap_replay_buffer")
     return original.ReplayBuffer.from_folder(folder, read_only=True)
 
 
-def real(folder: str, circular: bool = True, max_episodes: int = 5) -> Any:
-    """The original's own buffer, to write."""
+def make_original(folder: str, circular: bool = True, max_episodes: int = 5) -> Any:
+    """A new buffer of the original."""
     original: Any = importlib.import_module("memmap_replay_buffer")
     return original.ReplayBuffer(
         folder,
@@ -551,9 +570,9 @@ def play_batch(buffer: Any, numbers: range, steps: int) -> None:
             buffer.store_batch(**{n: np.stack([f[n][t] for f, _ in played]) for n in FIELDS})
 
 
-def their_episodes(folder: Path) -> dict[int, dict[str, np.ndarray]]:
-    """What the original's loader serves, by slot."""
-    buffer = theirs(folder)
+def episodes_of_original(folder: Path) -> dict[int, dict[str, np.ndarray]]:
+    """The episodes that the loader of the original returns, by slot."""
+    buffer = open_original(folder)
     if not len(buffer):
         return {}
     items: Iterator[dict[str, Any]] = iter(buffer.dataset(return_indices=True))
@@ -568,11 +587,9 @@ def their_episodes(folder: Path) -> dict[int, dict[str, np.ndarray]]:
 @needs_original
 @pytest.mark.parametrize("circular", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_the_original_wrote_comes_as_its_own_reader_gives_it(
-    circular: bool, seed: int
-) -> None:
+def test_episodes_equal_those_that_the_original_reads(circular: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    buffer = real("old", circular)
+    buffer = make_original("old", circular)
     numbers: list[int] = []
     for number in range(5 if not circular else int(rng.integers(0, 14))):
         steps = int(rng.integers(1, 7))
@@ -586,23 +603,23 @@ def test_what_the_original_wrote_comes_as_its_own_reader_gives_it(
     original = OriginalFolder("old")
     assert [int(one.metadata["task"]) for one in original] == numbers[-5:]
     assert original.left_out == ()
-    assert_equal_to_theirs(list(original), their_episodes(Path("old")))
+    assert_equal_to_original(list(original), episodes_of_original(Path("old")))
 
 
 @needs_original
-def test_batches_that_the_original_wrote_come_in_their_order() -> None:
-    buffer = real("old", max_episodes=6)
+def test_batches_of_the_original_are_read_in_order() -> None:
+    buffer = make_original("old", max_episodes=6)
     for first in range(0, 12, 2):
         play_batch(buffer, range(first, first + 2), 1 + first % 5)
     del buffer
     original = OriginalFolder("old")
     assert [int(one.metadata["task"]) for one in original] == list(range(6, 12))
-    assert_equal_to_theirs(list(original), their_episodes(Path("old")))
+    assert_equal_to_original(list(original), episodes_of_original(Path("old")))
 
 
 @needs_original
-def test_an_unfinished_batch_that_the_original_began_is_left_out() -> None:
-    buffer = real("old", circular=False)
+def test_an_unfinished_batch_of_the_original_is_left_out() -> None:
+    buffer = make_original("old", circular=False)
     play_batch(buffer, range(2), 4)
     fields, _ = tagged(9, 2)
     for t in range(2):
@@ -611,51 +628,51 @@ def test_an_unfinished_batch_that_the_original_began_is_left_out() -> None:
     original = OriginalFolder("old")
     assert [int(one.metadata["task"]) for one in original] == [0, 1]
     assert len(original.left_out) == 2
-    assert_equal_to_theirs(
-        list(original), {k: v for k, v in their_episodes(Path("old")).items() if k < 2}
+    assert_equal_to_original(
+        list(original), {k: v for k, v in episodes_of_original(Path("old")).items() if k < 2}
     )
 
 
 @needs_original
-def test_what_the_original_lost_is_left_out() -> None:
-    """M1, M2, M3: an episode that was given up, written over or emptied is not served."""
-    gone = {"M1": 0, "M2": 0, "M3": 0}
-    buffer = real("M1", circular=False)
+def test_episodes_that_the_original_lost_are_left_out() -> None:
+    """M1, M2, M3: an aborted, overwritten or emptied episode is not read."""
+    names = ("M1", "M2", "M3")
+    buffer = make_original("M1", circular=False)
     play(buffer, 0, 3)
     with suppress(ZeroDivisionError), buffer.one_episode():
         buffer.store(reward=1.0)
         buffer.store(reward=1 / 0)
-    buffer = real("M2", circular=False)
+    buffer = make_original("M2", circular=False)
     for number in range(5):
         play(buffer, number, 3)
     with pytest.raises(ValueError, match="full"):
         buffer.store_episode(reward=np.ones(2, np.float32))
-    buffer = real("M3")
+    buffer = make_original("M3")
     for number in range(7):
         play(buffer, number, 3)
     with suppress(ZeroDivisionError), buffer.one_episode():
         raise ZeroDivisionError
     del buffer
-    kept = {name: [int(one.metadata["task"]) for one in OriginalFolder(name)] for name in gone}
+    kept = {name: [int(one.metadata["task"]) for one in OriginalFolder(name)] for name in names}
     assert kept == {"M1": [0], "M2": [1, 2, 3, 4], "M3": [3, 4, 5, 6]}
-    for name in gone:
-        served = their_episodes(Path(name))
-        assert len(served) == len(kept[name]) + 1, "the original serves what it lost"
+    for name in names:
+        returned = episodes_of_original(Path(name))
+        assert len(returned) == len(kept[name]) + 1, "the original returns the lost episode"
         slots = {one.slot for one in OriginalFolder(name)}
-        assert_equal_to_theirs(
-            list(OriginalFolder(name)), {k: v for k, v in served.items() if k in slots}
+        assert_equal_to_original(
+            list(OriginalFolder(name)), {k: v for k, v in returned.items() if k in slots}
         )
         assert len(OriginalFolder(name).left_out) == 1
     shutil.rmtree("M1")
 
 
-def assert_equal_to_theirs(
-    ours: list[OriginalEpisode], their: dict[int, dict[str, np.ndarray]]
+def assert_equal_to_original(
+    ours: list[OriginalEpisode], theirs: dict[int, dict[str, np.ndarray]]
 ) -> None:
-    assert sorted(one.slot for one in ours) == sorted(their)
+    assert sorted(one.slot for one in ours) == sorted(theirs)
     for one in ours:
         both = {**one.fields, **one.metadata}
-        assert both.keys() == their[one.slot].keys()
-        for name, value in their[one.slot].items():
+        assert both.keys() == theirs[one.slot].keys()
+        for name, value in theirs[one.slot].items():
             assert both[name].dtype == value.dtype, name
             assert both[name].tobytes() == value.tobytes(), name

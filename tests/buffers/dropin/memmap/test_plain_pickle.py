@@ -1,4 +1,4 @@
-"""Plain values come out of pickles as they went in, and nothing else comes out or is run."""
+"""Plain values are read from pickles unchanged; other pickles are refused and run no code."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ CONFIG = {
     "circular": True,
 }
 
+DAMAGED = r"^config: .*\bbyte \d+ \(.+\)"
+
 
 def read(data: bytes) -> Any:
     return read_plain_pickle("config", data)
 
 
 @given(PLAIN, st.integers(0, 5))
-def test_plain_values_come_out_as_they_went_in(value: Any, protocol: int) -> None:
+def test_plain_values_are_read_unchanged(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
     found = read(data)
     assert repr(found) == repr(pickle.loads(data))
@@ -56,7 +58,7 @@ def test_plain_values_come_out_as_they_went_in(value: Any, protocol: int) -> Non
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_what_stands_twice_is_read_twice(protocol: int) -> None:
+def test_shared_values_are_read_at_every_place(protocol: int) -> None:
     shared = ("float", (3,))
     value = {"a": shared, "b": [shared, shared], "c": {"d": shared}}
     assert read(pickle.dumps(value, protocol)) == value
@@ -64,15 +66,15 @@ def test_what_stands_twice_is_read_twice(protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_a_pickle_that_is_cut_off_anywhere_is_refused(protocol: int) -> None:
+def test_a_truncated_pickle_is_refused(protocol: int) -> None:
     data = pickle.dumps(CONFIG, protocol)
     for length in range(len(data)):
-        with pytest.raises(ValueError, match=r"^config: .* damaged"):
+        with pytest.raises(ValueError, match=DAMAGED):
             read(data[:length])
 
 
 @given(st.data())
-def test_a_pickle_with_changed_bytes_gives_plain_values_or_one_sentence(
+def test_a_pickle_with_changed_bytes_is_read_or_refused(
     data: st.DataObject,
 ) -> None:
     protocol = data.draw(st.integers(0, 5))
@@ -83,31 +85,31 @@ def test_a_pickle_with_changed_bytes_gives_plain_values_or_one_sentence(
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_give_plain_values_or_one_sentence(data: bytes) -> None:
+def test_arbitrary_bytes_are_read_or_refused(data: bytes) -> None:
     assert_plain_or_refused(data)
     assert_plain_or_refused(data + b".")
 
 
 def assert_plain_or_refused(data: bytes) -> None:
-    sentence = "config: expected "
+    message = "config: "
     value: Any = None
     try:
         value = read(data)
     except ValueError as error:
-        sentence = str(error)
+        message = str(error)
     assert type(value) in (dict, list, tuple, str, int, float, bool, type(None))
-    assert sentence.startswith("config: expected ")
-    assert "\n" not in sentence
+    assert message.startswith("config: ")
+    assert "\n" not in message
 
 
 class Trap:
-    """Makes a folder when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("trapped",)
 
 
-class Built:
+class Custom:
     pass
 
 
@@ -148,7 +150,7 @@ PROGRAMS = [
     ("GLOBAL", pickled(Trap(), 0)),
     ("GLOBAL", pickled(Trap(), 2)),
     ("STACK_GLOBAL", pickled(Trap(), 5)),
-    ("GLOBAL", pickled(Built(), 2)),
+    ("GLOBAL", pickled(Custom(), 2)),
     ("STACK_GLOBAL", pickled(OrderedDict(), 4)),
     ("STACK_GLOBAL", pickled(np.float64(0.5), 4)),
     ("STACK_GLOBAL", pickled(Path("x"), 4)),
@@ -159,19 +161,16 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(("opcode", "data"), PROGRAMS)
-def test_an_opcode_that_could_do_more_is_named_and_not_carried_out(
-    opcode: str, data: bytes
-) -> None:
+def test_an_opcode_that_builds_other_values_is_named_and_not_run(opcode: str, data: bytes) -> None:
     """M11: the original unpickles whatever the folder holds."""
-    with pytest.raises(ValueError, match=rf" {opcode}\b") as caught:
+    with pytest.raises(ValueError, match=rf"^config: .* {opcode}\b") as caught:
         read(data)
-    assert "which could run anything; nothing of it was run" in str(caught.value)
     assert str(caught.value).count("\n") == 0
     assert os.listdir() == []
 
 
-def test_every_opcode_there_is_is_carried_out_or_refused_by_name() -> None:
-    """None falls through: an opcode of a later protocol would be refused, too."""
+def test_every_known_opcode_is_run_or_refused() -> None:
+    """An opcode that a later protocol adds would be refused, too."""
     for opcode in pickletools.opcodes:
         data = opcode.code.encode("latin-1")
         assert_plain_or_refused(data + b"\x00" * 9 + b"\n\n.")
@@ -180,8 +179,8 @@ def test_every_opcode_there_is_is_carried_out_or_refused_by_name() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b".",  # nothing to give
-        b"(.",  # a mark is no value
+        b".",  # no value
+        b"(.",  # a mark is not a value
         b"]].",  # two values
         b"(](.",
         b"a.",
@@ -194,7 +193,7 @@ def test_every_opcode_there_is_is_carried_out_or_refused_by_name() -> None:
         b"](]]s.",
         b"]Va\nVb\ns.",
         b"}Va\ns.",
-        b"}I1\nVb\ns.",  # a key that is no text
+        b"}I1\nVb\ns.",  # a key that is not a string
         b"}(Va\nu.",  # an odd number
         b"u.",
         b"t.",
@@ -214,7 +213,7 @@ def test_every_opcode_there_is_is_carried_out_or_refused_by_name() -> None:
         b"(q\x00.",
         b"\x94.",
         b"(p0\n]g0\na.",
-        b"I" + b"9" * 5000 + b"\n.",  # more digits than Python reads
+        b"I" + b"9" * 5000 + b"\n.",  # more digits than Python converts
         b"Ix\n.",
         b"Fx\n.",
         b"Lx\n.",
@@ -229,12 +228,12 @@ def test_every_opcode_there_is_is_carried_out_or_refused_by_name() -> None:
         b"PK\x03\x04",
     ],
 )
-def test_a_pickle_whose_opcodes_do_not_fit_together_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^config: .* damaged"):
+def test_a_malformed_pickle_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=DAMAGED):
         read(data)
 
 
-def test_values_that_are_nested_deeper_than_python_recurses_do_no_harm() -> None:
+def test_values_nested_deeper_than_the_recursion_limit_are_read() -> None:
     depth = 60_000
     value = read(b"]" * depth + b"a" * (depth - 1) + b".")
     for _ in range(depth - 1):
@@ -244,12 +243,12 @@ def test_values_that_are_nested_deeper_than_python_recurses_do_no_harm() -> None
     del inner  # freed without recursion, too
 
 
-def test_a_list_that_holds_itself_does_no_harm() -> None:
+def test_a_list_that_contains_itself_is_read() -> None:
     value = read(b"]q\x00h\x00a.")
     assert value[0] is value
 
 
-def test_values_that_would_be_endless_when_written_out_take_little_memory() -> None:
+def test_values_shared_at_exponentially_many_places_take_little_memory() -> None:
     doubled = b")" + b"q\x00h\x00\x86" * 1000 + b"."
     value = read(doubled)
     for _ in range(1000):
@@ -257,14 +256,14 @@ def test_values_that_would_be_endless_when_written_out_take_little_memory() -> N
         value = value[0]
 
 
-def test_places_in_the_memo_may_be_any_numbers() -> None:
+def test_memo_indices_may_be_any_numbers() -> None:
     high = struct.pack("<I", 2**32 - 1)
     assert read(b"]r" + high + b".") == []
     assert read(b"Va\nr" + high + b"j" + high + b"\x86.") == ("a", "a")
 
 
-def test_a_pickle_that_is_far_too_large_is_not_read() -> None:
-    with pytest.raises(ValueError, match=r"1,048,576 bytes, got 1,048,577"):
+def test_a_pickle_that_is_too_large_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^config: .*1,048,576.*1,048,577"):
         read(b"." * (2**20 + 1))
-    with pytest.raises(ValueError, match="more than 200,000 opcodes"):
+    with pytest.raises(ValueError, match=r"^config: .*200,000"):
         read(b"]" * 2**20)

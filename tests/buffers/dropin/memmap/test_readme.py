@@ -1,4 +1,4 @@
-"""The original's README runs with one line changed, block by block, in one go."""
+"""Every block of the original's README runs with only its import changed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ LATEST = "0.2.3"
 
 
 def readme() -> str:
-    """The README as it lies in the installed package."""
+    """The README of the installed package."""
     try:
         about: Any = importlib.metadata.metadata("memmap-replay-buffer")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("needs the original: pip install memmap-replay-buffer")
     if about["Version"] != LATEST:
-        pytest.skip(f"needs memmap-replay-buffer {LATEST}, of which {about['Version']} is there")
+        pytest.skip(f"needs memmap-replay-buffer {LATEST}, got {about['Version']}")
     text: str = about.get_payload()
     return text
 
 
-def with_returns(folder: Path) -> dict[str, Any]:
-    """The names that the block about `update` needs."""
+def make_buffer_with_returns(folder: Path) -> dict[str, Any]:
+    """Variables that the block with `update` uses."""
     buffer = ReplayBuffer(folder, 10, 100, {"returns": "float"})
     for _ in range(3):
         buffer.store_episode(returns=torch.zeros(100))
@@ -41,8 +41,8 @@ def with_returns(folder: Path) -> dict[str, Any]:
     }
 
 
-def with_two_folders(folder: Path) -> dict[str, Any]:
-    """The folders that the block about several buffers needs."""
+def make_two_folders(folder: Path) -> dict[str, Any]:
+    """Create the folders that the block with `ConcatReplayBuffer` uses."""
     for name in "ab":
         buffer = ReplayBuffer(folder / f"replay_data_{name}", 4, 10, {"reward": "float"})
         buffer.store_episode(reward=torch.ones(5))
@@ -51,12 +51,12 @@ def with_two_folders(folder: Path) -> dict[str, Any]:
 
 
 PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "buffer.update(": with_returns,
-    "ConcatReplayBuffer": with_two_folders,
+    "buffer.update(": make_buffer_with_returns,
+    "ConcatReplayBuffer": make_two_folders,
 }
 
 
-def test_every_readme_block_but_the_one_about_videos_runs_with_one_line_changed(
+def test_readme_blocks_except_the_video_one_run_with_the_import_changed(
     tmp_path: Path,
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
@@ -71,17 +71,18 @@ def test_every_readme_block_but_the_one_about_videos_runs_with_one_line_changed(
             continue
         code = block.replace("from memmap_replay_buffer ", "from stepwell.buffers.dropin.memmap ")
         more: dict[str, Any] = {}
-        for sign, prepare in PREPARED.items():
-            if sign in code:
-                folder = tmp_path if sign == "ConcatReplayBuffer" else tmp_path / sign.strip(".(")
+        for marker, prepare in PREPARED.items():
+            if marker in code:
+                is_concat = marker == "ConcatReplayBuffer"
+                folder = tmp_path if is_concat else tmp_path / marker.strip(".(")
                 more = prepare(folder)
-                ran.append(sign)
+                ran.append(marker)
         if more:
-            exec(code, names | more)  # its `buffer` is another one
+            exec(code, names | more)  # `buffer` of this block replaces the earlier one
         else:
             exec(code, names)
     assert ran == list(PREPARED)
-    # What the blocks did, one after the other, up to the last line but the concatenation.
+    # The result of all blocks except the concatenation.
     assert names["buffer"].num_episodes == 0  # cleared
-    assert names["buffer_rehydrated"].num_episodes == 0  # the same folder in the same process
+    assert names["buffer_rehydrated"].num_episodes == 0  # same folder, same process
     assert names["all_data"]["state"].shape == (9, 100, 3, 16, 16)
