@@ -148,9 +148,7 @@ def agent_of(envs: Any) -> Agent:
 
 @BOTH_MODES
 @pytest.mark.parametrize("name", ["CartPole-v1", "vector", "image last"])
-def test_batches_are_those_of_the_hand_written_loop_bit_for_bit(
-    name: str, mode: AutoresetMode
-) -> None:
+def test_batches_equal_those_of_a_hand_written_loop(name: str, mode: AutoresetMode) -> None:
     envs = envs_of(name, mode)
     agent, own = agent_of(envs), agent_of(envs)
     collector = sw.Collector(envs, AgentPolicy(agent), seed=0)
@@ -197,7 +195,7 @@ class Telling:
 
 @BOTH_MODES
 @pytest.mark.parametrize("gamma", [None, 0.5])
-def test_each_row_is_that_of_the_list_of_episodes(gamma: float | None, mode: AutoresetMode) -> None:
+def test_rows_equal_the_steps_of_the_envs(gamma: float | None, mode: AutoresetMode) -> None:
     rows = [rows_of(env, 36, mode) for env in range(3)]
     before, next_done = [0.0] * 3, torch.zeros(3)
     with sw.Collector(vector_env("vector", "discrete", mode), Telling(), seed=0) as collector:
@@ -220,7 +218,7 @@ def test_each_row_is_that_of_the_list_of_episodes(gamma: float | None, mode: Aut
             assert storage.next_done.tolist() == before
 
 
-def test_next_obs_is_the_newest_one_or_as_far_as_a_rollout_made_by_hand_tells() -> None:
+def test_next_obs_is_the_newest_observation_that_the_rollout_has() -> None:
     envs = SyncVectorEnv(
         [partial(TagEnv, tag, plan=((3, end),)) for tag, end in enumerate(ENDS)],
         autoreset_mode=SAME_STEP,
@@ -236,7 +234,7 @@ def test_next_obs_is_the_newest_one_or_as_far_as_a_rollout_made_by_hand_tells() 
 ENDS = ("terminated", "truncated", "both")
 
 
-def test_a_cut_ends_an_episode_as_a_done_does_and_its_value_can_be_added() -> None:
+def test_a_cut_sets_done_and_its_value_can_be_added_to_the_reward() -> None:
     fns = [partial(TagEnv, tag, plan=((100, "terminated"),)) for tag in range(2)]
     envs = RestartVectorEnv(fns, at_step=4, autoreset_mode=SAME_STEP)
     with sw.Collector(cast("Any", envs), Telling(), seed=0) as collector:
@@ -252,7 +250,7 @@ def test_a_cut_ends_an_episode_as_a_done_does_and_its_value_can_be_added() -> No
     assert torch.equal(to_cleanrl(rollout, torch.zeros(2)).rewards, plain.rewards)
 
 
-def test_the_tensors_are_the_callers_own() -> None:
+def test_tensors_do_not_share_memory_with_the_rollout() -> None:
     with sw.Collector(vector_env("vector", "discrete"), Telling(), seed=0) as collector:
         rollout = collector.rollout(9)
         storage = to_cleanrl(rollout, torch.zeros(3))
@@ -262,7 +260,7 @@ def test_the_tensors_are_the_callers_own() -> None:
         assert torch.equal(one, other)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_missing_extras_and_wrong_shapes_are_refused() -> None:
     with sw.Collector(vector_env("vector", "discrete"), zero, seed=0) as collector:
         rollout = collector.rollout(9)
     replaced = dataclasses.replace

@@ -45,7 +45,7 @@ def stored_by_sheeprl(episodes: list[PlayedEpisode], env: int) -> list[dict[str,
 
 
 @pytest.mark.parametrize("length", [1, 4, 9])
-def test_each_sequence_is_a_run_of_the_rows_of_sheeprls_loop(length: int) -> None:
+def test_sequences_are_consecutive_rows_of_sheeprls_loop(length: int) -> None:
     replay, episodes = play(envs=3, steps=90, shape=(8, 6, 3))
     streams = {env: stored_by_sheeprl(episodes, env) for env in range(3)}
     starts: set[tuple[int, int]] = set()
@@ -73,7 +73,7 @@ def test_each_sequence_is_a_run_of_the_rows_of_sheeprls_loop(length: int) -> Non
     assert len(starts) > 20
 
 
-def test_names_and_shapes_are_those_that_sheeprls_encoders_want() -> None:
+def test_names_and_shapes_match_sheeprls_encoders() -> None:
     vector = as_sheeprl_replay(tagged_store(VECTOR), num_actions=4)
     assert vector.sample(3, sequence_length=2)["state"].shape == (1, 2, 3, 3)
     named = as_sheeprl_replay(tagged_store(VECTOR), num_actions=4, observation="pose")
@@ -116,7 +116,7 @@ def store_of(
     return replay
 
 
-def test_actions_of_each_kind_are_floats_and_zero_where_none_was_chosen() -> None:
+def test_actions_are_floats_and_zero_in_rows_without_an_action() -> None:
     pairs = np.array([[0, 2], [1, 0], [0, 0]])
     replay = store_of(Field("action", "int64", (2,), "narrow"), pairs, {})
     found = as_sheeprl_replay(replay, num_actions=[2, 3]).sample(1, sequence_length=3)["actions"]
@@ -131,7 +131,7 @@ def test_actions_of_each_kind_are_floats_and_zero_where_none_was_chosen() -> Non
     assert found[0, :, 0].tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 0]]
 
 
-def test_the_number_of_actions_is_taken_from_the_env_or_asked_for() -> None:
+def test_num_actions_comes_from_the_env_or_the_caller() -> None:
     replay = sw.SequenceReplayBuffer(seed=0)
     envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
@@ -145,7 +145,7 @@ def test_the_number_of_actions_is_taken_from_the_env_or_asked_for() -> None:
         as_sheeprl_replay(tagged_store(IMAGE), num_actions=2).sample(64)
 
 
-def test_nonsense_gets_a_sentence() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(NotEnoughData, match="the replay is empty"):
         as_sheeprl_replay(sw.SequenceReplayBuffer())
     buffer = as_sheeprl_replay(tagged_store(IMAGE), num_actions=4)
@@ -163,7 +163,7 @@ def test_nonsense_gets_a_sentence() -> None:
     assert len(buffer) == 21
 
 
-def test_tensors_are_what_was_drawn() -> None:
+def test_sample_tensors_equals_sample() -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     one, other = (
         as_sheeprl_replay(replay, num_actions=4)

@@ -47,7 +47,7 @@ def test_categorical_draws_with_the_probabilities_of_the_logits() -> None:
     np.testing.assert_allclose(counts / 2_000, np.exp(log_probs), atol=0.06)
 
 
-def test_greedy_takes_the_largest() -> None:
+def test_greedy_takes_the_largest_logit() -> None:
     net = linear(3)
     action, extras = torch_policy(net, mode="greedy")(SEEN, FIRST)
     assert action.tolist() == by_hand(net, SEEN).argmax(axis=1).tolist()
@@ -94,7 +94,7 @@ def test_values_come_from_another_module_or_from_the_same_one() -> None:
     assert torch_policy(net).value is None
 
 
-def test_equal_seeds_give_equal_data_whatever_else_draws() -> None:
+def test_equal_seeds_give_equal_data_independent_of_torchs_generator() -> None:
     def digest(policy: Any, seed: int = 5) -> str:
         replay = sw.SequenceReplayBuffer()
         envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
@@ -160,12 +160,12 @@ def test_nested_observations_keep_their_dtypes_unless_one_is_asked_for() -> None
         told.clear()
 
 
-def test_evaluate_takes_it() -> None:
+def test_evaluate_accepts_a_torch_policy() -> None:
     policy = torch_policy(torch.nn.Linear(4, 2), mode="greedy")
     assert len(sw.evaluate("CartPole-v1", policy, episodes=2, seed=0).returns) == 2
 
 
-def test_wrong_modules_are_refused_with_what_to_do() -> None:
+def test_invalid_outputs_and_arguments_are_refused() -> None:
     net = linear(3)
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (lambda seen: (net(seen), net(seen)), {}, r"expected logits \[N, A\] for N=6 .*'last'"),
@@ -202,7 +202,7 @@ def same(some: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["vector", "dict", "stack-zero"])
-def test_batches_and_rollouts_become_tensors_of_the_same_memory(kind: Any) -> None:
+def test_to_torch_shares_memory_with_batches_and_rollouts(kind: Any) -> None:
     replay = Play(kind).replay()
     rollout = Play(kind).collector().rollout(steps=9)
     rollout.advantages(0.9, 0.9)

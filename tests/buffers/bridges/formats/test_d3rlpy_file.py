@@ -85,7 +85,7 @@ def assert_listed(file: dict[str, Any], number: int, listed: Listed) -> None:
 
 
 @pytest.mark.parametrize("stack", [0, 1, 3])
-def test_each_episode_is_what_its_env_played(stack: int) -> None:
+def test_episodes_equal_what_the_envs_did(stack: int) -> None:
     replay, listed = recorded(frames(stack) if stack else traces())
     file = written(replay, stack=True)
     assert file["num_episodes"] == len(listed)
@@ -96,7 +96,7 @@ def test_each_episode_is_what_its_env_played(stack: int) -> None:
     assert {one.is_cut for one in listed} == {True, False}
 
 
-def test_images_get_the_shape_that_networks_want_and_vectors_keep_theirs() -> None:
+def test_images_are_channels_first_and_vectors_keep_their_shape() -> None:
     shapes = {
         IMAGE: (3, 6, 5),
         VECTOR: (3,),
@@ -116,7 +116,7 @@ def test_images_get_the_shape_that_networks_want_and_vectors_keep_theirs() -> No
     assert as_is["observations_0"].shape == (1, 6, 5, 3)
 
 
-def test_channels_and_frames_of_a_stack_stand_in_the_order_of_time() -> None:
+def test_channels_of_stacked_frames_are_in_time_order() -> None:
     replay = tagged_store(COLOURS)
     (file, episode) = written(replay, stack=True), episodes_of(replay)[4]
     shown, stored = file["observations_4"], episode.observation
@@ -169,7 +169,7 @@ def test_rewards_that_float32_rounds_are_reported() -> None:
     assert not any("rounded" in note for note in report.notes)
 
 
-def test_the_notes_tell_what_the_user_must_do() -> None:
+def test_notes_name_the_frame_picker_and_the_omitted_observations() -> None:
     replay = tagged_store(STACKED)
     report = export_episodes(replay, "d3rlpy", "some.h5")
     assert report.notes[0].startswith(
@@ -191,9 +191,7 @@ def test_the_notes_tell_what_the_user_must_do() -> None:
         ((Field("action/a", "int64", (), "raw"),), {"a": "action/a"}),
     ],
 )
-def test_actions_that_d3rlpy_does_not_know_are_refused(
-    fields: tuple[Field, ...], layout: Any
-) -> None:
+def test_unsupported_actions_are_refused(fields: tuple[Field, ...], layout: Any) -> None:
     replay = SequenceReplayBuffer()
     replay.bind(Spec((VECTOR, *fields, REWARD), "observation", layout), {})
     rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
@@ -235,7 +233,7 @@ def two_episodes() -> dict[str, Any]:
     return found
 
 
-def test_a_file_of_somebody_elses_is_read_as_d3rlpy_would() -> None:
+def test_a_foreign_file_is_read_by_d3rlpys_conventions() -> None:
     theirs(two_episodes())
     replay = SequenceReplayBuffer()
     report = import_episodes("d3rlpy", "theirs.h5", replay)
@@ -284,7 +282,7 @@ def test_an_import_of_an_export_has_as_many_steps() -> None:
         ({"num_episodes": 0}, "expected at least one episode, got none"),
     ],
 )
-def test_columns_that_are_no_episodes_are_refused(change: dict[str, Any], sentence: str) -> None:
+def test_inconsistent_columns_are_refused(change: dict[str, Any], sentence: str) -> None:
     theirs({**two_episodes(), **change})
     with pytest.raises(ValueError, match=sentence):
         import_episodes("d3rlpy", "theirs.h5", SequenceReplayBuffer())

@@ -150,7 +150,7 @@ def assert_transitions(seen: Any, wanted: Sequence[Transition]) -> None:
 
 
 @pytest.mark.parametrize("name", ["traces", "frames", "stacks"])
-def test_its_transitions_are_those_that_the_envs_played(
+def test_d3rlpys_transitions_equal_the_steps_of_the_envs(
     name: str, cases: dict[str, Case], seen: dict[str, Any]
 ) -> None:
     listed, found = cases[name].listed, seen[name]
@@ -161,14 +161,14 @@ def test_its_transitions_are_those_that_the_envs_played(
     assert found["info"].tolist()[1:] == [sum(e.steps > 0 for e in listed), actions]
 
 
-def test_its_stacks_of_single_frames_are_those_of_the_env(
+def test_d3rlpys_stacks_of_single_frames_equal_those_of_the_env(
     cases: dict[str, Case], seen: dict[str, Any]
 ) -> None:
     assert seen["picked"]["0/observation"].shape == (4, 84, 84)
     assert_transitions(seen["picked"], expected(cases["picked"].listed))
 
 
-def test_parts_of_observations_come_as_a_list_and_vectors_as_actions(
+def test_dict_observations_become_lists_and_actions_are_vectors(
     cases: dict[str, Case], seen: dict[str, Any]
 ) -> None:
     found, (episode,) = seen["parts"], episodes_of(cases["parts"].replay)

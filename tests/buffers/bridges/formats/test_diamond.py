@@ -68,7 +68,7 @@ def test_the_same_steps_come_back(
     check_format("diamond", tmp_path / "out", replay, export_options={"static": static})
 
 
-def test_each_file_is_an_episode_as_the_env_told_it(tmp_path: Path) -> None:
+def test_each_file_is_an_episode_of_an_env(tmp_path: Path) -> None:
     replay, played = play()
     report, _, _ = check_format("diamond", tmp_path / "out", replay)
     expected = by_tag(played)
@@ -98,7 +98,7 @@ def test_each_file_is_an_episode_as_the_env_told_it(tmp_path: Path) -> None:
     assert report.notes[0].startswith(f"{cuts} episodes were cut: `end` and `trunc` are all 0")
 
 
-def test_the_counts_are_those_of_a_list_of_episodes(tmp_path: Path) -> None:
+def test_counts_equal_those_of_the_episodes(tmp_path: Path) -> None:
     replay, played = play()
     export_episodes(replay, "diamond", tmp_path / "out", options={"static": True})
     info = torch.load(tmp_path / "out" / "info.pt", weights_only=True)
@@ -138,7 +138,7 @@ def test_many_episodes_lie_in_folders_by_their_digits(tmp_path: Path) -> None:
         (COLOR, Field("action", "int64", (2,), "raw"), r"Discrete actions .* int64 \(2,\)"),
     ],
 )
-def test_what_is_no_picture_or_no_button_is_refused(
+def test_unsupported_observations_and_actions_are_refused(
     observation: Field, action: Field, sentence: str, tmp_path: Path
 ) -> None:
     replay = tagged_store(observation, action=action)
@@ -170,7 +170,7 @@ def put(folder: Path, number: int, **changes: Any) -> Path:
     return file
 
 
-def test_a_folder_of_diamond_is_read_as_it_is(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_read(tmp_path: Path) -> None:
     zeros = torch.zeros(3, dtype=torch.uint8)
     put(tmp_path, 0)
     put(tmp_path, 1, end=zeros, info={})
@@ -207,9 +207,7 @@ def test_a_folder_of_diamond_is_read_as_it_is(tmp_path: Path) -> None:
         ({"info": {"final_observation": torch.full((3, 4, 22), torch.nan)}}, "bytes that were"),
     ],
 )
-def test_files_that_are_no_episode_are_refused(
-    change: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
+def test_invalid_columns_are_refused(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     put(tmp_path, 0, **change)
     replay = SequenceReplayBuffer()
     with pytest.raises(ValueError, match=sentence):
@@ -217,7 +215,7 @@ def test_files_that_are_no_episode_are_refused(
     assert not replay.is_bound
 
 
-def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected a folder of DIAMOND's, got no folder"):
         import_episodes("diamond", tmp_path / "nowhere", SequenceReplayBuffer())
     with pytest.raises(ValueError, match=r"expected files such as 000/00/0/0\.pt, got none"):
@@ -239,7 +237,7 @@ def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
         import_episodes("diamond", tmp_path, SequenceReplayBuffer())
 
 
-def test_diamond_itself_reads_what_was_exported(tmp_path: Path) -> None:
+def test_diamonds_own_code_reads_an_export(tmp_path: Path) -> None:
     replay, played = play()
     export_episodes(replay, "diamond", tmp_path / "out")
     told = run_real("diamond", "diamond_loaders.py", "load", tmp_path / "out", tmp_path)
@@ -280,7 +278,7 @@ def test_diamond_itself_reads_what_was_exported(tmp_path: Path) -> None:
             assert told[f"{name}/trunc"][b, t] == (one.truncated and is_last)
 
 
-def test_what_diamond_itself_wrote_is_imported(tmp_path: Path) -> None:
+def test_a_folder_written_by_diamonds_own_code_is_imported(tmp_path: Path) -> None:
     _, played = play(shape=(8, 9, 3))
     given: dict[str, Any] = {"count": len(played)}
     for number, one in enumerate(played):

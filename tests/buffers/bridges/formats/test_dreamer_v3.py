@@ -118,7 +118,7 @@ def test_the_same_steps_come_back(replay: SequenceReplayBuffer, chunk: int, tmp_
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1024])
-def test_each_env_is_a_chain_of_rows_as_the_env_told_them(tmp_path: Path, chunk: int) -> None:
+def test_each_env_becomes_a_chain_of_its_rows(tmp_path: Path, chunk: int) -> None:
     replay, played = play()
     report, _, _ = check_format(
         "dreamerv3",
@@ -146,7 +146,7 @@ def test_each_env_is_a_chain_of_rows_as_the_env_told_them(tmp_path: Path, chunk:
     assert report.notes[0].endswith("replay_context 0")
 
 
-def test_names_tell_when_a_chunk_was_begun_and_come_before_all_of_dreamers_own(
+def test_chunk_names_are_in_order_and_sort_before_dreamers_own(
     tmp_path: Path,
 ) -> None:
     export_episodes(play()[0], "dreamerv3", tmp_path / "out", options={"chunk": 8})
@@ -287,7 +287,7 @@ def test_vectors_are_written_in_the_dtypes_of_dreamers_spaces(
         assert np.array_equal(found, np.concatenate([one.fields[field] for one in episodes]))
 
 
-def test_what_dreamer_does_not_know_is_left_out(tmp_path: Path) -> None:
+def test_unknown_fields_are_left_out(tmp_path: Path) -> None:
     plain = tagged_store().spec
     spec = plain.with_more([Field("info/lives", "int64", (), "narrow")])
     replay = SequenceReplayBuffer()
@@ -329,7 +329,7 @@ def spec_of(observation: Mapping[str, str], action: Mapping[str, str] | str = "a
         (spec_of({"action": "observation/action"}), "action"),
     ],
 )
-def test_keys_that_mean_something_else_are_refused(spec: Spec, name: str, tmp_path: Path) -> None:
+def test_reserved_keys_are_refused(spec: Spec, name: str, tmp_path: Path) -> None:
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
     rows = {field.name: np.zeros(2, field.numpy_dtype) for field in spec.fields}
@@ -338,7 +338,7 @@ def test_keys_that_mean_something_else_are_refused(spec: Spec, name: str, tmp_pa
         export_episodes(replay, "dreamerv3", tmp_path / "out", dry_run=True)
 
 
-def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"option chunk: expected .* >= 1, got 0"):
         export_episodes(tagged_store(), "dreamerv3", tmp_path / "out", options={"chunk": 0})
     replay, _ = play(is_dict=True, shape=(8, 9, 3), steps=6)
@@ -360,7 +360,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ("action", -1, "'action' to count from 0, got -1"),
     ],
 )
-def test_numbers_that_dreamer_cannot_have_are_refused(
+def test_numbers_out_of_range_are_refused(
     field: str, value: int, sentence: str, tmp_path: Path
 ) -> None:
     observation = Field("observation", "int64", (3,), "raw")
@@ -410,7 +410,7 @@ def foreign(lengths: Sequence[int] = (3, 2, 4), ends: str = "tuc") -> dict[str, 
     }
 
 
-def test_a_folder_of_dreamer_is_read_as_it_is(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_read(tmp_path: Path) -> None:
     rows = foreign()
     rows["dyn/deter"] = np.arange(18, dtype=np.float16).reshape(9, 2)
     write_chain(tmp_path, [4, 4, 1], rows)
@@ -451,7 +451,7 @@ def test_several_observations_and_actions_are_a_dict_each(tmp_path: Path) -> Non
     assert episodes_of(replay)[1].observation["inner"]["x"].tolist() == [3.0, 4.0]
 
 
-def test_a_terminal_row_in_the_middle_is_told(tmp_path: Path) -> None:
+def test_a_terminal_row_within_an_episode_is_noted(tmp_path: Path) -> None:
     rows = foreign()
     rows["is_terminal"][[1, 8]] = True
     write_chain(tmp_path, [9], rows)
@@ -479,7 +479,7 @@ def broken(rows: dict[str, np.ndarray], **changes: Any) -> dict[str, np.ndarray]
         ({"text": np.array(["a"] * 9)}, "to be numbers, got <U1"),
     ],
 )
-def test_rows_that_are_no_episodes_are_refused(
+def test_inconsistent_rows_are_refused(
     changes: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     write_chain(tmp_path, [9], broken(foreign(), **changes))
@@ -493,7 +493,7 @@ def refused(folder: Path, sentence: str) -> None:
         import_episodes("dreamerv3", folder, SequenceReplayBuffer())
 
 
-def test_damaged_and_missing_chunks_are_told(tmp_path: Path) -> None:
+def test_damaged_and_missing_chunks_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="a folder of DreamerV3's, got no folder"):
         import_episodes("dreamerv3", tmp_path / "nowhere", SequenceReplayBuffer())
     refused(tmp_path, "expected chunks of DreamerV3's named .* got none")
@@ -546,7 +546,7 @@ def test_chunks_with_other_arrays_than_the_first_are_refused(tmp_path: Path) -> 
 
 @NEEDS_ELEMENTS
 @pytest.mark.parametrize(("chunk", "length"), [(7, 4), (1024, 4), (3, 10), (5, 1)])
-def test_dreamer_itself_reads_what_was_exported(tmp_path: Path, chunk: int, length: int) -> None:
+def test_dreamers_own_code_reads_an_export(tmp_path: Path, chunk: int, length: int) -> None:
     replay, played = play(shape=(16, 16, 3))
     export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": chunk})
     told = run_real(
@@ -605,7 +605,7 @@ def test_a_cut_in_the_middle_of_a_chain_is_an_abandoned_episode(tmp_path: Path) 
 
 
 @NEEDS_ELEMENTS
-def test_dreamer_itself_ends_an_episode_that_was_cut(tmp_path: Path) -> None:
+def test_dreamers_own_code_ends_a_cut_episode(tmp_path: Path) -> None:
     replay = tagged_store(episodes=12)
     export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": 5})
     told = run_real(
@@ -624,7 +624,7 @@ def test_dreamer_itself_ends_an_episode_that_was_cut(tmp_path: Path) -> None:
 
 
 @NEEDS_ELEMENTS
-def test_what_dreamer_itself_wrote_is_imported(tmp_path: Path) -> None:
+def test_a_folder_written_by_dreamers_own_code_is_imported(tmp_path: Path) -> None:
     _, played = play(shape=(8, 8, 3))
     envs = [expected_rows(by_env(played, env)) for env in range(3)]
     order = [(env, row) for row in range(30) for env in range(3) if row < len(envs[env]["image"])]

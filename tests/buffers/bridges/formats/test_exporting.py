@@ -113,7 +113,7 @@ def test_an_export_that_fails_leaves_nothing(
     assert entries(tmp_path) == []
 
 
-def test_what_another_has_called_so_is_in_the_way(tmp_path: Path) -> None:
+def test_a_part_folder_of_another_program_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "out.part").mkdir()
     (tmp_path / "out.part" / "notes").write_text("precious")
     with pytest.raises(ValueError, match=r"out.part is in the way: .*with notes; move it away"):
@@ -166,7 +166,7 @@ def test_a_dry_import_reads_everything_and_stores_nothing(tmp_path: Path) -> Non
         import_episodes("npz", tmp_path / "out", replay, dry_run=True)
 
 
-def test_an_import_that_fails_keeps_whole_episodes_and_says_so(
+def test_an_import_that_fails_keeps_whole_episodes_and_notes_the_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepwell.buffers.curation.episode_writer._CHUNK_ROWS", 4)
@@ -207,7 +207,7 @@ def test_a_store_on_disk_comes_back_as_one_in_ram_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", format_names())
-def test_each_format_says_what_it_is_without_loading_anything(name: str) -> None:
+def test_each_format_describes_itself_without_loading_a_library(name: str) -> None:
     format_ = format_of(name)
     assert (format_.name, format_.kind in ("folder", "file")) == (name, True)
     assert format_.about
@@ -221,7 +221,7 @@ def test_each_format_says_what_it_is_without_loading_anything(name: str) -> None
 
 
 @pytest.mark.parametrize(("name", "hint"), [("Minary", "did you mean 'minari'"), ("x", "see `st")])
-def test_a_format_that_there_is_not_is_refused(name: str, hint: str, tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused(name: str, hint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"got '{name}'; {hint}"):
         export_episodes(tagged_store(), name, tmp_path / "out")
     with pytest.raises(ValueError, match=f"got '{name}'; {hint}"):

@@ -53,7 +53,7 @@ def assert_all_told(said: list[list[str]]) -> None:
             assert "out-v0" in sentence, what
 
 
-def test_a_disk_that_gets_full_is_told_in_a_sentence_by_every_format(tmp_path: Path) -> None:
+def test_every_format_reports_a_full_disk_and_leaves_nothing(tmp_path: Path) -> None:
     said = run(tmp_path, HERE, [0, 1000, 20_000, 1_000_000])
     assert len(said) == 4 * len(HERE)
     assert_all_told(said)
@@ -62,7 +62,7 @@ def test_a_disk_that_gets_full_is_told_in_a_sentence_by_every_format(tmp_path: P
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", HERE)
-def test_a_disk_may_get_full_at_any_place(tmp_path: Path, name: str) -> None:
+def test_a_disk_may_become_full_at_any_byte(tmp_path: Path, name: str) -> None:
     said = run(tmp_path, [name], [*range(0, 3000, 100), *range(3000, 100_000, 1999)])
     assert_all_told(said)
 
@@ -83,7 +83,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("most", [0, 100, 3000, 50_000])
-def test_hdf5_never_learns_of_an_error_of_the_disk(tmp_path: Path, most: int) -> None:
+def test_write_errors_are_raised_outside_of_hdf5(tmp_path: Path, most: int) -> None:
     h5py = pytest.importorskip("h5py")
     new = NewHdf5(h5py, tmp_path / "x.h5")
     new._raw = Failing(new._raw, most)  # type: ignore[assignment]

@@ -57,7 +57,7 @@ def put_npz(file: Path, **arrays: Any) -> None:
 # Where files are
 
 
-def test_a_data_set_may_be_a_link_but_none_in_it_leads_elsewhere(tmp_path: Path) -> None:
+def test_links_out_of_the_data_set_are_refused(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
     put_npz(tmp_path / "given" / "0.npz")
     put_npz(tmp_path / "mine.npz")
@@ -92,7 +92,7 @@ def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
         ("diamond", "000/00/0/0.pt"),
     ],
 )
-def test_no_file_of_any_format_is_a_pipe(tmp_path: Path, name: str, file: str) -> None:
+def test_pipes_are_refused_by_every_format(tmp_path: Path, name: str, file: str) -> None:
     for library in {"minari": ["minari"], "iris": ["torch"], "diamond": ["torch"]}.get(name, []):
         pytest.importorskip(library)
     if name in ("parquet", "lerobot"):
@@ -107,7 +107,7 @@ def test_no_file_of_any_format_is_a_pipe(tmp_path: Path, name: str, file: str) -
 # What they unpack to
 
 
-def test_what_an_episode_unpacks_to_is_bounded_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_unpacked_size_is_checked_before_unpacking(tmp_path: Path) -> None:
     put_npz(tmp_path / "0.npz", observations=np.zeros((4, 3 * MIB), np.float32))
     assert (tmp_path / "0.npz").stat().st_size < MIB
     refused("npz", tmp_path, r"0\.npz: expected at most 40 MiB .* got 48 MiB", max_bytes=40 * MIB)
@@ -133,14 +133,14 @@ def forged_entry(file: Path, shape: str, descr: str = "|u1", data: bytes = b"") 
         ("(" * 50, "|u1", "npz file of plain arrays"),
     ],
 )
-def test_an_arrays_head_is_compared_with_its_archive(
+def test_array_headers_are_checked_against_the_archive(
     tmp_path: Path, shape: str, descr: str, told: str
 ) -> None:
     forged_entry(tmp_path / "0.npz", shape, descr)
     refused("npz", tmp_path, told)
 
 
-def test_an_archive_has_each_array_once_and_plainly(tmp_path: Path) -> None:
+def test_duplicate_and_encrypted_arrays_are_refused(tmp_path: Path) -> None:
     forged_entry(tmp_path / "0.npz", "(3,)", data=b"abc")
     with zipfile.ZipFile(tmp_path / "0.npz", "a") as archive:
         with pytest.warns(UserWarning, match="Duplicate name"):
@@ -153,7 +153,7 @@ def test_an_archive_has_each_array_once_and_plainly(tmp_path: Path) -> None:
     refused("npz", tmp_path, "encrypted")
 
 
-def test_a_few_bytes_of_parquet_cannot_become_gigabytes(tmp_path: Path) -> None:
+def test_parquet_that_expands_beyond_max_bytes_is_refused(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = 4000
     big = pa.DictionaryArray.from_arrays(
@@ -174,7 +174,7 @@ def test_a_few_bytes_of_parquet_cannot_become_gigabytes(tmp_path: Path) -> None:
     refused("parquet", tmp_path, "expected at most 64 MiB of memory", max_bytes=64 * MIB)
 
 
-def test_a_picture_is_as_large_as_its_head_says_before_it_is_decoded(tmp_path: Path) -> None:
+def test_picture_size_is_checked_before_decoding(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
     picture = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + head + bytes(4)
@@ -191,7 +191,7 @@ def test_a_picture_is_as_large_as_its_head_says_before_it_is_decoded(tmp_path: P
     refused("parquet", tmp_path, "expected a PNG or JPEG file")
 
 
-def test_a_compressed_value_of_rlds_is_no_longer_than_its_feature(tmp_path: Path) -> None:
+def test_an_rlds_value_that_expands_beyond_its_feature_is_refused(tmp_path: Path) -> None:
     from stepwell.buffers.bridges.formats.rlds import Feature
     from support.forged.data_sets import MAX_BYTES, _bomb
 
@@ -251,7 +251,7 @@ def test_minari_makes_no_env_that_a_data_set_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["iris", "diamond"])
-def test_a_tensor_has_as_many_numbers_as_it_says(tmp_path: Path, name: str) -> None:
+def test_a_tensor_with_fewer_numbers_than_its_shape_is_refused(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
     out = exported(tmp_path, name)
     file = out / ("dataset/0.pt" if name == "iris" else "000/00/0/0.pt")
@@ -264,7 +264,7 @@ def test_a_tensor_has_as_many_numbers_as_it_says(tmp_path: Path, name: str) -> N
     refused(name, out, "expected a dict of tensors")
 
 
-def test_facts_are_no_deeper_than_what_can_be_written_again(tmp_path: Path) -> None:
+def test_invalid_and_deep_json_is_refused(tmp_path: Path) -> None:
     for text in (
         "[" * 100_000,
         '{"a":' * 200 + "1" + "}" * 200,
@@ -280,7 +280,7 @@ def test_facts_are_no_deeper_than_what_can_be_written_again(tmp_path: Path) -> N
         GivenFiles(tmp_path).read_bytes(tmp_path / "x.json", most=99)
 
 
-def test_the_command_takes_no_more_memory_than_there_is(tmp_path: Path) -> None:
+def test_the_import_command_is_bounded_by_free_memory(tmp_path: Path) -> None:
     """Where only the library knows what it unpacks to, the system bounds it."""
     if not Path("/proc/self/status").exists():
         pytest.skip("only Linux bounds the memory of a process")
@@ -313,7 +313,7 @@ def test_the_command_takes_no_more_memory_than_there_is(tmp_path: Path) -> None:
     assert "fit into memory" in run.stderr
 
 
-def test_the_command_is_told_how_much_memory(tmp_path: Path) -> None:
+def test_the_import_command_accepts_max_bytes(tmp_path: Path) -> None:
     from stepwell.collectors.cli.app import main
 
     put_npz(tmp_path / "0.npz", observations=np.zeros((4, MIB), np.float32))

@@ -69,7 +69,7 @@ def test_the_same_steps_come_back(replay: SequenceReplayBuffer, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("truncated_ends", [False, True])
-def test_each_file_is_an_episode_as_the_env_told_it(tmp_path: Path, truncated_ends: bool) -> None:
+def test_each_file_is_an_episode_of_an_env(tmp_path: Path, truncated_ends: bool) -> None:
     replay, played = play()
     export_episodes(replay, "iris", tmp_path / "out", options={"truncated_ends": truncated_ends})
     expected = by_tag(played)
@@ -91,7 +91,7 @@ def test_each_file_is_an_episode_as_the_env_told_it(tmp_path: Path, truncated_en
     assert not expected
 
 
-def test_the_notes_say_what_iris_does_not_see(tmp_path: Path) -> None:
+def test_notes_list_what_iris_does_not_store(tmp_path: Path) -> None:
     replay, played = play()
     unended = sum(not one.terminated for one in by_tag(played).values())
     episode = episodes_of(replay)[0]
@@ -120,7 +120,7 @@ def test_single_frames_of_a_stack_become_pictures_with_one_channel(tmp_path: Pat
         assert np.array_equal(pictures[:, 0], one.observations[:-1])
 
 
-def test_a_part_of_a_dict_is_the_picture_and_the_rest_is_left_out(tmp_path: Path) -> None:
+def test_option_observation_selects_a_picture_of_a_dict(tmp_path: Path) -> None:
     replay, played = play(is_dict=True, shape=(20, 24, 3))
     with pytest.raises(ValueError, match="expected the name of one of observation/clock, obs"):
         export_episodes(replay, "iris", tmp_path / "out")
@@ -148,7 +148,7 @@ def test_a_part_of_a_dict_is_the_picture_and_the_rest_is_left_out(tmp_path: Path
         ((1, 6, 5), None, (1, 6, 5)),
     ],
 )
-def test_channels_go_first_wherever_they_are(
+def test_channels_are_moved_first(
     shape: tuple[int, ...], channels: str | None, written: tuple[int, ...], tmp_path: Path
 ) -> None:
     replay = tagged_store(Field("observation", "uint8", shape, "zstd"))
@@ -174,7 +174,7 @@ def test_channels_go_first_wherever_they_are(
         (COLOR, Field("action", "int8", (3,), "raw"), r"Discrete actions .* int8 \(3,\)"),
     ],
 )
-def test_what_is_no_picture_or_no_button_is_refused(
+def test_unsupported_observations_and_actions_are_refused(
     observation: Field, action: Field, sentence: str, tmp_path: Path
 ) -> None:
     replay = tagged_store(observation, action=action)
@@ -207,7 +207,7 @@ def columns(steps: int = 3, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("inner", ["", "dataset"])
-def test_a_folder_of_iris_is_read_as_it_is(tmp_path: Path, inner: str) -> None:
+def test_a_foreign_folder_is_read(tmp_path: Path, inner: str) -> None:
     folder = tmp_path / inner
     folder.mkdir(exist_ok=True)
     torch.save(columns(3), folder / "9.pt")
@@ -248,9 +248,7 @@ def test_a_folder_of_iris_is_read_as_it_is(tmp_path: Path, inner: str) -> None:
         ({"observations": torch.zeros(0, 3, 4, 5, dtype=torch.uint8)}, r"\(0,\), got int64"),
     ],
 )
-def test_files_that_are_no_episode_are_refused(
-    change: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
+def test_invalid_columns_are_refused(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     torch.save(columns(3, **change), tmp_path / "0.pt")
     replay = SequenceReplayBuffer()
     with pytest.raises(ValueError, match=sentence):
@@ -266,7 +264,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
         import_episodes("iris", tmp_path, SequenceReplayBuffer())
 
 
-def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected a folder of IRIS's, got no folder"):
         import_episodes("iris", tmp_path / "nowhere", SequenceReplayBuffer())
     with pytest.raises(ValueError, match=r"expected files named 0\.pt, 1\.pt, \.\.\., got none"):
@@ -284,7 +282,7 @@ def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
         import_episodes("iris", tmp_path, SequenceReplayBuffer())
 
 
-def test_iris_itself_reads_what_was_exported(tmp_path: Path) -> None:
+def test_iriss_own_code_reads_an_export(tmp_path: Path) -> None:
     replay, played = play()
     export_episodes(replay, "iris", tmp_path / "out")
     told = run_real("iris", "iris_loaders.py", "load", tmp_path / "out" / "dataset", tmp_path)
@@ -311,7 +309,7 @@ def test_iris_itself_reads_what_was_exported(tmp_path: Path) -> None:
     assert len(seen) == sum(one.steps for one in expected.values())
 
 
-def test_what_iris_itself_wrote_is_imported(tmp_path: Path) -> None:
+def test_a_folder_written_by_iriss_own_code_is_imported(tmp_path: Path) -> None:
     _, played = play(shape=(8, 9, 3))
     chosen = [one for one in played if one.steps > 2 and not one.truncated]
     given: dict[str, Any] = {"count": len(chosen)}

@@ -61,7 +61,7 @@ def rows_of(folder: Path, pattern: str = "data/*/*.parquet") -> list[dict[str, A
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_each_frame_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path) -> None:
+def test_each_frame_is_a_step_of_its_episode(tmp_path: Path) -> None:
     replay = tagged_store(STATE)
     export_episodes(replay, "lerobot", tmp_path / "out", options={"fps": 5})
     frames: list[dict[str, Any]] = []
@@ -87,7 +87,7 @@ def test_each_frame_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path
     assert rows_of(tmp_path / "out") == frames
 
 
-def test_what_is_noted_about_episodes_and_features_is_true(tmp_path: Path) -> None:
+def test_metadata_describes_episodes_and_features(tmp_path: Path) -> None:
     replay = tagged_store(PICTURES[0])
     options = {"fps": 5, "task": "walk to the door"}
     export_episodes(replay, "lerobot", tmp_path / "out", options=options)
@@ -128,7 +128,7 @@ def test_what_is_noted_about_episodes_and_features_is_true(tmp_path: Path) -> No
     list(zip(PICTURES, ([16, 17, 1], [16, 18, 3], [17, 16, 1], [16, 18, 3]), strict=True)),
     ids=str,
 )
-def test_pictures_are_noted_by_height_width_and_channels(
+def test_shapes_of_pictures_are_height_width_channels(
     picture: Field, shape: list[int], tmp_path: Path
 ) -> None:
     export_episodes(tagged_store(picture, episodes=1), "lerobot", tmp_path / "out")
@@ -178,7 +178,7 @@ def store_of(
     return replay
 
 
-def test_names_that_would_be_one_are_refused(tmp_path: Path) -> None:
+def test_colliding_names_are_refused(tmp_path: Path) -> None:
     fields = [Field(f"observation/{name}", "float32", (2,), "raw") for name in ("a.b", "a/b")]
     replay = store_of(fields, {"a.b": "observation/a.b", "a/b": "observation/a/b"})
     with pytest.raises(ValueError, match=r"expected two names in LeRobot, got 'observation.a.b'"):
@@ -213,7 +213,7 @@ def test_episodes_without_a_step_are_left_out(tmp_path: Path) -> None:
         export_episodes(nothing, "lerobot", tmp_path / "nothing")
 
 
-def test_files_are_begun_anew_when_they_are_full(tmp_path: Path) -> None:
+def test_a_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     replay = tagged_store(Field("observation", "uint8", (40, 50), "raw"), episodes=0)
     for number in range(20):
@@ -266,7 +266,7 @@ def test_statistics_are_those_of_all_rows(lengths: list[int]) -> None:
         assert np.allclose(found[name], expected, atol=1e-6), name
 
 
-def test_of_very_many_numbers_evenly_spread_rows_are_looked_at(
+def test_statistics_of_large_arrays_use_evenly_spaced_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
@@ -280,7 +280,9 @@ def test_of_very_many_numbers_evenly_spread_rows_are_looked_at(
     assert np.allclose(found["q50"], np.quantile(rows[places], 0.5, axis=0))
 
 
-def test_episodes_are_noted_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episode_metadata_is_written_in_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lerobot, "_GROUP", 250)
     check_format("lerobot", tmp_path / "out", tagged_store(STATE))
     (file,) = (tmp_path / "out" / "meta" / "episodes").glob("*/*")
@@ -332,7 +334,7 @@ def read(folder: Path, **options: object) -> tuple[SequenceReplayBuffer, ImportR
     return replay, import_episodes("lerobot", folder, replay, options=options)
 
 
-def test_a_data_set_of_lerobots_is_read_by_its_conventions(tmp_path: Path) -> None:
+def test_a_foreign_data_set_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
     foreign(tmp_path)
     replay, report = read(tmp_path)
     first, second = episodes_of(replay)
@@ -346,7 +348,7 @@ def test_a_data_set_of_lerobots_is_read_by_its_conventions(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("done", ["truncated", "nothing"])
-def test_next_done_need_not_mean_that_the_task_ended(done: str, tmp_path: Path) -> None:
+def test_option_done_sets_the_meaning_of_next_done(done: str, tmp_path: Path) -> None:
     foreign(tmp_path)
     replay, report = read(tmp_path, done=done)
     first, second = episodes_of(replay)
@@ -380,7 +382,7 @@ def test_an_export_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
         assert found.reward.tolist() == episode.reward[:kept].tolist()
 
 
-def test_what_is_no_lerobot_data_set_is_refused(tmp_path: Path) -> None:
+def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected a folder of a LeRobot data set"):
         read(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"info\.json: expected"):
@@ -398,12 +400,12 @@ def test_what_is_no_lerobot_data_set_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"fps": 0}, {"file_mb": 0}, {"task": ""}])
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected fps and file_mb of 1 or more and a task in wo"):
         export_episodes(tagged_store(), "lerobot", tmp_path / "out", options=options)
 
 
-def test_rows_without_a_number_are_refused(tmp_path: Path) -> None:
+def test_empty_rows_are_refused(tmp_path: Path) -> None:
     replay = store_of([Field("observation", "float32", (0,), "raw")], {"x": "observation"})
     with pytest.raises(ValueError, match=r"expected at least one number a row, got shape \(0,\)"):
         export_episodes(replay, "lerobot", tmp_path / "out")

@@ -130,7 +130,7 @@ def same(rows: Any, stored: np.ndarray) -> bool:
 
 @each_format
 @pytest.mark.parametrize("stack", [0, 1, 3])
-def test_minari_finds_the_episodes_that_the_envs_played(data_format: str, stack: int) -> None:
+def test_minari_reads_the_episodes_of_the_envs(data_format: str, stack: int) -> None:
     replay, listed = recorded(frames(stack) if stack else traces())
     dataset = exported(replay, data_format=data_format)
     seen = [one for one in listed if one.steps]
@@ -149,7 +149,7 @@ def test_minari_finds_the_episodes_that_the_envs_played(data_format: str, stack:
 
 
 @each_format
-def test_the_env_its_spaces_and_the_seeds_are_told(data_format: str) -> None:
+def test_the_env_its_spaces_and_seeds_are_exported(data_format: str) -> None:
     replay = SequenceReplayBuffer()
     envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
     facts = {"task": "balance", "nested": {"a": 1}, "list": [1, 2], "big": 2**70}
@@ -219,7 +219,7 @@ def spaces_of(replay: SequenceReplayBuffer, **options: object) -> tuple[Any, Any
     return read(metadata["observation_space"]), read(metadata["action_space"])
 
 
-def test_spaces_that_nobody_knows_are_made_from_the_rows_and_a_note_says_so() -> None:
+def test_unknown_spaces_are_inferred_from_rows_and_noted() -> None:
     vector = Field("action", "int64", (2,), "narrow")
     replay = tagged_store(IMAGE)
     report = export_episodes(replay, "minari", "tests/noted-v0", dry_run=True)
@@ -277,7 +277,7 @@ def nameless_vector() -> Any:
         (nameless_vector, "recover_environment() fails"),
     ],
 )
-def test_the_space_has_actions_that_the_data_lacks_if_the_store_knows_it(
+def test_recorded_spaces_are_exported_with_actions_that_the_data_lacks(
     make: Callable[[], Any], note: str
 ) -> None:
     def always_one(shown: np.ndarray, is_first: np.ndarray) -> np.ndarray:
@@ -303,17 +303,17 @@ def with_spaces(**changes: object) -> SequenceReplayBuffer:
     return other
 
 
-def test_a_known_space_that_lacks_actions_of_the_data_is_not_noted() -> None:
+def test_a_recorded_space_that_lacks_actions_of_the_data_is_not_exported() -> None:
     few = {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}
     assert spaces_of(with_spaces(action=few))[1] == gym.spaces.Discrete(4)
 
 
-def test_spaces_of_other_rows_are_not_noted() -> None:
+def test_recorded_spaces_of_another_shape_are_not_exported() -> None:
     wider = {"type": "Box", "dtype": "float64", "shape": [7], "low": 0, "high": 1}
     assert spaces_of(with_spaces(observation=wider))[0].shape == (5,)
 
 
-def test_the_user_may_name_the_env() -> None:
+def test_option_env_names_the_env() -> None:
     spec = Spec.from_spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
@@ -334,7 +334,7 @@ def test_the_user_may_name_the_env() -> None:
 # --- names, folders, refusals
 
 
-def test_no_data_set_of_minaris_suffers_while_one_is_written(root: Path) -> None:
+def test_other_data_sets_are_listed_while_one_is_written(root: Path) -> None:
     replay, _ = recorded(traces())
     exported(replay, "tests/first-v0")
     names: list[list[str]] = []
@@ -348,7 +348,7 @@ def test_no_data_set_of_minaris_suffers_while_one_is_written(root: Path) -> None
     assert list(minari.list_local_datasets()) == ["tests/first-v0", "tests/second-v0"]
 
 
-def test_a_path_and_another_root_are_loaded_by_the_lines_of_the_report(tmp_path: Path) -> None:
+def test_the_reports_code_loads_a_path_and_another_root(tmp_path: Path) -> None:
     replay, listed = recorded(traces())
     for out, id_, options in (
         (str(tmp_path / "elsewhere" / "mine-v0"), "mine-v0", {}),
@@ -366,7 +366,7 @@ def test_a_path_and_another_root_are_loaded_by_the_lines_of_the_report(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["pong", "a b-v0", "x/pong-v0", "a//b-v0", "/some/where", "-v0/"])
-def test_names_that_minari_would_not_take_are_refused(name: str) -> None:
+def test_invalid_ids_are_refused(name: str) -> None:
     replay = tagged_store()
     with pytest.raises(ValueError, match="expected an id of a Minari data set"):
         export_episodes(replay, "minari", name)
@@ -391,7 +391,7 @@ def test_stacks_of_episodes_that_lost_their_beginning_are_refused() -> None:
 
 
 @each_format
-def test_rows_that_minari_cannot_hold_are_refused_at_once(data_format: str) -> None:
+def test_unsupported_fields_are_refused(data_format: str) -> None:
     slashed = Field("observation/a/b", "uint8", (2,), "raw")
     empty = Field("observation", "float32", (0,), "raw")
     cases: list[tuple[tuple[Field, ...], Any, str | None, str | None]] = [
@@ -445,13 +445,13 @@ def test_an_arrow_episode_that_minari_would_read_in_parts_is_refused() -> None:
     assert len(next(dataset.iterate_episodes())) == rows - 1
 
 
-def test_a_data_set_that_is_not_here_is_to_be_downloaded_by_minari() -> None:
+def test_a_missing_data_set_gives_the_download_command() -> None:
     with pytest.raises(FileNotFoundError, match="fetched by `minari download ID`"):
         import_episodes("minari", "D4RL/door/human-v2", SequenceReplayBuffer())
 
 
 @pytest.mark.parametrize(("data_format", "library"), [("hdf5", "h5py"), ("arrow", "pyarrow")])
-def test_a_missing_library_is_named_with_its_cure(
+def test_a_missing_library_is_named_with_its_install_command(
     data_format: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)

@@ -94,7 +94,7 @@ def collected(env: Any, data_format: str, episodes: int = 4) -> None:
 
 
 @each_format
-def test_what_minaris_own_collector_recorded_is_read_as_it_was_played(data_format: str) -> None:
+def test_recordings_of_minaris_collector_equal_what_the_env_did(data_format: str) -> None:
     env = ListedEnv(CounterEnv([3, 1, 4], ends="truncated"))
     collected(env, data_format)
     report, episodes = read()
@@ -133,7 +133,7 @@ def test_nested_spaces_are_read_as_nested_fields(data_format: str) -> None:
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_images_that_were_stored_as_jpeg_are_read_with_a_loud_note(data_format: str) -> None:
+def test_jpeg_images_are_read_and_noted_as_lossy(data_format: str) -> None:
     image = spaces.Box(0, 255, (40, 40), np.uint8)
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (4, 40, 40)).astype(np.uint8)
@@ -153,7 +153,7 @@ def test_images_that_were_stored_as_jpeg_are_read_with_a_loud_note(data_format: 
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_jpeg_in_the_depth_of_a_space_is_seen_too(data_format: str) -> None:
+def test_jpeg_images_in_a_nested_space_are_noted_as_lossy(data_format: str) -> None:
     image = spaces.Box(0, 255, (40, 40, 3), np.uint8)
     space = spaces.Dict({"deep": spaces.Tuple([THREE, image])})
     pictures = np.random.default_rng(0).integers(0, 256, (4, 40, 40, 3)).astype(np.uint8)
@@ -164,9 +164,7 @@ def test_jpeg_in_the_depth_of_a_space_is_seen_too(data_format: str) -> None:
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_arrays_of_images_from_before_minari_knew_jpeg_are_exact(
-    data_format: str, root: Path
-) -> None:
+def test_images_of_minari_versions_without_jpeg_are_exact(data_format: str, root: Path) -> None:
     image = spaces.Box(0, 255, (40, 40), np.uint8)
     pictures = np.random.default_rng(0).integers(0, 256, (4, 40, 40)).astype(np.uint8)
     written([buffer(observations=pictures)], image, THREE, data_format=data_format)
@@ -180,7 +178,7 @@ def test_arrays_of_images_from_before_minari_knew_jpeg_are_exact(
 
 
 @each_format
-def test_ends_are_told_by_the_last_step(data_format: str) -> None:
+def test_ends_come_from_the_last_step(data_format: str) -> None:
     yes, no = np.array([False, False, True]), np.zeros(3, np.bool_)
     kinds = [(yes, no), (no, yes), (yes, yes), (no, no)]
     some = [buffer(terminations=one, truncations=other) for one, other in kinds]
@@ -197,7 +195,7 @@ def test_an_end_within_an_episode_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_infos_become_fields_where_all_episodes_have_them_alike(data_format: str) -> None:
+def test_infos_that_all_episodes_have_become_fields(data_format: str) -> None:
     def infos(size: int, **more: Any) -> dict[str, Any]:
         return {
             "plain": [1, 2, 3, 4],
@@ -232,7 +230,7 @@ def test_infos_without_a_row_for_the_reset_come_with_the_next_observation() -> N
 
 
 @each_format
-def test_dtypes_that_are_not_those_of_the_space_are_kept_and_told(data_format: str) -> None:
+def test_dtypes_that_differ_from_the_space_are_kept_and_noted(data_format: str) -> None:
     written(
         [buffer(rewards=np.arange(3, dtype=np.float32) / 3, actions=np.arange(3, dtype=np.int32))],
         BOX,
@@ -252,13 +250,13 @@ def test_spaces_without_a_fixed_shape_are_refused() -> None:
         read()
 
 
-def test_columns_of_other_lengths_are_refused() -> None:
+def test_columns_of_different_lengths_are_refused() -> None:
     written([buffer(observations=np.zeros((3, 2), np.float32))], BOX, THREE)
     with pytest.raises(ValueError, match=r"expected observation as float32 \(4, 2\).* 3 rewards"):
         read()
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_minaris_metadata_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "some" / "data"
     folder.mkdir(parents=True)
     (folder / "metadata.json").write_text("{}")
@@ -266,7 +264,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         import_episodes("minari", folder.parent, SequenceReplayBuffer())
 
 
-def test_infos_that_change_from_step_to_step_do_no_harm() -> None:
+def test_infos_that_change_with_each_step_are_read() -> None:
     env = InfoEnv(4)
     rows: list[dict[str, Any]] = [env.reset()[1]]
     rows += [env.step(np.int64(0))[4] for _ in range(4)]
@@ -275,7 +273,7 @@ def test_infos_that_change_from_step_to_step_do_no_harm() -> None:
     assert episode.fields["info/t"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_an_env_that_is_known_by_its_spec_alone_gives_the_spaces(root: Path) -> None:
+def test_spaces_come_from_env_spec_when_not_recorded(root: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         minari.create_dataset_from_buffers(

@@ -33,7 +33,7 @@ def test_what_was_exported_comes_back_bit_for_bit(
     round_trip(replay, "npz", tmp_path / "out", {"compress": compress})
 
 
-def test_each_file_is_the_episode_as_a_list_would_tell_it(tmp_path: Path) -> None:
+def test_each_file_is_an_episode(tmp_path: Path) -> None:
     replay = tagged_store()
     export_episodes(replay, "npz", tmp_path / "out")
     for number, episode in enumerate(episodes_of(replay)):
@@ -73,7 +73,7 @@ def test_stacks_are_written_in_full_where_asked_and_come_back_as_frames(tmp_path
         ]
 
 
-def test_a_folder_of_somebody_elses_is_read_as_it_is(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_read(tmp_path: Path) -> None:
     for name, steps in (("b", 2), ("a", 3)):
         np.savez(
             tmp_path / f"{name}.npz",
@@ -125,7 +125,7 @@ def arrays(steps: int = 2) -> dict[str, np.ndarray]:
         ({"observations/x": np.zeros(3)}, "expected 'observation' or 'observation/...', got both"),
     ],
 )
-def test_arrays_that_are_no_episode_are_refused(
+def test_invalid_arrays_are_refused(
     change: dict[str, np.ndarray], sentence: str, tmp_path: Path
 ) -> None:
     save(tmp_path / "a.npz", arrays())
@@ -151,14 +151,14 @@ def test_missing_arrays_and_other_files_are_refused(tmp_path: Path) -> None:
         import_episodes("npz", tmp_path, SequenceReplayBuffer())
 
 
-def test_files_of_two_kinds_are_refused(tmp_path: Path) -> None:
+def test_files_with_different_arrays_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "a.npz", arrays())
     save(tmp_path / "b.npz", {**arrays(), "observations": np.zeros((3, 5))})
     with pytest.raises(ValueError, match=r"b.npz: expected the arrays of a.npz, got others"):
         import_episodes("npz", tmp_path, SequenceReplayBuffer())
 
 
-def test_a_folder_that_was_changed_since_is_refused(tmp_path: Path) -> None:
+def test_a_folder_changed_since_its_export_is_refused(tmp_path: Path) -> None:
     replay = tagged_store(IMAGE)
     export_episodes(replay, "npz", tmp_path / "out")
     file = tmp_path / "out" / "000002.npz"

@@ -50,7 +50,7 @@ class Options:
         ({"kind": "arrow"}, Options(kind="arrow")),
     ],
 )
-def test_values_and_words_are_read(given: dict[str, object], expected: Options) -> None:
+def test_values_and_texts_are_parsed(given: dict[str, object], expected: Options) -> None:
     found = parse_options(Options, given, "format x")
     assert found == expected
     assert type(found.rate) is float
@@ -69,18 +69,18 @@ def test_values_and_words_are_read(given: dict[str, object], expected: Options) 
         ({"row": 1}, "format x has no option 'row', expected one of rows, rate, on, name, kind"),
     ],
 )
-def test_other_values_are_refused(given: dict[str, Any], sentence: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parse_options(Options, given, "format x")
 
 
-def test_where_there_are_none_it_is_said() -> None:
+def test_a_format_without_options_refuses_all() -> None:
     assert parse_options(NoOptions, {}, "format x") == NoOptions()
     with pytest.raises(ValueError, match="format x has no option 'a', expected none at all"):
         parse_options(NoOptions, {"a": "1"}, "format x")
 
 
-def test_the_words_about_options_are_those_of_the_docstring() -> None:
+def test_option_help_comes_from_the_docstring() -> None:
     assert option_help(Options) == {
         "rows": ("int", "3", "How many, of which there are some."),
         "rate": ("float", "0.5", "How fast."),

@@ -98,7 +98,7 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_each_row_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path) -> None:
+def test_each_row_is_a_step_of_its_episode(tmp_path: Path) -> None:
     replay = tagged_store(Field("observation", "int32", (3,), "narrow"))
     export_episodes(replay, "parquet", tmp_path / "out", options={"next_observation": True})
     expected = [
@@ -120,7 +120,7 @@ def test_each_row_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path) 
     assert steps_of(tmp_path / "out") == expected
 
 
-def test_each_row_of_the_other_table_is_an_episode_with_its_final_observation(
+def test_each_row_of_the_episode_table_has_its_final_observation(
     tmp_path: Path,
 ) -> None:
     replay = tagged_store(Field("observation", "int32", (3,), "narrow"))
@@ -136,7 +136,7 @@ def test_each_row_of_the_other_table_is_an_episode_with_its_final_observation(
         assert json.loads(row["metadata"]) == {"number": number}
 
 
-def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_action_too(
+def test_info_and_extra_are_in_the_row_of_their_observation_and_action(
     tmp_path: Path,
 ) -> None:
     more = (Field("info/t", "int64", (), "raw"), Field("extra/t", "int64", (), "raw"))
@@ -162,7 +162,7 @@ def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_actio
     assert (last["final/info/t"], last["final/action"], last["final/extra/t"]) == (3, 13, 23)
 
 
-def test_an_episode_that_lost_its_beginning_tells_where_its_steps_were(tmp_path: Path) -> None:
+def test_an_episode_that_lost_its_beginning_keeps_its_step_numbers(tmp_path: Path) -> None:
     replay = tagged_store(VECTOR, episodes=3)
     fields = dict(episodes_of(replay)[2].fields)
     replay.add([Chunk(9, 1, 7, End.TERMINATED, fields, {}, True)])
@@ -210,7 +210,7 @@ def test_stacks_are_written_in_full_where_asked(tmp_path: Path) -> None:
                 assert row[name] == expected
 
 
-def test_no_bit_of_a_float_is_lost_to_encodings(tmp_path: Path) -> None:
+def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
     """A dictionary would take one NaN for another, and may take -0.0 for 0.0."""
     bits = np.random.default_rng(0).integers(0, 2**64, 64, np.uint64) | np.uint64(0x7FF << 52)
     strange = np.concatenate([bits.view(np.float64), [-0.0, 0.0, np.inf, -np.inf] * 8])
@@ -255,7 +255,7 @@ def noisy_store(episodes: int, rows: int = 30) -> SequenceReplayBuffer:
 
 
 @pytest.mark.parametrize("images", ["png", "array", "raw"])
-def test_files_are_begun_anew_when_they_are_full(images: str, tmp_path: Path) -> None:
+def test_a_full_file_is_followed_by_a_new_one(images: str, tmp_path: Path) -> None:
     replay = noisy_store(30)
     export_episodes(replay, "parquet", tmp_path / "out", options={"file_mb": 1, "images": images})
     files = sorted((tmp_path / "out" / "data").iterdir())
@@ -294,7 +294,7 @@ def test_a_damaged_or_changed_folder_is_refused(tmp_path: Path) -> None:
         import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
 
 
-def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     replay = tagged_store()
     for options in ({"file_mb": 0}, {"level": 0}, {"level": 23}):
         with pytest.raises(ValueError, match="expected file_mb of 1 or more and level of 1 to 22"):
@@ -311,9 +311,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         (Field("observation", "int8", (1,) * 6, "raw"), "expected rows of 5 dimensions at most"),
     ],
 )
-def test_fields_that_parquet_cannot_hold_are_refused(
-    field: Field, sentence: str, tmp_path: Path
-) -> None:
+def test_unsupported_fields_are_refused(field: Field, sentence: str, tmp_path: Path) -> None:
     spec = Spec((field, *tagged_store().spec.fields[1:]), "observation", "action")
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
@@ -326,7 +324,7 @@ def test_fields_that_parquet_cannot_hold_are_refused(
 
 
 @pytest.mark.parametrize("format_", ["parquet", "lerobot"])
-def test_without_pyarrow_one_sentence_says_the_cure(
+def test_without_pyarrow_the_error_gives_the_install_command(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -42,7 +42,7 @@ def read(folder: Path, table: Any, **options: object) -> tuple[list[Episode], Im
     return episodes_of(replay), report
 
 
-def test_without_final_observations_nothing_is_made_up(tmp_path: Path) -> None:
+def test_missing_final_observations_are_not_invented(tmp_path: Path) -> None:
     (first, second, third), report = read(tmp_path, columns())
     assert first.end is End.TERMINATED
     assert first.observation.tolist() == [[1, 2], [1, 3], [1, 4], [1, 4]]
@@ -63,7 +63,7 @@ def test_without_final_observations_nothing_is_made_up(tmp_path: Path) -> None:
     )
 
 
-def test_next_observations_give_the_final_ones(tmp_path: Path) -> None:
+def test_final_observations_come_from_next_observation(tmp_path: Path) -> None:
     following = [[1.0, 3.0], [1.0, 4.0], [1.0, 5.0], [2.0, 3.0], [2.0, 4.0], [3.0, 3.0]]
     episodes, report = read(tmp_path, columns(next_observation=following))
     assert [episode.end for episode in episodes] == [End.TERMINATED, End.TRUNCATED, End.NONE]
@@ -77,7 +77,7 @@ def test_next_observations_give_the_final_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 4, 1024])
-def test_without_a_column_of_episodes_they_begin_behind_their_ends(
+def test_without_an_episode_column_episodes_begin_after_ends(
     at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "_BATCH_ROWS", at_once)
@@ -99,7 +99,7 @@ def test_episodes_go_on_from_one_file_to_the_next(tmp_path: Path) -> None:
     ]
 
 
-def test_columns_go_by_the_names_that_options_give(tmp_path: Path) -> None:
+def test_options_name_the_columns(tmp_path: Path) -> None:
     names = {
         "observation": "obs.state",
         "action": "act",
@@ -135,7 +135,7 @@ def test_a_missing_column_is_named_with_the_option_that_names_another(
         read(tmp_path, columns(**{missing: None}))
 
 
-def test_pictures_are_decoded_and_lossy_ones_are_told(tmp_path: Path) -> None:
+def test_pictures_are_decoded_and_lossy_ones_are_noted(tmp_path: Path) -> None:
     import cv2
 
     pixels = np.random.default_rng(0).integers(0, 256, (6, 16, 17, 3), np.uint8)
@@ -172,14 +172,12 @@ def test_nested_lists_and_tensors_are_arrays(tmp_path: Path) -> None:
         ({"episode": [7, 7, 7, 9, 9, 7]}, "got rows of episode 7 in two places; sort them"),
     ],
 )
-def test_columns_that_are_no_steps_are_refused(
-    change: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
+def test_invalid_columns_are_refused(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=sentence):
         read(tmp_path, columns(**change))
 
 
-def test_files_that_are_none_or_differ_are_refused(tmp_path: Path) -> None:
+def test_missing_damaged_and_different_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected Parquet files"):
         import_episodes("parquet", tmp_path / "nowhere", SequenceReplayBuffer())
     with pytest.raises(ValueError, match=r"expected files named \*.parquet, got none"):

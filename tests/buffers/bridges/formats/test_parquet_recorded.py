@@ -85,7 +85,7 @@ def rows_of(files: Iterator[Path]) -> list[dict[str, Any]]:
     return [row for file in sorted(files) for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_parquet_tells_what_the_envs_did(
+def test_parquet_tables_equal_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
 ) -> None:
     replay, listed, stack, newest = case
@@ -107,7 +107,7 @@ def test_parquet_tells_what_the_envs_did(
         assert end["cut"] == episode.is_cut
 
 
-def test_lerobot_tells_what_the_envs_did(
+def test_lerobot_frames_equal_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
 ) -> None:
     replay, listed, stack, newest = case
@@ -144,7 +144,7 @@ def assert_steps_tell(steps: list[dict[str, Any]], episode: Listed, newest: bool
     ]
 
 
-def test_live_rlds_steps_tell_what_the_envs_did(
+def test_live_rlds_steps_equal_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool],
 ) -> None:
     replay, listed, stack, newest = case
@@ -153,7 +153,7 @@ def test_live_rlds_steps_tell_what_the_envs_did(
             assert_steps_tell(list(episode["steps"]), expected, newest)
 
 
-def test_rlds_files_tell_what_the_envs_did(
+def test_rlds_files_equal_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
 ) -> None:
     replay, listed, stack, newest = case

@@ -103,7 +103,7 @@ def assert_tells(example: dict[str, Any], number: int, episode: Episode) -> None
     assert json.loads(example["episode_metadata/metadata"][0]) == {"number": number}
 
 
-def test_each_example_is_an_episode_as_a_list_would_tell_it(tmp_path: Path) -> None:
+def test_each_example_is_an_episode(tmp_path: Path) -> None:
     replay = tagged_store(STATE)
     export_episodes(replay, "rlds", tmp_path / "out")
     for number, (example, episode) in enumerate(
@@ -189,12 +189,12 @@ def test_examples_are_those_of_protocol_buffers(features: dict[str, Value]) -> N
         assert list(decoded(encoded(features))[name]) == list(value)
 
 
-def test_equal_examples_have_equal_bytes_in_whatever_order_they_were_made() -> None:
+def test_equal_examples_have_equal_bytes_in_any_order() -> None:
     lists: dict[str, Value] = {"b": [b"x"], "a": np.array([1])}
     assert encoded(lists) == encoded(dict(reversed(lists.items())))
 
 
-def test_lists_that_writers_did_not_pack_are_read_too() -> None:
+def test_unpacked_lists_are_read() -> None:
     one_by_one = b"\n\x0e\n\x0c\n\x01n\x12\x07\x1a\x05\x08\x03\x08\xac\x02"
     assert list(decoded(one_by_one)["n"]) == [3, 300]
 
@@ -210,13 +210,13 @@ def slow_crc32c(data: bytes) -> int:
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 5000])
-def test_checksums_are_masked_ones_of_castagnoli(size: int) -> None:
+def test_checksums_are_masked_crc32c(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     crc = slow_crc32c(data)
     assert masked_crc32c(data) == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def test_without_the_library_for_checksums_one_sentence_says_the_cure(
+def test_without_google_crc32c_the_error_gives_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export_episodes(tagged_store(STATE), "rlds", tmp_path / "out")
@@ -229,7 +229,7 @@ def test_without_the_library_for_checksums_one_sentence_says_the_cure(
     assert not (tmp_path / "again").exists()
 
 
-def test_records_are_those_of_tensorboards_reader(tmp_path: Path) -> None:
+def test_tensorboards_reader_reads_the_records(tmp_path: Path) -> None:
     module = "tensorboard.compat.tensorflow_stub.pywrap_tensorflow"
     peer = pytest.importorskip(module, reason="needs tensorboard")
     records = [b"", b"abc", bytes(range(256)) * 40]
@@ -264,7 +264,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
 
 
-def test_files_are_begun_anew_when_they_are_full_and_tell_how_many_there_are(
+def test_a_full_file_is_followed_by_a_new_one_and_names_have_the_count(
     tmp_path: Path,
 ) -> None:
     rng = np.random.default_rng(0)
@@ -298,7 +298,7 @@ def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
     assert others == [[], []]
 
 
-def test_features_are_told_as_tfds_tells_them() -> None:
+def test_features_json_has_the_form_of_tfds() -> None:
     features = [
         Feature.of("steps/observation/eye", PICTURE),
         Feature("steps/reward", "float64", (), "bytes"),
@@ -339,7 +339,7 @@ def test_features_are_told_as_tfds_tells_them() -> None:
     }
 
 
-def test_keys_that_lie_within_another_are_refused(tmp_path: Path) -> None:
+def test_a_key_within_another_is_refused(tmp_path: Path) -> None:
     fields = (
         Field("observation/a", "int64", (), "raw"),
         Field("observation/a/b", "int64", (), "raw"),
@@ -354,7 +354,7 @@ def test_keys_that_lie_within_another_are_refused(tmp_path: Path) -> None:
         export_episodes(replay, "rlds", tmp_path / "out")
 
 
-def test_names_and_dtypes_that_tfds_cannot_take_are_refused(tmp_path: Path) -> None:
+def test_unsupported_names_and_dtypes_are_refused(tmp_path: Path) -> None:
     for options in ({"name": "a-b"}, {"name": ""}, {"file_mb": 0}):
         with pytest.raises(ValueError, match="expected a name of letters, digits and _"):
             export_episodes(tagged_store(), "rlds", tmp_path / "out", options=options)
@@ -406,7 +406,7 @@ def their_episode(rows: int, *, is_terminal: bool, last_reward: float = 0) -> di
     }
 
 
-def test_a_data_set_of_somebody_elses_is_read_by_rldss_conventions(tmp_path: Path) -> None:
+def test_a_foreign_data_set_is_read_by_rldss_conventions(tmp_path: Path) -> None:
     words = {"language": Feature("steps/language", "object", (), "text")}
     episodes = [
         their_episode(4, is_terminal=True, last_reward=9),
@@ -448,7 +448,7 @@ def test_lossy_pictures_are_noted(tmp_path: Path) -> None:
     assert np.array_equal(found, np.stack(flat)[..., ::-1])
 
 
-def test_what_is_no_rlds_data_set_is_refused(tmp_path: Path) -> None:
+def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     def read(**options: object) -> None:
         import_episodes("rlds", tmp_path / "x", SequenceReplayBuffer(), options=options)
 

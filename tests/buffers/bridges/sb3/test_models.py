@@ -53,7 +53,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str)
     )
 
 
-def test_nothing_heavy_is_loaded_before_a_bridge_is_crossed() -> None:
+def test_importing_bridges_loads_neither_torch_nor_sb3() -> None:
     modules = ", ".join(call.split()[1] for call in CALLS.values())
     code = f"import sys, {modules}; print({{'stable_baselines3', 'torch'}} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -163,7 +163,7 @@ def of(part: Any, n: int) -> Any:
 
 @ALL_MODES
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_transition_is_that_of_the_list_of_episodes(kind: Kind, mode: AutoresetMode) -> None:
+def test_transitions_equal_the_steps_of_the_envs(kind: Kind, mode: AutoresetMode) -> None:
     replay = filled(kind, mode=mode)
     known, model = known_steps(replay), model_of(kind)
     assert len(known) == len(replay)
@@ -250,7 +250,7 @@ def test_n_step_returns_are_those_of_sb3s_own_replay(n_steps: int, normalises: b
                 np.testing.assert_allclose(part[n], other, rtol=1e-5, atol=1e-5)
 
 
-def test_a_batch_goes_through_every_algorithm() -> None:
+def test_every_algorithm_trains_on_batches() -> None:
     for algorithm in (SAC, TD3, DDPG):
         replay = filled(action="box")
         model = model_of(action="box", algorithm=algorithm)
@@ -260,7 +260,7 @@ def test_a_batch_goes_through_every_algorithm() -> None:
         assert model._n_updates == 3
 
 
-def test_stacks_are_rebuilt_for_the_model_and_their_frames_lie_once_in_memory() -> None:
+def test_stacks_are_rebuilt_and_share_frames_in_memory() -> None:
     def make() -> Any:
         return FrameStackObservation(TagEnv(1, "stack", plan=((5, "truncated"),)), 4)
 
@@ -385,7 +385,7 @@ def test_learn_stores_what_sb3s_own_replay_stores(kind: Kind, action: Action) ->
         assert {tag.env for tag in tags} == {episode.stream}
 
 
-def test_learn_trains_from_it_alone_and_draws_the_newest_steps_too() -> None:
+def test_learn_trains_from_the_replay_alone_with_the_newest_steps() -> None:
     model = model_of(learning_starts=0, train_freq=1)
     buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
     model.learn(STEPS)
@@ -394,7 +394,7 @@ def test_learn_trains_from_it_alone_and_draws_the_newest_steps_too() -> None:
     assert len(buffer.replay) == STEPS
 
 
-def test_where_the_env_was_reset_in_between_the_episode_is_cut() -> None:
+def test_a_reset_between_calls_of_learn_cuts_the_episode() -> None:
     one = DummyVecEnv([lambda: TagEnv(plan=((9, "terminated"),))])
     model = model_of(env=one, train_freq=1)
     buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
@@ -411,7 +411,7 @@ MODEL: list[Any] = []
 
 
 @given(st.data())
-def test_any_steps_are_stored_as_the_list_of_episodes_whenever_they_are_flushed(
+def test_any_steps_are_stored_as_episodes_independent_of_flushes(
     data: st.DataObject,
 ) -> None:
     MODEL[:] = MODEL or [model_of(env=DummyVecEnv([partial(TagEnv, tag) for tag in range(2)]))]
@@ -452,7 +452,7 @@ def test_any_steps_are_stored_as_the_list_of_episodes_whenever_they_are_flushed(
             assert episode.reward.tolist() == rewards
 
 
-def test_a_step_that_ends_nothing_and_goes_on_with_nan_is_no_reset() -> None:
+def test_nan_observations_are_not_taken_for_a_reset() -> None:
     model = model_of(env=DummyVecEnv([TagEnv]))
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
     row = np.full((1, 4), np.nan, np.float32)
@@ -462,7 +462,7 @@ def test_a_step_that_ends_nothing_and_goes_on_with_nan_is_no_reset() -> None:
     assert [episode.steps for episode in buffer.replay.iter_episodes()] == [3]
 
 
-def test_arrays_that_the_caller_writes_anew_do_no_harm() -> None:
+def test_reused_arrays_are_copied() -> None:
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
     before, after = np.zeros((2, 1, 4), np.float32)
     for step in range(3):
@@ -473,7 +473,7 @@ def test_arrays_that_the_caller_writes_anew_do_no_harm() -> None:
     assert np.asarray(episode.observation)[:, 0].tolist() == [0, 1, 2, 3]
 
 
-def test_stacks_that_learn_collects_are_kept_frame_by_frame() -> None:
+def test_stacks_collected_by_learn_are_stored_as_single_frames() -> None:
     def envs() -> Any:
         both: list[Any] = [partial(Gray, tag) for tag in range(2)]
         return VecFrameStack(DummyVecEnv(both), 4, channels_order="first")
@@ -518,7 +518,7 @@ class Gray(TagEnv):
         return frame[None], *rest
 
 
-def test_observations_that_are_no_stacks_are_refused() -> None:
+def test_inconsistent_frame_stacks_are_refused() -> None:
     model = model_of("image first")
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model, frame_stack=3)
     row = np.stack([observation_of("image first", Tag(n, 0, 0)) for n in range(N)])
@@ -570,7 +570,7 @@ class Normalised:
         return self.items[int(far.argmin())]
 
 
-def test_chunks_that_fell_due_are_not_counted_twice() -> None:
+def test_steps_that_were_written_early_are_not_counted_twice() -> None:
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
     row = np.zeros((1, 4), np.float32)
     rest: Any = (np.zeros(1), np.zeros(1, bool), [{}])
@@ -582,7 +582,7 @@ def test_chunks_that_fell_due_are_not_counted_twice() -> None:
     assert (buffer.size(), len(buffer.replay)) == (1_299, 1_299)
 
 
-def test_stores_with_other_actions_are_not_read_as_one(tmp_path: Path) -> None:
+def test_stores_with_scaled_and_unscaled_actions_are_not_joined(tmp_path: Path) -> None:
     with SequenceReplayBuffer(tmp_path / "learn", seed=0) as replay:
         model = model_of(action="box")
         buffer = model.replay_buffer = as_sb3_replay(replay, model)
@@ -704,7 +704,7 @@ def test_continuous_models_choose_within_bounds_and_with_their_noise(algorithm: 
         assert far[inside].std() == pytest.approx(0.2, rel=0.15)
 
 
-def test_noise_with_a_memory_begins_anew_with_each_episode() -> None:
+def test_stateful_noise_is_reset_with_each_episode() -> None:
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(3), np.full(3, 0.2))
     model = model_of(action="box", algorithm=TD3, action_noise=noise)
     model.num_timesteps = 50
@@ -725,7 +725,7 @@ def test_noise_with_a_memory_begins_anew_with_each_episode() -> None:
     assert (one.noise_prev != before).any()
 
 
-def test_noise_that_learn_made_for_its_envs_is_made_for_those_of_the_collector() -> None:
+def test_vectorized_noise_is_resized_for_the_collectors_envs() -> None:
     noise = NormalActionNoise(np.zeros(3), np.full(3, 0.2))
     model = model_of(action="box", algorithm=TD3, action_noise=noise)
     model.learn(12)
@@ -737,7 +737,7 @@ def test_noise_that_learn_made_for_its_envs_is_made_for_those_of_the_collector()
     assert policy._action_noise.n_envs == 2
 
 
-def test_state_dependent_noise_explores_from_the_beginning_where_it_is_asked_to() -> None:
+def test_use_sde_at_warmup_explores_with_state_dependent_noise() -> None:
     model = model_of(action="box", use_sde=True, use_sde_at_warmup=True, train_freq=4)
     drawn: list[int] = []
     kept = model.actor.reset_noise
@@ -798,7 +798,7 @@ def test_counting_follows_sb3s_own_counts() -> None:
 # What is refused
 
 
-def test_models_that_learn_otherwise_are_refused() -> None:
+def test_unsupported_models_are_refused() -> None:
     replay = SequenceReplayBuffer()
     with pytest.raises(TypeError, match=r"learns from a replay.*got PPO; feed it with to_sb3_roll"):
         as_sb3_replay(replay, PPO("MlpPolicy", TagEnv(), n_steps=2, batch_size=2))
@@ -814,7 +814,7 @@ def test_models_that_learn_otherwise_are_refused() -> None:
         as_sb3_replay(replay, model)
 
 
-def test_other_observations_and_actions_are_refused_at_once_and_when_drawn() -> None:
+def test_mismatched_observations_and_actions_are_refused() -> None:
     replay = filled()
     for kind, action, match in (
         ("many", "discrete", r"expected int64 \(3,\).*got float32 \(4,\)"),
@@ -833,7 +833,7 @@ def test_other_observations_and_actions_are_refused_at_once_and_when_drawn() -> 
         buffer.sample(2)
 
 
-def test_a_number_that_the_model_cannot_choose_is_refused() -> None:
+def test_an_action_outside_the_models_space_is_refused() -> None:
     class Two(TagEnv):
         def __init__(self) -> None:
             super().__init__()
@@ -852,7 +852,7 @@ def test_a_number_that_the_model_cannot_choose_is_refused() -> None:
         as_sb3_replay(SequenceReplayBuffer(), model_of(env=DummyVecEnv([FromOne])))
 
 
-def test_learn_does_not_write_where_a_collector_does() -> None:
+def test_add_is_refused_for_a_replay_that_a_collector_writes() -> None:
     replay, model = filled(), model_of()
     buffer = as_sb3_replay(replay, model)
     row, steps = np.zeros((N, 4), np.float32), replay.steps
@@ -861,7 +861,7 @@ def test_learn_does_not_write_where_a_collector_does() -> None:
     assert replay.steps == steps
 
 
-def test_a_collector_does_not_write_where_learn_has() -> None:
+def test_a_collector_is_refused_for_a_replay_that_learn_wrote() -> None:
     model = model_of()
     buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
     model.learn(12)
@@ -874,7 +874,7 @@ def test_a_collector_does_not_write_where_learn_has() -> None:
         collector.collect(steps=3)
 
 
-def test_wrong_steps_are_refused_and_nothing_of_them_is_kept() -> None:
+def test_invalid_steps_are_refused_and_not_stored() -> None:
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of())
     row = np.zeros((N, 4), np.float32)
     infos: list[dict[str, Any]] = [{}] * N
@@ -900,7 +900,7 @@ def test_wrong_steps_are_refused_and_nothing_of_them_is_kept() -> None:
     assert len(buffer.replay) == N
 
 
-def test_it_is_not_pickled_but_models_are(tmp_path: Path) -> None:
+def test_the_replay_is_not_pickled_but_models_are(tmp_path: Path) -> None:
     model = model_of()
     model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(tmp_path / "steps"), model)
     with pytest.raises(TypeError, match=r"cannot be pickled.*kept in .*steps; after the model"):
@@ -917,7 +917,7 @@ def test_it_is_not_pickled_but_models_are(tmp_path: Path) -> None:
     model.replay_buffer.replay.close()
 
 
-def test_counts_are_checked() -> None:
+def test_invalid_counts_are_refused() -> None:
     model = model_of()
     for steps, total, match in (
         (-1, 10, "steps: expected a whole number >= 0, got -1"),

@@ -377,7 +377,7 @@ def test_any_rollout_with_cuts_and_lost_rows_gives_the_advantages_of_the_definit
     assert sorted(seen) == sorted(number[mask].tolist())
 
 
-def test_nothing_is_added_up_over_an_end_after_which_no_reset_is_marked() -> None:
+def test_advantages_stop_at_an_end_without_a_marked_reset() -> None:
     columns = [Column(2, (Part(0, (1.0, 2.0), (3.0, 4.0), "open", 5.0, True),))]
     rollout = given_rollout(columns)
     rollout.terminated[0] = True
@@ -386,7 +386,7 @@ def test_nothing_is_added_up_over_an_end_after_which_no_reset_is_marked() -> Non
     np.testing.assert_array_equal(buffer.advantages[:, 0], [1 - 3, 2 + GAMMA * 5 - 4])
 
 
-def test_the_value_of_a_cut_inside_a_rollout_is_added_and_the_lost_row_left_out() -> None:
+def test_a_cut_adds_its_value_and_the_lost_row_is_left_out() -> None:
     fns = [partial(TagEnv, tag, plan=((100, "terminated"),)) for tag in range(2)]
     envs = RestartVectorEnv(fns, at_step=4, autoreset_mode=SAME_STEP)
     model, policy = model_of(), TellingPolicy("vector", "discrete")
@@ -404,7 +404,7 @@ def test_the_value_of_a_cut_inside_a_rollout_is_added_and_the_lost_row_left_out(
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_actions_stand_in_the_buffer_as_sb3_keeps_them(action: Action) -> None:
+def test_actions_are_stored_in_the_buffer_as_sb3_stores_them(action: Action) -> None:
     model, policy = model_of("vector", action), TellingPolicy("vector", action)
     with sw.Collector(vector_env("vector", action), policy, seed=0) as collector:
         rollout = collector.rollout(T)
@@ -431,7 +431,7 @@ def test_observations_are_shared_where_every_row_has_a_step() -> None:
 
 
 @pytest.mark.parametrize(("kind", "action"), [("vector", "box"), ("dict", "discrete")])
-def test_the_model_says_what_its_policy_would_have_said(kind: Kind, action: Action) -> None:
+def test_ask_model_computes_the_extras_of_the_policy(kind: Kind, action: Action) -> None:
     model = model_of(kind, action)
     with sw.Collector(vector_env(kind, action, NEXT_STEP), sb3_policy(model), seed=0) as collector:
         rollout = collector.rollout(T)
@@ -490,7 +490,7 @@ def test_the_model_counts_steps_progress_and_episodes() -> None:
     assert model.logger.name_to_value == {}  # handed out
 
 
-def test_a_model_of_one_env_learns_from_many_and_can_step_its_own_env_afterwards() -> None:
+def test_a_model_of_one_env_trains_on_many_and_learn_still_works() -> None:
     model = A2C("MlpPolicy", TagEnv(), n_steps=T, seed=0)
     with sw.Collector(
         vector_env("vector", "discrete", NEXT_STEP), sb3_policy(model), seed=0
@@ -504,7 +504,7 @@ def test_a_model_of_one_env_learns_from_many_and_can_step_its_own_env_afterwards
     assert (buffer.buffer_size, buffer.n_envs, buffer.pos) == (T, 1, T)
 
 
-def test_a_models_own_loop_goes_on_after_rollouts_with_its_buffer_of_dicts() -> None:
+def test_learn_continues_with_the_dict_buffer_after_rollouts() -> None:
     model = model_of("dict")
     with sw.Collector(
         vector_env("dict", "discrete", NEXT_STEP), sb3_policy(model), seed=0
@@ -557,7 +557,7 @@ def test_another_observation_space_is_refused(rollout: Rollout) -> None:
 
 
 @pytest.mark.parametrize("name", ["value", "log_prob"])
-def test_values_must_be_there_finite_and_float32(rollout: Rollout, name: str) -> None:
+def test_extras_must_be_present_finite_and_float32(rollout: Rollout, name: str) -> None:
     wide = {**rollout.extras, name: rollout.extras[name].astype(np.float64)}
     spoiled = rollout.extras[name].copy()
     spoiled[2, 1] = np.nan
@@ -581,7 +581,7 @@ def test_an_open_end_that_is_not_listed_is_refused(rollout: Rollout) -> None:
     )
 
 
-def test_models_that_learn_otherwise_are_refused(rollout: Rollout) -> None:
+def test_unsupported_models_are_refused(rollout: Rollout) -> None:
     dqn = DQN("MlpPolicy", TagEnv(), buffer_size=1)
     refused(rollout, dqn, TypeError, "learns from rollouts.*got DQN; feed it with as_sb3_replay")
     refused(cast("Any", {}), model_of(), TypeError, "expected a Rollout, got a dict")
@@ -626,7 +626,7 @@ def test_images_become_channels_first_as_views() -> None:
     np.testing.assert_array_equal(buffer.observations[2, 1], shown)
 
 
-def test_the_policy_gives_the_env_what_sb3_gives_it() -> None:
+def test_the_policy_acts_as_sb3_does() -> None:
     model = model_of("vector", "box", policy_kwargs={"log_std_init": 2.0, "net_arch": [8]})
     policy = sb3_policy(model)
     assert isinstance(policy, SB3Actor)
@@ -643,7 +643,7 @@ def test_the_policy_gives_the_env_what_sb3_gives_it() -> None:
     np.testing.assert_array_equal(best, model.predict(observation, deterministic=True)[0])
 
 
-def test_state_dependent_noise_is_drawn_anew_as_often_as_asked() -> None:
+def test_state_dependent_noise_is_resampled_at_sde_sample_freq() -> None:
     model = model_of("vector", "box", use_sde=True, sde_sample_freq=3)
     drawn: list[int] = []
     model.policy.reset_noise = drawn.append

@@ -51,7 +51,7 @@ def test_every_transition_is_a_step_that_the_env_took(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_buffer_has_whole_episodes_one_part_for_each_env(kind: Kind) -> None:
+def test_a_buffer_has_whole_episodes_and_a_sub_buffer_for_each_env(kind: Kind) -> None:
     play = Play(kind)
     buffer = to_tianshou_buffer(play.replay())
     assert buffer.buffer_num == 3
@@ -68,7 +68,7 @@ def test_a_buffer_has_whole_episodes_one_part_for_each_env(kind: Kind) -> None:
     assert not len(buffer.unfinished_index())
 
 
-def test_what_the_buffer_samples_are_steps_that_the_env_took() -> None:
+def test_samples_of_a_buffer_are_steps_that_the_env_took() -> None:
     play = Play("stack-zero")
     buffer = to_tianshou_buffer(play.replay())
     batch, indices = buffer.sample(300)
@@ -77,7 +77,7 @@ def test_what_the_buffer_samples_are_steps_that_the_env_took() -> None:
         assert_step(row, play)
 
 
-def test_a_step_follows_its_predecessor_unless_its_episode_is_over() -> None:
+def test_next_is_the_following_step_of_the_episode() -> None:
     play = Play()
     buffer = to_tianshou_buffer(play.replay())
     every = buffer.sample_indices(0)
@@ -104,7 +104,7 @@ def test_a_rollout_becomes_a_buffer_for_on_policy_algorithms(mode: AutoresetMode
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_an_episode_that_lost_its_first_rows_come_the_steps_that_are_known(kind: Kind) -> None:
+def test_an_episode_that_lost_its_first_rows_gives_its_known_steps(kind: Kind) -> None:
     play = Play(kind, num_envs=1, plan=[(30, "truncated"), (8, "terminated")])
     replay = play.replay(steps=33, capacity=16)
     headless = next(replay.iter_episodes())
@@ -116,7 +116,7 @@ def test_of_an_episode_that_lost_its_first_rows_come_the_steps_that_are_known(ki
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_tianshous_gae_finds_the_advantages_that_the_rollout_finds(mode: AutoresetMode) -> None:
+def test_tianshous_gae_equals_the_rollouts_advantages(mode: AutoresetMode) -> None:
     from tianshou.algorithm.algorithm_base import Algorithm
 
     weights = np.array([3, 5, 0.25, 1, 0.125])
@@ -134,7 +134,7 @@ def test_tianshous_gae_finds_the_advantages_that_the_rollout_finds(mode: Autores
         np.testing.assert_allclose(returns, theirs.T[place], rtol=1e-4, atol=2e-4)
 
 
-def test_stacks_that_tianshou_would_make_itself_are_not_those_of_the_env() -> None:
+def test_next_stacks_made_by_tianshou_differ_from_the_envs() -> None:
     """Why stacks are stored in full: its next stacks are wrong behind the first k - 1 rows."""
     play = Play("stack-repeat", num_envs=1, plan=[(6, "terminated")])
     full = to_tianshou_buffer(play.replay(steps=6))
@@ -153,7 +153,7 @@ def test_stacks_that_tianshou_would_make_itself_are_not_those_of_the_env() -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_collected_comes_back_from_tianshou_the_same(kind: Kind) -> None:
+def test_a_round_trip_through_tianshou_keeps_all_steps(kind: Kind) -> None:
     first, again = Play(kind).replay(), sw.SequenceReplayBuffer(seed=0)
     again.bind(first.spec, {})
     assert from_tianshou(to_tianshou_buffer(first), again) == first.steps
@@ -183,7 +183,7 @@ def by_place(replay: sw.SequenceReplayBuffer) -> list[Episode]:
     room=st.integers(2, 14),
     extra=st.integers(0, 4),
 )
-def test_a_ring_that_has_overwritten_steps_gives_the_newest_ones(
+def test_a_full_ring_buffer_gives_its_newest_steps(
     lengths: list[tuple[int, str]], room: int, extra: int
 ) -> None:
     play = Play(num_envs=1, plan=[*lengths])
@@ -210,7 +210,7 @@ def test_a_ring_that_has_overwritten_steps_gives_the_newest_ones(
     assert [place_of(step.observation) for step in found] == [place_of(row.obs) for row in kept]
 
 
-def test_a_collector_of_tianshous_own_fills_a_buffer_that_is_stored_right() -> None:
+def test_a_buffer_filled_by_tianshous_collector_is_stored_exactly() -> None:
     import gymnasium as gym
     from tianshou.algorithm.random import MARLRandomDiscreteMaskedOffPolicyAlgorithm  # noqa: F401
     from tianshou.data import Collector, VectorReplayBuffer
@@ -252,7 +252,7 @@ def random_policy(space: Any) -> Any:
     return DiscreteQLearningPolicy(model=Net(), action_space=space)
 
 
-def test_what_would_be_wrong_is_refused_with_what_to_do() -> None:
+def test_unsupported_batches_and_buffers_are_refused() -> None:
     replay = Play().replay()
     with pytest.raises(ValueError, match=r"expected transitions of one step, got up to 3; draw"):
         to_tianshou_batch(replay.sample_transitions(50, n_step=3))
@@ -284,7 +284,7 @@ def test_what_would_be_wrong_is_refused_with_what_to_do() -> None:
     assert hasattr(prioritized.sample(4)[0], "weight")
 
 
-def test_buffers_that_cannot_be_stored_are_refused_with_what_to_do() -> None:
+def test_buffers_that_cannot_be_stored_are_refused() -> None:
     first, again = Play().replay(), sw.SequenceReplayBuffer()
     buffer = to_tianshou_buffer(first)
     with pytest.raises(TypeError, match="expected a ReplayBuffer of Tianshou's, got a list"):
@@ -308,7 +308,9 @@ def test_buffers_that_cannot_be_stored_are_refused_with_what_to_do() -> None:
     assert from_tianshou(data().ReplayBuffer(5), again) == 0
 
 
-def test_without_tianshou_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tianshou_the_error_gives_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     replay = Play().replay()
     batch = replay.sample_transitions(4)
     load_tianshou.cache_clear()

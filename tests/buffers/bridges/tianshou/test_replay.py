@@ -21,7 +21,7 @@ from stepwell.buffers.bridges.tianshou.replay import as_tianshou_replay  # noqa:
 
 @pytest.mark.parametrize("kind", ["vector", "dict", "stack-zero", "stack-repeat"])
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_what_is_sampled_are_steps_that_the_env_took(kind: Kind, n_step: int) -> None:
+def test_samples_are_steps_that_the_env_took(kind: Kind, n_step: int) -> None:
     play = Play(kind)
     buffer = as_tianshou_replay(play.replay(), n_step=n_step)
     assert len(buffer) == len(play.steps)
@@ -57,7 +57,7 @@ def place_of_row(row: Any) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 4])
-def test_tianshous_n_step_returns_are_those_of_a_list_of_episodes(n_step: int) -> None:
+def test_tianshous_n_step_returns_equal_those_of_the_envs_steps(n_step: int) -> None:
     from tianshou.algorithm.algorithm_base import Algorithm
 
     weights = np.array([3, 5, 0.25, 1, 0.125])
@@ -92,7 +92,7 @@ def dqn(n_step: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_an_algorithm_is_updated_from_it(n_step: int) -> None:
+def test_an_algorithm_is_updated_from_the_replay(n_step: int) -> None:
     from tianshou.utils.torch_utils import policy_within_training_step
 
     buffer = as_tianshou_replay(Play().replay(), n_step=n_step)
@@ -129,7 +129,7 @@ def test_the_algorithms_errors_become_priorities() -> None:
     assert batch.weight.shape == (8,)
 
 
-def test_wrong_use_is_refused_with_what_to_do() -> None:
+def test_invalid_indices_and_arguments_are_refused() -> None:
     replay = Play().replay()
     buffer = as_tianshou_replay(replay, n_step=2)
     with pytest.raises(ValueError, match=r"n_step.*got 0"):

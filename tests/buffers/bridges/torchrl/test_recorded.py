@@ -54,7 +54,7 @@ def assert_stored(replay: sw.SequenceReplayBuffer, logs: list[Log]) -> None:
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
-def test_a_rollout_of_torchrl_is_stored_as_the_episodes_that_were_played(one_hot: bool) -> None:
+def test_a_torchrl_rollout_is_stored_as_the_envs_episodes(one_hot: bool) -> None:
     log = Log(TraceEnv(PLAN, 0))
     env = torchrl_env(log, categorical_action_encoding=not one_hot)
     replay = sw.SequenceReplayBuffer(seed=0)
@@ -65,7 +65,7 @@ def test_a_rollout_of_torchrl_is_stored_as_the_episodes_that_were_played(one_hot
     assert replay.spec["reward"].dtype == "float64"
 
 
-def test_batches_of_a_collector_give_whole_episodes() -> None:
+def test_batches_of_a_torchrl_collector_are_joined_into_episodes() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torchrl.collectors import Collector
@@ -86,7 +86,7 @@ def test_batches_of_a_collector_give_whole_episodes() -> None:
     assert buffer.sample()["next", "reward"].shape == (8, 1)
 
 
-def test_one_step_at_a_time_is_the_same_as_all_at_once() -> None:
+def test_adding_single_steps_equals_storing_all_at_once() -> None:
     recorded = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True).rollout(
         24, break_when_any_done=False
     )
@@ -100,7 +100,7 @@ def test_one_step_at_a_time_is_the_same_as_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_collected_comes_back_from_torchrl_the_same(kind: Kind) -> None:
+def test_a_round_trip_through_torchrl_keeps_all_steps(kind: Kind) -> None:
     first, again = Play(kind).replay(), sw.SequenceReplayBuffer(seed=0)
     again.bind(first.spec, {})
     request = sw.Episodes(1, align="transition", stack=kind.startswith("stack"))
@@ -119,7 +119,7 @@ def test_what_was_collected_comes_back_from_torchrl_the_same(kind: Kind) -> None
             assert same_tree(mine.fields[name][some], rows[some]), name
 
 
-def test_a_rollout_with_envs_side_by_side_is_stored_stream_by_stream() -> None:
+def test_each_env_of_a_grid_rollout_becomes_a_stream() -> None:
     play = Play(mode=AutoresetMode.SAME_STEP, plan=[(3, "truncated"), (1, "truncated")])
     collector, replay = play.collector(), sw.SequenceReplayBuffer(seed=0)
     buffer = as_torchrl_replay(replay)
@@ -128,7 +128,7 @@ def test_a_rollout_with_envs_side_by_side_is_stored_stream_by_stream() -> None:
     assert_stored(replay, play.logs)
 
 
-def test_a_replay_that_a_collector_filled_takes_more() -> None:
+def test_steps_are_added_to_a_replay_that_a_collector_filled() -> None:
     replay, more = Play().replay(), Play(plan=[(4, "truncated")])
     before = [episode.id for episode in replay.iter_episodes()]
     recorded = to_tensordict(more.collector().rollout(steps=10), rows="grid")
@@ -144,7 +144,7 @@ def test_a_replay_that_a_collector_filled_takes_more() -> None:
     assert len({episode.id for episode in replay.iter_episodes()}) == len(before) + 6
 
 
-def test_observations_that_are_no_numbers_follow_each_other_too() -> None:
+def test_nan_observations_count_as_equal() -> None:
     env = torchrl_env(Log(TraceEnv([(9, "truncated")], 0)), categorical_action_encoding=True)
     recorded = env.rollout(9)
     recorded["observation"][2:, 0] = float("nan")
@@ -155,7 +155,7 @@ def test_observations_that_are_no_numbers_follow_each_other_too() -> None:
     assert np.isnan(episode.observation[:, 0]).tolist() == [False] * 2 + [True] * 8
 
 
-def test_envs_become_streams_from_the_one_that_is_named() -> None:
+def test_streams_are_numbered_from_the_argument() -> None:
     play = Play(mode=AutoresetMode.SAME_STEP, plan=[(3, "truncated")], num_envs=2)
     replay = sw.SequenceReplayBuffer()
     recorded = to_tensordict(play.collector().rollout(steps=6), rows="grid")
@@ -165,7 +165,7 @@ def test_envs_become_streams_from_the_one_that_is_named() -> None:
 
 @pytest.mark.parametrize("is_cut", [False, True])
 @pytest.mark.parametrize("is_init", [False, True, None])
-def test_an_episode_goes_on_unless_a_reset_may_have_come_between(
+def test_an_episode_continues_in_the_next_batch_unless_a_reset_is_possible(
     is_cut: bool, is_init: bool | None
 ) -> None:
     """All observations are the same, so that a reset's cannot be told from what followed."""
@@ -190,7 +190,7 @@ def test_an_episode_goes_on_unless_a_reset_may_have_come_between(
     assert [e.steps for e in replay.iter_episodes()] == ([4] if goes_on else [2, 2])
 
 
-def test_the_rest_of_an_episode_whose_reset_is_not_there_is_stored_as_that() -> None:
+def test_an_episode_without_its_reset_starts_late() -> None:
     collector, replay = (
         Play(plan=[(50, "truncated")], num_envs=1).collector(),
         sw.SequenceReplayBuffer(),
@@ -204,7 +204,7 @@ def test_the_rest_of_an_episode_whose_reset_is_not_there_is_stored_as_that() -> 
     assert episode.cut[-1]
 
 
-def test_what_does_not_follow_is_refused_and_nothing_is_stored() -> None:
+def test_invalid_recordings_are_refused_and_nothing_is_stored() -> None:
     env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
     recorded = env.rollout(24, break_when_any_done=False)
     replay = sw.SequenceReplayBuffer()
@@ -245,7 +245,7 @@ def test_what_does_not_follow_is_refused_and_nothing_is_stored() -> None:
     assert not replay.is_bound
 
 
-def test_another_replay_is_refused() -> None:
+def test_a_replay_with_other_fields_is_refused() -> None:
     env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
     recorded = env.rollout(6, break_when_any_done=False)
     held = Play().replay()
@@ -268,7 +268,7 @@ def test_another_replay_is_refused() -> None:
     assert (held.digest(), other.steps) == (before, 6)
 
 
-def test_stacks_that_are_none_are_refused() -> None:
+def test_inconsistent_frame_stacks_are_refused() -> None:
     first = Play("stack-zero").replay()
     again = sw.SequenceReplayBuffer(seed=0)
     again.bind(first.spec, {})

@@ -20,7 +20,7 @@ from stepwell.buffers.bridges.torchrl.recorded import from_tensordict  # noqa: E
 from stepwell.buffers.bridges.torchrl.replay import as_torchrl_replay  # noqa: E402
 
 
-def test_what_is_sampled_are_the_replays_own_transitions() -> None:
+def test_samples_are_transitions_of_the_replay() -> None:
     play = Play()
     buffer = as_torchrl_replay(play.replay(), batch_size=16)
     assert len(buffer) == len(play.steps)
@@ -36,7 +36,7 @@ def test_what_is_sampled_are_the_replays_own_transitions() -> None:
 
 
 @pytest.mark.parametrize("kind", ["vector", "stack-zero"])
-def test_slices_lie_in_one_episode_each_and_are_marked_at_both_ends(kind: Kind) -> None:
+def test_slices_lie_within_an_episode_and_mark_both_ends(kind: Kind) -> None:
     play = Play(kind)
     buffer = as_torchrl_replay(play.replay(), slice_len=3)
     rows = buffer.sample(60)
@@ -57,7 +57,7 @@ def test_slices_lie_in_one_episode_each_and_are_marked_at_both_ends(kind: Kind) 
 
 
 @pytest.mark.parametrize("slice_len", [None, 2])
-def test_priorities_reach_the_rows_that_they_are_for(slice_len: int | None) -> None:
+def test_priorities_are_assigned_to_the_given_rows(slice_len: int | None) -> None:
     buffer = as_torchrl_replay(Play().replay(), draw="priorities", slice_len=slice_len, beta=1.0)
     every = np.unique(np.concatenate([buffer.sample(400)["index"].numpy() for _ in range(8)]))
     for some in np.array_split(every, 9):
@@ -72,7 +72,7 @@ def test_priorities_reach_the_rows_that_they_are_for(slice_len: int | None) -> N
     assert after["priority_weight"].min() < 0.1 or hits == 1
 
 
-def test_of_a_slice_its_largest_error_counts() -> None:
+def test_the_priority_of_a_slice_is_its_largest_error() -> None:
     told: dict[int, float] = {}
 
     class Noting(sw.SequenceReplayBuffer):
@@ -89,7 +89,7 @@ def test_of_a_slice_its_largest_error_counts() -> None:
     assert told == {7: 4.0, 5: 0.5}
 
 
-def test_wrong_arguments_are_refused_with_what_to_do() -> None:
+def test_invalid_arguments_are_refused() -> None:
     replay = Play().replay()
     with pytest.raises(ValueError, match=r"batch_size.*got None"):
         as_torchrl_replay(replay).sample()
@@ -106,7 +106,7 @@ def test_wrong_arguments_are_refused_with_what_to_do() -> None:
         buffer.update_priority(torch.arange(3), torch.ones(2))
 
 
-def test_dqn_loss_writes_the_errors_that_priorities_are_made_of() -> None:
+def test_errors_of_dqn_loss_become_priorities() -> None:
     from torchrl.modules import QValueActor
     from torchrl.objectives import DQNLoss
 
@@ -120,7 +120,9 @@ def test_dqn_loss_writes_the_errors_that_priorities_are_made_of() -> None:
     assert buffer.update_tensordict_priority(batch) == 0
 
 
-def test_without_torchrl_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrl_the_error_gives_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     replay = Play().replay()
     batch = replay.sample_transitions(4)
     load_tensordict.cache_clear()
