@@ -1,4 +1,4 @@
-"""Every TensorDict that is handed to TorchRL holds what really happened in the envs."""
+"""to_tensordict: every TensorDict holds what happened in the envs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at(tree: Any, place: Any) -> Any:
 
 
 def assert_step(row: Any, play: Play, *, is_cut: bool | None = None) -> Logged:
-    """A row of a TensorDict is a step that was logged, and nothing else stands in it."""
+    """Assert that a row of a TensorDict equals a logged step."""
     step = play.steps[place_of(row["observation"])]
     after = row["next"]
     assert same_tree(row["observation"], step.observation)
@@ -187,7 +187,7 @@ def test_next_of_each_rollout_row_is_what_the_env_returned(
 
 
 def test_next_observation_of_a_termination_is_never_a_reset() -> None:
-    """Under SAME_STEP row 1 begins an episode, in whose first step the worker died."""
+    """Under SAME_STEP row 1 begins an episode whose worker died in the first step."""
     no, yes = np.array([[False]]), np.array([[True]])
     nowhere = np.zeros(0, np.int64), np.zeros(0, np.int64)
     rollout = sw.Rollout(
@@ -353,38 +353,38 @@ def test_tensors_share_memory_with_the_batch() -> None:
 def test_fields_with_the_same_key_are_refused() -> None:
     batch = Play().replay().sample_transitions(8)
     clash = replace(batch, info={"reward": batch.reward})
-    with pytest.raises(ValueError, match=r"key \('next', 'reward'\): expected one field"):
+    with pytest.raises(ValueError, match=r"\('next', 'reward'\).*two"):
         to_tensordict(clash)
     clash = replace(batch, extras={"done/x": batch.reward})
-    with pytest.raises(ValueError, match=r"key 'done': expected one field|key \('done', 'x'\)"):
+    with pytest.raises(ValueError, match=r"'done'.*two"):
         to_tensordict(clash)
 
 
 def test_unsupported_batches_and_arguments_are_refused() -> None:
     replay = Play().replay()
-    arrival = replay.sample_sequences(4, length=3)
-    with pytest.raises(ValueError, match=r'next_observation: .*align="transition"'):
-        to_tensordict(arrival)
+    without_next = replay.sample_sequences(4, length=3)
+    with pytest.raises(ValueError, match=r'next_observation.*None.*align="transition"'):
+        to_tensordict(without_next)
     some = replay.sample_transitions(4, fields=["observation", "reward"])
-    with pytest.raises(ValueError, match=r"action.*got None; name it"):
+    with pytest.raises(ValueError, match=r"action.*None.*fields="):
         to_tensordict(some)
     time_major = replay.sample_sequences(4, length=3, align="transition", time_major=True)
-    with pytest.raises(ValueError, match=r"time_major: expected 4 sequences first, got .*=True"):
+    with pytest.raises(ValueError, match=r"time_major.*\b4\b.*\(3, 4\).*time_major=True"):
         to_tensordict(time_major)
     stated = replay.sample_sequences(4, length=3, align="transition", state=["value"])
-    with pytest.raises(ValueError, match="state: expected none"):
+    with pytest.raises(ValueError, match=r"state.*none.*got value"):
         to_tensordict(stated)
-    with pytest.raises(TypeError, match="expected a TransitionBatch, Batch, Rollout or Minibatch"):
+    with pytest.raises(TypeError, match=r"to_tensordict.*TransitionBatch.*Rollout.*ndarray"):
         to_tensordict(np.zeros(3))  # type: ignore[arg-type]
     batch = replay.sample_transitions(64)
-    with pytest.raises(ValueError, match=r"one_hot: expected action from 0 to 2, got 3; give"):
+    with pytest.raises(ValueError, match=r"one_hot.*action.*0 to 2.*got 3"):
         to_tensordict(batch, one_hot=3)
     floats = replace(batch, action=batch.observation)
-    with pytest.raises(ValueError, match=r"one_hot: expected action to be one whole number"):
+    with pytest.raises(ValueError, match=r"one_hot.*action.*float64 \(5,\)"):
         to_tensordict(floats, one_hot=3)
     rollout = Play().collector().rollout(steps=4)
-    with pytest.raises(ValueError, match="rows: expected 'steps' or 'grid', got 'flat'"):
+    with pytest.raises(ValueError, match=r"rows.*'steps'.*'grid'.*'flat'"):
         to_tensordict(rollout, rows="flat")  # type: ignore[arg-type]
     sequences = next(rollout.sequences(2))
-    with pytest.raises(ValueError, match=r"minibatch: expected rows \[B\], got sequences"):
+    with pytest.raises(ValueError, match=r"minibatch.*\[B\].*sequences.*rows='grid'"):
         to_tensordict(sequences)

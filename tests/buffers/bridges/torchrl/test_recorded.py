@@ -1,4 +1,4 @@
-"""What TorchRL recorded is stored as the episodes that were played, and comes back the same."""
+"""from_tensordict: TorchRL's recordings are stored as the episodes of the envs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def torchrl_env(log: Log, **options: Any) -> Any:
 
 
 def assert_stored(replay: sw.SequenceReplayBuffer, logs: list[Log]) -> None:
-    """The replay holds exactly the episodes that were logged."""
+    """Assert that the replay holds exactly the logged episodes."""
     stored = list(replay.iter_episodes())
     every = [(n, steps) for n, log in enumerate(logs) for steps in log.episodes if steps]
     assert len(stored) == len(every)
@@ -114,7 +114,7 @@ def test_a_round_trip_through_torchrl_keeps_all_steps(kind: Kind) -> None:
         assert mine.end == theirs.end
         assert mine.stream == theirs.stream
         for name, rows in theirs.fields.items():
-            # What came with the reset itself is in no transition.
+            # Infos of the reset itself are in no transition.
             some = slice(1, None) if name.startswith("info/") else slice(None)
             assert same_tree(mine.fields[name][some], rows[some]), name
 
@@ -132,7 +132,7 @@ def test_steps_are_added_to_a_replay_that_a_collector_filled() -> None:
     replay, more = Play().replay(), Play(plan=[(4, "truncated")])
     before = [episode.id for episode in replay.iter_episodes()]
     recorded = to_tensordict(more.collector().rollout(steps=10), rows="grid")
-    with pytest.raises(ValueError, match="expected rows that are all steps, got 6 without"):
+    with pytest.raises(ValueError, match=r"\b6\b.*\('collector', 'mask'\)"):
         from_tensordict(recorded, replay)
     for env in range(3):
         mask = recorded["collector", "mask"][env]
@@ -168,7 +168,7 @@ def test_streams_are_numbered_from_the_argument() -> None:
 def test_an_episode_continues_in_the_next_batch_unless_a_reset_is_possible(
     is_cut: bool, is_init: bool | None
 ) -> None:
-    """All observations are the same, so that a reset's cannot be told from what followed."""
+    """All observations are equal, so that one of a reset cannot be recognized."""
     from tensordict import TensorDict
 
     def steps(is_first: bool | None) -> Any:
@@ -210,37 +210,37 @@ def test_invalid_recordings_are_refused_and_nothing_is_stored() -> None:
     replay = sw.SequenceReplayBuffer()
     shuffled = recorded[torch.arange(23, -1, -1)]
     cases: list[tuple[Any, str]] = [
-        (shuffled, r"expected the next observation of row \d+ of env 0 to be that of row \d+"),
+        (shuffled, r"next observation.*row 1 of env 0.*row 2"),
         (
             recorded.exclude(("next", "terminated")),
-            r"expected the key \('next', 'terminated'\), got",
+            r"expected .*\('next', 'terminated'\), got .*'observation'",
         ),
-        (recorded.exclude("action"), "expected the key 'action', got"),
-        (recorded.exclude("observation"), "expected an observation, a key that stands both"),
-        (recorded.reshape(2, 3, 4), r"expected batch size \[T\] or \[N, T\], got \[2, 3, 4\]"),
+        (recorded.exclude("action"), r"expected .*'action', got .*'observation'"),
+        (recorded.exclude("observation"), r"observation.*'next'.*'action'"),
+        (recorded.reshape(2, 3, 4), r"\[T\] or \[N, T\].*\[2, 3, 4\]"),
     ]
     wrong = recorded.clone()
     wrong["next", "done"] = ~wrong["next", "done"]
-    cases.append((wrong, "expected done where terminated or truncated is set, got done="))
+    cases.append((wrong, r"terminated.*truncated.*done=False in row 0 of env 0"))
     wrong = recorded.clone()
     wrong["is_init"] = torch.ones(24, 1, dtype=torch.bool)
-    cases.append((wrong, "expected row 1 of env 0 to be terminated or truncated, as row 2 begins"))
+    cases.append((wrong, r"row 1 of env 0.*terminated.*truncated.*row 2"))
     wrong = recorded.clone()
     wrong["collector", "mask"] = torch.arange(24) < 20
-    cases.append((wrong, "expected rows that are all steps, got 4 without"))
+    cases.append((wrong, r"\b4\b.*\('collector', 'mask'\)"))
     wrong = recorded.clone()
     wrong["steps_to_next_obs"] = torch.full((24, 1), 3)
-    cases.append((wrong, "expected steps_to_next_obs of 1, got 3"))
+    cases.append((wrong, r"steps_to_next_obs.*1, got 3"))
     wrong = recorded.clone()
     wrong.set_non_tensor("note", "a text")
     for data, message in cases:
         with pytest.raises(ValueError, match=message):
             from_tensordict(data, replay)
-    with pytest.raises(TypeError, match=r"expected tensors, got a .* under 'note'"):
+    with pytest.raises(TypeError, match=r"NonTensor.*'note'"):
         from_tensordict(wrong, replay)
-    with pytest.raises(TypeError, match="expected a TensorDict, got a dict"):
+    with pytest.raises(TypeError, match=r"TensorDict.*a dict"):
         from_tensordict({}, replay)
-    with pytest.raises(ValueError, match="expected one-hot actions, with a single 1 in each"):
+    with pytest.raises(ValueError, match=r"one-hot.*one_hot_action"):
         from_tensordict(recorded, replay, one_hot_action=True)
     assert not replay.is_bound
 
@@ -250,20 +250,18 @@ def test_a_replay_with_other_fields_is_refused() -> None:
     recorded = env.rollout(6, break_when_any_done=False)
     held = Play().replay()
     before = held.digest()
-    with pytest.raises(
-        SpecMismatch, match=r"expected the fields .*extra/log_prob.*got action, obs"
-    ):
+    with pytest.raises(SpecMismatch, match=r"extra/log_prob.*got action, obs"):
         from_tensordict(recorded, held)
     other = sw.SequenceReplayBuffer()
     from_tensordict(recorded, other)
     wrong = recorded.clone()
     wrong["observation"] = wrong["observation"].float()
     wrong["next", "observation"] = wrong["next", "observation"].float()
-    with pytest.raises(SpecMismatch, match=r"expected observation of float64 \(5,\), got float32"):
+    with pytest.raises(SpecMismatch, match=r"observation.*float64 \(5,\).*float32 \(5,\)"):
         from_tensordict(wrong, other)
     wrong = recorded.clone()
     wrong["next", "reward"] = wrong["next", "reward"].long()
-    with pytest.raises(SpecMismatch, match=r"expected reward of float64 \(\), got int64 \(\)"):
+    with pytest.raises(SpecMismatch, match=r"reward.*float64 \(\).*int64 \(\)"):
         from_tensordict(wrong, other)
     assert (held.digest(), other.steps) == (before, 6)
 
@@ -274,5 +272,5 @@ def test_inconsistent_frame_stacks_are_refused() -> None:
     again.bind(first.spec, {})
     rows = to_tensordict(first.take(sw.Episodes(1, align="transition", stack=True), np.array([2])))
     rows["observation"][0, 0, 0] = 9
-    with pytest.raises(SpecMismatch, match=r"expected stacks of 3 frames.*padded by zero"):
+    with pytest.raises(SpecMismatch, match=r"'observation'.*\b3\b.*zero"):
         from_tensordict(rows, again)
