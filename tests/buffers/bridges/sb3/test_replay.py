@@ -1,4 +1,4 @@
-"""What DQN, SAC, TD3 and DDPG of Stable-Baselines3 draw from a Stepwell replay."""
+"""as_sb3_replay and sb3_policy with DQN, SAC, TD3 and DDPG of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ N, STEPS = 3, 60
 
 
 class Joined(BaseFeaturesExtractor):  # type: ignore[misc]
-    """A network for dicts, without SB3's one for images, which wants larger ones."""
+    """A network for dicts, without SB3's one for images, which needs larger ones."""
 
     def __init__(self, space: Any) -> None:
         from stable_baselines3.common.preprocessing import get_flattened_obs_dim
@@ -92,8 +92,8 @@ def model_of(
     return algorithm(policy, env or DummyVecEnv(makers(kind, action)), **chosen)
 
 
-def telling(kind: Kind, action: Action) -> Any:
-    """A policy whose actions follow from what the envs show."""
+def tag_policy(kind: Kind, action: Action) -> Any:
+    """A policy whose actions are computed from the tags in the observations."""
 
     def policy(observation: Any, is_first: np.ndarray) -> Any:
         tags = [tag_of(kind, taken(observation, n)) for n in range(len(is_first))]
@@ -122,17 +122,17 @@ def filled(
     policy: Any = None,
     **options: Any,
 ) -> SequenceReplayBuffer:
-    """A replay into which a Collector wrote STEPS steps, the last ones of episodes that go on."""
+    """A replay into which a Collector wrote STEPS steps; the last episodes are not over."""
     replay = SequenceReplayBuffer(seed=0, **options)
     envs = vector_env(kind, action, mode)
-    with sw.Collector(envs, policy or telling(kind, action), replay, seed=0) as collector:
+    with sw.Collector(envs, policy or tag_policy(kind, action), replay, seed=0) as collector:
         while replay.steps < STEPS:
             collector.collect(steps=7)
     return replay
 
 
 def known_steps(replay: SequenceReplayBuffer) -> dict[Tag, Step]:
-    """The list of episodes: what each stored step must be."""
+    """The steps that the envs took, by tag."""
     counts = [0] * N
     for episode in replay.iter_episodes():
         counts[episode.stream] += episode.steps
@@ -140,7 +140,7 @@ def known_steps(replay: SequenceReplayBuffer) -> dict[Tag, Step]:
 
 
 def drawn(buffer: Any, kind: Kind, times: int = 20, batch_size: int = 64) -> list[dict[str, Any]]:
-    """Single transitions out of many batches."""
+    """Single transitions of many batches."""
     found: list[dict[str, Any]] = []
     for _ in range(times):
         batch = buffer.sample(batch_size)
@@ -219,7 +219,7 @@ def test_box_actions_are_scaled_as_the_policy_scales_them() -> None:
 
 
 class NStepReference(NStepReplayBuffer):  # type: ignore[misc]
-    """SB3's own n-step replay, from which each stored transition can be asked for."""
+    """SB3's own n-step replay, whose transitions can be read by tag."""
 
     def by_tag(self, env: Any = None) -> dict[Tag, Any]:
         samples = self._get_samples(np.arange(self.pos), env=env)
@@ -299,7 +299,7 @@ def frame_of(episode: int, t: int) -> np.ndarray:
 
 
 class Tee:
-    """SB3's own replay, and beside it the one that is tested: both are given everything."""
+    """Adds every step to SB3's own replay and to the tested one."""
 
     def __init__(self, theirs: Any, ours: Any) -> None:
         self.theirs, self.ours = theirs, ours
@@ -337,7 +337,7 @@ def packed(observation: Any) -> bytes:
 
 
 def transitions_in(buffer: Any) -> list[tuple[bytes, ...]]:
-    """The same of SB3's own replay."""
+    """Everything about each step in SB3's own replay, as bytes."""
     found: list[tuple[bytes, ...]] = []
     for n in range(buffer.n_envs):
         for t in range(buffer.pos):
@@ -378,7 +378,7 @@ def test_learn_stores_what_sb3s_own_replay_stores(kind: Kind, action: Action) ->
     assert sorted(stored) == sorted(transitions_in(theirs))
     assert len(stored) == STEPS
     assert (ours.size(), ours.pos, ours.full) == (theirs.size(), theirs.pos, False)
-    # Episodes end where the env ended them, and are numbered through.
+    # Episodes end where the env ended them; their steps are numbered from 0.
     for episode in ours.replay.iter_episodes():
         tags = [tag_of(kind, taken(episode.observation, t)) for t in range(episode.rows)]
         assert [tag.step for tag in tags] == list(range(episode.rows))
@@ -424,7 +424,7 @@ def test_any_steps_are_stored_as_episodes_independent_of_flushes(
         after = [tag._replace(step=tag.step + 1) for tag in tags]
         shown = [np.stack([observation_of("vector", t) for t in some]) for some in (tags, after)]
         over = np.array([kind in ("terminated", "truncated") for kind in now])
-        # What a clock says of a step that ends nothing does not count.
+        # TimeLimit.truncated is ignored in a step without done.
         infos = [{"TimeLimit.truncated": kind != "terminated"} for kind in now]
         reward = np.array([reward_of(tag, 1) for tag in tags])
         buffer.add(*shown, np.array([1, 1]), reward, over, infos)
@@ -522,16 +522,16 @@ def test_inconsistent_frame_stacks_are_refused() -> None:
     model = model_of("image first")
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model, frame_stack=3)
     row = np.stack([observation_of("image first", Tag(n, 0, 0)) for n in range(N)])
-    with pytest.raises(SpecMismatch, match="each stack of 3 frames"):
+    with pytest.raises(SpecMismatch, match=r"'observation'.*\b3\b.*zero.*frame_stack=1"):
         buffer.add(row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), [{}] * N)
-    # Also where only the next observation is none: the transition is not added.
+    # Also where only the next observation is wrong: the transition is not added.
     stack = np.zeros_like(row)
     stack[:, 2] = 7
     after = np.roll(stack, -1, axis=1)
     wrong = np.full_like(after, 9)
     rest: Any = (np.zeros(N), np.zeros(N, bool), [{}] * N)
     buffer.add(stack, after, np.ones(N, int), *rest)
-    with pytest.raises(SpecMismatch, match="each stack of 3 frames"):
+    with pytest.raises(SpecMismatch, match=r"'observation'.*\b3\b.*zero.*frame_stack=1"):
         buffer.add(after, wrong, np.full(N, 2), *rest)
     buffer.add(stack, after, np.full(N, 3), *rest)
     buffer.flush()
@@ -557,7 +557,7 @@ def test_normalised_observations_are_those_of_vec_normalize() -> None:
 
 
 class Normalised:
-    """Finds what was normalised, which rounds a little differently for one row and for many."""
+    """Finds items by their normalised rows, which round differently alone and in a batch."""
 
     def __init__(self, statistics: Any, items: dict[Tag, Any]) -> None:
         self.items = list(items.values())
@@ -592,7 +592,7 @@ def test_stores_with_scaled_and_unscaled_actions_are_not_joined(tmp_path: Path) 
     folders = [tmp_path / "learn", tmp_path / "collector"]
     with (
         SequenceReplayBuffer.open(folders, read_only=True) as both,
-        pytest.raises(ValueError, match="all of which were written by add, or none, got both"),
+        pytest.raises(ValueError, match=r"actions.*\badd\b.*none.*both"),
     ):
         as_sb3_replay(both, model_of(action="box"))
 
@@ -625,7 +625,7 @@ def test_a_folder_is_continued_and_read_without_learn(tmp_path: Path) -> None:
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
         assert len(replay) == 60
         actions = {row.tobytes() for e in replay.iter_episodes() for row in np.asarray(e.action)}
-        # Those are scaled already, and are not scaled again.
+        # They are scaled already, and are not scaled again.
         for row in drawn(as_sb3_replay(replay, model_of(action="box")), "vector", times=2):
             assert row["actions"].tobytes() in actions
 
@@ -696,7 +696,7 @@ def test_continuous_models_choose_within_bounds_and_with_their_noise(algorithm: 
         chosen = np.asarray(policy(observation, first))
         assert chosen.dtype == np.float32
         assert all(space.contains(row) for row in chosen)
-    if algorithm is not SAC:  # which is random itself
+    if algorithm is not SAC:  # SAC's policy is stochastic
         best = model.policy.scale_action(model.predict(observation, deterministic=True)[0])
         far = model.policy.scale_action(chosen) - best
         inside = np.abs(best) < 0.3
@@ -795,41 +795,41 @@ def test_counting_follows_sb3s_own_counts() -> None:
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
-# What is refused
+# Errors
 
 
 def test_unsupported_models_are_refused() -> None:
     replay = SequenceReplayBuffer()
-    with pytest.raises(TypeError, match=r"learns from a replay.*got PPO; feed it with to_sb3_roll"):
+    with pytest.raises(TypeError, match=r"as_sb3_replay.*DQN.*got PPO.*to_sb3_rollout"):
         as_sb3_replay(replay, PPO("MlpPolicy", TagEnv(), n_steps=2, batch_size=2))
-    with pytest.raises(TypeError, match="such as PPO or DQN, got a str"):
+    with pytest.raises(TypeError, match=r"as_sb3_replay.*PPO or DQN.*a str"):
         as_sb3_replay(replay, "DQN")
     model = model_of()
     model.optimize_memory_usage = True
-    with pytest.raises(ValueError, match="without optimize_memory_usage"):
+    with pytest.raises(ValueError, match=r"as_sb3_replay.*optimize_memory_usage"):
         as_sb3_replay(replay, model)
     model = model_of()
     model.replay_buffer_class = HerReplayBuffer
-    with pytest.raises(TypeError, match="without HerReplayBuffer"):
+    with pytest.raises(TypeError, match=r"as_sb3_replay.*HerReplayBuffer"):
         as_sb3_replay(replay, model)
 
 
 def test_mismatched_observations_and_actions_are_refused() -> None:
     replay = filled()
     for kind, action, match in (
-        ("many", "discrete", r"expected int64 \(3,\).*got float32 \(4,\)"),
-        ("dict", "discrete", "expected a dict with the keys"),
-        ("vector", "box", r"space Box.*got int64 \(\)"),
+        ("many", "discrete", r"observation.*int64 \(3,\).*float32 \(4,\)"),
+        ("dict", "discrete", r"observation.*'discrete'.*'vector'.*ndarray"),
+        ("vector", "box", r"action.*Box.*int64 \(\)"),
     ):
         with pytest.raises(ValueError, match=match):
             as_sb3_replay(replay, model_of(kind, action))
     empty = SequenceReplayBuffer()
     buffer = as_sb3_replay(empty, model_of("many"))
-    with pytest.raises(NotEnoughData, match="collect first"):
+    with pytest.raises(NotEnoughData, match=r"replay.*got none"):
         buffer.sample(2)
     with sw.Collector(vector_env("vector", "discrete"), sw.RandomPolicy(), empty) as collector:
         collector.collect(steps=10)
-    with pytest.raises(ValueError, match=r"expected int64 \(3,\)"):
+    with pytest.raises(ValueError, match=r"observation.*int64 \(3,\).*float32 \(4,\)"):
         buffer.sample(2)
 
 
@@ -840,7 +840,7 @@ def test_an_action_outside_the_models_space_is_refused() -> None:
             self.action_space = spaces.Discrete(2)
 
     buffer = as_sb3_replay(filled(), model_of(env=DummyVecEnv([Two])))
-    with pytest.raises(ValueError, match=r"Discrete\(2\), got the number [23]"):
+    with pytest.raises(ValueError, match=r"action.*Discrete\(2\).*\b[23]\b"):
         buffer.sample(64)
 
     class FromOne(Two):
@@ -848,7 +848,7 @@ def test_an_action_outside_the_models_space_is_refused() -> None:
             super().__init__()
             self.action_space = spaces.Discrete(2, start=1)
 
-    with pytest.raises(ValueError, match="a space that begins with 0"):
+    with pytest.raises(ValueError, match=r"action.*0.*Discrete\(2, start=1\)"):
         as_sb3_replay(SequenceReplayBuffer(), model_of(env=DummyVecEnv([FromOne])))
 
 
@@ -856,7 +856,7 @@ def test_add_is_refused_for_a_replay_that_a_collector_writes() -> None:
     replay, model = filled(), model_of()
     buffer = as_sb3_replay(replay, model)
     row, steps = np.zeros((N, 4), np.float32), replay.steps
-    with pytest.raises(ValueError, match=r"add: expected an empty replay.*a Collector writes"):
+    with pytest.raises(ValueError, match=r"add.*Collector.*model\.train"):
         buffer.add(row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), [{}] * N)
     assert replay.steps == steps
 
@@ -869,7 +869,7 @@ def test_a_collector_is_refused_for_a_replay_that_learn_wrote() -> None:
     envs = vector_env("vector", "discrete")
     with (
         sw.Collector(envs, sw.RandomPolicy(), buffer.replay, seed=0) as collector,
-        pytest.raises(SpecMismatch),
+        pytest.raises(SpecMismatch, match=r"action_space.*None.*Discrete\(4\)"),
     ):
         collector.collect(steps=3)
 
@@ -881,14 +881,14 @@ def test_invalid_steps_are_refused_and_not_stored() -> None:
     good = row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), infos
     wide, short = row.astype(np.float64), np.zeros((2, 4), np.float32)
     for place, wrong, match in (
-        (0, wide, r"expected float32 \(4,\).*got float64"),
-        (1, wide, r"expected float32 \(4,\).*got float64"),
-        (0, short, r"expected float32 \(3, 4\), got float32 \(2, 4\)"),
-        (2, np.zeros(N), "action: expected numbers for int64, got float64"),
-        (2, np.zeros(2, int), r"action: expected 3 numbers, .* got shape \(2,\)"),
-        (3, np.zeros(2), r"reward: expected 3 numbers, .* got shape \(2,\)"),
-        (4, np.zeros((N, 2)), r"done: expected 3 numbers, .* got shape \(3, 2\)"),
-        (5, [{}], "infos: expected one for each of 3 envs, got 1"),
+        (0, wide, r"observation.*float32 \(4,\).*float64 \(4,\)"),
+        (1, wide, r"observation.*float32 \(4,\).*float64 \(4,\)"),
+        (0, short, r"'observation'.*float32 \(3, 4\).*float32 \(2, 4\)"),
+        (2, np.zeros(N), r"action.*int64.*float64"),
+        (2, np.zeros(2, int), r"action.*\(3,\).*\(2,\)"),
+        (3, np.zeros(2), r"reward.*\(3,\).*\(2,\)"),
+        (4, np.zeros((N, 2)), r"done.*\(3,\).*\(3, 2\)"),
+        (5, [{}], r"infos.*\b3\b.*got 1"),
     ):
         step: Any = [wrong if i == place else part for i, part in enumerate(good)]
         with pytest.raises((ValueError, SpecMismatch), match=match):
@@ -903,9 +903,11 @@ def test_invalid_steps_are_refused_and_not_stored() -> None:
 def test_the_replay_is_not_pickled_but_models_are(tmp_path: Path) -> None:
     model = model_of()
     model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(tmp_path / "steps"), model)
-    with pytest.raises(TypeError, match=r"cannot be pickled.*kept in .*steps; after the model"):
+    with pytest.raises(TypeError, match=r"save_replay_buffer.*/steps;.*as_sb3_replay"):
         model.save_replay_buffer(io.BytesIO())
-    with pytest.raises(TypeError, match="in RAM alone"):
+    with pytest.raises(
+        TypeError, match=r"save_replay_buffer.*RAM.*SequenceReplayBuffer.*as_sb3_replay"
+    ):
         pickle.dumps(as_sb3_replay(SequenceReplayBuffer(), model))
     model.learn(12)
     model.save(tmp_path / "model.zip")
@@ -920,9 +922,9 @@ def test_the_replay_is_not_pickled_but_models_are(tmp_path: Path) -> None:
 def test_invalid_counts_are_refused() -> None:
     model = model_of()
     for steps, total, match in (
-        (-1, 10, "steps: expected a whole number >= 0, got -1"),
-        (1, 0, "total_steps: expected a whole number >= 1"),
-        (1, None, "exploration rate falls, got None"),
+        (-1, 10, r"^steps.*got -1"),
+        (1, 0, r"total_steps.*got 0"),
+        (1, None, r"total_steps.*exploration.*got None"),
     ):
         with pytest.raises(ValueError, match=match):
             count_sb3_steps(model, steps, total_steps=total)
