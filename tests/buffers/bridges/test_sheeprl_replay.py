@@ -1,4 +1,4 @@
-"""sheeprl's batches: each sequence is a run of the rows that its own loop would have stored."""
+"""as_sheeprl_replay: sequences are consecutive rows of those that sheeprl's own loop stores."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def picture(*shape: int) -> sw.SequenceReplayBuffer:
 def stored_by_sheeprl(episodes: list[PlayedEpisode], env: int) -> list[dict[str, Any]]:
     """The rows of one env in the order in which sheeprl's loop adds them.
 
-    A row for each step, with what the step before it brought; behind an episode's last step one
-    more, with the last observation, no action, and the flags.
+    A row for each step, with the reward and flags of the step before it; after an episode's last
+    step one more, with the last observation, no action, and the flags.
     """
     rows: list[dict[str, Any]] = []
     for episode in (one for one in episodes if one.env == env):
@@ -125,8 +125,8 @@ def test_actions_are_floats_and_zero_in_rows_without_an_action() -> None:
     replay = store_of(Field("action", "float32", (1,), "raw"), floats, {})
     found = as_sheeprl_replay(replay).sample(1, sequence_length=3)["actions"]
     assert found[0, :, 0].tolist() == [[0.5], [-1], [0]]
-    told = {"spaces": {"action": {"type": "Discrete", "dtype": "int64", "n": 3, "start": 5}}}
-    replay = store_of(DISCRETE, np.array([5, 7, 0]), told)
+    session = {"spaces": {"action": {"type": "Discrete", "dtype": "int64", "n": 3, "start": 5}}}
+    replay = store_of(DISCRETE, np.array([5, 7, 0]), session)
     found = as_sheeprl_replay(replay).sample(1, sequence_length=3)["actions"]
     assert found[0, :, 0].tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 0]]
 
@@ -137,27 +137,27 @@ def test_num_actions_comes_from_the_env_or_the_caller() -> None:
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=50)
     assert as_sheeprl_replay(replay).sample(4)["actions"].shape == (1, 1, 4, 2)
-    with pytest.raises(ValueError, match=r"num_actions: expected 1, .* got none"):
+    with pytest.raises(ValueError, match=r"num_actions.*\b1\b.*got none"):
         as_sheeprl_replay(tagged_store(IMAGE))
-    with pytest.raises(ValueError, match=r"expected 1, one for each .* got \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"num_actions.*\b1\b.*got \[2, 3\]"):
         as_sheeprl_replay(tagged_store(IMAGE), num_actions=[2, 3])
-    with pytest.raises(ValueError, match="expected actions from 0 to 1, got 0 to 3"):
+    with pytest.raises(ValueError, match=r"num_actions.*0 to 1.*0 to 3"):
         as_sheeprl_replay(tagged_store(IMAGE), num_actions=2).sample(64)
 
 
 def test_invalid_arguments_are_refused() -> None:
-    with pytest.raises(NotEnoughData, match="the replay is empty"):
+    with pytest.raises(NotEnoughData, match=r"replay.*got none"):
         as_sheeprl_replay(sw.SequenceReplayBuffer())
     buffer = as_sheeprl_replay(tagged_store(IMAGE), num_actions=4)
-    with pytest.raises(TypeError, match="expected a Collector to write into the replay"):
+    with pytest.raises(TypeError, match=r"as_sheeprl_replay.*Collector.*\badd\b"):
         buffer.add({})
     with pytest.raises(ValueError, match=r"n_samples.*got 0"):
         buffer.sample(4, n_samples=0)
     replay, _ = play(envs=1, steps=20, shape=(8, 6, 3), is_dict=True)
-    with pytest.raises(ValueError, match=r"observation: expected none, .* got 'rgb'"):
+    with pytest.raises(ValueError, match=r"observation.*none.*got 'rgb'"):
         as_sheeprl_replay(replay, observation="rgb")
     odd = picture(7, 6, 5)
-    with pytest.raises(ValueError, match=r"an axis of 1, 3 or 4 channels, got \(7, 6, 5\)"):
+    with pytest.raises(ValueError, match=r"channels.*1, 3 or 4.*\(7, 6, 5\).*'rgb'"):
         as_sheeprl_replay(odd, num_actions=4).sample(2)
     assert not buffer.empty
     assert len(buffer) == 21
