@@ -1,4 +1,4 @@
-"""Parquet tables of steps and episodes: what is in them, and that they come back exactly."""
+"""Export to and import from Parquet tables of steps and episodes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from support.exchanged_stores import (
     stores,
     tagged_store,
 )
+from support.notes import assert_notes, has_note
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
@@ -87,7 +88,7 @@ def test_the_same_steps_come_back(
 
 
 def channels_last(rows: np.ndarray) -> np.ndarray:
-    """Pictures as PNG gives them back; other rows as they are."""
+    """Pictures as PNG returns them; other rows unchanged."""
     is_first = rows.dtype == np.uint8 and rows.shape[1:] == (3, 16, 18)
     return np.moveaxis(rows, 1, -1) if is_first else rows
 
@@ -145,7 +146,7 @@ def test_info_and_extra_are_in_the_row_of_their_observation_and_action(
     replay.bind(Spec((*fields, *more), "observation", "action"), {})
     rows = {
         "observation": np.arange(12, dtype=np.float32).reshape(4, 3),
-        "action": np.array([10, 11, 12, 13]),  # a worker died when the last was chosen
+        "action": np.array([10, 11, 12, 13]),  # a worker died before the last action was executed
         "reward": np.array([0, 0.1, 0.2, 0.3]),
         "info/t": np.arange(4),
         "extra/t": np.array([20, 21, 22, 23]),
@@ -211,7 +212,7 @@ def test_stacks_are_written_in_full_where_asked(tmp_path: Path) -> None:
 
 
 def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
-    """A dictionary would take one NaN for another, and may take -0.0 for 0.0."""
+    """Dictionary encoding would merge different NaNs, and maybe -0.0 with 0.0."""
     bits = np.random.default_rng(0).integers(0, 2**64, 64, np.uint64) | np.uint64(0x7FF << 52)
     strange = np.concatenate([bits.view(np.float64), [-0.0, 0.0, np.inf, -np.inf] * 8])
     spec = Spec(
@@ -241,7 +242,7 @@ def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
 
 
 def noisy_store(episodes: int, rows: int = 30) -> SequenceReplayBuffer:
-    """Pictures that nothing compresses: some 83 kB an episode."""
+    """Incompressible pictures: some 83 kB an episode."""
     rng = np.random.default_rng(0)
     replay = tagged_store(Field("observation", "uint8", (30, 31, 3), "raw"), episodes=0)
     for number in range(episodes):
@@ -287,31 +288,38 @@ def test_a_damaged_or_changed_folder_is_refused(tmp_path: Path) -> None:
     second.write_bytes(kept)
     table = pq.ParquetFile(second).read()
     pq.write_table(table.drop_columns(["action"]), second)
-    with pytest.raises(ValueError, match=r"'action'.*episode, stream, step"):
+    with pytest.raises(ValueError, match=rf"{second.name}.*'action'.*episode, stream, step"):
         import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
     second.write_bytes(b"".join([kept[:5000], bytes(20_000), kept[25_000:]]))
-    with pytest.raises(ValueError, match=r"damaged one|expected a PNG"):
+    with pytest.raises(ValueError, match=rf"{second.name}|'observation'.*PNG"):
         import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
 
 
 def test_invalid_options_are_refused(tmp_path: Path) -> None:
     replay = tagged_store()
-    for options in ({"file_mb": 0}, {"level": 0}, {"level": 23}):
-        with pytest.raises(ValueError, match="expected file_mb of 1 or more and level of 1 to 22"):
+    for options, value in (
+        ({"file_mb": 0}, "0 and 3"),
+        ({"level": 0}, "256 and 0"),
+        ({"level": 23}, "256 and 23"),
+    ):
+        with pytest.raises(ValueError, match=rf"file_mb.*level.*1 to 22.*{value}\b"):
             export_episodes(replay, "parquet", tmp_path / "out", options=options)
-    with pytest.raises(ValueError, match="option images of format parquet: expected png or array"):
+    with pytest.raises(ValueError, match=r"option images.*png or array.*'jpeg'"):
         export_episodes(replay, "parquet", tmp_path / "out", options={"images": "jpeg"})
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("field", "sentence"),
+    ("field", "match"),
     [
-        (Field("observation", "complex64", (2,), "raw"), "expected numbers or booleans, got comp"),
-        (Field("observation", "int8", (1,) * 6, "raw"), "expected rows of 5 dimensions at most"),
+        (Field("observation", "complex64", (2,), "raw"), r"'observation'.*complex64"),
+        (
+            Field("observation", "int8", (1,) * 6, "raw"),
+            r"'observation'.*\b5\b.*\(1, 1, 1, 1, 1, 1\)",
+        ),
     ],
 )
-def test_unsupported_fields_are_refused(field: Field, sentence: str, tmp_path: Path) -> None:
+def test_unsupported_fields_are_refused(field: Field, match: str, tmp_path: Path) -> None:
     spec = Spec((field, *tagged_store().spec.fields[1:]), "observation", "action")
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
@@ -319,7 +327,7 @@ def test_unsupported_fields_are_refused(field: Field, sentence: str, tmp_path: P
         each.name: np.zeros((2, *each.shape), each.numpy_dtype) for each in spec.fields
     }
     replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=match):
         export_episodes(replay, "parquet", tmp_path / "out")
 
 
@@ -328,8 +336,8 @@ def test_without_pyarrow_the_error_gives_the_install_command(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    cure = r"needs pyarrow, which is not installed: pip install 'stepwell\[parquet\]'"
-    with pytest.raises(ImportError, match=cure):
+    command = r"pyarrow.*pip install 'stepwell\[parquet\]'"
+    with pytest.raises(ImportError, match=command):
         export_episodes(tagged_store(), format_, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -339,7 +347,7 @@ def test_stacks_of_episodes_that_lost_their_beginning_are_refused(tmp_path: Path
     replay = tagged_store(stacked, episodes=1)
     fields = dict(episodes_of(replay)[0].fields)
     replay.add([Chunk(1, 0, 7, End.TERMINATED, fields, {}, True)])
-    with pytest.raises(ValueError, match="expected episodes from their first row on"):
+    with pytest.raises(ValueError, match=r"'observation'.*\b7 rows"):
         export_episodes(replay, "parquet", tmp_path / "out", options={"stack": True})
     assert list(tmp_path.iterdir()) == []
     check_format("parquet", tmp_path / "out", replay)
@@ -406,9 +414,7 @@ def test_final_observations_come_from_either_table(following: bool, tmp_path: Pa
         (tmp_path / "out" / "episodes.parquet").unlink()
     back = SequenceReplayBuffer()
     report = import_episodes("parquet", tmp_path / "out", back)
-    first, second = report.notes
-    assert first.endswith("all episodes are of stream 0")
-    assert second == "not read: columns stream, step, is_first"
+    assert_notes(report.notes, "stream 0", "not read.*stream, step, is_first")
     for found, episode in zip(episodes_of(back), episodes_of(replay), strict=True):
         assert found.end == episode.end & ~End.PENDING
         for name in ("observation", "action", "reward"):
@@ -422,5 +428,5 @@ def test_without_final_observations_episodes_end_with_the_last_one(tmp_path: Pat
     (tmp_path / "out" / "episodes.parquet").unlink()
     back = SequenceReplayBuffer()
     report = import_episodes("parquet", tmp_path / "out", back)
-    assert any("no final observation" in note for note in report.notes)
+    assert has_note(report.notes, "no final observation")
     assert_same_steps(back, replay)

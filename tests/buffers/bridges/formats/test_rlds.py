@@ -1,4 +1,4 @@
-"""RLDS data sets: the steps in them, as others read them, and the way back."""
+"""Export to and import from RLDS data sets."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from stepwell.buffers.bridges.formats.tfrecord import (
 from stepwell.buffers.testing import check_format
 from support.examples import examples
 from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
+from support.notes import assert_notes, has_note
 from support.rows.all_kinds import KINDS, all_kinds_store
 
 pytest.importorskip("google_crc32c", reason="needs google-crc32c")
@@ -82,8 +83,8 @@ def steps_of(folder: Path) -> list[dict[str, Value]]:
     return [decoded(r) for file in sorted(folder.glob("*.tfrecord*")) for r in read_records(file)]
 
 
-def assert_tells(example: dict[str, Any], number: int, episode: Episode) -> None:
-    """The lists are those of episode ``number`` of `tagged_store`."""
+def assert_example(example: dict[str, Any], number: int, episode: Episode) -> None:
+    """Assert the lists of episode ``number`` of `tagged_store`."""
     steps = number + 1
     is_terminal = bool(episode.end & End.TERMINATED)
     last = [False] * steps + [True]
@@ -109,12 +110,12 @@ def test_each_example_is_an_episode(tmp_path: Path) -> None:
     for number, (example, episode) in enumerate(
         zip(steps_of(tmp_path / "out"), episodes_of(replay), strict=True)
     ):
-        assert_tells(example, number, episode)
+        assert_example(example, number, episode)
 
 
 @functools.cache
 def example_class() -> Any:
-    """``tf.train.Example``, as Protocol Buffers make it of its description."""
+    """``tf.train.Example``, made by Protocol Buffers from its description."""
     pool, descriptor_pb2, message_factory = (
         pytest.importorskip(f"google.protobuf.{name}", reason="needs protobuf")
         for name in ("descriptor_pool", "descriptor_pb2", "message_factory")
@@ -200,7 +201,7 @@ def test_unpacked_lists_are_read() -> None:
 
 
 def slow_crc32c(data: bytes) -> int:
-    """Bit by bit."""
+    """CRC-32C, computed bit by bit."""
     register = 0xFFFFFFFF
     for byte in data:
         register ^= byte
@@ -221,10 +222,10 @@ def test_without_google_crc32c_the_error_gives_the_install_command(
 ) -> None:
     export_episodes(tagged_store(STATE), "rlds", tmp_path / "out")
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    cure = r"google_crc32c.*pip install 'stepwell\[rlds\]'"
-    with pytest.raises(ImportError, match=cure):
+    command = r"google_crc32c.*pip install 'stepwell\[rlds\]'"
+    with pytest.raises(ImportError, match=command):
         import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
-    with pytest.raises(ImportError, match=cure):
+    with pytest.raises(ImportError, match=command):
         export_episodes(tagged_store(STATE), "rlds", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
@@ -250,17 +251,17 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     data = file.read_bytes()
     for place in (3, 9, 500, len(data) - 1):
         file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        with pytest.raises(ValueError, match="expected a TFRecord file, got another or a damaged"):
+        with pytest.raises(ValueError, match=rf"{file.name}.*TFRecord"):
             import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
     for length in (5, 600, len(data) - 2):
         file.write_bytes(data[:length])
-        with pytest.raises(ValueError, match="expected a TFRecord file, got another or a damaged"):
+        with pytest.raises(ValueError, match=rf"{file.name}.*TFRecord"):
             import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
     file.write_bytes(data + data)
-    with pytest.raises(ValueError, match=r"expected 6 episodes, as dataset_info.json says, got"):
+    with pytest.raises(ValueError, match=r"\b6\b.*dataset_info\.json.*got 12"):
         import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
     file.unlink()
-    with pytest.raises(ValueError, match=r"expected 1 files named episodes-train.tfrecord-"):
+    with pytest.raises(ValueError, match=r"\b1 files.*episodes-train\.tfrecord-\*.*got 0"):
         import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
 
 
@@ -350,21 +351,25 @@ def test_a_key_within_another_is_refused(tmp_path: Path) -> None:
     replay.bind(Spec(fields, names, "action"), {})
     rows: dict[str, np.ndarray] = {f.name: np.zeros(2, f.numpy_dtype) for f in fields}
     replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
-    with pytest.raises(ValueError, match="lies within another feature"):
+    with pytest.raises(ValueError, match=r"'steps/observation/a/b'"):
         export_episodes(replay, "rlds", tmp_path / "out")
 
 
 def test_unsupported_names_and_dtypes_are_refused(tmp_path: Path) -> None:
-    for options in ({"name": "a-b"}, {"name": ""}, {"file_mb": 0}):
-        with pytest.raises(ValueError, match="expected a name of letters, digits and _"):
+    for options, value in (
+        ({"name": "a-b"}, "'a-b' and 256"),
+        ({"name": ""}, "'' and 256"),
+        ({"file_mb": 0}, "'episodes' and 0"),
+    ):
+        with pytest.raises(ValueError, match=rf"rlds.*name.*file_mb.*{value}\b"):
             export_episodes(tagged_store(), "rlds", tmp_path / "out", options=options)
-    with pytest.raises(ValueError, match="which a TFDS data set cannot hold"):
+    with pytest.raises(ValueError, match=r"'x'.*complex64"):
         Feature.of("x", Field("x", "complex64", (), "raw"))
     assert list(tmp_path.iterdir()) == []
 
 
 def foreign(folder: Path, steps: dict[str, Feature], episodes: list[dict[str, Value]]) -> None:
-    """A data set as TFDS writes it, of features by name."""
+    """Write a data set as TFDS does, with features by name."""
     folder.mkdir(exist_ok=True)
     info = {
         "name": "theirs",
@@ -407,12 +412,12 @@ def their_episode(rows: int, *, is_terminal: bool, last_reward: float = 0) -> di
 
 
 def test_a_foreign_data_set_is_read_by_rldss_conventions(tmp_path: Path) -> None:
-    words = {"language": Feature("steps/language", "object", (), "text")}
+    texts = {"language": Feature("steps/language", "object", (), "text")}
     episodes = [
         their_episode(4, is_terminal=True, last_reward=9),
         their_episode(3, is_terminal=False),
     ]
-    foreign(tmp_path, {**THEIRS, **words}, episodes)
+    foreign(tmp_path, {**THEIRS, **texts}, episodes)
     replay = SequenceReplayBuffer()
     report = import_episodes("rlds", tmp_path, replay)
     first, second = episodes_of(replay)
@@ -422,11 +427,11 @@ def test_a_foreign_data_set_is_read_by_rldss_conventions(tmp_path: Path) -> None
     assert first.action.dtype == np.float64
     assert first.reward.tolist() == [0, 1, 2, 3]
     assert second.reward.tolist() == [0, 1, 2]
-    assert report.notes[0].endswith("all episodes are of stream 0")
-    assert report.notes[1:] == (
-        "not read: steps/discount, steps/language",
-        "1 episodes have a reward in their last step, which RLDS does not define and which was "
-        "left out",
+    assert_notes(
+        report.notes,
+        "stream 0",
+        "not read.*steps/discount, steps/language",
+        r"\b1 episodes.*reward.*last step",
     )
 
 
@@ -441,7 +446,7 @@ def test_lossy_pictures_are_noted(tmp_path: Path) -> None:
     (tmp_path / "features.json").write_text(tree, "utf-8")
     replay = SequenceReplayBuffer()
     report = import_episodes("rlds", tmp_path, replay)
-    assert any(note.startswith("observation/eye: JPEG") for note in report.notes)
+    assert has_note(report.notes, "observation/eye.*JPEG")
     found = episodes_of(replay)[0].observation["eye"]
     assert found.shape == pixels.shape
     flat = [cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR) for file in files]
@@ -452,30 +457,30 @@ def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     def read(**options: object) -> None:
         import_episodes("rlds", tmp_path / "x", SequenceReplayBuffer(), options=options)
 
-    with pytest.raises(FileNotFoundError, match="expected a folder of a TFDS data set"):
+    with pytest.raises(FileNotFoundError, match=r"/x\b.*TFDS"):
         read()
     (tmp_path / "x").mkdir()
-    with pytest.raises(ValueError, match=r"expected a TFDS data set with dataset_info.json and fe"):
+    with pytest.raises(ValueError, match=r"/x\b.*dataset_info\.json and features\.json"):
         read()
     few = {name: feature for name, feature in THEIRS.items() if name != "reward"}
     foreign(tmp_path / "x", few, [their_episode(3, is_terminal=True)])
-    with pytest.raises(ValueError, match="there is no 'reward' that is numbers or pictures"):
+    with pytest.raises(ValueError, match=r"steps/action.*'reward'"):
         read()
     foreign(tmp_path / "x", THEIRS, [])
-    with pytest.raises(ValueError, match="expected at least one episode, got none"):
+    with pytest.raises(ValueError, match=r"/x\b.*episode.*none"):
         read()
     wrong = their_episode(3, is_terminal=True)
     foreign(tmp_path / "x", THEIRS, [{**wrong, "steps/is_last": np.ones(3, np.int64)}])
-    with pytest.raises(ValueError, match="expected is_last and is_terminal in the last step alone"):
+    with pytest.raises(ValueError, match=r"is_last.*is_terminal.*episode 0\b"):
         read()
     foreign(tmp_path / "x", THEIRS, [{**wrong, "steps/reward": np.ones(2, np.float32)}])
-    with pytest.raises(ValueError, match=r"feature 'steps/reward': expected 3 values of float32"):
+    with pytest.raises(ValueError, match=r"'steps/reward'.*\b3\b.*float32.*\b2\b"):
         read()
     foreign(tmp_path / "x", THEIRS, [wrong])
-    with pytest.raises(ValueError, match="expected a split 'test', got train"):
+    with pytest.raises(ValueError, match=r"'test'.*train.*option split"):
         read(split="test")
     info = json.loads((tmp_path / "x" / "dataset_info.json").read_text("utf-8"))
     info["fileFormat"] = "array_record"
     (tmp_path / "x" / "dataset_info.json").write_text(json.dumps(info), "utf-8")
-    with pytest.raises(ValueError, match="expected files of the format tfrecord, got array_record"):
+    with pytest.raises(ValueError, match=r"tfrecord.*array_record"):
         read()
