@@ -155,15 +155,6 @@ def test_chunk_names_are_in_order_and_sort_before_dreamers_own(
     assert times == [f"20000101T0000{number:02d}F000000" for number in range(len(times))]
 
 
-def test_the_same_export_gives_the_same_bytes(tmp_path: Path) -> None:
-    replay, _ = play(shape=(8, 8, 3))
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        export_episodes(replay, "dreamerv3", folder, options={"chunk": 8})
-    found = [{file.name: file.read_bytes() for file in folder.glob("*.npz")} for folder in folders]
-    assert found[0] == found[1]
-
-
 def same_rows(streams: Sequence[int], reward: float, seed: int = 0) -> SequenceReplayBuffer:
     """An episode of 12 rows in each of the streams, with equal rows."""
     (episode,) = episodes_of(tagged_store(episodes=1))

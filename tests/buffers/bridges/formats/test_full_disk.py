@@ -91,8 +91,8 @@ def test_write_errors_are_raised_outside_of_hdf5(tmp_path: Path, most: int) -> N
     for number in range(3):
         put_column(new.file, f"rows_{number}", rows, compress=True)
     assert (new.file["rows_1"][()] == rows).all()  # unwritten bytes are read back
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match=r"Errno 5\b"):
         new.check()
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match=r"Errno 5\b"):
         new.close()
     new.close()

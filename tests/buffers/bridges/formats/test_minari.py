@@ -275,8 +275,8 @@ def nameless_vector() -> Any:
 @pytest.mark.parametrize(
     ("make", "note"),
     [
-        (bare_vector, "recover_environment() makes CartPole-v1"),
-        (nameless_vector, "recover_environment() fails"),
+        (bare_vector, r"recover_environment\(\).*CartPole-v1"),
+        (nameless_vector, r"recover_environment\(\).*fails"),
     ],
 )
 def test_recorded_spaces_are_exported_with_actions_that_the_data_lacks(
@@ -289,7 +289,7 @@ def test_recorded_spaces_are_exported_with_actions_that_the_data_lacks(
     with sw.Collector(envs, always_one, replay) as collector:
         collector.collect(steps=10)
     report = export_episodes(replay, "minari", "tests/one-v0", dry_run=True)
-    assert note in report.notes[0]
+    assert re.search(note, report.notes[0])
     assert spaces_of(replay) == (envs.single_observation_space, envs.single_action_space)
     assert spaces_of(replay, env=None)[1] == gym.spaces.Discrete(2)
 

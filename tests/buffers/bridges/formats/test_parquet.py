@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import json
 import re
 import shutil
@@ -263,19 +262,6 @@ def test_a_full_file_is_followed_by_a_new_one(images: str, tmp_path: Path) -> No
     assert [file.name for file in files] == [f"train-{n:05d}.parquet" for n in range(len(files))]
     assert len(files) >= 2
     assert all(900_000 < file.stat().st_size < 2_200_000 for file in files[:-1])
-
-
-def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
-    replay = tagged_store(PICTURES[0])
-    for name in "ab":
-        export_episodes(replay, "parquet", tmp_path / name)
-    names = [
-        path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()
-    ]
-    assert len(names) == 3
-    same, *others = filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", map(str, names), False)
-    assert len(same) == 3
-    assert others == [[], []]
 
 
 def test_a_damaged_or_changed_folder_is_refused(tmp_path: Path) -> None:

@@ -250,14 +250,13 @@ def test_n_step_returns_are_those_of_sb3s_own_replay(n_steps: int, normalises: b
                 np.testing.assert_allclose(part[n], other, rtol=1e-5, atol=1e-5)
 
 
-def test_every_algorithm_trains_on_batches() -> None:
-    for algorithm in (SAC, TD3, DDPG):
-        replay = filled(action="box")
-        model = model_of(action="box", algorithm=algorithm)
-        model.replay_buffer = as_sb3_replay(replay, model)
-        count_sb3_steps(model, STEPS, total_steps=100)
-        model.train(gradient_steps=3, batch_size=8)
-        assert model._n_updates == 3
+@pytest.mark.parametrize("algorithm", [SAC, TD3, DDPG])
+def test_every_algorithm_trains_on_batches(algorithm: Any) -> None:
+    model = model_of(action="box", algorithm=algorithm)
+    model.replay_buffer = as_sb3_replay(filled(action="box"), model)
+    count_sb3_steps(model, STEPS, total_steps=100)
+    model.train(gradient_steps=3, batch_size=8)
+    assert model._n_updates == 3
 
 
 def test_stacks_are_rebuilt_and_share_frames_in_memory() -> None:
