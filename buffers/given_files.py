@@ -141,7 +141,7 @@ class GivenFiles:
             found = file.read(most + 1)
         if len(found) > most:
             raise ValueError(
-                f"{path}: expected at most {most >> 20:,} MiB, got more; it is no such file"
+                f"{path}: expected at most {most:,} bytes, got more; it is no such file"
             )
         return found
 

@@ -463,22 +463,29 @@ def _chains_of(folder: Path) -> list[list[_Chunk]]:
     if not chunks:
         raise ValueError(f"{folder}: expected chunks of DreamerV3's named *.npz, got none")
     by_uuid = {chunk.uuid: chunk for chunk in chunks}
-    followed = [chunk.follows for chunk in chunks if chunk.follows in by_uuid]
-    if len(by_uuid) < len(chunks) or len(set(followed)) < len(followed):
-        raise ValueError(
-            f"{folder}: expected chunks of which each follows one other at most, got copies; "
-            f"remove those that do not belong there"
-        )
-    later = set(followed)
+    before = {chunk.follows: chunk for chunk in chunks if chunk.follows in by_uuid}
+    for chunk in chunks:
+        for other in (by_uuid[chunk.uuid], before.get(chunk.follows, chunk)):
+            if other is not chunk:
+                raise ValueError(
+                    f"{folder}: expected chunks of which each follows one other at most, got "
+                    f"{chunk.file.name} and {other.file.name}; remove the one that does not belong "
+                    f"there"
+                )
     chains: list[list[_Chunk]] = []
     for chunk in chunks:
-        if chunk.uuid not in later:
+        if chunk.uuid not in before:
             chains.append([chunk])
             while chunk.follows in by_uuid:
                 chunk = by_uuid[chunk.follows]
                 chains[-1].append(chunk)
     if sum(map(len, chains)) < len(chunks):
-        raise ValueError(f"{folder}: expected chains of chunks, got a circle; restore the names")
+        in_chains = {chunk.uuid for chain in chains for chunk in chain}
+        first = next(chunk for chunk in chunks if chunk.uuid not in in_chains)
+        raise ValueError(
+            f"{folder}: expected chains of chunks, got a circle with {first.file.name}; restore "
+            f"the names"
+        )
     return chains
 
 

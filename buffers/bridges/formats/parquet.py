@@ -442,7 +442,8 @@ class ForeignTables:
                 names, _ = self._named(opened.schema_arrow.names, file)
                 if names != self._names:
                     raise ValueError(
-                        f"{file}: expected the columns of {self._files[0].name}, got others; "
+                        f"{file}: expected the columns of {self._files[0].name}, "
+                        f"{', '.join(self._names.values())}, got {', '.join(names.values())}; "
                         f"import it separately"
                     )
                 try:

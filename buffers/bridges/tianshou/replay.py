@@ -211,8 +211,10 @@ class TianshouReplay:
                 f"them, got {index!r}; indices refer to the last draw"
             )
         if not newest.mask[places].all():
+            first = places[~newest.mask[places]][0]
             raise ValueError(
-                "index: expected steps, got one that lies behind an episode's end; take next()"
+                f"index: expected steps, got {first}, which lies behind an episode's end; "
+                f"take next()"
             )
         return newest, places
 

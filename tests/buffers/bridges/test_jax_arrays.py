@@ -1,4 +1,4 @@
-"""Batches with JAX arrays: the same numbers, in memory of their own; run in another process."""
+"""Batches of JAX arrays: equal numbers in separate memory; run in another process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from support.source_tree import CHECKOUT
 
-if importlib.util.find_spec("jax") is None:  # not loaded: forks after that are warned of
+if importlib.util.find_spec("jax") is None:  # not imported: JAX warns of later forks
     pytest.skip("needs jax", allow_module_level=True)
 
 SCENARIO = CHECKOUT / "tests" / "support" / "libraries" / "jax_scenario.py"
@@ -24,7 +24,7 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def passed() -> tuple[list[str], str]:
-    """The checks that passed, and everything that was said."""
+    """The checks that passed, and all output."""
     run = subprocess.run(
         [sys.executable, "-W", "error", "-m", "support.libraries.jax_scenario"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Optional libraries: loaded, or one sentence that names the cure."""
+"""Optional libraries: loaded, or an error with the command that installs them."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import pytest
 from stepwell.buffers.bridges.optional_libraries import load_library
 
 
-def test_a_part_of_a_library_is_loaded() -> None:
+def test_a_submodule_is_loaded() -> None:
     assert load_library("json.decoder", "It", install="json").__name__ == "json.decoder"
 
 
-def test_a_missing_one_is_named_with_its_cure() -> None:
-    with pytest.raises(ImportError, match=r"^It needs not_there, which is not installed: pip") as e:
+def test_a_missing_library_is_named_with_its_install_command() -> None:
+    with pytest.raises(ImportError, match=r"^It .*not_there.*pip install") as e:
         load_library("not_there.part", "It", install="'stepwell[x]'")
     assert str(e.value).endswith("pip install 'stepwell[x]'")
     assert e.value.name == "not_there"
 
 
-def test_a_part_that_an_old_one_lacks_is_named() -> None:
-    with pytest.raises(ImportError, match=r"It needs json.not_there, which the installed json"):
+def test_a_submodule_missing_from_the_installed_library_is_named() -> None:
+    with pytest.raises(ImportError, match=r"^It .*json\.not_there.*pip install -U json"):
         load_library("json.not_there", "It", install="json")
 
 
-def test_what_a_library_itself_lacks_is_named(
+def test_a_missing_dependency_of_a_library_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "needy.py").write_text("import surely_not_there")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ImportError, match="needy, which is installed but lacks surely_not_there"):
+    with pytest.raises(ImportError, match=r"needy.*surely_not_there.*pip install needy"):
         load_library("needy", "It", install="needy")
 
 
@@ -53,9 +53,9 @@ def test_an_older_version_is_refused(
     if is_enough:
         load_library("json", "It", install="js-on", package="js-on", at_least="2.9")
     else:
-        with pytest.raises(ImportError, match=f"needs js-on 2.9 or newer, got {installed}: pip"):
+        with pytest.raises(ImportError, match=rf"js-on 2\.9 .*{installed}.*pip install"):
             load_library("json", "It", install="js-on", package="js-on", at_least="2.9")
 
 
-def test_a_library_of_which_no_version_is_known_will_do() -> None:
+def test_a_library_without_a_known_version_is_accepted() -> None:
     load_library("json", "It", install="json", at_least="99")

@@ -1,4 +1,4 @@
-"""Torch modules choose actions, and tell values and log-probabilities, as one would by hand."""
+"""torch_policy and to_torch: actions, values and log-probabilities equal those of NumPy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_categorical_draws_with_the_probabilities_of_the_logits() -> None:
     np.testing.assert_allclose(counts / 2_000, np.exp(log_probs), atol=0.06)
 
 
-def test_greedy_takes_the_largest() -> None:
+def test_greedy_takes_the_largest_logit() -> None:
     net = linear(3)
     action, extras = torch_policy(net, mode="greedy")(SEEN, FIRST)
     assert action.tolist() == by_hand(net, SEEN).argmax(axis=1).tolist()
@@ -94,7 +94,7 @@ def test_values_come_from_another_module_or_from_the_same_one() -> None:
     assert torch_policy(net).value is None
 
 
-def test_equal_seeds_give_equal_data_whatever_else_draws() -> None:
+def test_equal_seeds_give_equal_data_independent_of_torchs_generator() -> None:
     def digest(policy: Any, seed: int = 5) -> str:
         replay = sw.SequenceReplayBuffer()
         envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
@@ -113,7 +113,7 @@ def test_equal_seeds_give_equal_data_whatever_else_draws() -> None:
     assert seeded[0] == seeded[1] != seeded[2]
     state = torch.get_rng_state()
     digest(torch_policy(net))
-    drawn = torch.rand(12)[-1]  # the test's own draws alone moved the global generator
+    drawn = torch.rand(12)[-1]  # only the test's own draws moved the global generator
     torch.set_rng_state(state)
     torch.rand(12)
     torch.rand(11)
@@ -143,10 +143,10 @@ def test_actions_fit_a_continuous_env() -> None:
 
 
 def test_nested_observations_keep_their_dtypes_unless_one_is_asked_for() -> None:
-    told: list[Any] = []
+    dtypes: list[Any] = []
 
     def module(seen: Any) -> Any:
-        told.append((seen["place"].dtype, seen["eye"]["left"].dtype))
+        dtypes.append((seen["place"].dtype, seen["eye"]["left"].dtype))
         assert torch.is_inference_mode_enabled()
         return torch.zeros(len(seen["place"]), 4)
 
@@ -156,42 +156,44 @@ def test_nested_observations_keep_their_dtypes_unless_one_is_asked_for() -> None
         replay = sw.SequenceReplayBuffer()
         with sw.Collector(play.envs, policy, replay, seed=0) as collector:
             collector.collect(steps=9)
-        assert set(told) == {(expected, torch.uint8)}
-        told.clear()
+        assert set(dtypes) == {(expected, torch.uint8)}
+        dtypes.clear()
 
 
-def test_evaluate_takes_it() -> None:
+def test_evaluate_accepts_a_torch_policy() -> None:
     policy = torch_policy(torch.nn.Linear(4, 2), mode="greedy")
     assert len(sw.evaluate("CartPole-v1", policy, episodes=2, seed=0).returns) == 2
 
 
-def test_wrong_modules_are_refused_with_what_to_do() -> None:
+def test_invalid_outputs_and_arguments_are_refused() -> None:
     net = linear(3)
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (lambda seen: (net(seen), net(seen)), {}, r"expected logits \[N, A\] for N=6 .*'last'"),
-        (lambda seen: net(seen)[:1], {}, r"expected logits .* got tensors \[1, 3\]"),
-        (lambda seen: net(seen)[:, 0], {}, r"expected logits \[N, A\] from the module, got \[6\]"),
-        (net, {"mode": "gaussian"}, r"expected mean and deviation \[N, ...\] for N=6"),
-        (net, {"value": "last"}, r"value='last': expected the module to give a tuple"),
-        (net, {"value": net}, r"value: expected one number for each observation.*got \[6, 3\]"),
+        (
+            lambda seen: (net(seen), net(seen)),
+            {},
+            r"'categorical'.*N=6.*\[6, 3\], \[6, 3\].*value='last'",
+        ),
+        (lambda seen: net(seen)[:1], {}, r"'categorical'.*N=6.*\[1, 3\]"),
+        (lambda seen: net(seen)[:, 0], {}, r"'categorical'.*\[N, A\].*\[6\]"),
+        (net, {"mode": "gaussian"}, r"'gaussian'.*N=6.*\[6, 3\]"),
+        (net, {"value": "last"}, r"value='last'.*one tensor"),
+        (net, {"value": net}, r"value.*\[N\] or \[N, 1\].*\[6, 3\]"),
     ]
     for module, options, message in cases:
         with pytest.raises(ValueError, match=message):
             torch_policy(module, **options)(SEEN, FIRST)
-    with pytest.raises(
-        ValueError, match="mode: expected one of categorical, greedy, gaussian, mean"
-    ):
+    with pytest.raises(ValueError, match=r"mode.*categorical, greedy, gaussian, mean.*'beta'"):
         torch_policy(net, mode="beta")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="value: expected a module, 'last' or None, got 3"):
+    with pytest.raises(ValueError, match=r"value.*'last'.*None.*got 3"):
         torch_policy(net, value=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"seed.*got -1"):
         torch_policy(net, seed=-1)
-    with pytest.raises(ValueError, match="device: expected one that torch knows"):
+    with pytest.raises(ValueError, match=r"device.*'cuda' or 'cpu'.*'tpu-7'"):
         torch_policy(net, device="tpu-7")
 
 
 def same(some: Any, other: Any) -> bool:
-    """Tensors have the numbers and dtypes of arrays, nested in the same way."""
+    """Return whether tensors hold the numbers of arrays, nested in the same way."""
     if isinstance(other, np.ndarray):
         return isinstance(some, torch.Tensor) and bool((some.numpy() == other).all())
     if isinstance(other, dict):
@@ -202,7 +204,7 @@ def same(some: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["vector", "dict", "stack-zero"])
-def test_batches_and_rollouts_become_tensors_of_the_same_memory(kind: Any) -> None:
+def test_to_torch_shares_memory_with_batches_and_rollouts(kind: Any) -> None:
     replay = Play(kind).replay()
     rollout = Play(kind).collector().rollout(steps=9)
     rollout.advantages(0.9, 0.9)

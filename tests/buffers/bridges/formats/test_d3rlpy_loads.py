@@ -1,4 +1,4 @@
-"""d3rlpy itself loads exported files: its transitions are those of a list of episodes.
+"""d3rlpy loads exported files: its transitions equal the steps of the envs.
 
 In an environment of its own, since it pins another gymnasium; see `d3rlpy_python`.
 """
@@ -24,7 +24,7 @@ SCENARIO = str(CHECKOUT / "tests" / "support" / "libraries" / "d3rlpy_scenario.p
 
 
 class Transition(NamedTuple):
-    """What d3rlpy is to hand to a learner."""
+    """A transition that d3rlpy gives to a learner."""
 
     observation: Any
     action: Any
@@ -39,7 +39,7 @@ def python(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 
 
 def expected(listed: Sequence[Listed]) -> list[Transition]:
-    """All transitions of a list of episodes; behind a termination d3rlpy shows zeros."""
+    """All transitions of a list of episodes; after a termination d3rlpy shows zeros."""
     found: list[Transition] = []
     for episode in listed:
         for step in range(episode.steps):
@@ -58,7 +58,7 @@ def expected(listed: Sequence[Listed]) -> list[Transition]:
 
 
 class Case(NamedTuple):
-    """What is exported, how, and what d3rlpy stacks."""
+    """A replay to export, its episodes, the option `stack`, and frames that d3rlpy stacks."""
 
     replay: SequenceReplayBuffer
     listed: list[Listed]
@@ -81,7 +81,7 @@ def cases() -> dict[str, Case]:
 def seen(
     python: str, cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What d3rlpy makes of all cases, and under ``folder`` a file that it dumped: one process."""
+    """d3rlpy's transitions of all cases, and under ``folder`` a file that it wrote."""
     folder = tmp_path_factory.mktemp("cases")
     arguments: list[str] = []
     for name, case in cases.items():
@@ -140,9 +140,9 @@ def assert_transitions(seen: Any, wanted: Sequence[Transition]) -> None:
     assert seen["info"][0] == len(wanted)
     for number, one in enumerate(wanted):
         for part in ("observation", "next_observation"):
-            found, told = seen[f"{number}/{part}"], np.asarray(getattr(one, part))
-            assert found.dtype == told.dtype
-            assert np.array_equal(found.reshape(told.shape), told)
+            found, wanted_rows = seen[f"{number}/{part}"], np.asarray(getattr(one, part))
+            assert found.dtype == wanted_rows.dtype
+            assert np.array_equal(found.reshape(wanted_rows.shape), wanted_rows)
         assert np.array_equal(seen[f"{number}/action"].reshape(-1), np.ravel(one.action))
         assert seen[f"{number}/reward"].tolist() == [np.float32(one.reward)]
         assert seen[f"{number}/reward"].dtype == np.float32
@@ -150,7 +150,7 @@ def assert_transitions(seen: Any, wanted: Sequence[Transition]) -> None:
 
 
 @pytest.mark.parametrize("name", ["traces", "frames", "stacks"])
-def test_its_transitions_are_those_that_the_envs_played(
+def test_d3rlpys_transitions_equal_the_steps_of_the_envs(
     name: str, cases: dict[str, Case], seen: dict[str, Any]
 ) -> None:
     listed, found = cases[name].listed, seen[name]
@@ -161,14 +161,14 @@ def test_its_transitions_are_those_that_the_envs_played(
     assert found["info"].tolist()[1:] == [sum(e.steps > 0 for e in listed), actions]
 
 
-def test_its_stacks_of_single_frames_are_those_of_the_env(
+def test_d3rlpys_stacks_of_single_frames_equal_those_of_the_env(
     cases: dict[str, Case], seen: dict[str, Any]
 ) -> None:
     assert seen["picked"]["0/observation"].shape == (4, 84, 84)
     assert_transitions(seen["picked"], expected(cases["picked"].listed))
 
 
-def test_parts_of_observations_come_as_a_list_and_vectors_as_actions(
+def test_dict_observations_become_lists_and_actions_are_vectors(
     cases: dict[str, Case], seen: dict[str, Any]
 ) -> None:
     found, (episode,) = seen["parts"], episodes_of(cases["parts"].replay)

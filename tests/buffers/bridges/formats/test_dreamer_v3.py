@@ -1,4 +1,4 @@
-"""DreamerV3's chunks: what is in them, what its own replay reads in them, and what comes back."""
+"""Export to and import from DreamerV3's chunks, with DreamerV3's own replay too."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from stepwell.buffers.testing import check_format
 from support.examples import examples
 from support.exchanged_stores import DISCRETE, episodes_of, stores, tagged_store
 from support.libraries.real_loaders import run_real
+from support.notes import assert_notes, has_note
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of
 
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -29,7 +30,7 @@ NEEDS_ELEMENTS = pytest.mark.skipif(
 
 
 class File(NamedTuple):
-    """A chunk, as its name tells it, and what is in it."""
+    """A chunk: the parts of its name, and its arrays."""
 
     time: str
     uuid: int
@@ -65,8 +66,8 @@ def rows_in(folder: Path) -> list[dict[str, np.ndarray]]:
     assert followed <= set(files)
     chains = []
     for file in files.values():
-        for row, told in enumerate(file.arrays["stepid"]):
-            assert told.tobytes() == file.uuid.to_bytes(16, "big") + row.to_bytes(4, "big")
+        for row, id_ in enumerate(file.arrays["stepid"]):
+            assert id_.tobytes() == file.uuid.to_bytes(16, "big") + row.to_bytes(4, "big")
         assert all(len(array) == file.rows for array in file.arrays.values())
         if file.uuid in followed:
             continue
@@ -81,7 +82,7 @@ def rows_in(folder: Path) -> list[dict[str, np.ndarray]]:
 
 
 def expected_rows(episodes: Sequence[PlayedEpisode]) -> dict[str, list[Any]]:
-    """What arrived with each observation of an env, and what was chosen from it."""
+    """Each observation of an env with its reward and flags, and the action chosen from it."""
     rows: dict[str, list[Any]] = {key: [] for key in ["image", "action", "reward", *FLAGS]}
     for one in episodes:
         for t, picture in enumerate(one.observations):
@@ -118,7 +119,7 @@ def test_the_same_steps_come_back(replay: SequenceReplayBuffer, chunk: int, tmp_
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1024])
-def test_each_env_is_a_chain_of_rows_as_the_env_told_them(tmp_path: Path, chunk: int) -> None:
+def test_each_env_becomes_a_chain_of_its_rows(tmp_path: Path, chunk: int) -> None:
     replay, played = play()
     report, _, _ = check_format(
         "dreamerv3",
@@ -143,10 +144,10 @@ def test_each_env_is_a_chain_of_rows_as_the_env_told_them(tmp_path: Path, chunk:
         assert {key: chain[key].tolist() for key in expected} == expected
         full = [file.rows for file in files_in(tmp_path / "out") if file.follows]
         assert full == [chunk] * len(full)
-    assert report.notes[0].endswith("replay_context 0")
+    assert "replay_context 0" in report.notes[0]
 
 
-def test_names_tell_when_a_chunk_was_begun_and_come_before_all_of_dreamers_own(
+def test_chunk_names_are_in_order_and_sort_before_dreamers_own(
     tmp_path: Path,
 ) -> None:
     export_episodes(play()[0], "dreamerv3", tmp_path / "out", options={"chunk": 8})
@@ -154,17 +155,8 @@ def test_names_tell_when_a_chunk_was_begun_and_come_before_all_of_dreamers_own(
     assert times == [f"20000101T0000{number:02d}F000000" for number in range(len(times))]
 
 
-def test_the_same_export_gives_the_same_bytes(tmp_path: Path) -> None:
-    replay, _ = play(shape=(8, 8, 3))
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        export_episodes(replay, "dreamerv3", folder, options={"chunk": 8})
-    told = [{file.name: file.read_bytes() for file in folder.glob("*.npz")} for folder in folders]
-    assert told[0] == told[1]
-
-
 def same_rows(streams: Sequence[int], reward: float, seed: int = 0) -> SequenceReplayBuffer:
-    """An episode of 12 rows in each of the streams, which tell nothing apart."""
+    """An episode of 12 rows in each of the streams, with equal rows."""
     (episode,) = episodes_of(tagged_store(episodes=1))
     replay = SequenceReplayBuffer()
     replay.bind(episode.spec, {"seed": seed})
@@ -188,7 +180,7 @@ def test_no_two_chunks_have_the_same_id(tmp_path: Path) -> None:
         )
         found.append({file.uuid: file.arrays["reward"].any() for file in files_in(tmp_path / name)})
         assert len(found[-1]) == 9
-    # What follows upon another row is another chunk, even where it holds the same.
+    # A chunk after a different row has a different id, even where its rows are equal.
     both = set(found[0]) & set(found[1])
     assert len(both) == 4
     assert not any(found[0][uuid] for uuid in both)
@@ -287,7 +279,7 @@ def test_vectors_are_written_in_the_dtypes_of_dreamers_spaces(
         assert np.array_equal(found, np.concatenate([one.fields[field] for one in episodes]))
 
 
-def test_what_dreamer_does_not_know_is_left_out(tmp_path: Path) -> None:
+def test_unknown_fields_are_left_out(tmp_path: Path) -> None:
     plain = tagged_store().spec
     spec = plain.with_more([Field("info/lives", "int64", (), "narrow")])
     replay = SequenceReplayBuffer()
@@ -306,10 +298,7 @@ def test_what_dreamer_does_not_know_is_left_out(tmp_path: Path) -> None:
             if one.stream == stream
         ]
         assert chain["is_first"].tolist() == resets
-    assert report.notes[-2:] == (
-        "DreamerV3 refuses arrays that it does not know: info/lives is left out",
-        "1 episodes lost their first rows: the first that is left has is_first set",
-    )
+    assert_notes(report.notes[-2:], "info/lives", r"\b1\b.*is_first")
 
 
 def spec_of(observation: Mapping[str, str], action: Mapping[str, str] | str = "action") -> Spec:
@@ -329,22 +318,22 @@ def spec_of(observation: Mapping[str, str], action: Mapping[str, str] | str = "a
         (spec_of({"action": "observation/action"}), "action"),
     ],
 )
-def test_keys_that_mean_something_else_are_refused(spec: Spec, name: str, tmp_path: Path) -> None:
+def test_reserved_keys_are_refused(spec: Spec, name: str, tmp_path: Path) -> None:
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
     rows = {field.name: np.zeros(2, field.numpy_dtype) for field in spec.fields}
     replay.add([Chunk(0, 0, 0, End.TERMINATED, rows, {})])
-    with pytest.raises(ValueError, match=f"expected keys apart from reward, .* got '{name}'"):
+    with pytest.raises(ValueError, match=f"reward, is_first, .*got '{name}'"):
         export_episodes(replay, "dreamerv3", tmp_path / "out", dry_run=True)
 
 
-def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"option chunk: expected .* >= 1, got 0"):
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"option chunk.*1, got 0"):
         export_episodes(tagged_store(), "dreamerv3", tmp_path / "out", options={"chunk": 0})
     replay, _ = play(is_dict=True, shape=(8, 9, 3), steps=6)
-    with pytest.raises(ValueError, match=r"option observation: expected none, .* got 'image'"):
+    with pytest.raises(ValueError, match=r"option observation.*none.*got 'image'"):
         export_episodes(replay, "dreamerv3", tmp_path / "o", options={"observation": "image"})
-    with pytest.raises(ValueError, match="expected keys apart from"):
+    with pytest.raises(ValueError, match=r"got 'reward'.*option observation"):
         export_episodes(
             tagged_store(), "dreamerv3", tmp_path / "o", options={"observation": "reward"}
         )
@@ -352,16 +341,16 @@ def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "sentence"),
+    ("field", "value", "match"),
     [
-        ("observation", 2**31, "'observation' to fit into int32, .* got 0 to 2147483648"),
-        ("observation", -(2**31) - 1, "'observation' to fit into int32"),
-        ("action", 2**31, "'action' to fit into int32"),
-        ("action", -1, "'action' to count from 0, got -1"),
+        ("observation", 2**31, r"'observation'.*int32.*0 to 2147483648"),
+        ("observation", -(2**31) - 1, r"'observation'.*int32.*-2147483649 to 1"),
+        ("action", 2**31, r"'action'.*int32.*0 to 2147483648"),
+        ("action", -1, r"'action'.*\b0, got -1"),
     ],
 )
-def test_numbers_that_dreamer_cannot_have_are_refused(
-    field: str, value: int, sentence: str, tmp_path: Path
+def test_numbers_out_of_range_are_refused(
+    field: str, value: int, match: str, tmp_path: Path
 ) -> None:
     observation = Field("observation", "int64", (3,), "raw")
     replay = tagged_store(observation, episodes=1)
@@ -369,7 +358,7 @@ def test_numbers_that_dreamer_cannot_have_are_refused(
     fields = {name: rows.copy() for name, rows in episode.fields.items()}
     fields[field].reshape(-1)[0] = value
     replay.add([Chunk(5, 0, 0, End.TERMINATED, fields, {})])
-    with pytest.raises(ValueError, match=f"episode 5: expected {sentence}"):
+    with pytest.raises(ValueError, match=rf"episode 5\b.*{match}"):
         export_episodes(replay, "dreamerv3", tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -377,7 +366,7 @@ def test_numbers_that_dreamer_cannot_have_are_refused(
 def write_chain(
     folder: Path, lengths: Sequence[int], arrays: Mapping[str, np.ndarray], first: int = 1
 ) -> list[Path]:
-    """Chunks of these lengths as DreamerV3 names them; the last tells one that was not saved."""
+    """Chunks of these lengths as DreamerV3 names them; the last names a successor not saved."""
     files = []
     start = 0
     for place, length in enumerate(lengths):
@@ -410,7 +399,7 @@ def foreign(lengths: Sequence[int] = (3, 2, 4), ends: str = "tuc") -> dict[str, 
     }
 
 
-def test_a_folder_of_dreamer_is_read_as_it_is(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_read(tmp_path: Path) -> None:
     rows = foreign()
     rows["dyn/deter"] = np.arange(18, dtype=np.float16).reshape(9, 2)
     write_chain(tmp_path, [4, 4, 1], rows)
@@ -418,9 +407,7 @@ def test_a_folder_of_dreamer_is_read_as_it_is(tmp_path: Path) -> None:
     write_chain(tmp_path, [9], second, first=100)
     replay = SequenceReplayBuffer()
     report = import_episodes("dreamerv3", tmp_path, replay)
-    (note,) = report.notes
-    assert "metadata" in note
-    assert "stream" in note
+    assert_notes(report.notes, r"stream.*metadata|metadata.*stream")
     episodes = episodes_of(replay)
     assert [one.stream for one in episodes] == [0, 0, 0, 1, 1, 1]
     assert [one.end for one in episodes] == [End.TERMINATED, End.TRUNCATED, End.NONE] * 2
@@ -440,7 +427,7 @@ def test_several_observations_and_actions_are_a_dict_each(tmp_path: Path) -> Non
     rows = {**rows, "inner/x": np.arange(9.0), "stick": np.zeros((9, 2), np.float32)}
     write_chain(tmp_path, [9], rows)
     replay = SequenceReplayBuffer()
-    with pytest.raises(ValueError, match=r"expected an array 'act', got image, .* option actions"):
+    with pytest.raises(ValueError, match=r"'act'.*image, .*option actions"):
         import_episodes("dreamerv3", tmp_path, replay, options={"actions": "act"})
     import_episodes("dreamerv3", tmp_path, replay, options={"actions": "action, stick"})
     assert replay.spec.action == {"action": "action/action", "stick": "action/stick"}
@@ -451,12 +438,12 @@ def test_several_observations_and_actions_are_a_dict_each(tmp_path: Path) -> Non
     assert episodes_of(replay)[1].observation["inner"]["x"].tolist() == [3.0, 4.0]
 
 
-def test_a_terminal_row_in_the_middle_is_told(tmp_path: Path) -> None:
+def test_a_terminal_row_within_an_episode_is_noted(tmp_path: Path) -> None:
     rows = foreign()
     rows["is_terminal"][[1, 8]] = True
     write_chain(tmp_path, [9], rows)
     report = import_episodes("dreamerv3", tmp_path, SequenceReplayBuffer())
-    assert any("is_terminal was set in 2 rows in the middle" in note for note in report.notes)
+    assert has_note(report.notes, r"is_terminal.*\b2\b")
 
 
 def broken(rows: dict[str, np.ndarray], **changes: Any) -> dict[str, np.ndarray]:
@@ -465,69 +452,65 @@ def broken(rows: dict[str, np.ndarray], **changes: Any) -> dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "match"),
     [
-        ({"is_first": None}, "expected an array 'is_first', got image"),
-        ({"reward": None}, "expected an array 'reward', got image"),
-        ({"reward": np.zeros((9, 1), np.float32)}, r"rewards of shape \[T\], got shape"),
-        ({"is_last": np.zeros(9)}, r"'is_last' as bool \[T\], got float64"),
-        ({"is_last": np.arange(9) == 1}, "a reset .is_first. behind is_last, got none at row 2"),
-        (
-            {"is_first": np.zeros(9, np.bool_)},
-            "to begin with a reset .* the chunk before is missing",
-        ),
-        ({"text": np.array(["a"] * 9)}, "to be numbers, got <U1"),
+        ({"is_first": None}, r"\.npz.*'is_first'.*image"),
+        ({"reward": None}, r"\.npz.*'reward'.*image"),
+        ({"reward": np.zeros((9, 1), np.float32)}, r"rewards.*\[T\].*\(8, 1\)"),
+        ({"is_last": np.zeros(9)}, r"'is_last'.*bool \[T\].*float64"),
+        ({"is_last": np.arange(9) == 1}, r"episode 0\b.*is_first.*is_last.*row 2"),
+        ({"is_first": np.zeros(9, np.bool_)}, r"\.npz.*is_first.*chunk before"),
+        ({"text": np.array(["a"] * 9)}, r"'observation/text'.*<U1"),
     ],
 )
-def test_rows_that_are_no_episodes_are_refused(
-    changes: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
+def test_inconsistent_rows_are_refused(changes: dict[str, Any], match: str, tmp_path: Path) -> None:
     write_chain(tmp_path, [9], broken(foreign(), **changes))
     replay = SequenceReplayBuffer()
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=match):
         import_episodes("dreamerv3", tmp_path, replay)
 
 
-def refused(folder: Path, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def refused(folder: Path, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
         import_episodes("dreamerv3", folder, SequenceReplayBuffer())
 
 
-def test_damaged_and_missing_chunks_are_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="a folder of DreamerV3's, got no folder"):
+def test_damaged_and_missing_chunks_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere.*DreamerV3"):
         import_episodes("dreamerv3", tmp_path / "nowhere", SequenceReplayBuffer())
-    refused(tmp_path, "expected chunks of DreamerV3's named .* got none")
+    refused(tmp_path, r"DreamerV3.*\*\.npz.*none")
     first, middle, last = write_chain(tmp_path, [4, 3, 2], foreign())
     whole = middle.read_bytes()
     middle.write_bytes(whole[:-30])
-    refused(tmp_path, "an npz file of plain arrays, got another or a damaged one")
+    refused(tmp_path, rf"{middle.name}.*npz file")
     middle.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
-    refused(tmp_path, "an npz file of plain arrays, got another or a damaged one")
+    refused(tmp_path, rf"{middle.name}.*npz file")
     with middle.open("wb") as opened:
         np.save(opened, np.zeros(9))
-    refused(tmp_path, "an npz file of plain arrays, got another or a damaged one")
+    refused(tmp_path, rf"{middle.name}.*npz file")
     middle.unlink()
-    refused(tmp_path, "got the middle of an episode: the chunk before is missing")
+    refused(tmp_path, rf"{last.name}.*is_first.*chunk before")
     middle.write_bytes(whole)
     first.rename(tmp_path / "aside")
-    refused(tmp_path, "got the middle of an episode: the chunk before is missing")
+    refused(tmp_path, rf"{middle.name}.*is_first.*chunk before")
     (tmp_path / "aside").rename(first)
     renamed = middle.rename(tmp_path / middle.name.replace("-3.npz", "-2.npz"))
-    refused(tmp_path, "'stepid' .*rows 0 to 1")
+    refused(tmp_path, rf"{renamed.name}.*'stepid'.*0 to 1")
     renamed.rename(middle)
-    shutil.copy(last, last.with_name(last.name.replace("T0", "T1", 1)))
-    refused(tmp_path, "each follows one other at most, got copies")
-    last.with_name(last.name.replace("T0", "T1", 1)).unlink()
+    copy = last.with_name(last.name.replace("T0", "T1", 1))
+    shutil.copy(last, copy)
+    refused(tmp_path, f"{last.name}.*{copy.name}")
+    copy.unlink()
     (other,) = write_chain(tmp_path, [9], foreign(), first=100)
     other = other.rename(tmp_path / other.name.replace(text_of(101), text_of(2)))
-    refused(tmp_path, "each follows one other at most, got copies")
+    refused(tmp_path, f"{first.name}.*{other.name}")
     other.rename(tmp_path / "notes.npz")
-    refused(tmp_path, r"notes\.npz: expected a name such as")
+    refused(tmp_path, r"notes\.npz.*-1024\.npz")
     (tmp_path / "notes.npz").unlink()
     *_, length = last.name.split("-")
     time, uuid, _, _ = last.name.split("-")
     last.rename(tmp_path / f"{time}-{uuid}-{text_of(1)}-{length}")
-    refused(tmp_path, "expected chains of chunks, got a circle")
+    refused(tmp_path, f"circle.*{first.name}")
 
 
 def test_objects_in_a_chunk_are_not_unpickled(tmp_path: Path) -> None:
@@ -535,53 +518,53 @@ def test_objects_in_a_chunk_are_not_unpickled(tmp_path: Path) -> None:
     with np.load(file) as arrays:
         held = {name: arrays[name] for name in arrays.files}
     np.savez(file, **held, thing=np.array([None] * 9))
-    refused(tmp_path, "an npz file of plain arrays, got another .*pickle")
+    refused(tmp_path, rf"{file.name}.*'thing\.npy'.*pickle")
 
 
 def test_chunks_with_other_arrays_than_the_first_are_refused(tmp_path: Path) -> None:
     write_chain(tmp_path, [9], foreign())
     write_chain(tmp_path, [9], {**foreign(), "action": np.zeros((9, 2))}, first=100)
-    refused(tmp_path, r"'action' as in the first chunk, int32 \(\), got float64 \(2,\)")
+    refused(tmp_path, r"'action'.*int32 \(\).*float64 \(2,\)")
 
 
 @NEEDS_ELEMENTS
 @pytest.mark.parametrize(("chunk", "length"), [(7, 4), (1024, 4), (3, 10), (5, 1)])
-def test_dreamer_itself_reads_what_was_exported(tmp_path: Path, chunk: int, length: int) -> None:
+def test_dreamers_own_code_reads_an_export(tmp_path: Path, chunk: int, length: int) -> None:
     replay, played = play(shape=(16, 16, 3))
     export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": chunk})
-    told = run_real(
+    loaded = run_real(
         "dreamerv3", "dreamer_v3_loaders.py", "load", tmp_path / "out", tmp_path, length=length
     )
     expected = {env: expected_rows(by_env(played, env)) for env in range(3)}
-    # Every row with enough behind it in its chain begins an item, and none runs over the end.
+    # Every row with enough rows after it in its chain begins an item; none exceeds the chain.
     place = {
         tag_of(picture): (env, row)
         for env, rows in expected.items()
         for row, picture in enumerate(rows["image"])
     }
     starts = set()
-    for number in range(int(told["items"])):
-        env, first = place[tag_of(told["item/image"][number, 0])]
+    for number in range(int(loaded["items"])):
+        env, first = place[tag_of(loaded["item/image"][number, 0])]
         starts.add((env, first))
         for key, rows in expected[env].items():
             wanted = rows[first : first + length]
-            assert np.array_equal(told[f"item/{key}"][number], wanted), key
+            assert np.array_equal(loaded[f"item/{key}"][number], wanted), key
     assert starts == {
         (env, row)
         for env, rows in expected.items()
         for row in range(len(rows["image"]) - length + 1)
     }
-    assert int(told["items"]) == len(starts)
+    assert int(loaded["items"]) == len(starts)
     for b in range(100):
-        env, first = place[tag_of(told["batch/image"][b, 0])]
+        env, first = place[tag_of(loaded["batch/image"][b, 0])]
         for key in ("image", "action", "reward", "is_terminal"):
             assert np.array_equal(
-                told[f"batch/{key}"][b], expected[env][key][first : first + length]
+                loaded[f"batch/{key}"][b], expected[env][key][first : first + length]
             )
         resets = [True, *expected[env]["is_first"][first + 1 : first + length]]
-        assert told["batch/is_first"][b].tolist() == resets
+        assert loaded["batch/is_first"][b].tolist() == resets
         last = np.array(expected[env]["is_last"][first : first + length])
-        assert told["batch/is_last"][b].tolist() == (last | [*resets[1:], False]).tolist()
+        assert loaded["batch/is_last"][b].tolist() == (last | [*resets[1:], False]).tolist()
 
 
 def test_a_cut_in_the_middle_of_a_chain_is_an_abandoned_episode(tmp_path: Path) -> None:
@@ -593,7 +576,7 @@ def test_a_cut_in_the_middle_of_a_chain_is_an_abandoned_episode(tmp_path: Path) 
         assert [tag.tolist() for tag in chain["image"].reshape(-1, 90)[:, :3]] == [
             [stream, one.id, row] for one in episodes for row in range(one.rows)
         ]
-        for flag, told in (
+        for flag, wanted in (
             ("is_first", [[True] + [False] * one.steps for one in episodes]),
             ("is_last", [[False] * one.steps + [one.end.is_final] for one in episodes]),
             (
@@ -601,30 +584,30 @@ def test_a_cut_in_the_middle_of_a_chain_is_an_abandoned_episode(tmp_path: Path) 
                 [[False] * one.steps + [bool(one.end & End.TERMINATED)] for one in episodes],
             ),
         ):
-            assert chain[flag].tolist() == [mark for marks in told for mark in marks], flag
+            assert chain[flag].tolist() == [mark for marks in wanted for mark in marks], flag
 
 
 @NEEDS_ELEMENTS
-def test_dreamer_itself_ends_an_episode_that_was_cut(tmp_path: Path) -> None:
+def test_dreamers_own_code_ends_a_cut_episode(tmp_path: Path) -> None:
     replay = tagged_store(episodes=12)
     export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": 5})
-    told = run_real(
+    loaded = run_real(
         "dreamerv3", "dreamer_v3_loaders.py", "load", tmp_path / "out", tmp_path, length=6
     )
     ends = 0
     for b in range(100):
-        tags = [tag_of(picture) for picture in told["batch/image"][b]]
+        tags = [tag_of(picture) for picture in loaded["batch/image"][b]]
         for t in range(5):
             goes_on = tags[t + 1][:2] == tags[t][:2]
-            assert told["batch/is_last"][b, t] == (not goes_on)
-            assert told["batch/is_first"][b, t + 1] == (not goes_on)
+            assert loaded["batch/is_last"][b, t] == (not goes_on)
+            assert loaded["batch/is_first"][b, t + 1] == (not goes_on)
             assert not goes_on or tags[t + 1][2] == tags[t][2] + 1
             ends += not goes_on
     assert ends > 50
 
 
 @NEEDS_ELEMENTS
-def test_what_dreamer_itself_wrote_is_imported(tmp_path: Path) -> None:
+def test_a_folder_written_by_dreamers_own_code_is_imported(tmp_path: Path) -> None:
     _, played = play(shape=(8, 8, 3))
     envs = [expected_rows(by_env(played, env)) for env in range(3)]
     order = [(env, row) for row in range(30) for env in range(3) if row < len(envs[env]["image"])]

@@ -1,9 +1,10 @@
-"""What a data set that somebody sends can do to its reader: nothing."""
+"""Imports of data sets from untrusted sources: no code, no other files, bounded memory."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -24,7 +25,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """Something of the user's that no data set may lead to."""
+    """A file of the user's outside of the data set."""
     file = tmp_path / "elsewhere" / "data"
     file.parent.mkdir()
     file.write_bytes(bytes(range(200)))
@@ -54,10 +55,10 @@ def put_npz(file: Path, **arrays: Any) -> None:
     np.savez_compressed(file, **{**usual, **arrays})
 
 
-# Where files are
+# Files outside of the data set
 
 
-def test_a_data_set_may_be_a_link_but_none_in_it_leads_elsewhere(tmp_path: Path) -> None:
+def test_links_out_of_the_data_set_are_refused(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
     put_npz(tmp_path / "given" / "0.npz")
     put_npz(tmp_path / "mine.npz")
@@ -66,16 +67,16 @@ def test_a_data_set_may_be_a_link_but_none_in_it_leads_elsewhere(tmp_path: Path)
     replay = SequenceReplayBuffer()
     assert import_episodes("npz", tmp_path / "link", replay).episodes == 2
     (tmp_path / "given" / "2.npz").symlink_to(tmp_path / "mine.npz")
-    refused("npz", tmp_path / "given", r"2\.npz: .*mine\.npz outside .*cp -rL")
+    refused("npz", tmp_path / "given", r"2\.npz.*mine\.npz.*cp -rL")
 
 
 def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
     put_npz(tmp_path / "0.npz")
     os.mkfifo(tmp_path / "1.npz")
-    refused("npz", tmp_path, r"1\.npz: expected a regular file")
+    refused("npz", tmp_path, r"1\.npz.*pipe")
     (tmp_path / "1.npz").unlink()
     (tmp_path / "1.npz").mkdir()
-    refused("npz", tmp_path, r"1\.npz: expected a regular file")
+    refused("npz", tmp_path, r"1\.npz.*folder")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
         ("diamond", "000/00/0/0.pt"),
     ],
 )
-def test_no_file_of_any_format_is_a_pipe(tmp_path: Path, name: str, file: str) -> None:
+def test_pipes_are_refused_by_every_format(tmp_path: Path, name: str, file: str) -> None:
     for library in {"minari": ["minari"], "iris": ["torch"], "diamond": ["torch"]}.get(name, []):
         pytest.importorskip(library)
     if name in ("parquet", "lerobot"):
@@ -101,21 +102,21 @@ def test_no_file_of_any_format_is_a_pipe(tmp_path: Path, name: str, file: str) -
     path = next(out.glob(file))
     path.unlink()
     os.mkfifo(path)
-    refused(name, out, "expected a regular file|expected no|got something else|regular file")
+    refused(name, out, rf"{re.escape(path.name)}.*pipe")
 
 
-# What they unpack to
+# Memory
 
 
-def test_what_an_episode_unpacks_to_is_bounded_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_unpacked_size_is_checked_before_unpacking(tmp_path: Path) -> None:
     put_npz(tmp_path / "0.npz", observations=np.zeros((4, 3 * MIB), np.float32))
     assert (tmp_path / "0.npz").stat().st_size < MIB
-    refused("npz", tmp_path, r"0\.npz: expected at most 40 MiB .* got 48 MiB", max_bytes=40 * MIB)
+    refused("npz", tmp_path, r"0\.npz.*40 MiB.*48 MiB.*max_bytes", max_bytes=40 * MIB)
     import_episodes("npz", tmp_path, SequenceReplayBuffer(), max_bytes=200 * MIB)
 
 
 def forged_entry(file: Path, shape: str, descr: str = "|u1", data: bytes = b"") -> None:
-    """An npz file whose array says another shape than it has."""
+    """An npz file with an array whose header gives a wrong shape."""
     put_npz(file)
     head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     entry = b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head.encode() + data
@@ -124,36 +125,36 @@ def forged_entry(file: Path, shape: str, descr: str = "|u1", data: bytes = b"") 
 
 
 @pytest.mark.parametrize(
-    ("shape", "descr", "told"),
+    ("shape", "descr", "match"),
     [
-        (f"({2**62},)", "|u1", "has 0 bytes"),
-        ("(-1,)", "|u1", "no plain array"),
-        ("(3,)", "|O", "holds objects"),
-        ("(3,)", "|V8", "no plain array"),
-        ("(" * 50, "|u1", "npz file of plain arrays"),
+        (f"({2**62},)", "|u1", rf"'extras/x\.npy'.*{2**62}.*\b0 bytes"),
+        ("(-1,)", "|u1", r"'extras/x\.npy'.*\(-1,\)"),
+        ("(3,)", "|O", r"'extras/x\.npy'.*objects.*pickle"),
+        ("(3,)", "|V8", r"'extras/x\.npy'.*\|V8 \(3,\)"),
+        ("(" * 50, "|u1", "npz file"),
     ],
 )
-def test_an_arrays_head_is_compared_with_its_archive(
-    tmp_path: Path, shape: str, descr: str, told: str
+def test_array_headers_are_checked_against_the_archive(
+    tmp_path: Path, shape: str, descr: str, match: str
 ) -> None:
     forged_entry(tmp_path / "0.npz", shape, descr)
-    refused("npz", tmp_path, told)
+    refused("npz", tmp_path, rf"0\.npz.*{match}")
 
 
-def test_an_archive_has_each_array_once_and_plainly(tmp_path: Path) -> None:
+def test_duplicate_and_encrypted_arrays_are_refused(tmp_path: Path) -> None:
     forged_entry(tmp_path / "0.npz", "(3,)", data=b"abc")
     with zipfile.ZipFile(tmp_path / "0.npz", "a") as archive:
         with pytest.warns(UserWarning, match="Duplicate name"):
             archive.writestr("extras/x.npy", b"")
-    refused("npz", tmp_path, "'extras/x' .*twice")
+    refused("npz", tmp_path, r"0\.npz.*'extras/x'.*twice")
     put_npz(tmp_path / "0.npz")
     data = bytearray((tmp_path / "0.npz").read_bytes())
     data[data.rfind(b"PK\x01\x02") + 8] |= 1
     (tmp_path / "0.npz").write_bytes(data)
-    refused("npz", tmp_path, "encrypted")
+    refused("npz", tmp_path, r"0\.npz.*'truncations'.*encrypted")
 
 
-def test_a_few_bytes_of_parquet_cannot_become_gigabytes(tmp_path: Path) -> None:
+def test_parquet_that_expands_beyond_max_bytes_is_refused(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = 4000
     big = pa.DictionaryArray.from_arrays(
@@ -165,16 +166,16 @@ def test_a_few_bytes_of_parquet_cannot_become_gigabytes(tmp_path: Path) -> None:
         pa.table(columns), tmp_path / "0.parquet", compression="zstd", store_schema=False
     )
     assert (tmp_path / "0.parquet").stat().st_size < 100_000
-    refused("parquet", tmp_path, "memory for an episode|PNG or JPEG", max_bytes=64 * MIB)
-    # A list of so many numbers in one row
+    refused("parquet", tmp_path, rf"'observation'.*{4 * MIB}|64 MiB", max_bytes=64 * MIB)
+    # A list of 20 Mi numbers in one row
     zeros = pa.ListArray.from_arrays([0, 20 * MIB], pa.array(np.zeros(20 * MIB, np.uint8)))
     table = pa.table({"observation": zeros, "action": [0], "reward": [0], "terminated": [True]})
     pq.write_table(table, tmp_path / "0.parquet")
     assert (tmp_path / "0.parquet").stat().st_size < 100_000
-    refused("parquet", tmp_path, "expected at most 64 MiB of memory", max_bytes=64 * MIB)
+    refused("parquet", tmp_path, r"0\.parquet.*64 MiB.*160 MiB", max_bytes=64 * MIB)
 
 
-def test_a_picture_is_as_large_as_its_head_says_before_it_is_decoded(tmp_path: Path) -> None:
+def test_picture_size_is_checked_before_decoding(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
     picture = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + head + bytes(4)
@@ -184,24 +185,24 @@ def test_a_picture_is_as_large_as_its_head_says_before_it_is_decoded(tmp_path: P
             {"observation": [file], "action": [0], "reward": [0], "terminated": [True]}
         )
         pq.write_table(table, tmp_path / "0.parquet")
-        refused("parquet", tmp_path, "got 2,574 MiB or more", max_bytes=64 * MIB)
+        refused("parquet", tmp_path, r"'observation'.*64 MiB.*2,574 MiB", max_bytes=64 * MIB)
     bitmap = b"BM" + bytes(100)
     table = pa.table({"observation": [bitmap], "action": [0], "reward": [0], "terminated": [True]})
     pq.write_table(table, tmp_path / "0.parquet")
-    refused("parquet", tmp_path, "expected a PNG or JPEG file")
+    refused("parquet", tmp_path, r"'observation'.*PNG.*\b102\b")
 
 
-def test_a_compressed_value_of_rlds_is_no_longer_than_its_feature(tmp_path: Path) -> None:
+def test_an_rlds_value_that_expands_beyond_its_feature_is_refused(tmp_path: Path) -> None:
     from stepwell.buffers.bridges.formats.rlds import Feature
     from support.forged.data_sets import MAX_BYTES, _bomb
 
     feature = Feature("x", "uint8", (100,), "zlib")
-    with pytest.raises(ValueError, match="more than 100 bytes"):
+    with pytest.raises(ValueError, match=r"'x'.*uint8 \(100,\).*\b100 bytes"):
         feature.rows([_bomb()], 1)
     assert MAX_BYTES > 100
 
 
-# What they lead to
+# Links, code and damaged contents
 
 
 @pytest.mark.parametrize("kind", ["external", "virtual", "soft", "link", "circle"])
@@ -229,8 +230,7 @@ def test_hdf5_reads_nothing_of_another_file(
         else:
             link = h5py.SoftLink("/x") if kind == "soft" else h5py.ExternalLink(str(secret), "/")
             opened[place] = link
-    told = "got rows of another|a link to another|with one parent|expected actions|rewards"
-    refused(name, out, told)
+    refused(name, out, f"/{place}")
 
 
 def test_minari_makes_no_env_that_a_data_set_names(tmp_path: Path) -> None:
@@ -240,18 +240,18 @@ def test_minari_makes_no_env_that_a_data_set_names(tmp_path: Path) -> None:
     metadata = json.loads(file.read_text())
     del metadata["observation_space"]
     touched = tmp_path / "touched"
-    for told in (
+    for spec in (
         {"id": "Any-v0", "entry_point": "pathlib:Path.touch", "kwargs": {"self": str(touched)}},
         {"id": "CartPole-v1", "entry_point": "subprocess:run", "kwargs": {"args": "touch x"}},
         {"id": "CartPole-v1", "additional_wrappers": [{"entry_point": "subprocess:run"}]},
     ):
-        file.write_text(json.dumps({**metadata, "env_spec": json.dumps(told)}))
-        refused("minari", out, "to make that env could run anything")
+        file.write_text(json.dumps({**metadata, "env_spec": json.dumps(spec)}))
+        refused("minari", out, rf"metadata\.json.*observation_space.*'{spec['id']}'")
     assert not touched.exists()
 
 
 @pytest.mark.parametrize("name", ["iris", "diamond"])
-def test_a_tensor_has_as_many_numbers_as_it_says(tmp_path: Path, name: str) -> None:
+def test_a_tensor_with_fewer_numbers_than_its_shape_is_refused(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
     out = exported(tmp_path, name)
     file = out / ("dataset/0.pt" if name == "iris" else "000/00/0/0.pt")
@@ -259,12 +259,12 @@ def test_a_tensor_has_as_many_numbers_as_it_says(tmp_path: Path, name: str) -> N
     first = next(iter(found))
     found[first] = torch.zeros(1, dtype=torch.uint8).expand(2**40, 3, 64, 64)
     torch.save(found, file)
-    refused(name, out, "a tensor that has fewer")
+    refused(name, out, rf"/0\.pt.*'{first}'.*fewer")
     torch.save(found, file, _use_new_zipfile_serialization=False)
-    refused(name, out, "expected a dict of tensors")
+    refused(name, out, r"/0\.pt.*dict of tensors")
 
 
-def test_facts_are_no_deeper_than_what_can_be_written_again(tmp_path: Path) -> None:
+def test_invalid_and_deep_json_is_refused(tmp_path: Path) -> None:
     for text in (
         "[" * 100_000,
         '{"a":' * 200 + "1" + "}" * 200,
@@ -272,16 +272,16 @@ def test_facts_are_no_deeper_than_what_can_be_written_again(tmp_path: Path) -> N
         "\xff",
         '{"a": ' + "9" * 5000,
     ):
-        with pytest.raises(ValueError, match=r"^here: .*JSON"):
+        with pytest.raises(ValueError, match=r"^here\b.*JSON"):
             parse_object(text, "here")
     assert parse_object('{"a": [[1]]}', "here") == {"a": [[1]]}
     (tmp_path / "x.json").write_bytes(b" " * 100)
-    with pytest.raises(ValueError, match="expected at most"):
+    with pytest.raises(ValueError, match=r"x\.json.*\b99\b"):
         GivenFiles(tmp_path).read_bytes(tmp_path / "x.json", most=99)
 
 
-def test_the_command_takes_no_more_memory_than_there_is(tmp_path: Path) -> None:
-    """Where only the library knows what it unpacks to, the system bounds it."""
+def test_the_import_command_is_bounded_by_free_memory(tmp_path: Path) -> None:
+    """The system bounds the memory where only the library knows the unpacked size."""
     if not Path("/proc/self/status").exists():
         pytest.skip("only Linux bounds the memory of a process")
     pa = pytest.importorskip("pyarrow")
@@ -305,19 +305,19 @@ def test_the_command_takes_no_more_memory_than_there_is(tmp_path: Path) -> None:
         f"free_memory.free_memory = lambda: {80 * MIB}\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    words = ["import", str(out), "--from", "minari", "--dry-run", "--max-bytes", "8GiB"]
+    arguments = ["import", str(out), "--from", "minari", "--dry-run", "--max-bytes", "8GiB"]
     run = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120
     )
     assert run.returncode == 2, run.stderr[-2000:]
-    assert "fit into memory" in run.stderr
+    assert re.search(r"given-v0.*format minari.*memory", run.stderr)
 
 
-def test_the_command_is_told_how_much_memory(tmp_path: Path) -> None:
+def test_the_import_command_accepts_max_bytes(tmp_path: Path) -> None:
     from stepwell.collectors.cli.app import main
 
     put_npz(tmp_path / "0.npz", observations=np.zeros((4, MIB), np.float32))
-    words = ["import", str(tmp_path), "--from", "npz", "--dry-run", "--quiet", "--max-bytes"]
-    assert main([*words, "1GiB"]) == 0
-    assert main([*words, "10MiB"]) == 2
-    assert main([*words, "few"]) == 2
+    arguments = ["import", str(tmp_path), "--from", "npz", "--dry-run", "--quiet", "--max-bytes"]
+    assert main([*arguments, "1GiB"]) == 0
+    assert main([*arguments, "10MiB"]) == 2
+    assert main([*arguments, "few"]) == 2

@@ -1,9 +1,9 @@
-"""LeRobot data sets: the frames and what is noted about them, and that they come back exactly."""
+"""Export to and import from LeRobot data sets."""
 
 from __future__ import annotations
 
-import filecmp
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from stepwell.buffers.bridges.formats.parquet_columns import Column
 from stepwell.buffers.testing import check_format
 from support.examples import examples
 from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
+from support.notes import has_note
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
@@ -51,7 +52,7 @@ def test_the_same_steps_come_back(replay: SequenceReplayBuffer, tmp_path: Path) 
 
 
 def channels_last(rows: np.ndarray) -> np.ndarray:
-    """Pictures as PNG gives them back; other rows as they are."""
+    """Pictures as PNG returns them; other rows unchanged."""
     is_first = rows.dtype == np.uint8 and rows.shape[1:] == (3, 16, 18)
     return np.moveaxis(rows, 1, -1) if is_first else rows
 
@@ -61,7 +62,7 @@ def rows_of(folder: Path, pattern: str = "data/*/*.parquet") -> list[dict[str, A
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_each_frame_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path) -> None:
+def test_each_frame_is_a_step_of_its_episode(tmp_path: Path) -> None:
     replay = tagged_store(STATE)
     export_episodes(replay, "lerobot", tmp_path / "out", options={"fps": 5})
     frames: list[dict[str, Any]] = []
@@ -87,7 +88,7 @@ def test_each_frame_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path
     assert rows_of(tmp_path / "out") == frames
 
 
-def test_what_is_noted_about_episodes_and_features_is_true(tmp_path: Path) -> None:
+def test_metadata_describes_episodes_and_features(tmp_path: Path) -> None:
     replay = tagged_store(PICTURES[0])
     options = {"fps": 5, "task": "walk to the door"}
     export_episodes(replay, "lerobot", tmp_path / "out", options=options)
@@ -128,7 +129,7 @@ def test_what_is_noted_about_episodes_and_features_is_true(tmp_path: Path) -> No
     list(zip(PICTURES, ([16, 17, 1], [16, 18, 3], [17, 16, 1], [16, 18, 3]), strict=True)),
     ids=str,
 )
-def test_pictures_are_noted_by_height_width_and_channels(
+def test_shapes_of_pictures_are_height_width_channels(
     picture: Field, shape: list[int], tmp_path: Path
 ) -> None:
     export_episodes(tagged_store(picture, episodes=1), "lerobot", tmp_path / "out")
@@ -178,10 +179,12 @@ def store_of(
     return replay
 
 
-def test_names_that_would_be_one_are_refused(tmp_path: Path) -> None:
+def test_colliding_names_are_refused(tmp_path: Path) -> None:
     fields = [Field(f"observation/{name}", "float32", (2,), "raw") for name in ("a.b", "a/b")]
     replay = store_of(fields, {"a.b": "observation/a.b", "a/b": "observation/a/b"})
-    with pytest.raises(ValueError, match=r"expected two names in LeRobot, got 'observation.a.b'"):
+    with pytest.raises(
+        ValueError, match=r"'observation/a\.b'.*'observation/a/b'.*'observation\.a\.b'"
+    ):
         export_episodes(replay, "lerobot", tmp_path / "out")
 
 
@@ -189,12 +192,12 @@ def test_rewards_that_float32_rounds_are_reported(tmp_path: Path) -> None:
     rewards = np.array([0, 0.1, 1e300, np.nan])
     replay = store_of([STATE], {"x": "observation"}, {"reward": rewards})
     report = export_episodes(replay, "lerobot", tmp_path / "out")
-    assert any("float64 rewards are rounded" in note for note in report.notes)
+    assert has_note(report.notes, "float64 rewards")
     frames = rows_of(tmp_path / "out")
     assert [frame["next.reward"] for frame in frames[:2]] == [float(np.float32(0.1)), np.inf]
     exact = store_of([STATE], {"x": "observation"}, {"reward": np.array([0, 0.5, -0.0, 2.0])})
     report = export_episodes(exact, "lerobot", tmp_path / "exact")
-    assert not any("rounded" in note for note in report.notes)
+    assert not has_note(report.notes, "rounded")
 
 
 def test_episodes_without_a_step_are_left_out(tmp_path: Path) -> None:
@@ -204,16 +207,16 @@ def test_episodes_without_a_step_are_left_out(tmp_path: Path) -> None:
     more = dict(episodes_of(replay)[1].fields)
     replay.add([Chunk(8, 0, 0, End.TERMINATED, more, {})])
     exported, *_ = check_format("lerobot", tmp_path / "out", replay)
-    assert "1 episodes without a step are left out" in exported.notes
+    assert has_note(exported.notes, r"\b1\b.*without a step")
     indices = [frame["episode_index"] for frame in rows_of(tmp_path / "out")]
     assert indices == [0, 1, 1, 2, 2]
     nothing = tagged_store(STATE, episodes=0)
     nothing.add([Chunk(0, 0, 0, End.NONE, single, {})])
-    with pytest.raises(ValueError, match="expected at least one env step, got none"):
+    with pytest.raises(ValueError, match=r"LeRobot.*env step.*none"):
         export_episodes(nothing, "lerobot", tmp_path / "nothing")
 
 
-def test_files_are_begun_anew_when_they_are_full(tmp_path: Path) -> None:
+def test_a_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     replay = tagged_store(Field("observation", "uint8", (40, 50), "raw"), episodes=0)
     for number in range(20):
@@ -231,19 +234,6 @@ def test_files_are_begun_anew_when_they_are_full(tmp_path: Path) -> None:
         assert episode["episode_index"] in table.column("episode_index").to_pylist()
     groups = [pq.ParquetFile(file).num_row_groups for file in files]
     assert sum(groups) == 20
-
-
-def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
-    replay = tagged_store(PICTURES[1])
-    for name in "ab":
-        export_episodes(replay, "lerobot", tmp_path / name)
-    files = [
-        path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()
-    ]
-    assert len(files) == 5
-    same, *others = filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", map(str, files), False)
-    assert len(same) == 5
-    assert others == [[], []]
 
 
 @pytest.mark.parametrize("lengths", [[1], [1, 1], [5], [2, 7, 30]])
@@ -266,7 +256,7 @@ def test_statistics_are_those_of_all_rows(lengths: list[int]) -> None:
         assert np.allclose(found[name], expected, atol=1e-6), name
 
 
-def test_of_very_many_numbers_evenly_spread_rows_are_looked_at(
+def test_statistics_of_large_arrays_use_evenly_spaced_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
@@ -280,7 +270,9 @@ def test_of_very_many_numbers_evenly_spread_rows_are_looked_at(
     assert np.allclose(found["q50"], np.quantile(rows[places], 0.5, axis=0))
 
 
-def test_episodes_are_noted_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episode_metadata_is_written_in_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lerobot, "_GROUP", 250)
     check_format("lerobot", tmp_path / "out", tagged_store(STATE))
     (file,) = (tmp_path / "out" / "meta" / "episodes").glob("*/*")
@@ -332,7 +324,7 @@ def read(folder: Path, **options: object) -> tuple[SequenceReplayBuffer, ImportR
     return replay, import_episodes("lerobot", folder, replay, options=options)
 
 
-def test_a_data_set_of_lerobots_is_read_by_its_conventions(tmp_path: Path) -> None:
+def test_a_foreign_data_set_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
     foreign(tmp_path)
     replay, report = read(tmp_path)
     first, second = episodes_of(replay)
@@ -341,12 +333,12 @@ def test_a_data_set_of_lerobots_is_read_by_its_conventions(tmp_path: Path) -> No
     assert first.action.tolist() == [[10], [11], [12], [0]]
     assert first.reward.tolist() == [0, 0.25, 0.5, 1.0]
     assert [first.metadata, second.metadata] == [{"tasks": ["push"]}, {"tasks": ["pull"]}]
-    assert report.notes[0] == "videos are not read: observation.images.top"
-    assert report.notes[1].startswith("next.done is read as terminated")
+    assert re.search(r"videos.*observation\.images\.top", report.notes[0])
+    assert re.search(r"next\.done.*terminated", report.notes[1])
 
 
 @pytest.mark.parametrize("done", ["truncated", "nothing"])
-def test_next_done_need_not_mean_that_the_task_ended(done: str, tmp_path: Path) -> None:
+def test_option_done_sets_the_meaning_of_next_done(done: str, tmp_path: Path) -> None:
     foreign(tmp_path)
     replay, report = read(tmp_path, done=done)
     first, second = episodes_of(replay)
@@ -354,7 +346,7 @@ def test_next_done_need_not_mean_that_the_task_ended(done: str, tmp_path: Path) 
     assert first.observation["state"].tolist() == [[1, 2], [1, 3], [1, 4]]
     assert first.action.tolist() == [[10], [11], [12]]
     assert first.reward.tolist() == [0, 0.25, 0.5]
-    assert f"next.done is read as {done}" in report.notes[1]
+    assert re.search(rf"next\.done.*{done}", report.notes[1])
 
 
 def test_demonstrations_without_rewards_and_ends_are_cut_episodes(tmp_path: Path) -> None:
@@ -362,8 +354,8 @@ def test_demonstrations_without_rewards_and_ends_are_cut_episodes(tmp_path: Path
     replay, report = read(tmp_path)
     assert [episode.end for episode in episodes_of(replay)] == [End.NONE, End.NONE]
     assert episodes_of(replay)[0].action.tolist() == [[10], [11], [12]]
-    assert "no column 'next.reward': rewards are 0" in report.notes
-    assert any(note.startswith("no column 'next.terminated'") for note in report.notes)
+    assert has_note(report.notes, r"'next\.reward'.*\b0\b")
+    assert has_note(report.notes, r"no column 'next\.terminated'")
 
 
 def test_an_export_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
@@ -380,30 +372,33 @@ def test_an_export_is_read_by_lerobots_conventions(tmp_path: Path) -> None:
         assert found.reward.tolist() == episode.reward[:kept].tolist()
 
 
-def test_what_is_no_lerobot_data_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected a folder of a LeRobot data set"):
+def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere.*LeRobot"):
         read(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"info\.json: expected"):
+    with pytest.raises(ValueError, match=r"info\.json.*LeRobot"):
         read(tmp_path)
     info = foreign(tmp_path)
     info["codebase_version"] = "v2.1"
     (tmp_path / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
-    with pytest.raises(ValueError, match=r"of version v3.0, got v2.1; convert it with lerobot"):
+    with pytest.raises(ValueError, match=r"v3\.0.*v2\.1.*convert_dataset_v21_to_v30"):
         read(tmp_path)
     only_video = {n: f for n, f in info["features"].items() if n != "observation.state"}
     info = {**info, "codebase_version": "v3.1", "features": only_video}
     (tmp_path / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
-    with pytest.raises(ValueError, match="videos are not read: convert them to images"):
+    with pytest.raises(ValueError, match=r"observation\..*observation\.images\.top.*videos"):
         read(tmp_path)
 
 
-@pytest.mark.parametrize("options", [{"fps": 0}, {"file_mb": 0}, {"task": ""}])
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected fps and file_mb of 1 or more and a task in wo"):
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [({"fps": 0}, "0, 100"), ({"file_mb": 0}, "30, 0"), ({"task": ""}, "''")],
+)
+def test_invalid_options_are_refused(options: dict[str, Any], value: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"fps.*file_mb.*task.*got .*{value}"):
         export_episodes(tagged_store(), "lerobot", tmp_path / "out", options=options)
 
 
-def test_rows_without_a_number_are_refused(tmp_path: Path) -> None:
+def test_empty_rows_are_refused(tmp_path: Path) -> None:
     replay = store_of([Field("observation", "float32", (0,), "raw")], {"x": "observation"})
-    with pytest.raises(ValueError, match=r"expected at least one number a row, got shape \(0,\)"):
+    with pytest.raises(ValueError, match=r"'observation'.*\(0,\).*LeRobot"):
         export_episodes(replay, "lerobot", tmp_path / "out")

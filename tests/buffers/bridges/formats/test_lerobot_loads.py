@@ -1,7 +1,7 @@
-"""LeRobot itself reads an exported folder: the right frames, in time windows and by episode too.
+"""LeRobot reads an exported folder: frames, time windows, and chosen episodes.
 
-It runs in an interpreter of its own, which the environment variable names (checked with lerobot
-0.4.4, which wants another torch than Stepwell's tests have).
+It runs in a separate interpreter, which the environment variable names (checked with lerobot
+0.4.4, which needs another torch than Stepwell's tests have).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_lerobot_reads_the_right_frames(shape: tuple[int, ...], tmp_path: Path) 
 
 
 def expected_frames(replay: Any) -> list[dict[str, Any]]:
-    """What a list of episodes tells of each frame."""
+    """The frames of all episodes."""
     frames: list[dict[str, Any]] = []
     for number, episode in enumerate(episodes_of(replay)):
         for step in range(episode.steps):
@@ -120,7 +120,7 @@ def expected_frames(replay: Any) -> list[dict[str, Any]]:
 
 
 def as_frame(frame: dict[str, Any], name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """A frame as LeRobot gives it: pictures as C H W."""
+    """A frame as LeRobot returns it: pictures as C H W."""
     rows = frame["observation"]
     if name == "observation.image":
         rows = np.moveaxis(rows, -1, 0) if shape[-1] == 3 else rows.reshape(-1, *rows.shape[-2:])

@@ -1,8 +1,7 @@
-"""Options of formats: what may be written, and what is refused."""
+"""Options of formats: parsing, defaults and refusals."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,37 +49,37 @@ class Options:
         ({"kind": "arrow"}, Options(kind="arrow")),
     ],
 )
-def test_values_and_words_are_read(given: dict[str, object], expected: Options) -> None:
+def test_values_and_texts_are_parsed(given: dict[str, object], expected: Options) -> None:
     found = parse_options(Options, given, "format x")
     assert found == expected
     assert type(found.rate) is float
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "match"),
     [
-        ({"rows": "many"}, "option rows of format x: expected int, got 'many'"),
-        ({"rows": True}, "option rows of format x: expected int, got True"),
-        ({"rows": 1.5}, "option rows of format x: expected int, got 1.5"),
-        ({"rows": None}, "option rows of format x: expected int, got None"),
-        ({"on": 1}, "option on of format x: expected true or false, got 1"),
-        ({"name": 5}, "option name of format x: expected text or none, got 5"),
-        ({"kind": "zip"}, "option kind of format x: expected hdf5 or arrow, got 'zip'"),
-        ({"row": 1}, "format x has no option 'row', expected one of rows, rate, on, name, kind"),
+        ({"rows": "many"}, r"option rows.*format x.*int, got 'many'"),
+        ({"rows": True}, r"option rows.*format x.*int, got True"),
+        ({"rows": 1.5}, r"option rows.*format x.*int, got 1\.5"),
+        ({"rows": None}, r"option rows.*format x.*int, got None"),
+        ({"on": 1}, r"option on.*format x.*true or false, got 1"),
+        ({"name": 5}, r"option name.*format x.*text or none, got 5"),
+        ({"kind": "zip"}, r"option kind.*format x.*hdf5 or arrow, got 'zip'"),
+        ({"row": 1}, r"format x.*'row'.*rows, rate, on, name, kind"),
     ],
 )
-def test_other_values_are_refused(given: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(sentence)):
+def test_invalid_options_are_refused(given: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
         parse_options(Options, given, "format x")
 
 
-def test_where_there_are_none_it_is_said() -> None:
+def test_a_format_without_options_refuses_all() -> None:
     assert parse_options(NoOptions, {}, "format x") == NoOptions()
-    with pytest.raises(ValueError, match="format x has no option 'a', expected none at all"):
+    with pytest.raises(ValueError, match=r"format x.*'a'.*none"):
         parse_options(NoOptions, {"a": "1"}, "format x")
 
 
-def test_the_words_about_options_are_those_of_the_docstring() -> None:
+def test_option_help_comes_from_the_docstring() -> None:
     assert option_help(Options) == {
         "rows": ("int", "3", "How many, of which there are some."),
         "rate": ("float", "0.5", "How fast."),

@@ -1,8 +1,7 @@
-"""Parquet tables of steps and episodes: what is in them, and that they come back exactly."""
+"""Export to and import from Parquet tables of steps and episodes."""
 
 from __future__ import annotations
 
-import filecmp
 import json
 import re
 import shutil
@@ -27,6 +26,7 @@ from support.exchanged_stores import (
     stores,
     tagged_store,
 )
+from support.notes import assert_notes, has_note
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
@@ -87,7 +87,7 @@ def test_the_same_steps_come_back(
 
 
 def channels_last(rows: np.ndarray) -> np.ndarray:
-    """Pictures as PNG gives them back; other rows as they are."""
+    """Pictures as PNG returns them; other rows unchanged."""
     is_first = rows.dtype == np.uint8 and rows.shape[1:] == (3, 16, 18)
     return np.moveaxis(rows, 1, -1) if is_first else rows
 
@@ -98,7 +98,7 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_each_row_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path) -> None:
+def test_each_row_is_a_step_of_its_episode(tmp_path: Path) -> None:
     replay = tagged_store(Field("observation", "int32", (3,), "narrow"))
     export_episodes(replay, "parquet", tmp_path / "out", options={"next_observation": True})
     expected = [
@@ -120,7 +120,7 @@ def test_each_row_is_a_step_as_a_list_of_episodes_would_tell_it(tmp_path: Path) 
     assert steps_of(tmp_path / "out") == expected
 
 
-def test_each_row_of_the_other_table_is_an_episode_with_its_final_observation(
+def test_each_row_of_the_episode_table_has_its_final_observation(
     tmp_path: Path,
 ) -> None:
     replay = tagged_store(Field("observation", "int32", (3,), "narrow"))
@@ -136,7 +136,7 @@ def test_each_row_of_the_other_table_is_an_episode_with_its_final_observation(
         assert json.loads(row["metadata"]) == {"number": number}
 
 
-def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_action_too(
+def test_info_and_extra_are_in_the_row_of_their_observation_and_action(
     tmp_path: Path,
 ) -> None:
     more = (Field("info/t", "int64", (), "raw"), Field("extra/t", "int64", (), "raw"))
@@ -145,7 +145,7 @@ def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_actio
     replay.bind(Spec((*fields, *more), "observation", "action"), {})
     rows = {
         "observation": np.arange(12, dtype=np.float32).reshape(4, 3),
-        "action": np.array([10, 11, 12, 13]),  # a worker died when the last was chosen
+        "action": np.array([10, 11, 12, 13]),  # a worker died before the last action was executed
         "reward": np.array([0, 0.1, 0.2, 0.3]),
         "info/t": np.arange(4),
         "extra/t": np.array([20, 21, 22, 23]),
@@ -162,7 +162,7 @@ def test_what_comes_with_an_observation_stands_in_its_row_and_what_with_an_actio
     assert (last["final/info/t"], last["final/action"], last["final/extra/t"]) == (3, 13, 23)
 
 
-def test_an_episode_that_lost_its_beginning_tells_where_its_steps_were(tmp_path: Path) -> None:
+def test_an_episode_that_lost_its_beginning_keeps_its_step_numbers(tmp_path: Path) -> None:
     replay = tagged_store(VECTOR, episodes=3)
     fields = dict(episodes_of(replay)[2].fields)
     replay.add([Chunk(9, 1, 7, End.TERMINATED, fields, {}, True)])
@@ -210,8 +210,8 @@ def test_stacks_are_written_in_full_where_asked(tmp_path: Path) -> None:
                 assert row[name] == expected
 
 
-def test_no_bit_of_a_float_is_lost_to_encodings(tmp_path: Path) -> None:
-    """A dictionary would take one NaN for another, and may take -0.0 for 0.0."""
+def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
+    """Dictionary encoding would merge different NaNs, and maybe -0.0 with 0.0."""
     bits = np.random.default_rng(0).integers(0, 2**64, 64, np.uint64) | np.uint64(0x7FF << 52)
     strange = np.concatenate([bits.view(np.float64), [-0.0, 0.0, np.inf, -np.inf] * 8])
     spec = Spec(
@@ -241,7 +241,7 @@ def test_no_bit_of_a_float_is_lost_to_encodings(tmp_path: Path) -> None:
 
 
 def noisy_store(episodes: int, rows: int = 30) -> SequenceReplayBuffer:
-    """Pictures that nothing compresses: some 83 kB an episode."""
+    """Incompressible pictures: some 83 kB an episode."""
     rng = np.random.default_rng(0)
     replay = tagged_store(Field("observation", "uint8", (30, 31, 3), "raw"), episodes=0)
     for number in range(episodes):
@@ -255,26 +255,13 @@ def noisy_store(episodes: int, rows: int = 30) -> SequenceReplayBuffer:
 
 
 @pytest.mark.parametrize("images", ["png", "array", "raw"])
-def test_files_are_begun_anew_when_they_are_full(images: str, tmp_path: Path) -> None:
+def test_a_full_file_is_followed_by_a_new_one(images: str, tmp_path: Path) -> None:
     replay = noisy_store(30)
     export_episodes(replay, "parquet", tmp_path / "out", options={"file_mb": 1, "images": images})
     files = sorted((tmp_path / "out" / "data").iterdir())
     assert [file.name for file in files] == [f"train-{n:05d}.parquet" for n in range(len(files))]
     assert len(files) >= 2
     assert all(900_000 < file.stat().st_size < 2_200_000 for file in files[:-1])
-
-
-def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
-    replay = tagged_store(PICTURES[0])
-    for name in "ab":
-        export_episodes(replay, "parquet", tmp_path / name)
-    names = [
-        path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()
-    ]
-    assert len(names) == 3
-    same, *others = filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", map(str, names), False)
-    assert len(same) == 3
-    assert others == [[], []]
 
 
 def test_a_damaged_or_changed_folder_is_refused(tmp_path: Path) -> None:
@@ -287,33 +274,38 @@ def test_a_damaged_or_changed_folder_is_refused(tmp_path: Path) -> None:
     second.write_bytes(kept)
     table = pq.ParquetFile(second).read()
     pq.write_table(table.drop_columns(["action"]), second)
-    with pytest.raises(ValueError, match=r"'action'.*episode, stream, step"):
+    with pytest.raises(ValueError, match=rf"{second.name}.*'action'.*episode, stream, step"):
         import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
     second.write_bytes(b"".join([kept[:5000], bytes(20_000), kept[25_000:]]))
-    with pytest.raises(ValueError, match=r"damaged one|expected a PNG"):
+    with pytest.raises(ValueError, match=rf"{second.name}|'observation'.*PNG"):
         import_episodes("parquet", tmp_path / "out", SequenceReplayBuffer())
 
 
-def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     replay = tagged_store()
-    for options in ({"file_mb": 0}, {"level": 0}, {"level": 23}):
-        with pytest.raises(ValueError, match="expected file_mb of 1 or more and level of 1 to 22"):
+    for options, value in (
+        ({"file_mb": 0}, "0 and 3"),
+        ({"level": 0}, "256 and 0"),
+        ({"level": 23}, "256 and 23"),
+    ):
+        with pytest.raises(ValueError, match=rf"file_mb.*level.*1 to 22.*{value}\b"):
             export_episodes(replay, "parquet", tmp_path / "out", options=options)
-    with pytest.raises(ValueError, match="option images of format parquet: expected png or array"):
+    with pytest.raises(ValueError, match=r"option images.*png or array.*'jpeg'"):
         export_episodes(replay, "parquet", tmp_path / "out", options={"images": "jpeg"})
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("field", "sentence"),
+    ("field", "match"),
     [
-        (Field("observation", "complex64", (2,), "raw"), "expected numbers or booleans, got comp"),
-        (Field("observation", "int8", (1,) * 6, "raw"), "expected rows of 5 dimensions at most"),
+        (Field("observation", "complex64", (2,), "raw"), r"'observation'.*complex64"),
+        (
+            Field("observation", "int8", (1,) * 6, "raw"),
+            r"'observation'.*\b5\b.*\(1, 1, 1, 1, 1, 1\)",
+        ),
     ],
 )
-def test_fields_that_parquet_cannot_hold_are_refused(
-    field: Field, sentence: str, tmp_path: Path
-) -> None:
+def test_unsupported_fields_are_refused(field: Field, match: str, tmp_path: Path) -> None:
     spec = Spec((field, *tagged_store().spec.fields[1:]), "observation", "action")
     replay = SequenceReplayBuffer()
     replay.bind(spec, {})
@@ -321,17 +313,17 @@ def test_fields_that_parquet_cannot_hold_are_refused(
         each.name: np.zeros((2, *each.shape), each.numpy_dtype) for each in spec.fields
     }
     replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=match):
         export_episodes(replay, "parquet", tmp_path / "out")
 
 
 @pytest.mark.parametrize("format_", ["parquet", "lerobot"])
-def test_without_pyarrow_one_sentence_says_the_cure(
+def test_without_pyarrow_the_error_gives_the_install_command(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    cure = r"needs pyarrow, which is not installed: pip install 'stepwell\[parquet\]'"
-    with pytest.raises(ImportError, match=cure):
+    command = r"pyarrow.*pip install 'stepwell\[parquet\]'"
+    with pytest.raises(ImportError, match=command):
         export_episodes(tagged_store(), format_, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -341,7 +333,7 @@ def test_stacks_of_episodes_that_lost_their_beginning_are_refused(tmp_path: Path
     replay = tagged_store(stacked, episodes=1)
     fields = dict(episodes_of(replay)[0].fields)
     replay.add([Chunk(1, 0, 7, End.TERMINATED, fields, {}, True)])
-    with pytest.raises(ValueError, match="expected episodes from their first row on"):
+    with pytest.raises(ValueError, match=r"'observation'.*\b7 rows"):
         export_episodes(replay, "parquet", tmp_path / "out", options={"stack": True})
     assert list(tmp_path.iterdir()) == []
     check_format("parquet", tmp_path / "out", replay)
@@ -408,9 +400,7 @@ def test_final_observations_come_from_either_table(following: bool, tmp_path: Pa
         (tmp_path / "out" / "episodes.parquet").unlink()
     back = SequenceReplayBuffer()
     report = import_episodes("parquet", tmp_path / "out", back)
-    first, second = report.notes
-    assert first.endswith("all episodes are of stream 0")
-    assert second == "not read: columns stream, step, is_first"
+    assert_notes(report.notes, "stream 0", "not read.*stream, step, is_first")
     for found, episode in zip(episodes_of(back), episodes_of(replay), strict=True):
         assert found.end == episode.end & ~End.PENDING
         for name in ("observation", "action", "reward"):
@@ -424,5 +414,5 @@ def test_without_final_observations_episodes_end_with_the_last_one(tmp_path: Pat
     (tmp_path / "out" / "episodes.parquet").unlink()
     back = SequenceReplayBuffer()
     report = import_episodes("parquet", tmp_path / "out", back)
-    assert any("no final observation" in note for note in report.notes)
+    assert has_note(report.notes, "no final observation")
     assert_same_steps(back, replay)

@@ -1,4 +1,4 @@
-"""Tables and RLDS steps of what a Collector recorded, against what the envs themselves wrote down.
+"""Tables and RLDS steps of a Collector's recordings equal what the envs logged.
 
 Envs with episodes of 1 to 6 steps that are terminated, truncated, both, or cut by the end of the
 recording; frames with and without stacks.
@@ -25,8 +25,8 @@ from support.envs.recorded_envs import Listed, frames, recorded, traces
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
-Told: TypeAlias = "list[tuple[Any, Any, float, bool, bool]]"
-"""Of each step the observation, the action, and the reward and the flags that it brought."""
+Steps: TypeAlias = "list[tuple[Any, Any, float, bool, bool]]"
+"""Observation, action, reward, terminated and truncated of each step."""
 
 ENVS = {
     "traces": (traces, False),
@@ -40,8 +40,8 @@ def plain(value: Any) -> Any:
     return np.asarray(value).tolist()
 
 
-def told(listed: Listed, newest: bool) -> Told:
-    """The steps of an episode; of stacks the newest frames alone."""
+def steps_of(listed: Listed, newest: bool) -> Steps:
+    """The steps of an episode; with ``newest`` only the newest frame of each stack."""
     observations = [one[-1] if newest else one for one in listed.observations]
     return [
         (plain(observation), plain(action), reward, terminated, truncated)
@@ -63,7 +63,7 @@ def final(listed: Listed, newest: bool) -> Any:
 
 @pytest.fixture(params=ENVS)
 def case(request: pytest.FixtureRequest) -> tuple[SequenceReplayBuffer, list[Listed], bool, bool]:
-    """A replay, its episodes, whether stacks are written, and whether only frames of them are."""
+    """A replay, its episodes, the option `stack`, and whether only newest frames are written."""
     name: str = request.param
     make, stack = ENVS[name]
     makers: Sequence[Callable[[], gym.Env[Any, Any]]] = make()
@@ -85,7 +85,7 @@ def rows_of(files: Iterator[Path]) -> list[dict[str, Any]]:
     return [row for file in sorted(files) for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_parquet_tells_what_the_envs_did(
+def test_parquet_tables_equal_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
 ) -> None:
     replay, listed, stack, newest = case
@@ -96,7 +96,7 @@ def test_parquet_tells_what_the_envs_did(
     names = ("observation", "action", "reward", "terminated", "truncated")
     for number, (episode, end) in enumerate(zip(listed, ends, strict=True)):
         found = steps.get(number, [])
-        assert [tuple(row[name] for name in names) for row in found] == told(episode, newest)
+        assert [tuple(row[name] for name in names) for row in found] == steps_of(episode, newest)
         assert [row["step"] for row in found] == list(range(episode.steps))
         frame = plain(np.asarray(episode.observations[-1])[-1]) if stack else final(episode, newest)
         assert end["final/observation"] == frame
@@ -107,7 +107,7 @@ def test_parquet_tells_what_the_envs_did(
         assert end["cut"] == episode.is_cut
 
 
-def test_lerobot_tells_what_the_envs_did(
+def test_lerobot_frames_equal_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
 ) -> None:
     replay, listed, stack, newest = case
@@ -120,15 +120,15 @@ def test_lerobot_tells_what_the_envs_did(
     assert len(episodes) == len(with_steps)
     for number, episode in enumerate(with_steps):
         found = [tuple(row[name] for name in names) for row in episodes[number]]
-        assert found == told(episode, newest)
+        assert found == steps_of(episode, newest)
         assert [row["next.done"] for row in episodes[number]] == [
             terminated or truncated
             for terminated, truncated in zip(episode.terminated, episode.truncated, strict=True)
         ]
 
 
-def assert_steps_tell(steps: list[dict[str, Any]], episode: Listed, newest: bool) -> None:
-    """RLDS steps are those of an episode."""
+def assert_steps(steps: list[dict[str, Any]], episode: Listed, newest: bool) -> None:
+    """Assert that RLDS steps equal those of an episode."""
     observations = [one[-1] if newest else one for one in episode.observations]
     assert [plain(step["observation"]) for step in steps] == [plain(one) for one in observations]
     assert [plain(step["action"]) for step in steps[:-1]] == [plain(a) for a in episode.actions]
@@ -144,16 +144,16 @@ def assert_steps_tell(steps: list[dict[str, Any]], episode: Listed, newest: bool
     ]
 
 
-def test_live_rlds_steps_tell_what_the_envs_did(
+def test_live_rlds_steps_equal_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool],
 ) -> None:
     replay, listed, stack, newest = case
     for episode, expected in zip(rlds_episodes(replay, stack=stack), listed, strict=True):
         for _ in range(2):
-            assert_steps_tell(list(episode["steps"]), expected, newest)
+            assert_steps(list(episode["steps"]), expected, newest)
 
 
-def test_rlds_files_tell_what_the_envs_did(
+def test_rlds_files_equal_what_the_envs_did(
     case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
 ) -> None:
     replay, listed, stack, newest = case
@@ -170,4 +170,4 @@ def test_rlds_files_tell_what_the_envs_did(
             if name.startswith("steps/")
         }
         steps = [{name: rows[place] for name, rows in columns.items()} for place in range(count)]
-        assert_steps_tell(steps, expected, newest)
+        assert_steps(steps, expected, newest)

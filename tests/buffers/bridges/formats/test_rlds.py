@@ -1,8 +1,7 @@
-"""RLDS data sets: the steps in them, as others read them, and the way back."""
+"""Export to and import from RLDS data sets."""
 
 from __future__ import annotations
 
-import filecmp
 import functools
 import json
 import shutil
@@ -29,6 +28,7 @@ from stepwell.buffers.bridges.formats.tfrecord import (
 from stepwell.buffers.testing import check_format
 from support.examples import examples
 from support.exchanged_stores import Wanted, episodes_of, stores, tagged_store
+from support.notes import assert_notes, has_note
 from support.rows.all_kinds import KINDS, all_kinds_store
 
 pytest.importorskip("google_crc32c", reason="needs google-crc32c")
@@ -82,8 +82,8 @@ def steps_of(folder: Path) -> list[dict[str, Value]]:
     return [decoded(r) for file in sorted(folder.glob("*.tfrecord*")) for r in read_records(file)]
 
 
-def assert_tells(example: dict[str, Any], number: int, episode: Episode) -> None:
-    """The lists are those of episode ``number`` of `tagged_store`."""
+def assert_example(example: dict[str, Any], number: int, episode: Episode) -> None:
+    """Assert the lists of episode ``number`` of `tagged_store`."""
     steps = number + 1
     is_terminal = bool(episode.end & End.TERMINATED)
     last = [False] * steps + [True]
@@ -103,18 +103,18 @@ def assert_tells(example: dict[str, Any], number: int, episode: Episode) -> None
     assert json.loads(example["episode_metadata/metadata"][0]) == {"number": number}
 
 
-def test_each_example_is_an_episode_as_a_list_would_tell_it(tmp_path: Path) -> None:
+def test_each_example_is_an_episode(tmp_path: Path) -> None:
     replay = tagged_store(STATE)
     export_episodes(replay, "rlds", tmp_path / "out")
     for number, (example, episode) in enumerate(
         zip(steps_of(tmp_path / "out"), episodes_of(replay), strict=True)
     ):
-        assert_tells(example, number, episode)
+        assert_example(example, number, episode)
 
 
 @functools.cache
 def example_class() -> Any:
-    """``tf.train.Example``, as Protocol Buffers make it of its description."""
+    """``tf.train.Example``, made by Protocol Buffers from its description."""
     pool, descriptor_pb2, message_factory = (
         pytest.importorskip(f"google.protobuf.{name}", reason="needs protobuf")
         for name in ("descriptor_pool", "descriptor_pb2", "message_factory")
@@ -189,18 +189,18 @@ def test_examples_are_those_of_protocol_buffers(features: dict[str, Value]) -> N
         assert list(decoded(encoded(features))[name]) == list(value)
 
 
-def test_equal_examples_have_equal_bytes_in_whatever_order_they_were_made() -> None:
+def test_equal_examples_have_equal_bytes_in_any_order() -> None:
     lists: dict[str, Value] = {"b": [b"x"], "a": np.array([1])}
     assert encoded(lists) == encoded(dict(reversed(lists.items())))
 
 
-def test_lists_that_writers_did_not_pack_are_read_too() -> None:
+def test_unpacked_lists_are_read() -> None:
     one_by_one = b"\n\x0e\n\x0c\n\x01n\x12\x07\x1a\x05\x08\x03\x08\xac\x02"
     assert list(decoded(one_by_one)["n"]) == [3, 300]
 
 
 def slow_crc32c(data: bytes) -> int:
-    """Bit by bit."""
+    """CRC-32C, computed bit by bit."""
     register = 0xFFFFFFFF
     for byte in data:
         register ^= byte
@@ -210,26 +210,26 @@ def slow_crc32c(data: bytes) -> int:
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 5000])
-def test_checksums_are_masked_ones_of_castagnoli(size: int) -> None:
+def test_checksums_are_masked_crc32c(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     crc = slow_crc32c(data)
     assert masked_crc32c(data) == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def test_without_the_library_for_checksums_one_sentence_says_the_cure(
+def test_without_google_crc32c_the_error_gives_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export_episodes(tagged_store(STATE), "rlds", tmp_path / "out")
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    cure = r"google_crc32c.*pip install 'stepwell\[rlds\]'"
-    with pytest.raises(ImportError, match=cure):
+    command = r"google_crc32c.*pip install 'stepwell\[rlds\]'"
+    with pytest.raises(ImportError, match=command):
         import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
-    with pytest.raises(ImportError, match=cure):
+    with pytest.raises(ImportError, match=command):
         export_episodes(tagged_store(STATE), "rlds", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
-def test_records_are_those_of_tensorboards_reader(tmp_path: Path) -> None:
+def test_tensorboards_reader_reads_the_records(tmp_path: Path) -> None:
     module = "tensorboard.compat.tensorflow_stub.pywrap_tensorflow"
     peer = pytest.importorskip(module, reason="needs tensorboard")
     records = [b"", b"abc", bytes(range(256)) * 40]
@@ -250,21 +250,21 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     data = file.read_bytes()
     for place in (3, 9, 500, len(data) - 1):
         file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        with pytest.raises(ValueError, match="expected a TFRecord file, got another or a damaged"):
+        with pytest.raises(ValueError, match=rf"{file.name}.*TFRecord"):
             import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
     for length in (5, 600, len(data) - 2):
         file.write_bytes(data[:length])
-        with pytest.raises(ValueError, match="expected a TFRecord file, got another or a damaged"):
+        with pytest.raises(ValueError, match=rf"{file.name}.*TFRecord"):
             import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
     file.write_bytes(data + data)
-    with pytest.raises(ValueError, match=r"expected 6 episodes, as dataset_info.json says, got"):
+    with pytest.raises(ValueError, match=r"\b6\b.*dataset_info\.json.*got 12"):
         import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
     file.unlink()
-    with pytest.raises(ValueError, match=r"expected 1 files named episodes-train.tfrecord-"):
+    with pytest.raises(ValueError, match=r"\b1 files.*episodes-train\.tfrecord-\*.*got 0"):
         import_episodes("rlds", tmp_path / "out", SequenceReplayBuffer())
 
 
-def test_files_are_begun_anew_when_they_are_full_and_tell_how_many_there_are(
+def test_a_full_file_is_followed_by_a_new_one_and_names_have_the_count(
     tmp_path: Path,
 ) -> None:
     rng = np.random.default_rng(0)
@@ -287,18 +287,7 @@ def test_files_are_begun_anew_when_they_are_full_and_tell_how_many_there_are(
     assert list(map(str, found)) == split["shardLengths"]
 
 
-def test_the_same_store_makes_the_same_bytes(tmp_path: Path) -> None:
-    replay = all_kinds_store()
-    for name in "ab":
-        export_episodes(replay, "rlds", tmp_path / name)
-    files = [p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file()]
-    assert len(files) == 3
-    same, *others = filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", map(str, files), False)
-    assert len(same) == 3
-    assert others == [[], []]
-
-
-def test_features_are_told_as_tfds_tells_them() -> None:
+def test_features_json_has_the_form_of_tfds() -> None:
     features = [
         Feature.of("steps/observation/eye", PICTURE),
         Feature("steps/reward", "float64", (), "bytes"),
@@ -339,7 +328,7 @@ def test_features_are_told_as_tfds_tells_them() -> None:
     }
 
 
-def test_keys_that_lie_within_another_are_refused(tmp_path: Path) -> None:
+def test_a_key_within_another_is_refused(tmp_path: Path) -> None:
     fields = (
         Field("observation/a", "int64", (), "raw"),
         Field("observation/a/b", "int64", (), "raw"),
@@ -350,21 +339,25 @@ def test_keys_that_lie_within_another_are_refused(tmp_path: Path) -> None:
     replay.bind(Spec(fields, names, "action"), {})
     rows: dict[str, np.ndarray] = {f.name: np.zeros(2, f.numpy_dtype) for f in fields}
     replay.add([Chunk(0, 0, 0, End.NONE, rows, {})])
-    with pytest.raises(ValueError, match="lies within another feature"):
+    with pytest.raises(ValueError, match=r"'steps/observation/a/b'"):
         export_episodes(replay, "rlds", tmp_path / "out")
 
 
-def test_names_and_dtypes_that_tfds_cannot_take_are_refused(tmp_path: Path) -> None:
-    for options in ({"name": "a-b"}, {"name": ""}, {"file_mb": 0}):
-        with pytest.raises(ValueError, match="expected a name of letters, digits and _"):
+def test_unsupported_names_and_dtypes_are_refused(tmp_path: Path) -> None:
+    for options, value in (
+        ({"name": "a-b"}, "'a-b' and 256"),
+        ({"name": ""}, "'' and 256"),
+        ({"file_mb": 0}, "'episodes' and 0"),
+    ):
+        with pytest.raises(ValueError, match=rf"rlds.*name.*file_mb.*{value}\b"):
             export_episodes(tagged_store(), "rlds", tmp_path / "out", options=options)
-    with pytest.raises(ValueError, match="which a TFDS data set cannot hold"):
+    with pytest.raises(ValueError, match=r"'x'.*complex64"):
         Feature.of("x", Field("x", "complex64", (), "raw"))
     assert list(tmp_path.iterdir()) == []
 
 
 def foreign(folder: Path, steps: dict[str, Feature], episodes: list[dict[str, Value]]) -> None:
-    """A data set as TFDS writes it, of features by name."""
+    """Write a data set as TFDS does, with features by name."""
     folder.mkdir(exist_ok=True)
     info = {
         "name": "theirs",
@@ -406,13 +399,13 @@ def their_episode(rows: int, *, is_terminal: bool, last_reward: float = 0) -> di
     }
 
 
-def test_a_data_set_of_somebody_elses_is_read_by_rldss_conventions(tmp_path: Path) -> None:
-    words = {"language": Feature("steps/language", "object", (), "text")}
+def test_a_foreign_data_set_is_read_by_rldss_conventions(tmp_path: Path) -> None:
+    texts = {"language": Feature("steps/language", "object", (), "text")}
     episodes = [
         their_episode(4, is_terminal=True, last_reward=9),
         their_episode(3, is_terminal=False),
     ]
-    foreign(tmp_path, {**THEIRS, **words}, episodes)
+    foreign(tmp_path, {**THEIRS, **texts}, episodes)
     replay = SequenceReplayBuffer()
     report = import_episodes("rlds", tmp_path, replay)
     first, second = episodes_of(replay)
@@ -422,11 +415,11 @@ def test_a_data_set_of_somebody_elses_is_read_by_rldss_conventions(tmp_path: Pat
     assert first.action.dtype == np.float64
     assert first.reward.tolist() == [0, 1, 2, 3]
     assert second.reward.tolist() == [0, 1, 2]
-    assert report.notes[0].endswith("all episodes are of stream 0")
-    assert report.notes[1:] == (
-        "not read: steps/discount, steps/language",
-        "1 episodes have a reward in their last step, which RLDS does not define and which was "
-        "left out",
+    assert_notes(
+        report.notes,
+        "stream 0",
+        "not read.*steps/discount, steps/language",
+        r"\b1 episodes.*reward.*last step",
     )
 
 
@@ -441,41 +434,41 @@ def test_lossy_pictures_are_noted(tmp_path: Path) -> None:
     (tmp_path / "features.json").write_text(tree, "utf-8")
     replay = SequenceReplayBuffer()
     report = import_episodes("rlds", tmp_path, replay)
-    assert any(note.startswith("observation/eye: JPEG") for note in report.notes)
+    assert has_note(report.notes, "observation/eye.*JPEG")
     found = episodes_of(replay)[0].observation["eye"]
     assert found.shape == pixels.shape
     flat = [cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR) for file in files]
     assert np.array_equal(found, np.stack(flat)[..., ::-1])
 
 
-def test_what_is_no_rlds_data_set_is_refused(tmp_path: Path) -> None:
+def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     def read(**options: object) -> None:
         import_episodes("rlds", tmp_path / "x", SequenceReplayBuffer(), options=options)
 
-    with pytest.raises(FileNotFoundError, match="expected a folder of a TFDS data set"):
+    with pytest.raises(FileNotFoundError, match=r"/x\b.*TFDS"):
         read()
     (tmp_path / "x").mkdir()
-    with pytest.raises(ValueError, match=r"expected a TFDS data set with dataset_info.json and fe"):
+    with pytest.raises(ValueError, match=r"/x\b.*dataset_info\.json and features\.json"):
         read()
     few = {name: feature for name, feature in THEIRS.items() if name != "reward"}
     foreign(tmp_path / "x", few, [their_episode(3, is_terminal=True)])
-    with pytest.raises(ValueError, match="there is no 'reward' that is numbers or pictures"):
+    with pytest.raises(ValueError, match=r"steps/action.*'reward'"):
         read()
     foreign(tmp_path / "x", THEIRS, [])
-    with pytest.raises(ValueError, match="expected at least one episode, got none"):
+    with pytest.raises(ValueError, match=r"/x\b.*episode.*none"):
         read()
     wrong = their_episode(3, is_terminal=True)
     foreign(tmp_path / "x", THEIRS, [{**wrong, "steps/is_last": np.ones(3, np.int64)}])
-    with pytest.raises(ValueError, match="expected is_last and is_terminal in the last step alone"):
+    with pytest.raises(ValueError, match=r"is_last.*is_terminal.*episode 0\b"):
         read()
     foreign(tmp_path / "x", THEIRS, [{**wrong, "steps/reward": np.ones(2, np.float32)}])
-    with pytest.raises(ValueError, match=r"feature 'steps/reward': expected 3 values of float32"):
+    with pytest.raises(ValueError, match=r"'steps/reward'.*\b3\b.*float32.*\b2\b"):
         read()
     foreign(tmp_path / "x", THEIRS, [wrong])
-    with pytest.raises(ValueError, match="expected a split 'test', got train"):
+    with pytest.raises(ValueError, match=r"'test'.*train.*option split"):
         read(split="test")
     info = json.loads((tmp_path / "x" / "dataset_info.json").read_text("utf-8"))
     info["fileFormat"] = "array_record"
     (tmp_path / "x" / "dataset_info.json").write_text(json.dumps(info), "utf-8")
-    with pytest.raises(ValueError, match="expected files of the format tfrecord, got array_record"):
+    with pytest.raises(ValueError, match=r"tfrecord.*array_record"):
         read()

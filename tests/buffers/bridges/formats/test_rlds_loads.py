@@ -1,6 +1,6 @@
-"""TensorFlow Datasets itself reads an exported folder: every bit of every step.
+"""TensorFlow Datasets reads every bit of every step of an exported folder.
 
-It runs in an interpreter of its own, which the environment variable names:
+It runs in a separate interpreter, which the environment variable names:
 ``pip install tensorflow-cpu tensorflow-datasets importlib_resources`` (checked with tensorflow
 2.21.0 and tensorflow-datasets 4.9.10). With --full one is made.
 """
@@ -51,7 +51,7 @@ np.savez(sys.argv[2], **found)
 
 
 def assert_tfds_reads(python: str, replay: SequenceReplayBuffer, folder: Path) -> None:
-    """Each array of each episode is that of the live steps, which know no file."""
+    """Assert that TFDS reads the arrays of `rlds_episodes`, which reads no file."""
     export_episodes(replay, "rlds", folder / "out")
     run(python, "-c", SCRIPT, str(folder / "out"), str(folder / "found.npz"))
     with np.load(folder / "found.npz") as arrays:

@@ -1,7 +1,8 @@
-"""Stable-Baselines3 is loaded when it is needed; where it is missing or too old, one sentence."""
+"""Stable-Baselines3 is imported when it is needed; a missing or old one is a clear error."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -13,13 +14,13 @@ from stepwell.buffers.bridges.sb3.policy import sb3_policy
 from stepwell.buffers.bridges.sb3.replay import as_sb3_replay
 from stepwell.buffers.bridges.sb3.rollout import to_sb3_rollout
 
-ROOM = "stepwell.buffers.bridges"
+BRIDGES = "stepwell.buffers.bridges"
 CALLS = {
-    "sb3_policy": f"from {ROOM}.sb3.policy import sb3_policy as f; f(None)",
-    "count_sb3_steps": f"from {ROOM}.sb3.models import count_sb3_steps as f; f(None, 1)",
-    "as_sb3_replay": f"from {ROOM}.sb3.replay import as_sb3_replay as f; f(None, None)",
-    "to_sb3_rollout": f"from {ROOM}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
-    "to_cleanrl": f"from {ROOM}.cleanrl import to_cleanrl as f; f(None, None)",
+    "sb3_policy": f"from {BRIDGES}.sb3.policy import sb3_policy as f; f(None)",
+    "count_sb3_steps": f"from {BRIDGES}.sb3.models import count_sb3_steps as f; f(None, 1)",
+    "as_sb3_replay": f"from {BRIDGES}.sb3.replay import as_sb3_replay as f; f(None, None)",
+    "to_sb3_rollout": f"from {BRIDGES}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
+    "to_cleanrl": f"from {BRIDGES}.cleanrl import to_cleanrl as f; f(None, None)",
 }
 WITHOUT = """
 import sys
@@ -48,12 +49,10 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str)
         check=True,
     )
     library, extra = ("PyTorch", "torch") if name == "to_cleanrl" else ("stable_baselines3", "sb3")
-    assert run.stdout == (
-        f"{name} needs {library}, which is not installed: pip install 'stepwell[{extra}]'\n"
-    )
+    assert re.search(rf"^{name} .*{library}.*pip install 'stepwell\[{extra}\]'$", run.stdout)
 
 
-def test_nothing_heavy_is_loaded_before_a_bridge_is_crossed() -> None:
+def test_importing_bridges_loads_neither_torch_nor_sb3() -> None:
     modules = ", ".join(call.split()[1] for call in CALLS.values())
     code = f"import sys, {modules}; print({{'stable_baselines3', 'torch'}} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -70,6 +69,6 @@ def test_an_old_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("as_sb3_replay", lambda: as_sb3_replay(nothing, nothing)),
         ("to_sb3_rollout", lambda: to_sb3_rollout(nothing, nothing)),
     ):
-        wanted = f"^{name} needs stable-baselines3 2.9 or newer, got 2.3.2: pip install -U"
+        wanted = rf"^{name} .*stable-baselines3 2\.9 .*2\.3\.2.*pip install -U"
         with pytest.raises(ImportError, match=wanted):
             call()

@@ -1,4 +1,4 @@
-"""What DQN, SAC, TD3 and DDPG of Stable-Baselines3 draw from a Stepwell replay."""
+"""as_sb3_replay and sb3_policy with DQN, SAC, TD3 and DDPG of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ N, STEPS = 3, 60
 
 
 class Joined(BaseFeaturesExtractor):  # type: ignore[misc]
-    """A network for dicts, without SB3's one for images, which wants larger ones."""
+    """A network for dicts, without SB3's one for images, which needs larger ones."""
 
     def __init__(self, space: Any) -> None:
         from stable_baselines3.common.preprocessing import get_flattened_obs_dim
@@ -92,8 +92,8 @@ def model_of(
     return algorithm(policy, env or DummyVecEnv(makers(kind, action)), **chosen)
 
 
-def telling(kind: Kind, action: Action) -> Any:
-    """A policy whose actions follow from what the envs show."""
+def tag_policy(kind: Kind, action: Action) -> Any:
+    """A policy whose actions are computed from the tags in the observations."""
 
     def policy(observation: Any, is_first: np.ndarray) -> Any:
         tags = [tag_of(kind, taken(observation, n)) for n in range(len(is_first))]
@@ -122,17 +122,17 @@ def filled(
     policy: Any = None,
     **options: Any,
 ) -> SequenceReplayBuffer:
-    """A replay into which a Collector wrote STEPS steps, the last ones of episodes that go on."""
+    """A replay into which a Collector wrote STEPS steps; the last episodes are not over."""
     replay = SequenceReplayBuffer(seed=0, **options)
     envs = vector_env(kind, action, mode)
-    with sw.Collector(envs, policy or telling(kind, action), replay, seed=0) as collector:
+    with sw.Collector(envs, policy or tag_policy(kind, action), replay, seed=0) as collector:
         while replay.steps < STEPS:
             collector.collect(steps=7)
     return replay
 
 
 def known_steps(replay: SequenceReplayBuffer) -> dict[Tag, Step]:
-    """The list of episodes: what each stored step must be."""
+    """The steps that the envs took, by tag."""
     counts = [0] * N
     for episode in replay.iter_episodes():
         counts[episode.stream] += episode.steps
@@ -140,7 +140,7 @@ def known_steps(replay: SequenceReplayBuffer) -> dict[Tag, Step]:
 
 
 def drawn(buffer: Any, kind: Kind, times: int = 20, batch_size: int = 64) -> list[dict[str, Any]]:
-    """Single transitions out of many batches."""
+    """Single transitions of many batches."""
     found: list[dict[str, Any]] = []
     for _ in range(times):
         batch = buffer.sample(batch_size)
@@ -163,7 +163,7 @@ def of(part: Any, n: int) -> Any:
 
 @ALL_MODES
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_transition_is_that_of_the_list_of_episodes(kind: Kind, mode: AutoresetMode) -> None:
+def test_transitions_equal_the_steps_of_the_envs(kind: Kind, mode: AutoresetMode) -> None:
     replay = filled(kind, mode=mode)
     known, model = known_steps(replay), model_of(kind)
     assert len(known) == len(replay)
@@ -219,7 +219,7 @@ def test_box_actions_are_scaled_as_the_policy_scales_them() -> None:
 
 
 class NStepReference(NStepReplayBuffer):  # type: ignore[misc]
-    """SB3's own n-step replay, from which each stored transition can be asked for."""
+    """SB3's own n-step replay, whose transitions can be read by tag."""
 
     def by_tag(self, env: Any = None) -> dict[Tag, Any]:
         samples = self._get_samples(np.arange(self.pos), env=env)
@@ -250,17 +250,16 @@ def test_n_step_returns_are_those_of_sb3s_own_replay(n_steps: int, normalises: b
                 np.testing.assert_allclose(part[n], other, rtol=1e-5, atol=1e-5)
 
 
-def test_a_batch_goes_through_every_algorithm() -> None:
-    for algorithm in (SAC, TD3, DDPG):
-        replay = filled(action="box")
-        model = model_of(action="box", algorithm=algorithm)
-        model.replay_buffer = as_sb3_replay(replay, model)
-        count_sb3_steps(model, STEPS, total_steps=100)
-        model.train(gradient_steps=3, batch_size=8)
-        assert model._n_updates == 3
+@pytest.mark.parametrize("algorithm", [SAC, TD3, DDPG])
+def test_every_algorithm_trains_on_batches(algorithm: Any) -> None:
+    model = model_of(action="box", algorithm=algorithm)
+    model.replay_buffer = as_sb3_replay(filled(action="box"), model)
+    count_sb3_steps(model, STEPS, total_steps=100)
+    model.train(gradient_steps=3, batch_size=8)
+    assert model._n_updates == 3
 
 
-def test_stacks_are_rebuilt_for_the_model_and_their_frames_lie_once_in_memory() -> None:
+def test_stacks_are_rebuilt_and_share_frames_in_memory() -> None:
     def make() -> Any:
         return FrameStackObservation(TagEnv(1, "stack", plan=((5, "truncated"),)), 4)
 
@@ -299,7 +298,7 @@ def frame_of(episode: int, t: int) -> np.ndarray:
 
 
 class Tee:
-    """SB3's own replay, and beside it the one that is tested: both are given everything."""
+    """Adds every step to SB3's own replay and to the tested one."""
 
     def __init__(self, theirs: Any, ours: Any) -> None:
         self.theirs, self.ours = theirs, ours
@@ -337,7 +336,7 @@ def packed(observation: Any) -> bytes:
 
 
 def transitions_in(buffer: Any) -> list[tuple[bytes, ...]]:
-    """The same of SB3's own replay."""
+    """Everything about each step in SB3's own replay, as bytes."""
     found: list[tuple[bytes, ...]] = []
     for n in range(buffer.n_envs):
         for t in range(buffer.pos):
@@ -378,14 +377,14 @@ def test_learn_stores_what_sb3s_own_replay_stores(kind: Kind, action: Action) ->
     assert sorted(stored) == sorted(transitions_in(theirs))
     assert len(stored) == STEPS
     assert (ours.size(), ours.pos, ours.full) == (theirs.size(), theirs.pos, False)
-    # Episodes end where the env ended them, and are numbered through.
+    # Episodes end where the env ended them; their steps are numbered from 0.
     for episode in ours.replay.iter_episodes():
         tags = [tag_of(kind, taken(episode.observation, t)) for t in range(episode.rows)]
         assert [tag.step for tag in tags] == list(range(episode.rows))
         assert {tag.env for tag in tags} == {episode.stream}
 
 
-def test_learn_trains_from_it_alone_and_draws_the_newest_steps_too() -> None:
+def test_learn_trains_from_the_replay_alone_with_the_newest_steps() -> None:
     model = model_of(learning_starts=0, train_freq=1)
     buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
     model.learn(STEPS)
@@ -394,7 +393,7 @@ def test_learn_trains_from_it_alone_and_draws_the_newest_steps_too() -> None:
     assert len(buffer.replay) == STEPS
 
 
-def test_where_the_env_was_reset_in_between_the_episode_is_cut() -> None:
+def test_a_reset_between_calls_of_learn_cuts_the_episode() -> None:
     one = DummyVecEnv([lambda: TagEnv(plan=((9, "terminated"),))])
     model = model_of(env=one, train_freq=1)
     buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
@@ -411,7 +410,7 @@ MODEL: list[Any] = []
 
 
 @given(st.data())
-def test_any_steps_are_stored_as_the_list_of_episodes_whenever_they_are_flushed(
+def test_any_steps_are_stored_as_episodes_independent_of_flushes(
     data: st.DataObject,
 ) -> None:
     MODEL[:] = MODEL or [model_of(env=DummyVecEnv([partial(TagEnv, tag) for tag in range(2)]))]
@@ -424,7 +423,7 @@ def test_any_steps_are_stored_as_the_list_of_episodes_whenever_they_are_flushed(
         after = [tag._replace(step=tag.step + 1) for tag in tags]
         shown = [np.stack([observation_of("vector", t) for t in some]) for some in (tags, after)]
         over = np.array([kind in ("terminated", "truncated") for kind in now])
-        # What a clock says of a step that ends nothing does not count.
+        # TimeLimit.truncated is ignored in a step without done.
         infos = [{"TimeLimit.truncated": kind != "terminated"} for kind in now]
         reward = np.array([reward_of(tag, 1) for tag in tags])
         buffer.add(*shown, np.array([1, 1]), reward, over, infos)
@@ -452,7 +451,7 @@ def test_any_steps_are_stored_as_the_list_of_episodes_whenever_they_are_flushed(
             assert episode.reward.tolist() == rewards
 
 
-def test_a_step_that_ends_nothing_and_goes_on_with_nan_is_no_reset() -> None:
+def test_nan_observations_are_not_taken_for_a_reset() -> None:
     model = model_of(env=DummyVecEnv([TagEnv]))
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
     row = np.full((1, 4), np.nan, np.float32)
@@ -462,7 +461,7 @@ def test_a_step_that_ends_nothing_and_goes_on_with_nan_is_no_reset() -> None:
     assert [episode.steps for episode in buffer.replay.iter_episodes()] == [3]
 
 
-def test_arrays_that_the_caller_writes_anew_do_no_harm() -> None:
+def test_reused_arrays_are_copied() -> None:
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
     before, after = np.zeros((2, 1, 4), np.float32)
     for step in range(3):
@@ -473,7 +472,7 @@ def test_arrays_that_the_caller_writes_anew_do_no_harm() -> None:
     assert np.asarray(episode.observation)[:, 0].tolist() == [0, 1, 2, 3]
 
 
-def test_stacks_that_learn_collects_are_kept_frame_by_frame() -> None:
+def test_stacks_collected_by_learn_are_stored_as_single_frames() -> None:
     def envs() -> Any:
         both: list[Any] = [partial(Gray, tag) for tag in range(2)]
         return VecFrameStack(DummyVecEnv(both), 4, channels_order="first")
@@ -518,20 +517,20 @@ class Gray(TagEnv):
         return frame[None], *rest
 
 
-def test_observations_that_are_no_stacks_are_refused() -> None:
+def test_inconsistent_frame_stacks_are_refused() -> None:
     model = model_of("image first")
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model, frame_stack=3)
     row = np.stack([observation_of("image first", Tag(n, 0, 0)) for n in range(N)])
-    with pytest.raises(SpecMismatch, match="each stack of 3 frames"):
+    with pytest.raises(SpecMismatch, match=r"'observation'.*\b3\b.*zero.*frame_stack=1"):
         buffer.add(row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), [{}] * N)
-    # Also where only the next observation is none: the transition is not added.
+    # Also where only the next observation is wrong: the transition is not added.
     stack = np.zeros_like(row)
     stack[:, 2] = 7
     after = np.roll(stack, -1, axis=1)
     wrong = np.full_like(after, 9)
     rest: Any = (np.zeros(N), np.zeros(N, bool), [{}] * N)
     buffer.add(stack, after, np.ones(N, int), *rest)
-    with pytest.raises(SpecMismatch, match="each stack of 3 frames"):
+    with pytest.raises(SpecMismatch, match=r"'observation'.*\b3\b.*zero.*frame_stack=1"):
         buffer.add(after, wrong, np.full(N, 2), *rest)
     buffer.add(stack, after, np.full(N, 3), *rest)
     buffer.flush()
@@ -557,7 +556,7 @@ def test_normalised_observations_are_those_of_vec_normalize() -> None:
 
 
 class Normalised:
-    """Finds what was normalised, which rounds a little differently for one row and for many."""
+    """Finds items by their normalised rows, which round differently alone and in a batch."""
 
     def __init__(self, statistics: Any, items: dict[Tag, Any]) -> None:
         self.items = list(items.values())
@@ -570,7 +569,7 @@ class Normalised:
         return self.items[int(far.argmin())]
 
 
-def test_chunks_that_fell_due_are_not_counted_twice() -> None:
+def test_steps_that_were_written_early_are_not_counted_twice() -> None:
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of(env=DummyVecEnv([TagEnv])))
     row = np.zeros((1, 4), np.float32)
     rest: Any = (np.zeros(1), np.zeros(1, bool), [{}])
@@ -582,7 +581,7 @@ def test_chunks_that_fell_due_are_not_counted_twice() -> None:
     assert (buffer.size(), len(buffer.replay)) == (1_299, 1_299)
 
 
-def test_stores_with_other_actions_are_not_read_as_one(tmp_path: Path) -> None:
+def test_stores_with_scaled_and_unscaled_actions_are_not_joined(tmp_path: Path) -> None:
     with SequenceReplayBuffer(tmp_path / "learn", seed=0) as replay:
         model = model_of(action="box")
         buffer = model.replay_buffer = as_sb3_replay(replay, model)
@@ -592,7 +591,7 @@ def test_stores_with_other_actions_are_not_read_as_one(tmp_path: Path) -> None:
     folders = [tmp_path / "learn", tmp_path / "collector"]
     with (
         SequenceReplayBuffer.open(folders, read_only=True) as both,
-        pytest.raises(ValueError, match="all of which were written by add, or none, got both"),
+        pytest.raises(ValueError, match=r"actions.*\badd\b.*none.*both"),
     ):
         as_sb3_replay(both, model_of(action="box"))
 
@@ -625,7 +624,7 @@ def test_a_folder_is_continued_and_read_without_learn(tmp_path: Path) -> None:
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
         assert len(replay) == 60
         actions = {row.tobytes() for e in replay.iter_episodes() for row in np.asarray(e.action)}
-        # Those are scaled already, and are not scaled again.
+        # They are scaled already, and are not scaled again.
         for row in drawn(as_sb3_replay(replay, model_of(action="box")), "vector", times=2):
             assert row["actions"].tobytes() in actions
 
@@ -696,7 +695,7 @@ def test_continuous_models_choose_within_bounds_and_with_their_noise(algorithm: 
         chosen = np.asarray(policy(observation, first))
         assert chosen.dtype == np.float32
         assert all(space.contains(row) for row in chosen)
-    if algorithm is not SAC:  # which is random itself
+    if algorithm is not SAC:  # SAC's policy is stochastic
         best = model.policy.scale_action(model.predict(observation, deterministic=True)[0])
         far = model.policy.scale_action(chosen) - best
         inside = np.abs(best) < 0.3
@@ -704,7 +703,7 @@ def test_continuous_models_choose_within_bounds_and_with_their_noise(algorithm: 
         assert far[inside].std() == pytest.approx(0.2, rel=0.15)
 
 
-def test_noise_with_a_memory_begins_anew_with_each_episode() -> None:
+def test_stateful_noise_is_reset_with_each_episode() -> None:
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(3), np.full(3, 0.2))
     model = model_of(action="box", algorithm=TD3, action_noise=noise)
     model.num_timesteps = 50
@@ -725,7 +724,7 @@ def test_noise_with_a_memory_begins_anew_with_each_episode() -> None:
     assert (one.noise_prev != before).any()
 
 
-def test_noise_that_learn_made_for_its_envs_is_made_for_those_of_the_collector() -> None:
+def test_vectorized_noise_is_resized_for_the_collectors_envs() -> None:
     noise = NormalActionNoise(np.zeros(3), np.full(3, 0.2))
     model = model_of(action="box", algorithm=TD3, action_noise=noise)
     model.learn(12)
@@ -737,7 +736,7 @@ def test_noise_that_learn_made_for_its_envs_is_made_for_those_of_the_collector()
     assert policy._action_noise.n_envs == 2
 
 
-def test_state_dependent_noise_explores_from_the_beginning_where_it_is_asked_to() -> None:
+def test_use_sde_at_warmup_explores_with_state_dependent_noise() -> None:
     model = model_of(action="box", use_sde=True, use_sde_at_warmup=True, train_freq=4)
     drawn: list[int] = []
     kept = model.actor.reset_noise
@@ -795,52 +794,52 @@ def test_counting_follows_sb3s_own_counts() -> None:
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
-# What is refused
+# Errors
 
 
-def test_models_that_learn_otherwise_are_refused() -> None:
+def test_unsupported_models_are_refused() -> None:
     replay = SequenceReplayBuffer()
-    with pytest.raises(TypeError, match=r"learns from a replay.*got PPO; feed it with to_sb3_roll"):
+    with pytest.raises(TypeError, match=r"as_sb3_replay.*DQN.*got PPO.*to_sb3_rollout"):
         as_sb3_replay(replay, PPO("MlpPolicy", TagEnv(), n_steps=2, batch_size=2))
-    with pytest.raises(TypeError, match="such as PPO or DQN, got a str"):
+    with pytest.raises(TypeError, match=r"as_sb3_replay.*PPO or DQN.*a str"):
         as_sb3_replay(replay, "DQN")
     model = model_of()
     model.optimize_memory_usage = True
-    with pytest.raises(ValueError, match="without optimize_memory_usage"):
+    with pytest.raises(ValueError, match=r"as_sb3_replay.*optimize_memory_usage"):
         as_sb3_replay(replay, model)
     model = model_of()
     model.replay_buffer_class = HerReplayBuffer
-    with pytest.raises(TypeError, match="without HerReplayBuffer"):
+    with pytest.raises(TypeError, match=r"as_sb3_replay.*HerReplayBuffer"):
         as_sb3_replay(replay, model)
 
 
-def test_other_observations_and_actions_are_refused_at_once_and_when_drawn() -> None:
+def test_mismatched_observations_and_actions_are_refused() -> None:
     replay = filled()
     for kind, action, match in (
-        ("many", "discrete", r"expected int64 \(3,\).*got float32 \(4,\)"),
-        ("dict", "discrete", "expected a dict with the keys"),
-        ("vector", "box", r"space Box.*got int64 \(\)"),
+        ("many", "discrete", r"observation.*int64 \(3,\).*float32 \(4,\)"),
+        ("dict", "discrete", r"observation.*'discrete'.*'vector'.*ndarray"),
+        ("vector", "box", r"action.*Box.*int64 \(\)"),
     ):
         with pytest.raises(ValueError, match=match):
             as_sb3_replay(replay, model_of(kind, action))
     empty = SequenceReplayBuffer()
     buffer = as_sb3_replay(empty, model_of("many"))
-    with pytest.raises(NotEnoughData, match="collect first"):
+    with pytest.raises(NotEnoughData, match=r"replay.*got none"):
         buffer.sample(2)
     with sw.Collector(vector_env("vector", "discrete"), sw.RandomPolicy(), empty) as collector:
         collector.collect(steps=10)
-    with pytest.raises(ValueError, match=r"expected int64 \(3,\)"):
+    with pytest.raises(ValueError, match=r"observation.*int64 \(3,\).*float32 \(4,\)"):
         buffer.sample(2)
 
 
-def test_a_number_that_the_model_cannot_choose_is_refused() -> None:
+def test_an_action_outside_the_models_space_is_refused() -> None:
     class Two(TagEnv):
         def __init__(self) -> None:
             super().__init__()
             self.action_space = spaces.Discrete(2)
 
     buffer = as_sb3_replay(filled(), model_of(env=DummyVecEnv([Two])))
-    with pytest.raises(ValueError, match=r"Discrete\(2\), got the number [23]"):
+    with pytest.raises(ValueError, match=r"action.*Discrete\(2\).*\b[23]\b"):
         buffer.sample(64)
 
     class FromOne(Two):
@@ -848,20 +847,20 @@ def test_a_number_that_the_model_cannot_choose_is_refused() -> None:
             super().__init__()
             self.action_space = spaces.Discrete(2, start=1)
 
-    with pytest.raises(ValueError, match="a space that begins with 0"):
+    with pytest.raises(ValueError, match=r"action.*0.*Discrete\(2, start=1\)"):
         as_sb3_replay(SequenceReplayBuffer(), model_of(env=DummyVecEnv([FromOne])))
 
 
-def test_learn_does_not_write_where_a_collector_does() -> None:
+def test_add_is_refused_for_a_replay_that_a_collector_writes() -> None:
     replay, model = filled(), model_of()
     buffer = as_sb3_replay(replay, model)
     row, steps = np.zeros((N, 4), np.float32), replay.steps
-    with pytest.raises(ValueError, match=r"add: expected an empty replay.*a Collector writes"):
+    with pytest.raises(ValueError, match=r"add.*Collector.*model\.train"):
         buffer.add(row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), [{}] * N)
     assert replay.steps == steps
 
 
-def test_a_collector_does_not_write_where_learn_has() -> None:
+def test_a_collector_is_refused_for_a_replay_that_learn_wrote() -> None:
     model = model_of()
     buffer = model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model)
     model.learn(12)
@@ -869,26 +868,26 @@ def test_a_collector_does_not_write_where_learn_has() -> None:
     envs = vector_env("vector", "discrete")
     with (
         sw.Collector(envs, sw.RandomPolicy(), buffer.replay, seed=0) as collector,
-        pytest.raises(SpecMismatch),
+        pytest.raises(SpecMismatch, match=r"action_space.*None.*Discrete\(4\)"),
     ):
         collector.collect(steps=3)
 
 
-def test_wrong_steps_are_refused_and_nothing_of_them_is_kept() -> None:
+def test_invalid_steps_are_refused_and_not_stored() -> None:
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), model_of())
     row = np.zeros((N, 4), np.float32)
     infos: list[dict[str, Any]] = [{}] * N
     good = row, row, np.zeros(N, int), np.zeros(N), np.zeros(N, bool), infos
     wide, short = row.astype(np.float64), np.zeros((2, 4), np.float32)
     for place, wrong, match in (
-        (0, wide, r"expected float32 \(4,\).*got float64"),
-        (1, wide, r"expected float32 \(4,\).*got float64"),
-        (0, short, r"expected float32 \(3, 4\), got float32 \(2, 4\)"),
-        (2, np.zeros(N), "action: expected numbers for int64, got float64"),
-        (2, np.zeros(2, int), r"action: expected 3 numbers, .* got shape \(2,\)"),
-        (3, np.zeros(2), r"reward: expected 3 numbers, .* got shape \(2,\)"),
-        (4, np.zeros((N, 2)), r"done: expected 3 numbers, .* got shape \(3, 2\)"),
-        (5, [{}], "infos: expected one for each of 3 envs, got 1"),
+        (0, wide, r"observation.*float32 \(4,\).*float64 \(4,\)"),
+        (1, wide, r"observation.*float32 \(4,\).*float64 \(4,\)"),
+        (0, short, r"'observation'.*float32 \(3, 4\).*float32 \(2, 4\)"),
+        (2, np.zeros(N), r"action.*int64.*float64"),
+        (2, np.zeros(2, int), r"action.*\(3,\).*\(2,\)"),
+        (3, np.zeros(2), r"reward.*\(3,\).*\(2,\)"),
+        (4, np.zeros((N, 2)), r"done.*\(3,\).*\(3, 2\)"),
+        (5, [{}], r"infos.*\b3\b.*got 1"),
     ):
         step: Any = [wrong if i == place else part for i, part in enumerate(good)]
         with pytest.raises((ValueError, SpecMismatch), match=match):
@@ -900,12 +899,14 @@ def test_wrong_steps_are_refused_and_nothing_of_them_is_kept() -> None:
     assert len(buffer.replay) == N
 
 
-def test_it_is_not_pickled_but_models_are(tmp_path: Path) -> None:
+def test_the_replay_is_not_pickled_but_models_are(tmp_path: Path) -> None:
     model = model_of()
     model.replay_buffer = as_sb3_replay(SequenceReplayBuffer(tmp_path / "steps"), model)
-    with pytest.raises(TypeError, match=r"cannot be pickled.*kept in .*steps; after the model"):
+    with pytest.raises(TypeError, match=r"save_replay_buffer.*/steps;.*as_sb3_replay"):
         model.save_replay_buffer(io.BytesIO())
-    with pytest.raises(TypeError, match="in RAM alone"):
+    with pytest.raises(
+        TypeError, match=r"save_replay_buffer.*RAM.*SequenceReplayBuffer.*as_sb3_replay"
+    ):
         pickle.dumps(as_sb3_replay(SequenceReplayBuffer(), model))
     model.learn(12)
     model.save(tmp_path / "model.zip")
@@ -917,12 +918,12 @@ def test_it_is_not_pickled_but_models_are(tmp_path: Path) -> None:
     model.replay_buffer.replay.close()
 
 
-def test_counts_are_checked() -> None:
+def test_invalid_counts_are_refused() -> None:
     model = model_of()
     for steps, total, match in (
-        (-1, 10, "steps: expected a whole number >= 0, got -1"),
-        (1, 0, "total_steps: expected a whole number >= 1"),
-        (1, None, "exploration rate falls, got None"),
+        (-1, 10, r"^steps.*got -1"),
+        (1, 0, r"total_steps.*got 0"),
+        (1, None, r"total_steps.*exploration.*got None"),
     ):
         with pytest.raises(ValueError, match=match):
             count_sb3_steps(model, steps, total_steps=total)

@@ -1,6 +1,6 @@
-"""PPO and DQN of Stable-Baselines3 learn from Stepwell's data alone, as does a PPO like CleanRL's.
+"""PPO and DQN of Stable-Baselines3 and a PPO like CleanRL's learn from Stepwell's data.
 
-The examples are run in full: each trains, and prints the mean return of 20 fresh episodes.
+The examples are run in full: each trains, and prints the mean return of 20 new episodes.
 """
 
 from __future__ import annotations

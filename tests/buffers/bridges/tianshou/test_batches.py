@@ -1,4 +1,4 @@
-"""Every step that is handed to Tianshou, or taken from it, is one that an env took."""
+"""to_tianshou_batch, to_tianshou_buffer, from_tianshou: every step is one that an env took."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_transition_is_a_step_that_the_env_took(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_buffer_has_whole_episodes_one_part_for_each_env(kind: Kind) -> None:
+def test_a_buffer_has_whole_episodes_and_a_sub_buffer_for_each_env(kind: Kind) -> None:
     play = Play(kind)
     buffer = to_tianshou_buffer(play.replay())
     assert buffer.buffer_num == 3
@@ -68,7 +68,7 @@ def test_a_buffer_has_whole_episodes_one_part_for_each_env(kind: Kind) -> None:
     assert not len(buffer.unfinished_index())
 
 
-def test_what_the_buffer_samples_are_steps_that_the_env_took() -> None:
+def test_samples_of_a_buffer_are_steps_that_the_env_took() -> None:
     play = Play("stack-zero")
     buffer = to_tianshou_buffer(play.replay())
     batch, indices = buffer.sample(300)
@@ -77,7 +77,7 @@ def test_what_the_buffer_samples_are_steps_that_the_env_took() -> None:
         assert_step(row, play)
 
 
-def test_a_step_follows_its_predecessor_unless_its_episode_is_over() -> None:
+def test_next_is_the_following_step_of_the_episode() -> None:
     play = Play()
     buffer = to_tianshou_buffer(play.replay())
     every = buffer.sample_indices(0)
@@ -104,19 +104,19 @@ def test_a_rollout_becomes_a_buffer_for_on_policy_algorithms(mode: AutoresetMode
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_an_episode_that_lost_its_first_rows_come_the_steps_that_are_known(kind: Kind) -> None:
+def test_an_episode_that_lost_its_first_rows_gives_its_known_steps(kind: Kind) -> None:
     play = Play(kind, num_envs=1, plan=[(30, "truncated"), (8, "terminated")])
     replay = play.replay(steps=33, capacity=16)
-    headless = next(replay.iter_episodes())
-    assert headless.first_row > 0
+    late = next(replay.iter_episodes())
+    assert late.first_row > 0
     buffer = to_tianshou_buffer(replay)
     found = [place_of(assert_step(row, play).observation)[1:] for row in buffer[:]]
-    lost = headless.first_row + (2 if kind.startswith("stack") else 0)
+    lost = late.first_row + (2 if kind.startswith("stack") else 0)
     assert found == [(0, t) for t in range(lost, 30)] + [(1, t) for t in range(3)]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_tianshous_gae_finds_the_advantages_that_the_rollout_finds(mode: AutoresetMode) -> None:
+def test_tianshous_gae_equals_the_rollouts_advantages(mode: AutoresetMode) -> None:
     from tianshou.algorithm.algorithm_base import Algorithm
 
     weights = np.array([3, 5, 0.25, 1, 0.125])
@@ -134,8 +134,8 @@ def test_tianshous_gae_finds_the_advantages_that_the_rollout_finds(mode: Autores
         np.testing.assert_allclose(returns, theirs.T[place], rtol=1e-4, atol=2e-4)
 
 
-def test_stacks_that_tianshou_would_make_itself_are_not_those_of_the_env() -> None:
-    """Why stacks are stored in full: its next stacks are wrong behind the first k - 1 rows."""
+def test_next_stacks_made_by_tianshou_differ_from_the_envs() -> None:
+    """Therefore stacks are stored in full: Tianshou's next stacks are wrong in the first rows."""
     play = Play("stack-repeat", num_envs=1, plan=[(6, "terminated")])
     full = to_tianshou_buffer(play.replay(steps=6))
     singles = data().VectorReplayBuffer(20, 1, stack_num=3)
@@ -153,14 +153,14 @@ def test_stacks_that_tianshou_would_make_itself_are_not_those_of_the_env() -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_collected_comes_back_from_tianshou_the_same(kind: Kind) -> None:
+def test_a_round_trip_through_tianshou_keeps_all_steps(kind: Kind) -> None:
     first, again = Play(kind).replay(), sw.SequenceReplayBuffer(seed=0)
     again.bind(first.spec, {})
     assert from_tianshou(to_tianshou_buffer(first), again) == first.steps
     for mine, theirs in zip(by_place(again), by_place(first), strict=True):
         assert (mine.end, mine.stream, mine.first_row) == (theirs.end, theirs.stream, 0)
         for name, rows in theirs.fields.items():
-            # What came with the reset itself is in no transition.
+            # Infos of the reset itself are in no transition.
             some = slice(1, None) if name.startswith("info/") else slice(None)
             assert same_tree(mine.fields[name][some], rows[some]), name
 
@@ -183,7 +183,7 @@ def by_place(replay: sw.SequenceReplayBuffer) -> list[Episode]:
     room=st.integers(2, 14),
     extra=st.integers(0, 4),
 )
-def test_a_ring_that_has_overwritten_steps_gives_the_newest_ones(
+def test_a_full_ring_buffer_gives_its_newest_steps(
     lengths: list[tuple[int, str]], room: int, extra: int
 ) -> None:
     play = Play(num_envs=1, plan=[*lengths])
@@ -200,8 +200,8 @@ def test_a_ring_that_has_overwritten_steps_gives_the_newest_ones(
     found: list[Any] = []
     for number, episode in enumerate(replay.iter_episodes()):
         env, n, t = place_of(episode.observation[0])
-        is_headless = number == 0 and len(rows) >= room
-        assert episode.first_row == int(is_headless)
+        is_late = number == 0 and len(rows) >= room
+        assert episode.first_row == int(is_late)
         for step in play.logs[env].episodes[n][t : t + episode.steps]:
             found.append(step)
             assert same_tree(
@@ -210,7 +210,7 @@ def test_a_ring_that_has_overwritten_steps_gives_the_newest_ones(
     assert [place_of(step.observation) for step in found] == [place_of(row.obs) for row in kept]
 
 
-def test_a_collector_of_tianshous_own_fills_a_buffer_that_is_stored_right() -> None:
+def test_a_buffer_filled_by_tianshous_collector_is_stored_exactly() -> None:
     import gymnasium as gym
     from tianshou.algorithm.random import MARLRandomDiscreteMaskedOffPolicyAlgorithm  # noqa: F401
     from tianshou.data import Collector, VectorReplayBuffer
@@ -252,68 +252,72 @@ def random_policy(space: Any) -> Any:
     return DiscreteQLearningPolicy(model=Net(), action_space=space)
 
 
-def test_what_would_be_wrong_is_refused_with_what_to_do() -> None:
+def test_unsupported_batches_and_buffers_are_refused() -> None:
     replay = Play().replay()
-    with pytest.raises(ValueError, match=r"expected transitions of one step, got up to 3; draw"):
+    with pytest.raises(ValueError, match=r"to_tianshou_batch.*up to 3.*n_step=1"):
         to_tianshou_batch(replay.sample_transitions(50, n_step=3))
     some = replay.sample_transitions(4, fields=["observation", "reward"])
     with pytest.raises(ValueError, match=r"action.*got None"):
         to_tianshou_batch(some)
-    with pytest.raises(ValueError, match=r"size: expected room for \d+ steps, .* got 4"):
+    with pytest.raises(ValueError, match=r"size.*\b24\b.*got 4"):
         to_tianshou_buffer(replay, size=4)
-    with pytest.raises(ValueError, match="expected at least one step, got none; collect first"):
+    with pytest.raises(ValueError, match=r"to_tianshou_buffer.*got none"):
         to_tianshou_buffer([])
     made = data().VectorReplayBuffer
     for options, message in (
-        ({"stack_num": 4}, "expected stack_num=1, got 4"),
-        ({"ignore_obs_next": True}, "expected ignore_obs_next=False, got True"),
-        ({"save_only_last_obs": True}, "expected save_only_last_obs=False, got True"),
+        ({"stack_num": 4}, r"stack_num=1.*got 4"),
+        ({"ignore_obs_next": True}, r"ignore_obs_next=False.*True"),
+        ({"save_only_last_obs": True}, r"save_only_last_obs=False.*True"),
     ):
         with pytest.raises(ValueError, match=message):
             to_tianshou_buffer(replay, buffer=made(300, 3, **options))
-    with pytest.raises(ValueError, match="buffer: expected parts for 3 envs, got 2"):
+    with pytest.raises(ValueError, match=r"buffer.*\b3\b.*got 2"):
         to_tianshou_buffer(replay, buffer=made(300, 2))
     with pytest.raises(ValueError, match=r"buffer.*got \d+ steps"):
         to_tianshou_buffer(replay, buffer=to_tianshou_buffer(replay))
     with pytest.raises(ValueError, match=r"size.*got 9"):
         to_tianshou_buffer(replay, buffer=made(300, 3), size=9)
-    with pytest.raises(ValueError, match=r"size: expected room for \d+ steps"):
+    with pytest.raises(ValueError, match=r"size.*\b24\b.*got 3"):
         to_tianshou_buffer(replay, buffer=made(9, 3))
     prioritized = data().PrioritizedVectorReplayBuffer(600, 4, alpha=0.5, beta=0.4)
     assert to_tianshou_buffer(replay, buffer=prioritized) is prioritized
     assert hasattr(prioritized.sample(4)[0], "weight")
 
 
-def test_buffers_that_cannot_be_stored_are_refused_with_what_to_do() -> None:
+def test_buffers_that_cannot_be_stored_are_refused() -> None:
     first, again = Play().replay(), sw.SequenceReplayBuffer()
     buffer = to_tianshou_buffer(first)
-    with pytest.raises(TypeError, match="expected a ReplayBuffer of Tianshou's, got a list"):
+    with pytest.raises(TypeError, match=r"ReplayBuffer.*a list"):
         from_tianshou([], again)
     lost = data().VectorReplayBuffer(300, 3, ignore_obs_next=True)
     lost.add(data().Batch.stack([buffer[0]]), buffer_ids=np.array([0]))
-    with pytest.raises(ValueError, match="expected a buffer that kept obs_next"):
+    with pytest.raises(ValueError, match=r"from_tianshou.*obs_next.*ignore_obs_next"):
         from_tianshou(lost, again)
-    with pytest.raises(ValueError, match="fields: expected names that begin with info/ or extra/"):
+    with pytest.raises(ValueError, match=r"fields.*info/.*extra/.*'obs'"):
         from_tianshou(buffer, again, fields=["obs"])
-    with pytest.raises(ValueError, match=r"expected numbers under info\.none, which is to be"):
+    with pytest.raises(ValueError, match=r"info\.none.*info/none.*fields="):
         from_tianshou(buffer, again, fields=["info/none"])
     buffer.obs_next[1] += 1
-    with pytest.raises(ValueError, match=r"expected the next observation of row 1 of env 0"):
+    with pytest.raises(ValueError, match=r"next observation.*row 1 of env 0.*row 2"):
         from_tianshou(buffer, again)
     assert not again.is_bound
     other = sw.SequenceReplayBuffer()
     other.bind(replace(first.spec, fields=first.spec.fields[1:], observation="action"), {})
-    with pytest.raises(SpecMismatch, match="expected the fields"):
+    with pytest.raises(
+        SpecMismatch, match=r"expected .*lives, reward, .*got .*lives, observation, reward"
+    ):
         from_tianshou(to_tianshou_buffer(first), other)
     assert from_tianshou(data().ReplayBuffer(5), again) == 0
 
 
-def test_without_tianshou_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tianshou_the_error_gives_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     replay = Play().replay()
     batch = replay.sample_transitions(4)
     load_tianshou.cache_clear()
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.2.0")
-    with pytest.raises(ImportError, match=r"to_tianshou_batch needs tianshou 2\.0 or newer, got 1"):
+    with pytest.raises(ImportError, match=r"to_tianshou_batch .*tianshou 2\.0 .*1\.2\.0"):
         to_tianshou_batch(batch)
     monkeypatch.setitem(sys.modules, "tianshou.data", None)
     monkeypatch.setitem(sys.modules, "tianshou", None)

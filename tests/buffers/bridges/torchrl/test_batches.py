@@ -1,4 +1,4 @@
-"""Every TensorDict that is handed to TorchRL holds what really happened in the envs."""
+"""to_tensordict: every TensorDict holds what happened in the envs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at(tree: Any, place: Any) -> Any:
 
 
 def assert_step(row: Any, play: Play, *, is_cut: bool | None = None) -> Logged:
-    """A row of a TensorDict is a step that was logged, and nothing else stands in it."""
+    """Assert that a row of a TensorDict equals a logged step."""
     step = play.steps[place_of(row["observation"])]
     after = row["next"]
     assert same_tree(row["observation"], step.observation)
@@ -103,7 +103,7 @@ def test_every_transition_is_a_step_that_the_env_took(kind: Kind) -> None:
     assert play.cuts
 
 
-def test_n_step_transitions_say_how_many_steps_lie_between() -> None:
+def test_n_step_transitions_have_steps_to_next_obs() -> None:
     play = Play()
     replay = play.replay()
     rows = plain(to_tensordict(replay.sample_transitions(200, n_step=3, gamma=0.5)))
@@ -147,7 +147,7 @@ def test_sequences_are_batch_first_with_a_mask(kind: Kind, time_major: bool) -> 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rows", ["steps", "grid"])
-def test_every_row_of_a_rollout_has_behind_it_what_really_followed(
+def test_next_of_each_rollout_row_is_what_the_env_returned(
     kind: Kind, mode: AutoresetMode, rows: Any
 ) -> None:
     play = Play(kind, mode=mode)
@@ -186,8 +186,8 @@ def test_every_row_of_a_rollout_has_behind_it_what_really_followed(
     assert seen == set(play.steps)
 
 
-def test_a_reset_is_never_what_followed_on_a_termination() -> None:
-    """Under SAME_STEP row 1 begins an episode, in whose first step the worker died."""
+def test_next_observation_of_a_termination_is_never_a_reset() -> None:
+    """Under SAME_STEP row 1 begins an episode whose worker died in the first step."""
     no, yes = np.array([[False]]), np.array([[True]])
     nowhere = np.zeros(0, np.int64), np.zeros(0, np.int64)
     rollout = sw.Rollout(
@@ -224,7 +224,7 @@ def leaves(tree: Any) -> list[Any]:
 @pytest.mark.parametrize("vectorized", [False, True])
 @pytest.mark.parametrize("rows", ["steps", "grid"])
 @pytest.mark.parametrize("mode", MODES)
-def test_gae_finds_the_advantages_that_the_rollout_finds(
+def test_gae_equals_the_rollouts_advantages(
     mode: AutoresetMode, rows: Any, vectorized: bool
 ) -> None:
     from torchrl.objectives.value import GAE
@@ -245,7 +245,7 @@ def test_gae_finds_the_advantages_that_the_rollout_finds(
                 np.testing.assert_allclose(mine, expected.T[rollout.mask.T], rtol=1e-4, atol=2e-4)
 
 
-def test_gae_with_a_network_finds_them_too() -> None:
+def test_gae_with_a_network_equals_the_rollouts_advantages() -> None:
     from tensordict.nn import TensorDictModule
     from torchrl.objectives.value import GAE
 
@@ -266,7 +266,7 @@ def test_gae_with_a_network_finds_them_too() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(rollouts())
-def test_gae_is_right_for_whatever_a_rollout_may_hold(columns: list[Column]) -> None:
+def test_gae_is_right_for_any_rollout(columns: list[Column]) -> None:
     from torchrl.objectives.value import GAE
 
     rollout = rollout_of(columns, lists_terminated=True)
@@ -286,7 +286,7 @@ def test_gae_is_right_for_whatever_a_rollout_may_hold(columns: list[Column]) -> 
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_dqn_loss_is_what_is_worked_out_by_hand() -> None:
+def test_dqn_loss_equals_a_numpy_computation() -> None:
     from torchrl.modules import QValueActor
     from torchrl.objectives import DQNLoss
 
@@ -307,7 +307,7 @@ def test_dqn_loss_is_what_is_worked_out_by_hand() -> None:
         assert found == pytest.approx(by_hand, rel=1e-5)
 
 
-def test_ppo_loss_is_what_is_worked_out_by_hand() -> None:
+def test_ppo_loss_equals_a_numpy_computation() -> None:
     from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential
     from tensordict.nn import TensorDictModule as Module
     from torchrl.objectives import ClipPPOLoss
@@ -343,48 +343,48 @@ def test_ppo_loss_is_what_is_worked_out_by_hand() -> None:
         assert found["loss_critic"].item() == pytest.approx(error * coefficient, rel=1e-4)
 
 
-def test_tensors_share_the_memory_of_what_was_drawn() -> None:
+def test_tensors_share_memory_with_the_batch() -> None:
     batch = Play().replay().sample_transitions(8)
     found = to_tensordict(batch)
     batch.observation[0, 0] = 77
     assert found["observation"][0, 0] == 77
 
 
-def test_what_cannot_be_told_apart_is_refused() -> None:
+def test_fields_with_the_same_key_are_refused() -> None:
     batch = Play().replay().sample_transitions(8)
     clash = replace(batch, info={"reward": batch.reward})
-    with pytest.raises(ValueError, match=r"key \('next', 'reward'\): expected one field"):
+    with pytest.raises(ValueError, match=r"\('next', 'reward'\).*two"):
         to_tensordict(clash)
     clash = replace(batch, extras={"done/x": batch.reward})
-    with pytest.raises(ValueError, match=r"key 'done': expected one field|key \('done', 'x'\)"):
+    with pytest.raises(ValueError, match=r"'done'.*two"):
         to_tensordict(clash)
 
 
-def test_what_lacks_something_is_refused_with_what_to_do() -> None:
+def test_unsupported_batches_and_arguments_are_refused() -> None:
     replay = Play().replay()
-    arrival = replay.sample_sequences(4, length=3)
-    with pytest.raises(ValueError, match=r'next_observation: .*align="transition"'):
-        to_tensordict(arrival)
+    without_next = replay.sample_sequences(4, length=3)
+    with pytest.raises(ValueError, match=r'next_observation.*None.*align="transition"'):
+        to_tensordict(without_next)
     some = replay.sample_transitions(4, fields=["observation", "reward"])
-    with pytest.raises(ValueError, match=r"action.*got None; name it"):
+    with pytest.raises(ValueError, match=r"action.*None.*fields="):
         to_tensordict(some)
     time_major = replay.sample_sequences(4, length=3, align="transition", time_major=True)
-    with pytest.raises(ValueError, match=r"time_major: expected 4 sequences first, got .*=True"):
+    with pytest.raises(ValueError, match=r"time_major.*\b4\b.*\(3, 4\).*time_major=True"):
         to_tensordict(time_major)
     stated = replay.sample_sequences(4, length=3, align="transition", state=["value"])
-    with pytest.raises(ValueError, match="state: expected none"):
+    with pytest.raises(ValueError, match=r"state.*none.*got value"):
         to_tensordict(stated)
-    with pytest.raises(TypeError, match="expected a TransitionBatch, Batch, Rollout or Minibatch"):
+    with pytest.raises(TypeError, match=r"to_tensordict.*TransitionBatch.*Rollout.*ndarray"):
         to_tensordict(np.zeros(3))  # type: ignore[arg-type]
     batch = replay.sample_transitions(64)
-    with pytest.raises(ValueError, match=r"one_hot: expected action from 0 to 2, got 3; give"):
+    with pytest.raises(ValueError, match=r"one_hot.*action.*0 to 2.*got 3"):
         to_tensordict(batch, one_hot=3)
     floats = replace(batch, action=batch.observation)
-    with pytest.raises(ValueError, match=r"one_hot: expected action to be one whole number"):
+    with pytest.raises(ValueError, match=r"one_hot.*action.*float64 \(5,\)"):
         to_tensordict(floats, one_hot=3)
     rollout = Play().collector().rollout(steps=4)
-    with pytest.raises(ValueError, match="rows: expected 'steps' or 'grid', got 'flat'"):
+    with pytest.raises(ValueError, match=r"rows.*'steps'.*'grid'.*'flat'"):
         to_tensordict(rollout, rows="flat")  # type: ignore[arg-type]
     sequences = next(rollout.sequences(2))
-    with pytest.raises(ValueError, match=r"minibatch: expected rows \[B\], got sequences"):
+    with pytest.raises(ValueError, match=r"minibatch.*\[B\].*sequences.*rows='grid'"):
         to_tensordict(sequences)

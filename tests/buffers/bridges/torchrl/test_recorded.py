@@ -1,4 +1,4 @@
-"""What TorchRL recorded is stored as the episodes that were played, and comes back the same."""
+"""from_tensordict: TorchRL's recordings are stored as the episodes of the envs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def torchrl_env(log: Log, **options: Any) -> Any:
 
 
 def assert_stored(replay: sw.SequenceReplayBuffer, logs: list[Log]) -> None:
-    """The replay holds exactly the episodes that were logged."""
+    """Assert that the replay holds exactly the logged episodes."""
     stored = list(replay.iter_episodes())
     every = [(n, steps) for n, log in enumerate(logs) for steps in log.episodes if steps]
     assert len(stored) == len(every)
@@ -54,7 +54,7 @@ def assert_stored(replay: sw.SequenceReplayBuffer, logs: list[Log]) -> None:
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
-def test_a_rollout_of_torchrl_is_stored_as_the_episodes_that_were_played(one_hot: bool) -> None:
+def test_a_torchrl_rollout_is_stored_as_the_envs_episodes(one_hot: bool) -> None:
     log = Log(TraceEnv(PLAN, 0))
     env = torchrl_env(log, categorical_action_encoding=not one_hot)
     replay = sw.SequenceReplayBuffer(seed=0)
@@ -65,7 +65,7 @@ def test_a_rollout_of_torchrl_is_stored_as_the_episodes_that_were_played(one_hot
     assert replay.spec["reward"].dtype == "float64"
 
 
-def test_batches_of_a_collector_give_whole_episodes() -> None:
+def test_batches_of_a_torchrl_collector_are_joined_into_episodes() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torchrl.collectors import Collector
@@ -86,7 +86,7 @@ def test_batches_of_a_collector_give_whole_episodes() -> None:
     assert buffer.sample()["next", "reward"].shape == (8, 1)
 
 
-def test_one_step_at_a_time_is_the_same_as_all_at_once() -> None:
+def test_adding_single_steps_equals_storing_all_at_once() -> None:
     recorded = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True).rollout(
         24, break_when_any_done=False
     )
@@ -100,7 +100,7 @@ def test_one_step_at_a_time_is_the_same_as_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_collected_comes_back_from_torchrl_the_same(kind: Kind) -> None:
+def test_a_round_trip_through_torchrl_keeps_all_steps(kind: Kind) -> None:
     first, again = Play(kind).replay(), sw.SequenceReplayBuffer(seed=0)
     again.bind(first.spec, {})
     request = sw.Episodes(1, align="transition", stack=kind.startswith("stack"))
@@ -114,12 +114,12 @@ def test_what_was_collected_comes_back_from_torchrl_the_same(kind: Kind) -> None
         assert mine.end == theirs.end
         assert mine.stream == theirs.stream
         for name, rows in theirs.fields.items():
-            # What came with the reset itself is in no transition.
+            # Infos of the reset itself are in no transition.
             some = slice(1, None) if name.startswith("info/") else slice(None)
             assert same_tree(mine.fields[name][some], rows[some]), name
 
 
-def test_a_rollout_with_envs_side_by_side_is_stored_stream_by_stream() -> None:
+def test_each_env_of_a_grid_rollout_becomes_a_stream() -> None:
     play = Play(mode=AutoresetMode.SAME_STEP, plan=[(3, "truncated"), (1, "truncated")])
     collector, replay = play.collector(), sw.SequenceReplayBuffer(seed=0)
     buffer = as_torchrl_replay(replay)
@@ -128,11 +128,11 @@ def test_a_rollout_with_envs_side_by_side_is_stored_stream_by_stream() -> None:
     assert_stored(replay, play.logs)
 
 
-def test_a_replay_that_a_collector_filled_takes_more() -> None:
+def test_steps_are_added_to_a_replay_that_a_collector_filled() -> None:
     replay, more = Play().replay(), Play(plan=[(4, "truncated")])
     before = [episode.id for episode in replay.iter_episodes()]
     recorded = to_tensordict(more.collector().rollout(steps=10), rows="grid")
-    with pytest.raises(ValueError, match="expected rows that are all steps, got 6 without"):
+    with pytest.raises(ValueError, match=r"\b6\b.*\('collector', 'mask'\)"):
         from_tensordict(recorded, replay)
     for env in range(3):
         mask = recorded["collector", "mask"][env]
@@ -144,7 +144,7 @@ def test_a_replay_that_a_collector_filled_takes_more() -> None:
     assert len({episode.id for episode in replay.iter_episodes()}) == len(before) + 6
 
 
-def test_observations_that_are_no_numbers_follow_each_other_too() -> None:
+def test_nan_observations_count_as_equal() -> None:
     env = torchrl_env(Log(TraceEnv([(9, "truncated")], 0)), categorical_action_encoding=True)
     recorded = env.rollout(9)
     recorded["observation"][2:, 0] = float("nan")
@@ -155,7 +155,7 @@ def test_observations_that_are_no_numbers_follow_each_other_too() -> None:
     assert np.isnan(episode.observation[:, 0]).tolist() == [False] * 2 + [True] * 8
 
 
-def test_envs_become_streams_from_the_one_that_is_named() -> None:
+def test_streams_are_numbered_from_the_argument() -> None:
     play = Play(mode=AutoresetMode.SAME_STEP, plan=[(3, "truncated")], num_envs=2)
     replay = sw.SequenceReplayBuffer()
     recorded = to_tensordict(play.collector().rollout(steps=6), rows="grid")
@@ -165,10 +165,10 @@ def test_envs_become_streams_from_the_one_that_is_named() -> None:
 
 @pytest.mark.parametrize("is_cut", [False, True])
 @pytest.mark.parametrize("is_init", [False, True, None])
-def test_an_episode_goes_on_unless_a_reset_may_have_come_between(
+def test_an_episode_continues_in_the_next_batch_unless_a_reset_is_possible(
     is_cut: bool, is_init: bool | None
 ) -> None:
-    """All observations are the same, so that a reset's cannot be told from what followed."""
+    """All observations are equal, so that one of a reset cannot be recognized."""
     from tensordict import TensorDict
 
     def steps(is_first: bool | None) -> Any:
@@ -190,7 +190,7 @@ def test_an_episode_goes_on_unless_a_reset_may_have_come_between(
     assert [e.steps for e in replay.iter_episodes()] == ([4] if goes_on else [2, 2])
 
 
-def test_the_rest_of_an_episode_whose_reset_is_not_there_is_stored_as_that() -> None:
+def test_an_episode_without_its_reset_starts_late() -> None:
     collector, replay = (
         Play(plan=[(50, "truncated")], num_envs=1).collector(),
         sw.SequenceReplayBuffer(),
@@ -204,75 +204,73 @@ def test_the_rest_of_an_episode_whose_reset_is_not_there_is_stored_as_that() -> 
     assert episode.cut[-1]
 
 
-def test_what_does_not_follow_is_refused_and_nothing_is_stored() -> None:
+def test_invalid_recordings_are_refused_and_nothing_is_stored() -> None:
     env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
     recorded = env.rollout(24, break_when_any_done=False)
     replay = sw.SequenceReplayBuffer()
     shuffled = recorded[torch.arange(23, -1, -1)]
     cases: list[tuple[Any, str]] = [
-        (shuffled, r"expected the next observation of row \d+ of env 0 to be that of row \d+"),
+        (shuffled, r"next observation.*row 1 of env 0.*row 2"),
         (
             recorded.exclude(("next", "terminated")),
-            r"expected the key \('next', 'terminated'\), got",
+            r"expected .*\('next', 'terminated'\), got .*'observation'",
         ),
-        (recorded.exclude("action"), "expected the key 'action', got"),
-        (recorded.exclude("observation"), "expected an observation, a key that stands both"),
-        (recorded.reshape(2, 3, 4), r"expected batch size \[T\] or \[N, T\], got \[2, 3, 4\]"),
+        (recorded.exclude("action"), r"expected .*'action', got .*'observation'"),
+        (recorded.exclude("observation"), r"observation.*'next'.*'action'"),
+        (recorded.reshape(2, 3, 4), r"\[T\] or \[N, T\].*\[2, 3, 4\]"),
     ]
     wrong = recorded.clone()
     wrong["next", "done"] = ~wrong["next", "done"]
-    cases.append((wrong, "expected done where terminated or truncated is set, got done="))
+    cases.append((wrong, r"terminated.*truncated.*done=False in row 0 of env 0"))
     wrong = recorded.clone()
     wrong["is_init"] = torch.ones(24, 1, dtype=torch.bool)
-    cases.append((wrong, "expected row 1 of env 0 to be terminated or truncated, as row 2 begins"))
+    cases.append((wrong, r"row 1 of env 0.*terminated.*truncated.*row 2"))
     wrong = recorded.clone()
     wrong["collector", "mask"] = torch.arange(24) < 20
-    cases.append((wrong, "expected rows that are all steps, got 4 without"))
+    cases.append((wrong, r"\b4\b.*\('collector', 'mask'\)"))
     wrong = recorded.clone()
     wrong["steps_to_next_obs"] = torch.full((24, 1), 3)
-    cases.append((wrong, "expected steps_to_next_obs of 1, got 3"))
+    cases.append((wrong, r"steps_to_next_obs.*1, got 3"))
     wrong = recorded.clone()
     wrong.set_non_tensor("note", "a text")
     for data, message in cases:
         with pytest.raises(ValueError, match=message):
             from_tensordict(data, replay)
-    with pytest.raises(TypeError, match=r"expected tensors, got a .* under 'note'"):
+    with pytest.raises(TypeError, match=r"NonTensor.*'note'"):
         from_tensordict(wrong, replay)
-    with pytest.raises(TypeError, match="expected a TensorDict, got a dict"):
+    with pytest.raises(TypeError, match=r"TensorDict.*a dict"):
         from_tensordict({}, replay)
-    with pytest.raises(ValueError, match="expected one-hot actions, with a single 1 in each"):
+    with pytest.raises(ValueError, match=r"one-hot.*one_hot_action"):
         from_tensordict(recorded, replay, one_hot_action=True)
     assert not replay.is_bound
 
 
-def test_another_replay_is_refused() -> None:
+def test_a_replay_with_other_fields_is_refused() -> None:
     env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
     recorded = env.rollout(6, break_when_any_done=False)
     held = Play().replay()
     before = held.digest()
-    with pytest.raises(
-        SpecMismatch, match=r"expected the fields .*extra/log_prob.*got action, obs"
-    ):
+    with pytest.raises(SpecMismatch, match=r"extra/log_prob.*got action, obs"):
         from_tensordict(recorded, held)
     other = sw.SequenceReplayBuffer()
     from_tensordict(recorded, other)
     wrong = recorded.clone()
     wrong["observation"] = wrong["observation"].float()
     wrong["next", "observation"] = wrong["next", "observation"].float()
-    with pytest.raises(SpecMismatch, match=r"expected observation of float64 \(5,\), got float32"):
+    with pytest.raises(SpecMismatch, match=r"observation.*float64 \(5,\).*float32 \(5,\)"):
         from_tensordict(wrong, other)
     wrong = recorded.clone()
     wrong["next", "reward"] = wrong["next", "reward"].long()
-    with pytest.raises(SpecMismatch, match=r"expected reward of float64 \(\), got int64 \(\)"):
+    with pytest.raises(SpecMismatch, match=r"reward.*float64 \(\).*int64 \(\)"):
         from_tensordict(wrong, other)
     assert (held.digest(), other.steps) == (before, 6)
 
 
-def test_stacks_that_are_none_are_refused() -> None:
+def test_inconsistent_frame_stacks_are_refused() -> None:
     first = Play("stack-zero").replay()
     again = sw.SequenceReplayBuffer(seed=0)
     again.bind(first.spec, {})
     rows = to_tensordict(first.take(sw.Episodes(1, align="transition", stack=True), np.array([2])))
     rows["observation"][0, 0, 0] = 9
-    with pytest.raises(SpecMismatch, match=r"expected stacks of 3 frames.*padded by zero"):
+    with pytest.raises(SpecMismatch, match=r"'observation'.*\b3\b.*zero"):
         from_tensordict(rows, again)

@@ -1,4 +1,4 @@
-"""A replay in the place of a TorchRL ReplayBuffer gives what the envs did, and takes it too."""
+"""as_torchrl_replay: a replay in the place of a TorchRL ReplayBuffer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stepwell.buffers.bridges.torchrl.recorded import from_tensordict  # noqa: E
 from stepwell.buffers.bridges.torchrl.replay import as_torchrl_replay  # noqa: E402
 
 
-def test_what_is_sampled_are_the_replays_own_transitions() -> None:
+def test_samples_are_transitions_of_the_replay() -> None:
     play = Play()
     buffer = as_torchrl_replay(play.replay(), batch_size=16)
     assert len(buffer) == len(play.steps)
@@ -36,7 +36,7 @@ def test_what_is_sampled_are_the_replays_own_transitions() -> None:
 
 
 @pytest.mark.parametrize("kind", ["vector", "stack-zero"])
-def test_slices_lie_in_one_episode_each_and_are_marked_at_both_ends(kind: Kind) -> None:
+def test_slices_lie_within_an_episode_and_mark_both_ends(kind: Kind) -> None:
     play = Play(kind)
     buffer = as_torchrl_replay(play.replay(), slice_len=3)
     rows = buffer.sample(60)
@@ -57,7 +57,7 @@ def test_slices_lie_in_one_episode_each_and_are_marked_at_both_ends(kind: Kind) 
 
 
 @pytest.mark.parametrize("slice_len", [None, 2])
-def test_priorities_reach_the_rows_that_they_are_for(slice_len: int | None) -> None:
+def test_priorities_are_assigned_to_the_given_rows(slice_len: int | None) -> None:
     buffer = as_torchrl_replay(Play().replay(), draw="priorities", slice_len=slice_len, beta=1.0)
     every = np.unique(np.concatenate([buffer.sample(400)["index"].numpy() for _ in range(8)]))
     for some in np.array_split(every, 9):
@@ -72,41 +72,41 @@ def test_priorities_reach_the_rows_that_they_are_for(slice_len: int | None) -> N
     assert after["priority_weight"].min() < 0.1 or hits == 1
 
 
-def test_of_a_slice_its_largest_error_counts() -> None:
-    told: dict[int, float] = {}
+def test_the_priority_of_a_slice_is_its_largest_error() -> None:
+    priorities_of: dict[int, float] = {}
 
-    class Noting(sw.SequenceReplayBuffer):
+    class PriorityRecorder(sw.SequenceReplayBuffer):
         def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
-            told.update(zip(ids.tolist(), priorities.tolist(), strict=True))
+            priorities_of.update(zip(ids.tolist(), priorities.tolist(), strict=True))
             return 0
 
-    replay = Noting(seed=0)
+    replay = PriorityRecorder(seed=0)
     play = Play()
     with sw.Collector(play.envs, sw.RandomPolicy(), replay, seed=0) as collector:
         collector.collect(steps=60)
     buffer = as_torchrl_replay(replay, slice_len=3)
     buffer.update_priority([7, 7, 7, 5, 5, 5], [1.0, -4.0, 2.0, 0.5, 0.25, 0.0])
-    assert told == {7: 4.0, 5: 0.5}
+    assert priorities_of == {7: 4.0, 5: 0.5}
 
 
-def test_wrong_arguments_are_refused_with_what_to_do() -> None:
+def test_invalid_arguments_are_refused() -> None:
     replay = Play().replay()
     with pytest.raises(ValueError, match=r"batch_size.*got None"):
         as_torchrl_replay(replay).sample()
     with pytest.raises(ValueError, match=r"batch_size.*got None"):
         next(iter(as_torchrl_replay(replay)))
-    with pytest.raises(ValueError, match="batch_size: expected a multiple of slice_len=4, got 6"):
+    with pytest.raises(ValueError, match=r"batch_size.*slice_len=4.*got 6"):
         as_torchrl_replay(replay, 6, slice_len=4)
-    with pytest.raises(ValueError, match="n_step: expected 1 with slice_len, got 3"):
+    with pytest.raises(ValueError, match=r"n_step.*1 .*slice_len.*got 3"):
         as_torchrl_replay(replay, n_step=3, slice_len=4)
     buffer = as_torchrl_replay(replay)
-    with pytest.raises(ValueError, match="priority_key: expected TD errors under 'td_error'"):
+    with pytest.raises(ValueError, match=r"priority_key.*'td_error'.*none"):
         buffer.update_tensordict_priority(buffer.sample(3))
-    with pytest.raises(ValueError, match="priority: expected one number for each of 3 rows, got 2"):
+    with pytest.raises(ValueError, match=r"priority.*\b3\b.*got 2"):
         buffer.update_priority(torch.arange(3), torch.ones(2))
 
 
-def test_dqn_loss_writes_the_errors_that_priorities_are_made_of() -> None:
+def test_errors_of_dqn_loss_become_priorities() -> None:
     from torchrl.modules import QValueActor
     from torchrl.objectives import DQNLoss
 
@@ -120,20 +120,22 @@ def test_dqn_loss_writes_the_errors_that_priorities_are_made_of() -> None:
     assert buffer.update_tensordict_priority(batch) == 0
 
 
-def test_without_torchrl_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrl_the_error_gives_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     replay = Play().replay()
     batch = replay.sample_transitions(4)
     load_tensordict.cache_clear()
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.13.2")
-    old = r"needs torchrl 0\.14 or newer, got 0\.13\.2: pip install -U 'stepwell\[torchrl\]'"
-    with pytest.raises(ImportError, match=f"as_torchrl_replay {old}"):
+    old = r"torchrl 0\.14 .*0\.13\.2.*pip install -U 'stepwell\[torchrl\]'"
+    with pytest.raises(ImportError, match=f"as_torchrl_replay .*{old}"):
         as_torchrl_replay(replay)
-    with pytest.raises(ImportError, match=f"to_tensordict {old}"):
+    with pytest.raises(ImportError, match=f"to_tensordict .*{old}"):
         to_tensordict(batch)
     monkeypatch.setitem(sys.modules, "torchrl", None)
-    missing = r"needs torchrl, which is not installed: pip install 'stepwell\[torchrl\]'"
+    missing = r"as_torchrl_replay .*torchrl.*pip install 'stepwell\[torchrl\]'"
     with pytest.raises(ImportError, match=missing):
         as_torchrl_replay(replay)
     monkeypatch.setitem(sys.modules, "tensordict", None)
-    with pytest.raises(ImportError, match="from_tensordict needs tensordict"):
+    with pytest.raises(ImportError, match=r"from_tensordict .*\btensordict.*'stepwell\[torchrl\]'"):
         from_tensordict({}, replay)
