@@ -120,7 +120,7 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
             values = dict(zip(_NUMBERS, numbers[:, number].tolist(), strict=True))
             values |= {"end": int(slots["end"][number]), "head_bytes": int(head_bytes[number])}
             if least is not None:
-                expected = f"{expected} {least[number]}".strip()
+                expected = f"{expected} {int(least[number])}".strip()
             raise StoreCorrupt(
                 f"{where}: slot {number} is not what a writer has made: {name}: expected "
                 f"{expected}, got {values[name]} ({values}); {cure(where)}"

@@ -346,7 +346,7 @@ def test_a_listed_row_that_is_no_open_end_is_refused(place: tuple[int, int]) -> 
     value = np.zeros(len(step))
     rollout.bootstrap = Bootstrap(np.array(step), np.array(env), value, None, value)
     if rollout.terminated[place]:
-        rollout.advantages(0.9, 0.9)  # it is worth 0 whatever is listed
+        rollout.advantages(0.9, 0.9)  # its value is 0 in any case
         return
     with pytest.raises(
         ValueError, match=rf"^bootstrap: .*\brow {place[0]} of env {place[1]}\b.*\b1 times"

@@ -15,7 +15,7 @@ from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Tra
 from support.models.replay_histories import Kind, a_replay, busy_history
 from support.rows.replay_rows import Played, Step
 
-ROW_WISE = ("ids", "weights", "lengths")  # [B], in whatever order the rest is
+ROW_WISE = ("ids", "weights", "lengths")  # [B] for both orders of the axes
 
 REQUESTS: list[Request] = [
     Sequences(12, 5),

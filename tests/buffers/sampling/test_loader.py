@@ -440,28 +440,20 @@ def test_a_loader_refuses_to_work_in_a_forked_child() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("source", "options", "message"),
     [
-        ({"prefetch": 0}, r"^prefetch: .*>= 1.*\b0$"),
-        ({"threads": 0.5}, r"^threads: .*>= 1.*\b0\.5$"),
-        ({"to": "jax"}, "^to: .*'numpy'.*'torch'.*'jax'$"),
-        ({"device": "cuda"}, r"\bdevice\b.*to='torch'.*to='numpy'"),
-        ({"pin_memory": True}, r"\bpin_memory\b.*to='torch'.*to='numpy'"),
+        (Counting(), {"prefetch": 0}, r"^prefetch: .*>= 1.*\b0$"),
+        (Counting(), {"threads": 0.5}, r"^threads: .*>= 1.*\b0\.5$"),
+        (Counting(), {"to": "jax"}, "^to: .*'numpy'.*'torch'.*'jax'$"),
+        (Counting(), {"device": "cuda"}, r"\bdevice\b.*to='torch'.*to='numpy'"),
+        (Counting(), {"pin_memory": True}, r"\bpin_memory\b.*to='torch'.*to='numpy'"),
+        ([1, 2], {"reuse": True}, r"^reuse=True: .*\bfunction\b.*\biterable\b"),
+        (7, {}, r"^source: .*\bfunction\b.*\biterable\b.*\b7$"),
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(source: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Loader(Counting(), **options)
-
-
-def test_reuse_needs_a_function() -> None:
-    with pytest.raises(ValueError, match=r"^reuse=True: .*\bfunction\b.*\biterable\b"):
-        Loader([1, 2], reuse=True)
-
-
-def test_a_source_is_a_function_or_an_iterable() -> None:
-    with pytest.raises(ValueError, match=r"^source: .*\b7$"):
-        Loader(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        Loader(source, **options)
 
 
 @pytest.mark.parametrize("reuse", [False, True])

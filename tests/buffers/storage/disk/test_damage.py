@@ -235,10 +235,10 @@ def without_manifest(path: Path) -> str:
 BEGINS = 84, b"\x93SWELL\r\n"  # the least bytes of a header, and its first ones
 CASES: dict[str, tuple[type[Exception], Change]] = {
     "empty segment": (StoreCorrupt, cut_before_tables(0, *BEGINS, 0)),
-    "segment cut off in its first number": (StoreCorrupt, cut_before_tables(50, *BEGINS, 50)),
+    "segment cut off in its first fields": (StoreCorrupt, cut_before_tables(50, *BEGINS, 50)),
     "segment cut off in its facts": (StoreCorrupt, cut_before_tables(100, "header")),
     "segment cut off in its header": (StoreCorrupt, cut_before_tables(4095, "header")),
-    "segment cut off behind its header": (StoreCorrupt, cut_to(4096)),
+    "segment cut off after its header": (StoreCorrupt, cut_to(4096)),
     "segment cut off in slot table A": (StoreCorrupt, cut_to(4097)),
     "segment cut off in slot table B": (StoreCorrupt, cut_to(8192 + 70)),
     "segment cut off in its data": (StoreCorrupt, cut_to(16_000)),

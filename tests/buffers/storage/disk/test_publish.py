@@ -160,7 +160,7 @@ FOREIGN: dict[str, tuple[list[Callable[[], object]], str]] = {
     "a file": ([text("x.part", "precious")], "file or a link"),
     "a link to a folder": ([linked("x.part", "own")], "file or a link"),
     "a folder in use": ([folder("x.part"), text("x.part/notes", "precious")], "notes"),
-    "more than is ours": (
+    "remains with a foreign file": (
         [
             folder("x.part"),
             text("x.part/UNFINISHED", DEAD),

@@ -88,7 +88,7 @@ def test_a_kill_at_any_call_loses_no_flush_and_leaves_no_partial_one(tmp_path: P
         else:
             assert not done
             DiskStorage.create(path, SPEC, files=NoSyncFiles()).close()
-    assert yields > 40  # most kills came while there was something to lose
+    assert yields > 40  # in most cases a flush had returned before the kill
 
 
 def test_a_failure_of_any_call_is_raised_and_stops_the_writer(tmp_path: Path) -> None:
