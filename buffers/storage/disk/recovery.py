@@ -152,14 +152,14 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
         ("offset", offset, stop, header.data_offset),
         ("row_id", row_id, row_id + rows, header.counters.next_row_id),
     ):
-        least = np.where(follows, end[before], first)
-        wrong = np.zeros(len(slots), np.bool_)
-        wrong[known] = np.where(is_next & follows, begin[known] != least, begin[known] < least)
+        least = begin.copy()
+        least[known] = np.where(follows, end[before], first)
+        wrong = begin < least
+        wrong[known] |= is_next & follows & (begin[known] != least[known])
         refuse(wrong, name, "the end of the slot before,", least)
-    steps = np.zeros(len(slots), np.bool_)
-    least = np.where(follows, total_steps[before], header.counters.total_steps)
-    steps[known] = total_steps[known] < least
-    refuse(steps, "total_steps", "at least", least)
+    least = total_steps.copy()
+    least[known] = np.where(follows, total_steps[before], header.counters.total_steps)
+    refuse(total_steps < least, "total_steps", "at least", least)
 
 
 def _numbers_of(slots: np.ndarray) -> np.ndarray:

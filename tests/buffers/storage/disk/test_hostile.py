@@ -343,6 +343,29 @@ def test_a_forged_slot_is_refused(forged: Path, name: str) -> None:
         reopen(forged)
 
 
+@pytest.mark.parametrize("name", ["row_id", "offset", "total_steps"])
+def test_a_forged_slot_after_a_lost_one_is_reported_with_the_right_limit(
+    store: Path, name: str
+) -> None:
+    """Found by forged folders: the limit was that of another slot, or of none."""
+    header, slots = header_of(store), slots_of(store)
+    last = len(slots) - 1
+    limits = {
+        "row_id": int(slots["row_id"][last - 2] + slots["rows"][last - 2]),
+        "offset": int(slots["offset"][last - 2] + slots["nbytes"][last - 2]),
+        "total_steps": int(slots["total_steps"][last - 2]),
+    }
+    got = limits[name] - 1
+    forge_slot(store, last, **{name: got})
+    with segment_path(store, 0).open("r+b") as file:
+        for offset in header.table_offsets:
+            file.seek(offset + 128 * (last - 1))
+            file.write(b"\xff" * 128)
+    message = rf"\bslot {last} .* {name}: .*\b{limits[name]}\b.*'{name}': {got}\b"
+    found = [str(damage.what) for damage in verify(store).damages]
+    assert any(re.search(message, what) for what in found), found
+
+
 @pytest.mark.parametrize(
     "values", [{"group": 0xFFFFFFFF}, {"group_slots": 0xFFFFFFFF}, {"group": 1 << 31}]
 )
