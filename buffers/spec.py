@@ -294,7 +294,13 @@ class Spec:
                 return f"field {name!r} is not in the store"
             if mine[name] != theirs[name]:
                 return f"field {name!r} was ({mine[name]}), is ({theirs[name]})"
-        return None if self == other else "the fields have another order"
+        if list(mine) != list(theirs):
+            return f"the order of the fields was {', '.join(mine)}, is {', '.join(theirs)}"
+        for name in ("observation", "action"):
+            was, new = getattr(self, name), getattr(other, name)
+            if was != new:
+                return f"the structure of the {name} was {was!r}, is {new!r}"
+        return None
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a JSON file; `from_json` reads it."""

@@ -166,7 +166,7 @@ def _each(storage: Storage, positions: Sequence[int]) -> Iterator[StoredEpisode]
     for position in positions:
         if position < storage.table.base:
             raise NotEnoughData(
-                "an episode was evicted while the episodes were read: expected a replay that "
-                "is not written meanwhile; start again"
+                f"chunk {position} was evicted while the episodes were read: expected no writes "
+                f"meanwhile, got {storage.table.base} as the oldest chunk; start again"
             )
         yield StoredEpisode(storage, copier, position)

@@ -506,8 +506,9 @@ class _EpisodeReader:
         table = self._storage.table
         if position < table.base or self._storage.generation != generation:
             raise NotEnoughData(
-                "an episode was evicted while the episodes were read: expected a replay "
-                "without writes and refreshes meanwhile; iterate again"
+                f"chunk {position} was evicted or moved while the episodes were read: expected no "
+                f"writes and refreshes meanwhile, got {table.base} as the oldest chunk; iterate "
+                f"again"
             )
         record = table.record(position)
         begin, stop = record.head, record.first_row + record.rows

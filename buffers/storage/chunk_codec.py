@@ -341,7 +341,10 @@ class ChunkDecoder:
             holds = zstandard.frame_content_size(packed)
             got = self._decompressor.stream_reader(packed).readinto(into) if holds == size else 0
         except zstandard.ZstdError as error:
-            raise StoreCorrupt(f"a compressed block cannot be decoded ({error})") from error
+            raise StoreCorrupt(
+                f"a compressed block of {len(packed)} bytes cannot be decoded, expected {size} "
+                f"bytes of rows ({error})"
+            ) from error
         if holds != size or got != want:
             raise StoreCorrupt(
                 f"a compressed block declares {holds} bytes and has {got} of {want}, expected "

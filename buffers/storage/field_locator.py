@@ -84,8 +84,8 @@ class FieldLocator:
         index = position - self.base
         if index < 0:
             raise NotEnoughData(
-                "rows were evicted while they were read: expected a replay that is not written "
-                "meanwhile; start again"
+                f"chunk {position} was evicted while its rows were read: expected no writes "
+                f"meanwhile, got {self.base} as the oldest chunk; start again"
             )
         buffer = self._buffers.get(record.segment)
         if buffer is None or not self.is_known[index]:

@@ -68,12 +68,13 @@ class JoinedStorage:
         self._storages = tuple(storages)
         if not self._storages:
             raise ValueError(
-                "expected at least one store, got none: pass the stores that are to be read as one"
+                "storages: expected at least one, got none: pass the stores that are to be read as "
+                "one"
             )
         if any(isinstance(storage, JoinedStorage) for storage in self._storages):
             raise ValueError(
-                "expected stores, got joined stores: their ids would collide; pass each store of "
-                "theirs"
+                "storages: expected single stores, got a JoinedStorage, whose ids would collide: "
+                "pass each of its stores"
             )
         check_same_rows(self._storages)
         self._weights = None if weights is None else _checked(weights, len(self._storages))

@@ -1,4 +1,4 @@
-"""Equal data, equal digest, however it was flushed; any other data, another digest."""
+"""Equal rows have equal digests in any chunks; other rows have other digests."""
 
 from __future__ import annotations
 
@@ -44,32 +44,32 @@ def digest_of(chunks: list[Chunk]) -> str:
 
 
 def in_parts(chunk: Chunk, data: st.DataObject) -> list[Chunk]:
-    """The same rows in several flushes, some of which end with a row that has no action yet."""
+    """The same rows in several chunks, some of which end with a row without an action."""
     parts: list[Chunk] = []
     start = 0
     while start < chunk.rows:
         stop = data.draw(st.integers(start + 1, chunk.rows))
         is_last = stop == chunk.rows
-        can_pend = not is_last or not chunk.end.is_final
-        pends = can_pend and stop - start > 1 and data.draw(st.booleans())
+        may_be_pending = not is_last or not chunk.end.is_final
+        is_pending = may_be_pending and stop - start > 1 and data.draw(st.booleans())
         rows = {name: rows[start:stop].copy() for name, rows in chunk.fields.items()}
-        if pends and not is_last:
-            rows["reward"][-1] = -1.0  # as blank as an action that was not chosen yet
-        end = PENDING if pends else chunk.end if is_last else NONE
+        if is_pending and not is_last:
+            rows["reward"][-1] = -1.0  # differs from the row that replaces it
+        end = PENDING if is_pending else chunk.end if is_last else NONE
         parts.append(Chunk(chunk.episode, chunk.stream, chunk.first_row + start, end, rows))
-        start = stop - (pends and not is_last)
+        start = stop - (is_pending and not is_last)
     return parts
 
 
 @given(EPISODES, st.data(), st.integers(0, 100))
-def test_chunks_and_ids_do_not_count(
+def test_the_digest_does_not_depend_on_chunks_and_ids(
     episodes: Episodes, data: st.DataObject, first_id: int
 ) -> None:
     parts = [part for chunk in whole(episodes, first_id) for part in in_parts(chunk, data)]
     assert digest_of(parts) == digest_of(whole(episodes))
 
 
-def test_the_order_in_which_streams_come_does_not_count() -> None:
+def test_the_digest_does_not_depend_on_the_order_of_streams() -> None:
     one, other = Chunk(0, 0, 0, TERMINATED, rows_of(3)), Chunk(1, 1, 0, NONE, rows_of(4))
     assert digest_of([one, other]) == digest_of([other, one])
 
@@ -99,8 +99,8 @@ def test_any_change_gives_another_digest(change: dict[str, Any]) -> None:
     assert digest_of(changed(**change)) != digest_of(changed())
 
 
-def test_where_episodes_begin_counts() -> None:
-    """The same rows, cut elsewhere."""
+def test_the_digest_depends_on_the_borders_of_episodes() -> None:
+    """The same rows, divided into other episodes."""
 
     def chunks(*lengths: int) -> list[Chunk]:
         ends = [Chunk(n, 0, 0, TERMINATED, blank(length)) for n, length in enumerate(lengths)]
@@ -120,14 +120,14 @@ def test_where_episodes_begin_counts() -> None:
     )
 
 
-def test_a_cut_between_two_episodes_counts() -> None:
+def test_the_digest_depends_on_a_cut_between_two_episodes() -> None:
     rows = {"reward": np.zeros(4)}
     joined = [Chunk(0, 0, 0, NONE, rows), Chunk(0, 0, 4, NONE, rows)]
     apart = [Chunk(0, 0, 0, NONE, rows), Chunk(1, 0, 0, NONE, rows)]
     assert digest_of(joined) != digest_of(apart)
 
 
-def test_a_pending_row_counts_where_nothing_followed() -> None:
+def test_the_digest_depends_on_a_pending_last_row() -> None:
     rows = {"reward": np.arange(4.0)}
     cut = [Chunk(0, 0, 0, PENDING, rows), Chunk(1, 0, 0, NONE, rows)]
     other = {"reward": np.array([0.0, 1.0, 2.0, 9.0])}
@@ -135,6 +135,6 @@ def test_a_pending_row_counts_where_nothing_followed() -> None:
     assert digest_of(cut) == digest_of([Chunk(0, 0, 0, NONE, rows), cut[1]])
 
 
-def test_nothing_has_a_digest_too() -> None:
+def test_a_replay_without_rows_has_a_digest() -> None:
     assert len(Digest().hexdigest()) == 16
     assert Digest().hexdigest() != digest_of(changed())

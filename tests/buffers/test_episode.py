@@ -48,7 +48,7 @@ def test_an_episode_of_one_row_is_first_and_last() -> None:
     assert (episode.is_first.tolist(), episode.cut.tolist()) == ([True], [True])
 
 
-def test_an_episode_cannot_be_changed() -> None:
+def test_an_episode_is_immutable() -> None:
     episode = Episode(SPEC, 0, 0, 0, End.NONE, rows(1), {})
     with pytest.raises(dataclasses.FrozenInstanceError):
         episode.id = 3  # type: ignore[misc]
@@ -67,14 +67,14 @@ def test_a_chunk_splits_into_the_same_rows(max_rows: int) -> None:
     assert {(part.episode, part.stream) for part in parts} == {(5, 2)}
 
 
-def test_only_the_env_ends_an_episode_for_good() -> None:
+def test_only_terminations_and_truncations_are_final() -> None:
     assert not End.NONE.is_final
     assert not End.PENDING.is_final
     assert End.TERMINATED.is_final
     assert End.TRUNCATED.is_final
 
 
-def test_the_repr_is_one_line_of_names_and_numbers() -> None:
+def test_the_repr_is_one_line_of_names_and_values() -> None:
     assert repr(Episode(SPEC, 7, 2, 3, End.TRUNCATED, rows(3), {"seed": 1})) == (
         "Episode(id=7, stream=2, first_row=3, steps=2, end=TRUNCATED, fields=("
         "observation/a: int64 (3,); observation/b/0: int64 (3,); action: int64 (3,); "

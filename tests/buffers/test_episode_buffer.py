@@ -1,4 +1,4 @@
-"""The open episodes of N envs, against lists; driven directly, row by row."""
+"""An EpisodeBuffer agrees with lists of rows, for any groups of envs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPEC = Spec.from_spaces(
 
 @dataclass(eq=False)
 class Run:
-    """The rows of one episode, as given."""
+    """The rows of one episode, as they were added."""
 
     stream: int
     observations: list[int] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Run:
 
 
 class Driver:
-    """Writes numbered rows and keeps what it wrote in lists."""
+    """Writes numbered rows and keeps them in lists."""
 
     def __init__(self, num_envs: int, chunk_rows: int | None, spec: Spec = SPEC) -> None:
         self.buffer = EpisodeBuffer(spec, num_envs, chunk_rows=chunk_rows)
@@ -87,7 +87,7 @@ class Driver:
             self.chunks.append(Chunk(*place, rows, chunk.metadata))
 
     def joined(self) -> list[Run]:
-        """The episodes that the chunks make up, pending rows superseded."""
+        """The episodes of the chunks, without superseded pending rows."""
         found: dict[int, Run] = {}
         for chunk in self.chunks:
             if chunk.first_row == 0:
@@ -126,10 +126,10 @@ ENDS = st.sampled_from([End.NONE] * 8 + [End.TERMINATED, End.TRUNCATED, End(3)])
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 9))
 @settings(max_examples=examples(80))
-def test_chunks_make_up_exactly_the_rows_that_were_given(
+def test_the_chunks_have_exactly_the_added_rows(
     data: st.DataObject, num_envs: int, chunk_rows: int
 ) -> None:
-    """Any groups of envs, any flushes, any ends, cuts and restarts: nothing lost, nothing twice."""
+    """For any groups of envs, flushes, ends, cuts and restarts, no row is lost or repeated."""
     driver = Driver(num_envs, chunk_rows)
     for _ in range(data.draw(st.integers(1, 40))):
         envs = data.draw(
@@ -152,7 +152,7 @@ def test_chunks_make_up_exactly_the_rows_that_were_given(
     assert taken == known(driver.runs)
 
 
-def test_a_row_that_awaits_its_action_is_handed_out_and_superseded() -> None:
+def test_a_row_without_an_action_is_taken_and_superseded() -> None:
     driver = Driver(1, 8)
     driver.observe([0], [True], [End.NONE])
     driver.act([0])
@@ -168,7 +168,7 @@ def test_a_row_that_awaits_its_action_is_handed_out_and_superseded() -> None:
     assert driver.joined()[0].actions == [1, 2, 0]
 
 
-def test_a_row_that_came_after_its_env_was_taken_is_handed_out_alone() -> None:
+def test_a_row_added_after_its_env_was_taken_is_a_chunk_of_its_own() -> None:
     driver = Driver(1, 2)
     for first in (True, False):
         driver.observe([0], [first], [End.NONE])
@@ -182,7 +182,7 @@ def test_a_row_that_came_after_its_env_was_taken_is_handed_out_alone() -> None:
     ]
 
 
-def test_a_reset_from_which_nothing_followed_is_no_episode() -> None:
+def test_a_reset_without_a_step_is_no_episode() -> None:
     driver = Driver(2, 8)
     driver.observe([0, 1], [True, True], [End.NONE, End.NONE])
     driver.take(everything=True)
@@ -191,8 +191,8 @@ def test_a_reset_from_which_nothing_followed_is_no_episode() -> None:
     assert driver.chunks == []
 
 
-def test_chunks_of_many_envs_fall_due_one_after_the_other() -> None:
-    """Each is then compressed behind one env step instead of all behind the same."""
+def test_chunks_of_many_envs_are_due_at_different_steps() -> None:
+    """So that each is compressed after another env step, instead of all after the same one."""
     driver = Driver(4, 8)
     due: list[list[int]] = []
     for row in range(24):
@@ -206,26 +206,23 @@ def test_chunks_of_many_envs_fall_due_one_after_the_other() -> None:
     assert max(chunk.rows for chunk in driver.chunks) == 8
 
 
-def test_rows_that_nobody_takes_are_refused_before_they_overwrite_others() -> None:
+def test_rows_are_refused_before_they_overwrite_rows_that_were_not_taken() -> None:
     driver = Driver(2, 3)
     for row in range(4):
         driver.observe([0, 1], [row == 0] * 2, [End.NONE] * 2)
         driver.act([0, 1])
-    with pytest.raises(ValueError, match="that were not taken") as caught:
+    with pytest.raises(ValueError, match=r"\b3 rows\b.*\b4\b.*\btake\(\).*\bis_due\b"):
         driver.observe([0, 1], [False] * 2, [End.NONE] * 2)
-    assert str(caught.value) == (
-        "expected at most 3 rows of an env that were not taken, got 4: call take() whenever is_due"
-    )
     driver.take(everything=True)
     assert [run.observations for run in driver.joined()] == [[1, 3, 5, 7], [2, 4, 6, 8]]
 
 
-def test_a_row_without_a_beginning_is_refused() -> None:
+def test_a_row_without_an_open_episode_is_refused() -> None:
     buffer = EpisodeBuffer(SPEC, 2)
-    with pytest.raises(ValueError, match="env 1 has no open episode: expected a row with is_first"):
+    with pytest.raises(ValueError, match=r"\benv 1 .*\bis_first\b"):
         buffer.observe(row_of(2), is_first=np.array([True, False]))
     buffer.observe(row_of(2), is_first=np.array([True, True]), terminated=np.array([True, False]))
-    with pytest.raises(ValueError, match="env 0 has no open episode"):
+    with pytest.raises(ValueError, match=r"\benv 0 .*\bis_first\b"):
         buffer.observe(row_of(2))
 
 
@@ -243,23 +240,20 @@ def row_of(n: int) -> dict[str, np.ndarray]:
     [
         (
             {"reward": np.zeros(2, np.float32)},
-            r"'reward': expected float64 \(2,\), got float32 \(2",
+            r"'reward': .*\bfloat64 \(2,\).*\bfloat32 \(2,\)",
         ),
-        (
-            {"reward": np.zeros(3)},
-            r"'reward': expected float64 \(2,\), got float64 \(3,\); convert",
-        ),
+        ({"reward": np.zeros(3)}, r"'reward': .*\bfloat64 \(2,\).*\bfloat64 \(3,\)"),
         (
             {"observation": np.zeros((2, 1), np.int64)},
-            r"expected int64 \(2, 2\), got int64 \(2, 1\)",
+            r"'observation': .*\bint64 \(2, 2\).*\bint64 \(2, 1\)",
         ),
         (
             {"more": np.zeros(2)},
-            r"expected the fields \['info/lives', 'observation', 'reward'\], g",
+            r"\['info/lives', 'observation', 'reward'\].*\['info/lives', 'more', 'obs",
         ),
     ],
 )
-def test_values_that_do_not_fit_are_refused_and_change_nothing(
+def test_values_of_other_dtypes_or_shapes_are_refused_and_change_nothing(
     change: dict[str, np.ndarray], message: str
 ) -> None:
     buffer = EpisodeBuffer(SPEC, 2)
@@ -269,22 +263,24 @@ def test_values_that_do_not_fit_are_refused_and_change_nothing(
     assert buffer.next_episode == 0
 
 
-def test_actions_that_do_not_fit_are_refused() -> None:
+def test_actions_of_other_dtypes_or_fields_are_refused() -> None:
     buffer = EpisodeBuffer(SPEC, 2)
     buffer.observe(row_of(2), is_first=np.array([True, True]))
-    with pytest.raises(SpecMismatch, match=r"'action': expected int64 \(2,\), got float64 \(2,\)"):
+    with pytest.raises(SpecMismatch, match=r"'action': .*\bint64 \(2,\).*\bfloat64 \(2,\)"):
         buffer.act({"action": np.zeros(2), "extra/value": np.zeros(2, np.float32)})
-    with pytest.raises(SpecMismatch, match=r"expected the fields \['action', 'extra/value'\], got"):
+    with pytest.raises(SpecMismatch, match=r"\['action', 'extra/value'\].*\['action'\]"):
         buffer.act({"action": np.zeros(2, np.int64)})
 
 
-@pytest.mark.parametrize(("num_envs", "chunk_rows"), [(0, None), (1, 0)])
-def test_numbers_below_one_are_refused(num_envs: int, chunk_rows: int | None) -> None:
-    with pytest.raises(ValueError, match="expected a whole number >= 1, got 0"):
+@pytest.mark.parametrize(
+    ("num_envs", "chunk_rows", "name"), [(0, None, "num_envs"), (1, 0, "chunk_rows")]
+)
+def test_numbers_below_one_are_refused(num_envs: int, chunk_rows: int | None, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: .*>= 1.*\b0$"):
         EpisodeBuffer(SPEC, num_envs, chunk_rows=chunk_rows)
 
 
-def test_the_size_of_chunks_follows_the_size_of_rows() -> None:
+def test_the_size_of_chunks_depends_on_the_size_of_rows() -> None:
     def rows(shape: tuple[int, ...], num_envs: int) -> int:
         spec = Spec.from_spaces(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2))
         return module._rows_by_size(spec, num_envs)
@@ -298,6 +294,7 @@ def test_the_size_of_chunks_follows_the_size_of_rows() -> None:
 # Frame stacks
 
 K = 3
+NO_STACK = r"'observation': .*\b3 frames\b.*\b{}\b.*\bframe_stack=1\b"
 
 
 def stacked(padding: str) -> EpisodeBuffer:
@@ -319,7 +316,7 @@ BOTH = np.array([True, True])
 
 
 @pytest.mark.parametrize(("padding", "pad"), [("zero", 0), ("repeat", 5)])
-def test_one_frame_a_row_is_kept_of_a_stack(padding: str, pad: int) -> None:
+def test_a_row_keeps_the_newest_frame_of_a_stack(padding: str, pad: int) -> None:
     buffer = stacked(padding)
     other = 7 if padding == "repeat" else 0
     buffer.observe(stacks_of([[pad, pad, 5], [other, other, 7]]), is_first=BOTH)
@@ -333,33 +330,28 @@ def test_one_frame_a_row_is_kept_of_a_stack(padding: str, pad: int) -> None:
 @pytest.mark.parametrize(
     "second", [[[9, 5, 6], [0, 7, 8]], [[0, 5, 6], [0, 9, 8]], [[0, 0, 6], [0, 7, 8]]]
 )
-def test_a_stack_that_did_not_move_on_by_one_frame_is_refused(second: list[list[int]]) -> None:
+def test_a_stack_that_was_not_shifted_by_one_frame_is_refused(second: list[list[int]]) -> None:
     buffer = stacked("zero")
     buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)
     buffer.act({"action": np.array([1, 0])})
-    with pytest.raises(SpecMismatch) as caught:
+    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
         buffer.observe(stacks_of(second))
-    assert str(caught.value) == (
-        "field 'observation': expected each stack of 3 frames to be the one before, moved on by "
-        "one frame, and padded by zero at a reset, got other frames; collect with frame_stack=1 "
-        "to store whole observations"
-    )
-    buffer.observe(stacks_of([[0, 5, 6], [0, 7, 8]]))  # nothing was remembered of the wrong one
+    buffer.observe(stacks_of([[0, 5, 6], [0, 7, 8]]))  # the refused stacks left no trace
 
 
 @pytest.mark.parametrize("padding", ["zero", "repeat"])
-def test_a_stack_that_reaches_over_a_reset_is_refused(padding: str) -> None:
+def test_a_stack_across_a_reset_is_refused(padding: str) -> None:
     buffer = stacked(padding)
     pad = 0 if padding == "zero" else 5
     begin = stacks_of([[pad, pad, 5], [pad, pad, 5]])
     buffer.observe(begin, is_first=BOTH)
     buffer.act({"action": np.array([1, 0])})
     leak = stacks_of([[pad, 5, 6], [pad, 5, 6]])
-    with pytest.raises(SpecMismatch, match=f"padded by {padding} at a reset"):
+    with pytest.raises(SpecMismatch, match=NO_STACK.format(padding)):
         buffer.observe(leak, is_first=np.array([True, False]))
 
 
-def test_a_reset_of_one_env_does_not_excuse_the_others() -> None:
+def test_a_reset_of_one_env_does_not_allow_wrong_stacks_of_others() -> None:
     buffer = stacked("zero")
     buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)
     with pytest.raises(SpecMismatch):
@@ -367,7 +359,7 @@ def test_a_reset_of_one_env_does_not_excuse_the_others() -> None:
     buffer.observe(stacks_of([[0, 0, 6], [0, 7, 8]]), is_first=np.array([True, False]))
 
 
-def test_stacks_are_compared_within_their_env_in_any_grouping() -> None:
+def test_stacks_are_compared_within_their_env_for_any_groups() -> None:
     buffer = stacked("zero")
     buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)
     buffer.observe(stacks_of([[0, 7, 8]]), env_ids=np.array([1]))
@@ -393,8 +385,8 @@ def test_an_owned_array_is_not_written_into() -> None:
     assert np.array_equal(rows["observation"], before)
 
 
-def test_a_reset_whose_first_action_came_to_nothing_is_no_episode() -> None:
-    """A worker died in its first step: what was stored had no steps."""
+def test_a_reset_after_a_lost_first_step_is_no_episode() -> None:
+    """A worker process died in its first step; an episode without steps was stored."""
     buffer = EpisodeBuffer(SPEC, 1)
     row = {
         "observation": np.zeros((1, 2), np.int64),
@@ -412,14 +404,14 @@ def test_a_reset_whose_first_action_came_to_nothing_is_no_episode() -> None:
     assert [(len(p.fields["reward"]), p.episode) for p in buffer.take(everything=True)] == [(2, 1)]
 
 
-# Transitions of somebody's own loop
+# Transitions of a loop of one's own
 
 MARKED = SPEC.with_more([OBSERVED])
 
 
 @dataclass(eq=False)
 class Played:
-    """One episode as `add` was given it: observations (None where unknown) and what led there."""
+    """One episode of `add`: observations (None if unknown), and the actions that led there."""
 
     stream: int
     observations: list[int | None]
@@ -496,7 +488,7 @@ class Loop:
             self.chunks.append(Chunk(*place, rows, chunk.metadata))
 
     def joined(self) -> list[Played]:
-        """The episodes that the chunks make up."""
+        """The episodes of the chunks."""
         found: dict[int, Played] = {}
         for chunk in self.chunks:
             run = found.setdefault(chunk.episode, Played(chunk.stream, []))
@@ -510,7 +502,7 @@ class Loop:
             for (first, second), lives, is_observed in given:
                 assert first == second == lives - 1
                 if not is_observed:
-                    assert first == run.observations[-1]  # the one before, again
+                    assert first == run.observations[-1]  # repeats the previous one
                 run.observations.append(first if is_observed else None)
             run.actions += rows["action"]
             run.rewards += rows["reward"]
@@ -520,10 +512,10 @@ class Loop:
 
 @given(st.data(), st.integers(1, 3), st.integers(1, 6))
 @settings(max_examples=examples(80))
-def test_added_transitions_make_up_the_episodes_that_were_played(
+def test_the_chunks_have_exactly_the_added_transitions(
     data: st.DataObject, num_envs: int, chunk_rows: int
 ) -> None:
-    """Results known or not, one env or several at once, any takes, ends and cuts."""
+    """For known and unknown results, one or several envs, any takes, ends and cuts."""
     loop = Loop(num_envs, chunk_rows)
     for _ in range(data.draw(st.integers(1, 30))):
         envs = data.draw(
@@ -545,7 +537,7 @@ def test_added_transitions_make_up_the_episodes_that_were_played(
     ] == [(run.stream, run.observations, run.actions, run.rewards, run.end) for run in loop.played]
 
 
-def test_a_transition_whose_result_is_unknown_waits_for_it() -> None:
+def test_a_transition_with_an_unknown_result_is_taken_later() -> None:
     loop = Loop(1, 8)
     loop.add([0], known=False, ends=[End.NONE])
     loop.take(everything=True, newest=False)
@@ -557,7 +549,7 @@ def test_a_transition_whose_result_is_unknown_waits_for_it() -> None:
     assert [(c.first_row, c.rows, c.end) for c in loop.chunks[2:]] == [(1, 2, End.TERMINATED)]
 
 
-def test_a_cut_leaves_out_the_transition_whose_result_is_unknown_unless_it_is_wanted() -> None:
+def test_a_cut_drops_a_transition_with_an_unknown_result_without_newest() -> None:
     for newest, rows in ((False, 2), (True, 3)):
         loop = Loop(1, 8)
         loop.add([0], known=False, ends=[End.NONE])
@@ -584,7 +576,7 @@ def transition(n: int, start: int) -> dict[str, Any]:
     }
 
 
-def test_an_observation_that_does_not_continue_begins_an_episode() -> None:
+def test_an_observation_that_differs_from_the_last_one_begins_an_episode() -> None:
     buffer = EpisodeBuffer(SPEC, 2)
     buffer.add(**transition(2, 0))
     buffer.add(**transition(2, 10))
@@ -598,23 +590,31 @@ def test_an_observation_that_does_not_continue_begins_an_episode() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"observation": np.zeros((2, 2))}, SpecMismatch, r"'observation'.*int64.*float64"),
-        ({"next_observation": np.zeros((2, 3), int)}, SpecMismatch, r"\(2, 2\).*\(2, 3\)"),
-        ({"action": np.zeros(2)}, SpecMismatch, r"'action'.*int64.*float64"),
-        ({"reward": np.zeros(3)}, SpecMismatch, r"reward.*\(2,\).*\(3,\)"),
-        ({"terminated": np.zeros(2)}, ValueError, r"terminated.*bool.*float64"),
-        ({"extras": None}, SpecMismatch, r"extras.*'value'"),
-        ({"info": {}}, SpecMismatch, r"^info.*'lives'"),
-        ({"next_info": {"lives": np.zeros(2)}}, SpecMismatch, r"'info/lives'.*int64.*float64"),
-        ({"env_ids": 2}, ValueError, r"env_ids.*0 to 1.*2"),
+        ({"observation": np.zeros((2, 2))}, SpecMismatch, r"'observation'.*\bint64\b.*\bfloat64\b"),
+        (
+            {"next_observation": np.zeros((2, 3), int)},
+            SpecMismatch,
+            r"'observation'.*\(2, 2\).*\(2, 3\)",
+        ),
+        ({"action": np.zeros(2)}, SpecMismatch, r"'action'.*\bint64\b.*\bfloat64\b"),
+        ({"reward": np.zeros(3)}, SpecMismatch, r"^reward: .*\(2,\).*\(3,\)"),
+        ({"terminated": np.zeros(2)}, ValueError, r"^terminated: .*\bbool\b.*\bfloat64\b"),
+        ({"extras": None}, SpecMismatch, r"^extras: .*'value'"),
+        ({"info": {}}, SpecMismatch, r"^info: .*'lives'"),
+        (
+            {"next_info": {"lives": np.zeros(2)}},
+            SpecMismatch,
+            r"'info/lives'.*\bint64\b.*\bfloat64\b",
+        ),
+        ({"env_ids": 2}, ValueError, r"^env_ids: .*\b0 to 1\b.*\b2\b"),
         (
             {"next_observation": None, "truncated": np.array([False, True])},
             ValueError,
-            r"next_observation.*env 1.*'info/observed'",
+            r"^next_observation: .*\benv 1\b.*'info/observed'",
         ),
     ],
 )
-def test_transitions_that_do_not_fit_are_refused_and_change_nothing(
+def test_invalid_transitions_are_refused_and_change_nothing(
     change: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     buffer = EpisodeBuffer(SPEC, 2)
@@ -624,13 +624,13 @@ def test_transitions_that_do_not_fit_are_refused_and_change_nothing(
     assert buffer.next_episode == 0
 
 
-def test_unknown_results_can_be_taken_only_where_a_field_marks_them() -> None:
-    with pytest.raises(ValueError, match=r"newest=True.*'info/observed'"):
+def test_newest_needs_a_field_that_marks_unknown_results() -> None:
+    with pytest.raises(ValueError, match=r"^newest=True: .*'info/observed'"):
         EpisodeBuffer(SPEC, 1).take(newest=True)
 
 
 @pytest.mark.parametrize("as_int", [False, True])
-def test_stacks_that_are_added_are_checked_and_stored_as_frames(as_int: bool) -> None:
+def test_added_stacks_are_checked_and_stored_as_frames(as_int: bool) -> None:
     buffer = stacked("zero")
 
     def add(before: list[int], after: list[int] | None, env: int = 0) -> None:
@@ -646,19 +646,19 @@ def test_stacks_that_are_added_are_checked_and_stored_as_frames(as_int: bool) ->
         )
 
     add([0, 0, 5], [0, 5, 6])
-    with pytest.raises(SpecMismatch, match=r"'observation'.*3 frames"):
+    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
         add([0, 5, 6], [5, 7, 8])
-    with pytest.raises(SpecMismatch, match="padded by zero at a reset"):
-        add([4, 5, 6], [5, 6, 7])  # it does not continue: it would have to be padded
+    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
+        add([4, 5, 6], [5, 6, 7])  # begins an episode, so that it should be padded
     add([0, 5, 6], None)
-    with pytest.raises(SpecMismatch, match=r"'observation'.*3 frames"):
+    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
         add([5, 7, 8], None)
     add([5, 6, 7], [6, 7, 8])
     chunks = buffer.take(everything=True)
     assert [chunk.fields["observation"][:, 0, 0].tolist() for chunk in chunks] == [[5, 6, 7, 8]]
 
 
-def test_newest_frames_of_stacks_may_be_added_alone() -> None:
+def test_newest_frames_may_be_added_instead_of_stacks() -> None:
     buffer = stacked("zero")
     for number in range(3):
         frames = np.full((2, 2, 4), number, np.uint8)

@@ -1,4 +1,4 @@
-"""Chunks whose bytes are gone: what is left counts, and no window reaches over the hole."""
+"""Lost chunks: the remaining rows are counted, and no window crosses a gap."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Kept:
 
 @dataclass
 class Run:
-    """Rows of an episode that follow one another without a hole."""
+    """Consecutive rows of an episode without a gap."""
 
     episode: int
     head: int
@@ -49,7 +49,7 @@ class Run:
 
 
 def runs_of(kept: list[Kept]) -> list[Run]:
-    """What is left, chunk by chunk."""
+    """The remaining runs of rows, chunk by chunk."""
     runs: dict[int, Run] = {}
     done: list[Run] = []
     for each in kept:
@@ -69,7 +69,7 @@ def runs_of(kept: list[Kept]) -> list[Run]:
 
 
 class Model:
-    """The table beside a list of chunks."""
+    """The chunk index and a list of chunks."""
 
     def __init__(self) -> None:
         self.table = ChunkIndex()
@@ -112,7 +112,9 @@ class Model:
 
 @given(PROGRAMS)
 @settings(max_examples=examples(150))
-def test_what_is_left_counts(program: list[str | int | tuple[int, int, End]]) -> None:
+def test_remaining_rows_episodes_and_windows_are_counted(
+    program: list[str | int | tuple[int, int, End]],
+) -> None:
     model = Model()
     model.run(program)
     table, runs = model.table, runs_of(model.kept)
@@ -143,7 +145,7 @@ def drawn(table: ChunkIndex, length: int) -> list[tuple[int, int]]:
 
 @given(PROGRAMS)
 @settings(max_examples=examples(150))
-def test_a_table_made_at_once_leaves_out_the_same(
+def test_a_restored_index_has_the_same_lost_chunks(
     program: list[str | int | tuple[int, int, End]],
 ) -> None:
     model = Model()
@@ -158,7 +160,7 @@ def test_a_table_made_at_once_leaves_out_the_same(
     assert (made.steps, made.episodes) == (grown.steps, grown.episodes)
 
 
-def test_an_episode_goes_on_behind_a_lost_chunk() -> None:
+def test_an_episode_continues_after_a_lost_chunk() -> None:
     table = ChunkIndex()
     table.append(chunk_of(0, 0, 5), 0, 0, 8)
     table.lose([0])
@@ -169,7 +171,7 @@ def test_an_episode_goes_on_behind_a_lost_chunk() -> None:
     assert (table.episodes, table.steps, table.rows) == (1, 5, 5)
 
 
-def test_evicting_the_beginning_moves_the_head_of_its_own_run_alone() -> None:
+def test_evicting_the_first_chunk_moves_only_the_head_of_its_run() -> None:
     table = ChunkIndex()
     for number in range(4):  # of one episode, the first chunk in a segment of its own
         table.append(chunk_of(0, 5 * number, 5), number > 0, 8 * number, 8)

@@ -1,4 +1,4 @@
-"""The object that a learner holds."""
+"""SequenceReplayBuffer: binding, adding, sampling, iterating, stores."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def drawn(replay: SequenceReplayBuffer, **options: Any) -> list[int]:
     return ids
 
 
-def test_two_replays_with_one_seed_draw_the_same() -> None:
+def test_replays_with_equal_seeds_draw_the_same() -> None:
     assert drawn(filled(seed=3)) == drawn(filled(seed=3))
     assert drawn(filled(seed=3)) != drawn(filled(seed=4))
     assert drawn(filled(seed=None)) != drawn(filled(seed=None))
 
 
-def test_the_global_generator_plays_no_part() -> None:
+def test_the_global_generator_is_not_used() -> None:
     """Trap 19."""
     results = []
     for seed in (1, 2):
@@ -61,7 +61,7 @@ def test_the_global_generator_plays_no_part() -> None:
     assert results[0] == results[1]
 
 
-def test_a_generator_that_is_given_is_used_instead() -> None:
+def test_a_given_generator_is_used_instead() -> None:
     replay, other = filled(seed=3), filled(seed=4)
     assert drawn(replay, rng=np.random.default_rng(9)) == drawn(other, rng=np.random.default_rng(9))
     assert drawn(replay) == drawn(filled(seed=3))
@@ -70,31 +70,28 @@ def test_a_generator_that_is_given_is_used_instead() -> None:
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ((0, 3), "batch_size: expected a whole number >= 1, got 0"),
-        ((3, 0), "length: expected a whole number >= 1, got 0"),
-        ((3, 2.5), "length: expected a whole number >= 1, got 2.5"),
+        ((0, 3), r"^batch_size: .*>= 1.*\b0$"),
+        ((3, 0), r"^length: .*>= 1.*\b0$"),
+        ((3, 2.5), r"^length: .*>= 1.*\b2\.5$"),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(numbers: Any, message: str) -> None:
+def test_invalid_sizes_are_refused(numbers: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         filled().sample_sequences(*numbers)
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 2.5, True])
-def test_a_capacity_that_makes_no_sense_is_refused(capacity: Any) -> None:
+def test_an_invalid_capacity_is_refused(capacity: Any) -> None:
     for name in ("capacity", "capacity_bytes"):
-        with pytest.raises(ValueError, match=f"^{name}: .*>= 1"):
+        with pytest.raises(ValueError, match=rf"^{name}: .*>= 1.* {capacity}\b"):
             SequenceReplayBuffer(**{name: capacity})
 
 
-def test_nothing_can_be_asked_of_an_empty_replay() -> None:
+def test_an_empty_replay_has_no_spec_storage_or_batches() -> None:
     replay = SequenceReplayBuffer()
-    for ask in (lambda: replay.spec, lambda: replay.storage, lambda: replay.sample_sequences(1, 1)):
-        with pytest.raises(NotEnoughData) as caught:
-            ask()
-        assert str(caught.value) == (
-            "the replay is empty: expected at least one collected step, got none; collect first"
-        )
+    for use in (lambda: replay.spec, lambda: replay.storage, lambda: replay.sample_sequences(1, 1)):
+        with pytest.raises(NotEnoughData, match=r"\breplay\b.*\bone collected step\b.*\bnone\b"):
+            use()
     assert (len(replay), replay.steps, replay.episodes, replay.nbytes) == (0, 0, 0, 0)
     assert list(replay.iter_episodes()) == []
     assert replay.sessions == ()
@@ -102,7 +99,7 @@ def test_nothing_can_be_asked_of_an_empty_replay() -> None:
     replay.close()
 
 
-def test_numbers_follow_what_was_added() -> None:
+def test_counts_and_sizes_grow_with_the_added_rows() -> None:
     replay = filled()
     assert (len(replay), replay.steps, replay.episodes) == (18, 18, 2)
     assert 0 < replay.total_bytes <= replay.nbytes
@@ -113,7 +110,7 @@ def test_numbers_follow_what_was_added() -> None:
     assert replay.is_bound
 
 
-def test_episodes_come_in_the_order_of_their_beginnings() -> None:
+def test_episodes_are_iterated_in_the_order_of_their_first_rows() -> None:
     replay = filled()
     replay.add([chunk(2, 5, End.NONE, stream=1)])
     replay.add([chunk(3, 5, End.TRUNCATED, stream=0)])
@@ -127,7 +124,7 @@ def test_episodes_come_in_the_order_of_their_beginnings() -> None:
     ]
 
 
-def test_iterating_does_not_see_what_is_added_meanwhile() -> None:
+def test_an_iterator_does_not_include_rows_added_meanwhile() -> None:
     replay = filled()
     replay.add([chunk(2, 5, End.PENDING)])
     episodes = replay.iter_episodes()
@@ -136,52 +133,50 @@ def test_iterating_does_not_see_what_is_added_meanwhile() -> None:
     assert found == [(0, 10, End.TERMINATED), (1, 10, End.TERMINATED), (2, 4, End.NONE)]
 
 
-def test_an_episode_under_way_is_one_that_was_cut_so_far() -> None:
+def test_an_open_episode_is_cut() -> None:
     replay = filled()
     replay.add([chunk(2, 5, End.PENDING)])
     *_, newest = replay.iter_episodes()
     assert (newest.id, newest.rows, newest.end, bool(newest.cut[-1])) == (2, 5, End.NONE, True)
 
 
-def test_an_episode_that_is_evicted_while_iterating_is_an_error() -> None:
+def test_an_eviction_while_iterating_is_an_error() -> None:
     replay = filled(capacity=32)
     episodes = replay.iter_episodes()
+    tail = int(replay.storage.table.records["is_tail"].argmax())
     for number in range(2, 20):
         replay.add([chunk(number)])
-    with pytest.raises(NotEnoughData, match="evicted"):
+    base = replay.storage.table.base
+    with pytest.raises(NotEnoughData, match=rf"\bchunk {tail} .*\b{base}\b"):
         list(episodes)
 
 
-def test_values_come_back_exactly() -> None:
+def test_stored_values_are_exact() -> None:
     (episode, _) = filled().iter_episodes()
     for name, rows in chunk().fields.items():
         assert episode.fields[name].tobytes() == rows.astype(episode.fields[name].dtype).tobytes()
     assert filled().sample_sequences(2, 2).reward.dtype == np.float32
 
 
-def test_codecs_that_are_chosen_are_used() -> None:
+def test_given_codecs_are_used() -> None:
     replay = filled(codecs={"observation": "raw"})
     assert replay.spec["observation"].codec == "raw"
-    replay.bind(SPEC, replay.sessions[0])  # the same rows, whatever the codec
-    with pytest.raises(ValueError, match=r"'image', .*action, observation"):
+    replay.bind(SPEC, replay.sessions[0])  # codecs do not matter here
+    with pytest.raises(ValueError, match=r"^codecs .*'image'.*\baction, observation\b"):
         filled(codecs={"image": "raw"})
 
 
-def test_other_rows_and_other_envs_are_refused() -> None:
+def test_different_fields_and_envs_are_refused() -> None:
     replay = filled()
     other = Spec.from_spaces(spaces.Box(0, 255, (4,), np.uint8), spaces.Discrete(5))
-    with pytest.raises(SpecMismatch, match=r"this replay .*'observation'"):
+    with pytest.raises(SpecMismatch, match=r"^this replay .*'observation'.*\(3,\).*\(4,\)"):
         replay.bind(other, {})
     more = SPEC.with_more([Field("info/lives", "int64", (), "narrow")])
-    with pytest.raises(SpecMismatch, match=r"'info/lives'.*; open another"):
+    with pytest.raises(SpecMismatch, match=r"^this replay .*'info/lives'"):
         replay.bind(more, {})
-    with pytest.raises(SpecMismatch) as caught:
+    with pytest.raises(SpecMismatch, match=r"^this replay .*\bskip .*\b4\b.*\b3\b"):
         replay.bind(SPEC, {"recipe": {"env": "Toy", "skip": 3}})
-    assert str(caught.value) == (
-        "this replay holds other data: skip of the envs was 4, is 3; open another folder, or make "
-        "the envs as they were"
-    )
-    with pytest.raises(SpecMismatch, match=r"sticky .*None, .*0\.25"):
+    with pytest.raises(SpecMismatch, match=r"^this replay .*\bsticky .*\bNone\b.*\b0\.25\b"):
         replay.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4, "sticky": 0.25}})
     assert len(replay.sessions) == 1
     replay.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
@@ -189,9 +184,7 @@ def test_other_rows_and_other_envs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("folder", [None, "run"])
-def test_a_replay_that_never_held_a_row_may_get_other_fields(
-    tmp_path: Path, folder: str | None
-) -> None:
+def test_a_replay_without_rows_may_get_other_fields(tmp_path: Path, folder: str | None) -> None:
     other = Spec.from_spaces(spaces.Box(0, 1, (2,), np.float64), spaces.Discrete(2))
     path = None if folder is None else tmp_path / folder
     with SequenceReplayBuffer(path, seed=0, codecs={"observation": "raw"}) as replay:
@@ -203,7 +196,7 @@ def test_a_replay_that_never_held_a_row_may_get_other_fields(
         assert [session["recipe"] for session in replay.sessions] == [{"env": "Toy"}]
         replay.add([chunk(0)])
         assert replay.sample_sequences(2, 10).observation.shape == (2, 10, 3)
-        with pytest.raises(SpecMismatch, match=r"'observation'.*float64"):
+        with pytest.raises(SpecMismatch, match=r"'observation'.*\bfloat64\b"):
             replay.bind(other, {"recipe": {"env": "Other"}})
     if path is not None:
         with SequenceReplayBuffer.open(path) as again:
@@ -211,7 +204,7 @@ def test_a_replay_that_never_held_a_row_may_get_other_fields(
             assert len(again) == 9
 
 
-def test_a_replay_that_forgot_its_rows_keeps_its_fields() -> None:
+def test_a_replay_whose_rows_were_dropped_keeps_its_fields() -> None:
     replay = SequenceReplayBuffer(capacity=16, seed=0)
     replay.bind(SPEC, {})
     for episode in range(20):
@@ -222,7 +215,7 @@ def test_a_replay_that_forgot_its_rows_keeps_its_fields() -> None:
         replay.bind(SPEC.with_more([Field("info/lives", "int64", (), "narrow")]), {})
 
 
-def test_the_repr_is_one_line_of_names_and_numbers(tmp_path: Path) -> None:
+def test_the_repr_is_one_line_of_names_and_values(tmp_path: Path) -> None:
     assert (
         repr(SequenceReplayBuffer()) == "SequenceReplayBuffer(capacity=None, steps=0, episodes=0)"
     )
@@ -233,14 +226,14 @@ def test_the_repr_is_one_line_of_names_and_numbers(tmp_path: Path) -> None:
         )
 
 
-def test_nothing_can_be_added_before_the_rows_are_settled() -> None:
+def test_chunks_cannot_be_added_before_bind() -> None:
     with pytest.raises(NotEnoughData):
         SequenceReplayBuffer().add([chunk()])
 
 
-def test_chunks_that_do_not_follow_are_refused_as_a_whole() -> None:
+def test_a_call_with_an_invalid_chunk_adds_none() -> None:
     replay = filled()
-    with pytest.raises(ValueError, match=r"episode 3 .*row 4, expected row 0"):
+    with pytest.raises(ValueError, match=r"\bepisode 3 .*\brow 4\b.*\brow 0\b"):
         replay.add([chunk(2), chunk(3, first_row=4, stream=1)])
     assert (replay.episodes, replay.steps) == (2, 18)
 
@@ -256,7 +249,7 @@ def test_the_digest_is_that_of_the_rows() -> None:
     assert one.digest() != split.digest()
 
 
-def test_the_digest_stays_that_of_the_rows_that_are_left() -> None:
+def test_the_digest_after_evictions_is_that_of_the_remaining_rows() -> None:
     def digest(numbers: range, capacity: int | None) -> tuple[str, list[int]]:
         replay = SequenceReplayBuffer(capacity=capacity)
         replay.bind(SPEC, {})
@@ -280,7 +273,7 @@ def test_a_replay_in_ram_uses_memory(tmp_path: Path) -> None:
     assert not on_disk.is_bound
 
 
-def test_a_store_gives_back_what_was_written(tmp_path: Path) -> None:
+def test_a_reopened_store_has_the_same_rows(tmp_path: Path) -> None:
     with filled(path=tmp_path / "run") as replay:
         digest, steps = replay.digest(), replay.steps
     with SequenceReplayBuffer.open(tmp_path / "run", read_only=True, seed=0) as again:
@@ -289,14 +282,14 @@ def test_a_store_gives_back_what_was_written(tmp_path: Path) -> None:
         assert again.sessions[0]["recipe"] == {"env": "Toy", "skip": 4}
         assert drawn(again) == drawn(filled(seed=0))
     with SequenceReplayBuffer(tmp_path / "run") as more:
-        with pytest.raises(SpecMismatch, match=rf"{tmp_path}/run .*: skip "):
+        with pytest.raises(SpecMismatch, match=rf"^{tmp_path}/run .*\bskip .*\b4\b.*\b3\b"):
             more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 3}})
         more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
         more.add([chunk(more.storage.table.next_episode)])
         assert [e.id for e in more.iter_episodes()] == [0, 1, 2]
 
 
-def test_several_folders_are_read_as_one(tmp_path: Path) -> None:
+def test_several_folders_are_opened_as_joined_stores(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with filled(path=tmp_path / name) as replay:
             replay.save_checkpoint()
@@ -314,7 +307,7 @@ def test_several_folders_are_read_as_one(tmp_path: Path) -> None:
         assert (replay.sample_sequences(100, 3).ids >= 1 << 48).all()
 
 
-def test_a_store_without_long_episodes_cannot_have_a_weight(tmp_path: Path) -> None:
+def test_a_store_with_a_weight_needs_long_enough_episodes(tmp_path: Path) -> None:
     with filled(path=tmp_path / "a"):
         pass
     with SequenceReplayBuffer(tmp_path / "b") as replay:
@@ -322,24 +315,24 @@ def test_a_store_without_long_episodes_cannot_have_a_weight(tmp_path: Path) -> N
         replay.add([chunk(0, 3)])
     with SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"], weights=[1, 1]) as replay:
         replay.sample_sequences(4, 3)
-        with pytest.raises(NotEnoughData, match=r"^store 1 .* 4 rows"):
+        with pytest.raises(NotEnoughData, match=r"^store 1 .*\b4 rows\b"):
             replay.sample_sequences(4, 4)
-        with pytest.raises(NotEnoughData, match=r"where={'n': 1} .*3 rows"):
+        with pytest.raises(NotEnoughData, match=r"where={'n': 1} .*\b3 rows\b"):
             replay.sample_sequences(4, 3, where={"n": 1})
 
 
-def test_weights_are_for_several_folders(tmp_path: Path) -> None:
+def test_weights_need_several_folders(tmp_path: Path) -> None:
     with filled(path=tmp_path / "a"):
         pass
-    with pytest.raises(ValueError, match=r"^weights: .*one folder"):
+    with pytest.raises(ValueError, match=r"^weights: .*\bfolders\b.*\bone folder\b"):
         SequenceReplayBuffer.open(tmp_path / "a", weights=[1])
-    with pytest.raises(StoreNotFound, match="no store"):
+    with pytest.raises(StoreNotFound, match=rf"^{tmp_path}/b .*\bmanifest\.json\b"):
         SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"])
-    with SequenceReplayBuffer(tmp_path / "a"):  # nothing was left open
+    with SequenceReplayBuffer(tmp_path / "a"):  # the first store was closed again
         pass
 
 
-def test_a_reader_knows_whether_somebody_writes(tmp_path: Path) -> None:
+def test_is_being_written_is_true_while_a_writer_is_open(tmp_path: Path) -> None:
     with filled(path=tmp_path / "a") as replay:
         assert replay.is_being_written
         with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as reader:
@@ -352,10 +345,10 @@ def test_a_reader_knows_whether_somebody_writes(tmp_path: Path) -> None:
     assert not filled().is_being_written
 
 
-def test_only_a_reader_of_a_folder_refreshes(tmp_path: Path) -> None:
+def test_refresh_needs_a_read_only_store(tmp_path: Path) -> None:
     with (
         filled(path=tmp_path / "a") as replay,
-        pytest.raises(ValueError, match="expected read_only=True"),
+        pytest.raises(ValueError, match=rf"^{tmp_path}/a .*\bread_only=True\b"),
     ):
         replay.refresh()
     assert not filled().refresh()

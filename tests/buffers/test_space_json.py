@@ -1,4 +1,4 @@
-"""Spaces as plain data: what comes back is the same space."""
+"""Spaces as JSON: a space that is written and read again is equal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def leaves() -> st.SearchStrategy[spaces.Space[Any]]:
     )
 )
 @pytest.mark.filterwarnings("ignore:.*Box.*:UserWarning")
-def test_a_space_comes_back_through_strict_json(space: spaces.Space[Any]) -> None:
+def test_a_space_is_restored_from_strict_json(space: spaces.Space[Any]) -> None:
     text = json.dumps(space_to_json(space), allow_nan=False)
     found = space_from_json(json.loads(text))
     assert found == space
@@ -65,14 +65,14 @@ def test_a_space_comes_back_through_strict_json(space: spaces.Space[Any]) -> Non
 
 
 def test_other_spaces_are_refused() -> None:
-    with pytest.raises(TypeError, match="got Text"):
+    with pytest.raises(TypeError, match=r"^space .*\bBox\b.*\bText\b"):
         space_to_json(spaces.Text(3))
-    with pytest.raises(ValueError, match="got 'Graph'"):
+    with pytest.raises(ValueError, match=r"^space: .*'Graph'$"):
         space_from_json({"type": "Graph"})
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_collector_notes_what_gymnasium_needs_to_make_the_env_again(num_workers: int) -> None:
+def test_a_session_has_the_env_spec_and_spaces(num_workers: int) -> None:
     envs = sw.make_vec("CartPole-v1", 2, num_workers=num_workers)
     expected = envs.single_observation_space
     replay = sw.SequenceReplayBuffer()
@@ -84,7 +84,7 @@ def test_a_collector_notes_what_gymnasium_needs_to_make_the_env_again(num_worker
     assert env.observation_space == expected
 
 
-def test_an_env_that_cannot_be_told_has_no_spec() -> None:
+def test_an_env_without_a_serializable_spec_has_none_in_its_session() -> None:
     def wrapped() -> gym.Env[Any, Any]:
         return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: reward)
 
@@ -95,7 +95,7 @@ def test_an_env_that_cannot_be_told_has_no_spec() -> None:
     assert "env_spec" not in replay.sessions[0]
 
 
-def test_spaces_that_would_outweigh_the_rows_are_left_out() -> None:
+def test_spaces_larger_than_the_rows_are_left_out() -> None:
     class Wide(gym.Env[Any, Any]):
         observation_space = spaces.Box(
             -np.arange(1, 20_001, dtype=np.float64), np.ones(20_000), dtype=np.float64
@@ -115,7 +115,7 @@ def test_spaces_that_would_outweigh_the_rows_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "python"])
-def test_an_atari_env_can_be_made_again_as_it_was(backend: Any) -> None:
+def test_an_atari_env_can_be_made_again_from_its_spec(backend: Any) -> None:
     envs = sw.make_atari("Pong", 1, backend=backend, size=(42, 42), frame_stack=2)
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:

@@ -1,8 +1,9 @@
-"""What a row is, said once."""
+"""Spec: fields from spaces, nested values, codecs, stacks."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ SPACES: st.SearchStrategy[Any] = st.deferred(
 
 
 @given(SPACES, SPACES)
-def test_any_nested_value_comes_back_from_its_fields(observation: Any, action: Any) -> None:
+def test_any_nested_value_is_restored_from_its_fields(observation: Any, action: Any) -> None:
     spec = spec_of(observation, action)
     value = observation.sample()
     leaves = {name: np.asarray(leaf) for name, leaf in flatten(spec.observation, value)}
@@ -90,20 +91,15 @@ def test_any_nested_value_comes_back_from_its_fields(observation: Any, action: A
 )
 def test_spaces_without_a_fixed_shape_are_refused_by_name(space: Any) -> None:
     kind = type(space).__name__
-    with pytest.raises(TypeError) as caught:
+    kinds = rf"\bBox, Discrete, MultiDiscrete, MultiBinary\b.*\bDict\b.*\bTuple\b.*\b{kind}\b"
+    with pytest.raises(TypeError, match=rf"^observation/part space .*{kinds}"):
         spec_of(spaces.Dict({"part": space}))
-    message = str(caught.value)
-    assert message.startswith("observation/part space ")
-    assert message.endswith(
-        "expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them, got "
-        f"{kind}; flatten it with a gymnasium wrapper"
-    )
-    with pytest.raises(TypeError, match="action space "):
+    with pytest.raises(TypeError, match=rf"^action space .*{kinds}"):
         spec_of(BOX, space)
 
 
 def test_keys_that_are_no_text_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"observation space: .*got 1"):
+    with pytest.raises(TypeError, match=r"^observation space: .*\btext\b.*\b1\b"):
         spec_of(spaces.Dict({1: BOX}))  # type: ignore[dict-item]
 
 
@@ -132,19 +128,17 @@ def test_a_stack_is_described_by_one_frame() -> None:
         (spaces.Box(0, 1, (4,)), r"\(4,\)"),
     ],
 )
-def test_a_stack_that_does_not_fit_the_space_is_refused(space: Any, got: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"frame_stack=4: expected one obs.*\(4, ...\), got {got};"
-    ):
+def test_a_frame_stack_that_differs_from_the_space_is_refused(space: Any, got: str) -> None:
+    with pytest.raises(ValueError, match=rf"^frame_stack=4: .*\(4, \.\.\.\).* {got};"):
         spec_of(space, frame_stack=4)
 
 
 def test_a_stack_of_no_frames_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"frame_stack: .*>= 1, got 0"):
+    with pytest.raises(ValueError, match=r"^frame_stack: .*>= 1.*\b0\b"):
         spec_of(frame_stack=0)
 
 
-def test_codecs_follow_the_kind_of_data_and_may_be_chosen() -> None:
+def test_codecs_depend_on_the_field_and_may_be_given() -> None:
     assert default_codec(np.dtype("uint8"), (64,)) == "zstd"
     assert default_codec(np.dtype("uint8"), (63,)) == "narrow"
     assert default_codec(np.dtype("bool"), ()) == "narrow"
@@ -158,44 +152,55 @@ def test_codecs_follow_the_kind_of_data_and_may_be_chosen() -> None:
 
 
 def test_codecs_of_unknown_names_or_kinds_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^codecs names") as caught:
+    with pytest.raises(ValueError, match=r"^codecs .*'image'.*\baction, observation, reward$"):
         spec_of().with_codecs({"image": "raw"})
-    assert str(caught.value) == (
-        "codecs names 'image', expected one of action, observation, reward"
-    )
-    with pytest.raises(ValueError, match=r"'observation': .*zstd, narrow"):
+    with pytest.raises(ValueError, match=r"'observation': .*zstd, narrow.*\blzma\b"):
         spec_of().with_codecs({"observation": "lzma"})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("dtype", ["object", "datetime64[ns]", "S4", "U4", "V8"])
 def test_a_field_of_anything_but_numbers_is_refused(dtype: str) -> None:
-    with pytest.raises(TypeError, match=r"'x': .*dtype, got ") as caught:
+    with pytest.raises(TypeError, match=rf"'x': .*\bdtype\b.* {re.escape(dtype)}$"):
         Field("x", dtype, (), "raw")
-    assert str(caught.value).endswith(dtype)
 
 
-def test_differences_are_told_in_words() -> None:
+def test_a_difference_names_the_field_and_both_forms() -> None:
     base = spec_of()
     extra = Field("extra/value", "float32", (), "raw")
     assert base.difference(base) is None
-    assert base.difference(base.with_more([extra])) == "field 'extra/value' is not in the store"
-    assert base.with_more([extra]).difference(base) == "field 'extra/value' is missing"
-    other = spec_of(spaces.Box(0, 1, (3,)))
-    assert base.difference(other) == (
-        "field 'observation' was (observation: uint8 (84, 84), zstd), is (observation: float32 "
-        "(3,), raw)"
-    )
-    turned = Spec(base.fields[::-1], base.observation, base.action)
-    assert base.difference(turned) == "the fields have another order"
+    dict_space = spaces.Dict({"0": spaces.Discrete(2), "1": spaces.Discrete(2)})
+    tuple_space = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))
+    for one, other, pattern in (
+        (base, base.with_more([extra]), "'extra/value'"),
+        (base.with_more([extra]), base, "'extra/value'"),
+        (
+            base,
+            spec_of(spaces.Box(0, 1, (3,))),
+            r"'observation' .*uint8 \(84, 84\), zstd.*float32 \(3,\), raw",
+        ),
+        (
+            base,
+            Spec(base.fields[::-1], base.observation, base.action),
+            "observation, action, reward.*reward, action, observation",
+        ),
+        (
+            spec_of(dict_space),
+            spec_of(tuple_space),
+            r"\bobservation\b.*\{'0': 'observation/0'.*\['observation/0'",
+        ),
+    ):
+        difference = one.difference(other)
+        assert difference is not None
+        assert re.search(pattern, difference), difference
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"a": 1}, r"expected a dict with the keys \['a', 'b'\], got a dict with the keys \['a'\]"),
-        ([1, 2], r"expected a dict with the keys \['a', 'b'\], got a list of 2"),
-        ({"a": 1, "b": {"c": 1}}, "expected a tuple of 2, got a dict with the keys"),
-        ({"a": 1, "b": (1, 2, 3)}, "expected a tuple of 2, got a tuple of 3"),
+        ({"a": 1}, r"\['a', 'b'\].*\['a'\]"),
+        ([1, 2], r"\['a', 'b'\].*\blist of 2\b"),
+        ({"a": 1, "b": {"c": 1}}, r"\btuple of 2\b.*\['c'\]"),
+        ({"a": 1, "b": (1, 2, 3)}, r"\btuple of 2\b.*\btuple of 3\b"),
     ],
 )
 def test_a_value_of_another_structure_is_refused(value: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Every Storage keeps every rule, and a storage that breaks one is found."""
+"""All storages pass all rules of `check_storage`, which finds broken storages."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ def test_rule(rule: StorageRule, make: MakeStorage) -> None:
     rule(make)
 
 
-class Forgetful(MemoryStorage):
-    """Stores one chunk of a call."""
+class FirstChunkOnly(MemoryStorage):
+    """Stores only the first chunk of a call."""
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         super().add(chunks[:1])
 
 
-class Hasty(MemoryStorage):
-    """Stores the chunks of a call one by one, so that a refused one leaves those before it."""
+class NotAtomic(MemoryStorage):
+    """Stores the chunks of a call one by one, so that those before a refused one stay."""
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             super().add([chunk])
 
 
-class Mixing(MemoryStorage):
+class NewestMetadata(MemoryStorage):
     """Returns the newest chunk's metadata for every chunk."""
 
     def metadata(self, position: int) -> Mapping[str, object]:
         return super().metadata(self.table.base + len(self.table) - 1)
 
 
-class Endless(MemoryStorage):
-    """Keeps everything."""
+class Unbounded(MemoryStorage):
+    """Ignores the capacity."""
 
     def __init__(
         self, spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None
@@ -78,8 +78,8 @@ class Endless(MemoryStorage):
         super().__init__(spec)
 
 
-class Silent(MemoryStorage):
-    """Refuses chunks without a reason."""
+class NoMessage(MemoryStorage):
+    """Refuses chunks without a message."""
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         try:
@@ -91,18 +91,18 @@ class Silent(MemoryStorage):
 @pytest.mark.parametrize(
     ("broken", "rule", "message"),
     [
-        (Forgetful, "all_rows_come_back_bit_by_bit", "begins with row"),
+        (FirstChunkOnly, "all_rows_come_back_bit_by_bit", r"\brow \d+\b.*\brow \d+\b"),
         (
-            Hasty,
+            NotAtomic,
             "a_chunk_above_the_capacity_in_bytes_is_refused",
-            "after a refusal: expected 0, got 1",
+            r"\bafter a refusal\b.*\b0\b.*\b1\b",
         ),
-        (Mixing, "metadata_stays_with_the_first_chunk", "metadata of chunk 0: expected .*Jäger"),
-        (Endless, "a_capacity_in_steps_is_kept_after_every_call", "steps: expected .* to 400"),
+        (NewestMetadata, "metadata_stays_with_the_first_chunk", r"\bmetadata of chunk 0: .*Jäger"),
+        (Unbounded, "a_capacity_in_steps_is_kept_after_every_call", r"\bsteps: .*\b400\b"),
         (
-            Silent,
+            NoMessage,
             "a_chunk_above_the_capacity_in_bytes_is_refused",
-            "ValueError: expected '30000 rows",
+            r"\bValueError: .*'30000 rows",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_storage_that_breaks_a_rule_is_found(
     assert rule in " ".join(getattr(caught.value, "__notes__", []))
 
 
-def test_the_module_needs_no_test_library() -> None:
+def test_the_module_imports_no_test_library() -> None:
     code = "import sys, stepwell.buffers.testing; print({'pytest', 'hypothesis'} & {*sys.modules})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"

@@ -183,7 +183,11 @@ class Header:
             StoreTooNew: A later version wrote it.
         """
         if len(start) < _HEADER.size or not start.startswith(_MAGIC):
-            raise StoreCorrupt(f"{where} does not begin like a segment; {cure(where)}")
+            raise StoreCorrupt(
+                f"{where} does not begin like a segment: expected {_HEADER.size} bytes or more "
+                f"that begin with {_MAGIC!r}, got {len(start)} that begin with "
+                f"{bytes(start[: len(_MAGIC)])!r}; {cure(where)}"
+            )
         _, _, least_reader, header_bytes, *_ = _HEADER.unpack_from(start)
         if least_reader > FORMAT:
             raise too_new(where, least_reader)
@@ -450,17 +454,21 @@ class Manifest:
             )
             whole(found.next.segment, "next segment", 0, MOST_SEGMENTS)
             numbers = found.numbers
-            if any(after <= before for before, after in itertools.pairwise(numbers)):
-                raise ValueError("segments: expected rising numbers, got others")
+            for before, after in itertools.pairwise(numbers):
+                if after <= before:
+                    raise ValueError(
+                        f"segments: expected rising numbers, got {after} after {before}"
+                    )
         return found
 
 
-def json_text(value: object, most_depth: int = 100) -> bytes:
+def json_text(value: object, most_depth: int = 100, name: str = "value") -> bytes:
     """Compact JSON.
 
     Args:
         value: The JSON value.
         most_depth: How deeply lists and objects may be nested: as far as it can be read again.
+        name: Name of the value, for the message.
 
     Raises:
         TypeError: The value is not made of dicts, lists, strings, numbers, booleans and None, or
@@ -470,7 +478,9 @@ def json_text(value: object, most_depth: int = 100) -> bytes:
         data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
         check_extent(data, value, most_depth)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"expected plain JSON values: {error}; convert them first") from error
+        raise TypeError(
+            f"{name}: expected plain JSON values, got others: {error}; convert them first"
+        ) from error
     return data
 
 

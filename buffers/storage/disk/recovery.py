@@ -75,7 +75,10 @@ def judge_open(
     last = slots[found[np.argmax(slots["group"][found])]]
     begin, end = int(last["group"]), int(last["group"]) + int(last["group_slots"])
     if not begin <= int(last["number"]) or end > len(slots) or found[-1] >= end:
-        raise StoreCorrupt(f"{where}: its slots contradict each other; {cure(where)}")
+        raise StoreCorrupt(
+            f"{where}: slot {last['number']} is of a flush of slots {begin} to {end - 1}, expected "
+            f"one with slots {last['number']} to {found[-1]}, below {len(slots)}; {cure(where)}"
+        )
     group = range(begin, end)
     is_certain = b.is_valid[begin:end].any()
     if not is_certain and not all(
@@ -111,47 +114,52 @@ def check_slots(verdict: Verdict, header: Header, data_end: int, where: str) -> 
     is_out[_NUMBERS.index("stream")] = (stream < -_MOST_STREAM) | (stream > _MOST_STREAM)
     is_out[_NUMBERS.index("episode"), is_unknown] = False
 
-    def refuse(is_wrong: Any, what: str) -> None:
+    def refuse(is_wrong: Any, name: str, expected: str, least: Any = None) -> None:
         if is_wrong.any():
             number = int(is_wrong.argmax())
             values = dict(zip(_NUMBERS, numbers[:, number].tolist(), strict=True))
+            values |= {"end": int(slots["end"][number]), "head_bytes": int(head_bytes[number])}
+            if least is not None:
+                expected = f"{expected} {int(least[number])}".strip()
             raise StoreCorrupt(
-                f"{where}: slot {number} is not what a writer has made: {what} "
-                f"({values}); {cure(where)}"
+                f"{where}: slot {number} is not what a writer has made: {name}: expected "
+                f"{expected}, got {values[name]} ({values}); {cure(where)}"
             )
 
-    refuse(is_out.any(0), "a number out of range")
-    refuse(slots["end"] > _MOST_END, "an unknown end")
-    refuse(is_unknown & (~is_lost | (rows != 0) | (nbytes != 0)), "no episode, but rows")
-    refuse(~is_unknown & (rows == 0), "no rows")
+    head_bytes = slots["head_bytes"]
+    for name, wrong in zip(_NUMBERS, is_out, strict=True):
+        first = -_MOST_STREAM if name == "stream" else 0
+        most = _MOST_STREAM if name == "stream" else MOST
+        refuse(wrong, name, f"{first} to {most}")
+    refuse(slots["end"] > _MOST_END, "end", f"at most {_MOST_END}")
+    refuse(is_unknown & (~is_lost | (rows != 0) | (nbytes != 0)), "episode", "one for its rows")
+    refuse(~is_unknown & (rows == 0), "rows", "at least 1")
     expected = header.position + np.arange(len(slots))
     expected[verdict.lost] = position[verdict.lost]  # only its place is known
-    refuse(position != expected, "not the position of its place")
-    head_bytes = slots["head_bytes"]
-    refuse(
-        ~is_unknown & ((nbytes < header.chunks.least_bytes(rows)) | (head_bytes > nbytes)),
-        "fewer bytes than its rows take",
-    )
+    refuse(position != expected, "position", "", expected)
+    least_bytes = header.chunks.least_bytes(rows)
+    refuse(~is_unknown & (nbytes < least_bytes), "nbytes", "at least", least_bytes)
+    refuse(~is_unknown & (head_bytes > nbytes), "head_bytes", "at most", nbytes)
     known = np.flatnonzero(~is_unknown)
     stop = offset + nbytes
     limit = np.where(is_lost, header.file_bytes, data_end)
     is_wrong = ~is_unknown & ((offset < header.data_offset) | (stop > limit))
-    refuse(is_wrong, f"bytes outside of {header.data_offset} to {data_end}")
+    refuse(is_wrong, "offset", f"its bytes within {header.data_offset} to {data_end}")
     before = np.append(-1, known[:-1]) if len(known) else known
     is_next = before == known - 1  # the slot before it is known, too
     follows = before >= 0
-    for begin, end, first in (
-        (offset, stop, header.data_offset),
-        (row_id, row_id + rows, header.counters.next_row_id),
+    for name, begin, end, first in (
+        ("offset", offset, stop, header.data_offset),
+        ("row_id", row_id, row_id + rows, header.counters.next_row_id),
     ):
-        least = np.where(follows, end[before], first)
-        wrong = np.zeros(len(slots), np.bool_)
-        wrong[known] = np.where(is_next & follows, begin[known] != least, begin[known] < least)
-        refuse(wrong, "not what follows the slot before")
-    steps = np.zeros(len(slots), np.bool_)
-    least = np.where(follows, total_steps[before], header.counters.total_steps)
-    steps[known] = total_steps[known] < least
-    refuse(steps, "fewer steps than the slot before")
+        least = begin.copy()
+        least[known] = np.where(follows, end[before], first)
+        wrong = begin < least
+        wrong[known] |= is_next & follows & (begin[known] != least[known])
+        refuse(wrong, name, "the end of the slot before,", least)
+    least = total_steps.copy()
+    least[known] = np.where(follows, total_steps[before], header.counters.total_steps)
+    refuse(total_steps < least, "total_steps", "at least", least)
 
 
 def _numbers_of(slots: np.ndarray) -> np.ndarray:

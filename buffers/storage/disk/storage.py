@@ -105,7 +105,8 @@ class DiskStorage:
         if capacity_bytes is not None:
             segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
         facts = StoreFacts(
-            *(spec, capacity, capacity_bytes, segment_bytes), _plain_json(provenance or {})
+            *(spec, capacity, capacity_bytes, segment_bytes),
+            _plain_json("provenance", provenance or {}),
         )
         folder = StoreFolder(path, files or Files())
         folder.make()
@@ -244,7 +245,7 @@ class DiskStorage:
         Raises:
             TypeError: The facts are not JSON-able.
         """
-        self._require_appender().append_session(_plain_json(facts))
+        self._require_appender().append_session(_plain_json("facts", facts))
 
     def replace_spec(self, spec: Spec) -> bool:
         """Give another Spec to a store that never held a chunk, and remove its sessions.
@@ -433,9 +434,9 @@ def _check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
         )
 
 
-def _plain_json(value: Mapping[str, object]) -> dict[str, object]:
-    """The value as it is read back from a file."""
-    return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH)))
+def _plain_json(name: str, value: Mapping[str, object]) -> dict[str, object]:
+    """The value of an argument as it is read back from a file."""
+    return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH, name)))
 
 
 def _check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:

@@ -1,8 +1,9 @@
-"""A copy holds the very rows of its source, in fewer chunks, and says where they come from."""
+"""A copy has the same rows as its source, in fewer chunks, and records where they come from."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -45,7 +46,7 @@ def replay(
     sessions: Sequence[dict[str, object]] = ({"run": 0},),
     **options: Any,
 ) -> SequenceReplayBuffer:
-    """A replay that holds nothing yet."""
+    """A replay without rows."""
     made = stack.enter_context(SequenceReplayBuffer(path, seed=0, **options))
     made.bind(spec, sessions[0])
     for session in sessions[1:]:
@@ -65,14 +66,14 @@ def contents(source: SequenceReplayBuffer) -> list[Any]:
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Let episodes be longer than what is copied at once."""
+    """Make the chunks that are copied shorter than the episodes."""
     monkeypatch.setattr(episode_writer, "_CHUNK_ROWS", rows)
 
 
 @pytest.mark.parametrize("codecs", [{}, {"observation": "raw", "info/picture": "raw"}])
 @pytest.mark.parametrize("path", [None, "copy"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_copy_holds_every_row_bit_by_bit(
+def test_a_copy_has_every_row_bit_by_bit(
     seed: int, path: str | None, codecs: dict[str, Codec], stack: ExitStack
 ) -> None:
     source = played(stack, seed)
@@ -111,7 +112,7 @@ def test_small_chunks_are_joined(stack: ExitStack) -> None:
     assert len(target.storage.table) == target.episodes
 
 
-def test_a_long_episode_is_never_in_memory_as_a_whole(
+def test_a_long_episode_is_copied_in_parts(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, 64)
@@ -143,7 +144,7 @@ def test_large_rows_make_chunks_of_bounded_bytes(
     assert target.storage.table.records["rows"].tolist() == [10] * 9 + [5]
 
 
-def test_a_cut_stays_a_cut_and_the_next_episode_of_its_stream_a_new_one(stack: ExitStack) -> None:
+def test_a_cut_episode_is_not_joined_with_the_next_one_of_its_stream(stack: ExitStack) -> None:
     source = replay(stack)
     source.add([whole(0, 0, 5, End.PENDING), whole(0, 1, 4, End.NONE), whole(0, 2, 3)])
     target = SequenceReplayBuffer()
@@ -154,7 +155,7 @@ def test_a_cut_stays_a_cut_and_the_next_episode_of_its_stream_a_new_one(stack: E
     assert target.episodes == 4
 
 
-def test_where_and_keep_choose_together(stack: ExitStack) -> None:
+def test_where_and_keep_are_combined(stack: ExitStack) -> None:
     source = played(stack, 0)
     target = SequenceReplayBuffer()
 
@@ -177,14 +178,14 @@ def test_where_and_keep_choose_together(stack: ExitStack) -> None:
     assert report.digest == target.digest() == digest.hexdigest()
 
 
-def test_a_mapping_chooses_by_metadata(stack: ExitStack) -> None:
+def test_a_mapping_selects_by_metadata(stack: ExitStack) -> None:
     source = played(stack, 0)
     target = SequenceReplayBuffer()
     copy_episodes(source, target, where={"number": 5})
     assert contents(target) == [contents(source)[5]]
 
 
-def test_several_sources_come_one_after_the_other(stack: ExitStack) -> None:
+def test_several_sources_are_copied_in_order(stack: ExitStack) -> None:
     sources = [played(stack, seed) for seed in range(3)]
     target = SequenceReplayBuffer()
     report = copy_episodes(sources, target, duplicates="keep")
@@ -194,7 +195,7 @@ def test_several_sources_come_one_after_the_other(stack: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("path", [None, "copy"])
-def test_sessions_are_copied_and_one_tells_of_the_copy(path: str | None, stack: ExitStack) -> None:
+def test_sessions_are_copied_and_one_describes_the_copy(path: str | None, stack: ExitStack) -> None:
     recipe: dict[str, object] = {"recipe": {"id": "A-v0"}}
     first = replay(stack, "a", sessions=[{**recipe, "seed": "1"}, {**recipe, "seed": "2"}])
     second = replay(stack, sessions=[{**recipe, "seed": "3"}])
@@ -217,7 +218,7 @@ def test_sessions_are_copied_and_one_tells_of_the_copy(path: str | None, stack: 
     assert set(copy) >= {"began", "versions"}
 
 
-def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
+def test_different_envs_are_refused_without_any_envs(stack: ExitStack) -> None:
     def made(path: str, **recipe: object) -> SequenceReplayBuffer:
         one = replay(stack, path, sessions=[{"recipe": {"id": "A-v0", **recipe}}])
         one.add([whole(ord(path), 0, 5)])
@@ -225,7 +226,7 @@ def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
 
     sources = [made("a", frame_skip=4), made("b", frame_skip=4), made("c", frame_skip=2, size=9)]
     target = SequenceReplayBuffer("copy")
-    message = "c holds rows of other envs than .*a: expected frame_skip 4, got 2; take"
+    message = rf"^{Path('c').absolute()} .*{Path('a').absolute()}: .*\bframe_skip 4\b.*\b2\b"
     with pytest.raises(SpecMismatch, match=message):
         copy_episodes(sources, target)
     assert not target.is_bound
@@ -238,7 +239,7 @@ def test_other_envs_are_refused_unless_any_will_do(stack: ExitStack) -> None:
         ]
 
 
-def test_other_rows_are_refused(stack: ExitStack) -> None:
+def test_different_fields_are_refused(stack: ExitStack) -> None:
     other = replay(stack, spec=SPEC.with_more([SPEC.fields[-1].__class__("x", "int8", (), "raw")]))
     with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) .*'x'"):
         copy_episodes([played(stack, 0), other], SequenceReplayBuffer())
@@ -252,10 +253,10 @@ def test_a_target_in_use_is_refused_before_anything_is_written(stack: ExitStack)
     Path("full/notes.txt").write_text("precious")
     Path("file").write_text("precious")
     for target, message in (
-        (used, r"used is in use already \(4 steps\), expected a new replay"),
-        (source, "the target in RAM is in use already"),
-        (SequenceReplayBuffer("full"), "full is not empty, expected a new or empty folder"),
-        (SequenceReplayBuffer("file"), "file is a file, expected a folder"),
+        (used, r"\bused .*\b4 steps\b"),
+        (source, rf"\bRAM\b.*\b{len(source):,} steps\b"),
+        (SequenceReplayBuffer("full"), r"/full .*\bempty\b"),
+        (SequenceReplayBuffer("file"), r"/file .*\bfile\b.*\bfolder\b"),
     ):
         with pytest.raises(ValueError, match=message):
             copy_episodes(source, target, keep=lambda episode: pytest.fail("too late"))
@@ -263,26 +264,26 @@ def test_a_target_in_use_is_refused_before_anything_is_written(stack: ExitStack)
     assert [path.name for path in Path("full").iterdir()] == ["notes.txt"]
 
 
-def test_nothing_chosen_is_an_error_and_leaves_no_folder(stack: ExitStack) -> None:
+def test_a_copy_of_no_episodes_is_refused_and_leaves_no_folder(stack: ExitStack) -> None:
     source = played(stack, 0)
-    with pytest.raises(ValueError, match=f"none of {source.episodes} episodes"):
+    with pytest.raises(ValueError, match=rf"\bnone of {source.episodes} episodes\b"):
         copy_episodes(source, SequenceReplayBuffer("copy"), keep=lambda episode: False)
-    with pytest.raises(ValueError, match=r"source: .*got none"):
+    with pytest.raises(ValueError, match=r"^source: .*\bnone\b"):
         copy_episodes([], SequenceReplayBuffer("copy"))
-    with pytest.raises(ValueError, match="'colour'"):
+    with pytest.raises(ValueError, match=r"^codecs .*'colour'.*\bobservation\b"):
         copy_episodes(source, SequenceReplayBuffer("copy", codecs={"colour": "raw"}))
-    with pytest.raises(TypeError, match="where: expected a mapping"):
+    with pytest.raises(TypeError, match=r"^where: .*mapping.*'x'$"):
         copy_episodes(source, SequenceReplayBuffer("copy"), where="x")  # type: ignore[arg-type]
     assert not Path("copy").exists()
 
 
-def test_a_store_without_episodes_gives_one(stack: ExitStack) -> None:
+def test_a_store_without_episodes_is_copied(stack: ExitStack) -> None:
     target = SequenceReplayBuffer()
     assert copy_episodes(replay(stack), target).episodes == 0
     assert target.is_bound
 
 
-def test_a_source_that_is_opened_to_read_is_not_changed(stack: ExitStack) -> None:
+def test_a_read_only_source_is_not_changed(stack: ExitStack) -> None:
     with ExitStack() as writing:
         played(writing, 0, "a")
     before = {path.name: path.read_bytes() for path in Path("a").iterdir()}
@@ -291,7 +292,7 @@ def test_a_source_that_is_opened_to_read_is_not_changed(stack: ExitStack) -> Non
     assert {path.name: path.read_bytes() for path in Path("a").iterdir()} == before
 
 
-def test_progress_is_told_after_every_write(
+def test_progress_is_reported_after_every_write(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, 20)
@@ -302,8 +303,8 @@ def test_progress_is_told_after_every_write(
     def progress(report: CopyReport) -> None:
         reports.append(report)
         assert report.steps == len(target)
-        whole_ones = [a == b for a, b in zip(contents(target), true, strict=False)]
-        assert report.episodes == sum(whole_ones)
+        complete = [a == b for a, b in zip(contents(target), true, strict=False)]
+        assert report.episodes == sum(complete)
 
     report = copy_episodes(source, target, progress=progress)
     assert reports[-1] == report
@@ -312,7 +313,7 @@ def test_progress_is_told_after_every_write(
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupted_copy_into_ram_says_how_much_it_holds(
+def test_an_interrupted_copy_into_ram_reports_its_episodes_and_steps(
     stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, 20)
@@ -325,15 +326,14 @@ def test_an_interrupted_copy_into_ram_says_how_much_it_holds(
     with pytest.raises(stop) as caught:
         copy_episodes(source, target, progress=progress)
     found, true = contents(target), contents(source)
-    whole_ones = sum(a == b for a, b in zip(found, true, strict=False))
-    assert 10 <= whole_ones <= len(found) <= whole_ones + 1 < len(true)
+    complete = sum(a == b for a, b in zip(found, true, strict=False))
+    assert 10 <= complete <= len(found) <= complete + 1 < len(true)
     assert caught.value.__notes__ == [
-        f"kept: {whole_ones} of {len(true)} episodes, {len(target)} of {len(source):,} steps, "
-        f"in RAM"
+        f"kept: {complete} of {len(true)} episodes, {len(target)} of {len(source):,} steps, in RAM"
     ]
 
 
-def test_what_an_interrupt_right_after_a_write_says_is_true(
+def test_an_interrupt_right_after_a_write_reports_the_write(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = played(stack, 0), SequenceReplayBuffer()
@@ -341,7 +341,7 @@ def test_what_an_interrupt_right_after_a_write_says_is_true(
 
     def interrupted(self: SequenceReplayBuffer, chunks: Sequence[Chunk]) -> None:
         add(self, chunks)
-        raise KeyboardInterrupt  # a second Ctrl-C comes wherever it comes
+        raise KeyboardInterrupt  # a second Ctrl-C may come at any time
 
     monkeypatch.setattr(SequenceReplayBuffer, "add", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -372,7 +372,7 @@ def test_an_interrupted_copy_into_a_folder_leaves_nothing(
     assert list(Path().iterdir()) == []
 
 
-def test_the_part_of_an_episode_that_was_copied_is_a_cut(
+def test_an_interrupted_copy_cuts_the_last_episode(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, 20)
@@ -399,7 +399,7 @@ def spoil(storage: DiskStorage, position: int) -> None:
         file.write(b"\xee")
 
 
-def test_damage_stops_a_copy_unless_it_is_to_be_skipped(stack: ExitStack) -> None:
+def test_damage_stops_a_copy_unless_it_is_skipped(stack: ExitStack) -> None:
     with ExitStack() as writing:
         source = replay(writing, "a")
         for first in range(0, 30, 10):
@@ -408,7 +408,7 @@ def test_damage_stops_a_copy_unless_it_is_to_be_skipped(stack: ExitStack) -> Non
         assert isinstance(source.storage, DiskStorage)
         spoil(source.storage, 2)
     source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True))
-    with pytest.raises(StoreCorrupt, match="rows 10 to 19 of episode 0") as caught:
+    with pytest.raises(StoreCorrupt, match=r"\brows 10 to 19 of episode 0\b") as caught:
         copy_episodes(source, SequenceReplayBuffer())
     assert caught.value.__notes__ == ["kept: 0 of 4 episodes, 0 of 38 steps, in RAM"]
     source = stack.enter_context(SequenceReplayBuffer.open("a", read_only=True, on_corrupt="skip"))
@@ -429,7 +429,7 @@ def evicted(stack: ExitStack, capacity: int) -> SequenceReplayBuffer:
     return source
 
 
-def test_an_episode_without_its_beginning_is_copied_without_inventing_one(
+def test_an_episode_without_its_beginning_is_copied_as_it_is(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, 16)
@@ -445,7 +445,7 @@ def test_an_episode_without_its_beginning_is_copied_without_inventing_one(
     assert not first.is_first.any()
 
 
-def test_what_is_left_of_an_episode_with_a_lost_chunk_is_copied(stack: ExitStack) -> None:
+def test_the_rest_of_an_episode_with_a_lost_chunk_is_copied(stack: ExitStack) -> None:
     source = replay(stack)
     for first in range(0, 30, 10):
         source.add([Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 10))])
@@ -456,7 +456,7 @@ def test_what_is_left_of_an_episode_with_a_lost_chunk_is_copied(stack: ExitStack
     assert [(one.first_row, one.rows) for one in target.iter_episodes()] == [(0, 10), (20, 10)]
 
 
-def test_episodes_whose_beginning_is_lost_can_be_left_out(stack: ExitStack) -> None:
+def test_keep_can_leave_out_episodes_without_their_beginning(stack: ExitStack) -> None:
     source = evicted(stack, 60)
     target = SequenceReplayBuffer()
     copy_episodes(source, target, keep=lambda episode: episode.first_row == 0)
@@ -471,7 +471,7 @@ def test_a_ring_keeps_the_last_episodes_of_the_source(stack: ExitStack) -> None:
     assert contents(target)[-3:] == contents(source)[-3:]
 
 
-# --- episodes that several sources hold
+# --- episodes of several sources
 
 RUN_1: dict[str, object] = {"seed": "1", "session": 0}
 RUN_2: dict[str, object] = {"seed": "2", "session": 0}
@@ -480,14 +480,14 @@ RUN_2: dict[str, object] = {"seed": "2", "session": 0}
 def holding(
     stack: ExitStack, chunks: Sequence[Chunk], *sessions: dict[str, object], path: str | None = None
 ) -> SequenceReplayBuffer:
-    """A replay with episodes of a run, or of nobody knows whom."""
+    """A replay with episodes of a run, or of an unknown source."""
     made = replay(stack, path, sessions=sessions or ({},))
     made.add([replace(chunk, episode=number) for number, chunk in enumerate(chunks)])
     return made
 
 
 def some(*numbers: int, stream: int = 0, **metadata: object) -> list[Chunk]:
-    """Episodes whose rows tell their numbers."""
+    """Episodes whose rows hold their numbers."""
     chunks = [whole(0, number, 4 + number % 3, stream=stream) for number in numbers]
     return [replace(chunk, metadata={**chunk.metadata, **metadata}) for chunk in chunks]
 
@@ -499,20 +499,20 @@ def merged(sources: Any, **options: Any) -> list[Any]:
 
 
 def refused(sources: Any) -> str:
-    """What a merge says, which writes nothing."""
+    """The error of a merge, which writes nothing."""
     before = list(Path().iterdir())
-    with pytest.raises(ValueError, match="twice, expected each once") as caught:
+    message = r"\d episodes\b.*duplicates='skip', --duplicates skip\b.*duplicates='keep'"
+    with pytest.raises(ValueError, match=message) as caught:
         copy_episodes(sources, SequenceReplayBuffer("target"))
     assert list(Path().iterdir()) == before
-    assert "duplicates='skip', --duplicates skip" in str(caught.value)
     return str(caught.value)
 
 
-# What two sources hold, and how many episodes of the second are in the first.
+# Episodes and sessions of two sources, and the number of episodes of the second in the first.
 SHARED: dict[str, tuple[list[Chunk], dict[str, object], list[Chunk], dict[str, object], int]] = {
-    "all, nobody knows from where": (some(0, 1, 2), {}, some(0, 1, 2), {}, 3),
-    "a part, nobody knows from where": (some(0, 1, 2), {}, some(1, 3, 2), {}, 2),
-    "none, nobody knows from where": (some(0, 1, 2), {}, some(3, 4, 5), {}, 0),
+    "all, of unknown sources": (some(0, 1, 2), {}, some(0, 1, 2), {}, 3),
+    "some, of unknown sources": (some(0, 1, 2), {}, some(1, 3, 2), {}, 2),
+    "none, of unknown sources": (some(0, 1, 2), {}, some(3, 4, 5), {}, 0),
     "all, with the same seed": (some(0, 1), RUN_1, some(0, 1), RUN_1, 2),
     "all, one of them unknown": (some(0, 1), RUN_1, some(0, 1), {}, 2),
     "all, with another env index": (some(0, 1), RUN_1, some(0, 1, stream=3), RUN_1, 2),
@@ -532,16 +532,13 @@ SHARED: dict[str, tuple[list[Chunk], dict[str, object], list[Chunk], dict[str, o
 
 
 @pytest.mark.parametrize("case", SHARED)
-def test_an_episode_of_several_sources_is_copied_once_only_when_told_so(
-    case: str, stack: ExitStack
-) -> None:
+def test_a_repeated_episode_is_refused_kept_or_skipped(case: str, stack: ExitStack) -> None:
     chunks, session, others, other_session, count = SHARED[case]
     sources = [holding(stack, chunks, session), holding(stack, others, other_session)]
     all_of = [one for source in sources for one in contents(source)]
     if count:
-        message = refused(sources)
-        assert f"{count} of the {len(others)} episodes from store 1 (in RAM)" in message
-        assert "are in store 0 (in RAM) too" in message
+        stores = r"\bstore 1 \(in RAM\).*\bstore 0 \(in RAM\)"
+        assert re.search(rf"\b{count} of the {len(others)} episodes .*{stores}", refused(sources))
     else:
         assert merged(sources) == all_of
     assert merged(sources, duplicates="keep") == all_of
@@ -557,28 +554,23 @@ def test_an_episode_of_several_sources_is_copied_once_only_when_told_so(
     assert report.left_out_steps == sum(map(len, sources)) - report.steps
 
 
-def test_a_source_and_what_was_filtered_from_it_share_episodes(stack: ExitStack) -> None:
+def test_a_source_and_its_filtered_copy_share_episodes(stack: ExitStack) -> None:
     source = holding(stack, some(*range(9)), RUN_1, path="a")
     odd, even = SequenceReplayBuffer("odd"), SequenceReplayBuffer("even")
     for target, rest in ((odd, 1), (even, 0)):
         stack.enter_context(target)
         copy_episodes(source, target, keep=lambda one, rest=rest: one.id % 2 == rest)  # type: ignore[misc]
-    assert "4 of the 4 episodes from" in refused([source, odd])
-    assert "4 of the 9 episodes from" in refused([odd, source])
+    assert re.search(r"\b4 of the 4 episodes\b", refused([source, odd]))
+    assert re.search(r"\b4 of the 9 episodes\b", refused([odd, source]))
     assert merged([source, odd], duplicates="skip") == contents(source)
     assert sorted(merged([odd, even]), key=repr) == sorted(contents(source), key=repr)
     message = refused([odd, even, source])
-    assert (
-        f"4 of the 9 episodes from {Path('a').absolute()} are in {Path('odd').absolute()}"
-        in message
-    )
-    assert (
-        f"5 of the 9 episodes from {Path('a').absolute()} are in {Path('even').absolute()}"
-        in message
-    )
+    for count, name in ((4, "odd"), (5, "even")):
+        folders = rf"{Path('a').absolute()}\b.*{Path(name).absolute()}\b"
+        assert re.search(rf"\b{count} of the 9 episodes\b.*{folders}", message)
 
 
-def test_copies_of_other_runs_hold_the_episodes_of_other_runs(stack: ExitStack) -> None:
+def test_copies_of_different_runs_share_no_episodes(stack: ExitStack) -> None:
     copies: list[SequenceReplayBuffer] = []
     for session in (RUN_1, RUN_2, RUN_1):
         copies.append(SequenceReplayBuffer())
@@ -587,7 +579,7 @@ def test_copies_of_other_runs_hold_the_episodes_of_other_runs(stack: ExitStack) 
     refused(copies[::2])
 
 
-def test_only_what_is_chosen_is_compared(stack: ExitStack) -> None:
+def test_only_chosen_episodes_are_compared(stack: ExitStack) -> None:
     sources = [holding(stack, some(0, 1, 2)), holding(stack, some(2, 3, 4))]
     assert len(merged(sources, where=lambda facts: facts["number"] != 2)) == 4
 
@@ -600,17 +592,17 @@ def test_equal_episodes_of_one_source_are_no_duplicates(stack: ExitStack) -> Non
     assert len(merged(twice)) == 3
 
 
-def test_stores_that_are_read_as_one_are_several_sources(stack: ExitStack) -> None:
+def test_joined_stores_are_several_sources(stack: ExitStack) -> None:
     for path in ("a", "b"):
         holding(stack, some(0, 1), path=path).close()
     both = stack.enter_context(SequenceReplayBuffer.open(["a", "b"]))
-    assert f"2 of the 2 episodes from {Path('b').absolute()} are in" in refused(both)
+    assert re.search(rf"\b2 of the 2 episodes\b.*{Path('b').absolute()}\b", refused(both))
     assert len(merged(both, duplicates="skip")) == 2
     third = holding(stack, some(1, 2))
     assert len(merged([both, third], duplicates="skip")) == 3
 
 
-def test_long_episodes_are_compared_a_run_at_a_time(
+def test_long_episodes_are_compared_in_parts(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repeated_episodes, "_RUN_ROWS", 7)
@@ -621,7 +613,7 @@ def test_long_episodes_are_compared_a_run_at_a_time(
     refused([holding(stack, [long]), holding(stack, [whole(0, 0, 100)])])
 
 
-def test_chunks_of_any_size_are_the_same_episode(stack: ExitStack) -> None:
+def test_the_sizes_of_chunks_do_not_matter_in_comparisons(stack: ExitStack) -> None:
     one = holding(stack, [whole(0, 0, 30)])
     other = replay(stack, sessions=({},))
     for first in range(0, 30, 10):
@@ -630,7 +622,7 @@ def test_chunks_of_any_size_are_the_same_episode(stack: ExitStack) -> None:
     refused([one, other])
 
 
-def test_fields_without_a_number_are_compared_too(stack: ExitStack) -> None:
+def test_fields_without_numbers_are_compared(stack: ExitStack) -> None:
     spec = SPEC.with_more([Field("extra/none", "float32", (0, 3), "raw")])
     sources: list[SequenceReplayBuffer] = []
     for _ in range(2):
@@ -640,7 +632,9 @@ def test_fields_without_a_number_are_compared_too(stack: ExitStack) -> None:
     refused(sources)
 
 
-def test_looking_for_them_can_be_watched_and_ended(stack: ExitStack) -> None:
+def test_the_search_for_duplicates_reports_progress_and_can_be_interrupted(
+    stack: ExitStack,
+) -> None:
     sources = [holding(stack, some(*range(9))), holding(stack, some(*range(9)))]
     reports: list[CopyReport] = []
 
@@ -655,6 +649,6 @@ def test_looking_for_them_can_be_watched_and_ended(stack: ExitStack) -> None:
     assert not list(Path().iterdir())
 
 
-def test_a_word_that_says_nothing_is_refused(stack: ExitStack) -> None:
-    with pytest.raises(ValueError, match="expected 'refuse', 'skip' or 'keep', got 'drop'"):
+def test_an_unknown_value_of_duplicates_is_refused(stack: ExitStack) -> None:
+    with pytest.raises(ValueError, match=r"^duplicates: .*'refuse'.*'skip'.*'keep'.*'drop'"):
         copy_episodes(played(stack, 0), SequenceReplayBuffer(), duplicates="drop")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""EpisodeWriter: whole episodes and transitions get into a replay in three forms, or not at all."""
+"""EpisodeWriter writes arrays, episodes and transitions into a replay, or refuses them."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_an_episode_is_written_with_its_spec(replay: SequenceReplayBuffer) -> No
     assert written(only(replay)).digest() == replay.digest()
 
 
-def test_transitions_are_stored_as_the_episode_that_they_come_from() -> None:
-    columns = {**columns_of(3), "info/lives": np.array([0, 3, 3, 3])}  # none came with the reset
+def test_transitions_are_stored_as_their_episode() -> None:
+    columns = {**columns_of(3), "info/lives": np.array([0, 3, 3, 3])}  # the reset has no info
     whole, stepwise = SequenceReplayBuffer(), SequenceReplayBuffer()
     writer = EpisodeWriter(whole)
     writer.add_arrays(columns, terminated=True)
@@ -102,7 +102,7 @@ def test_transitions_continue_an_open_episode_and_count_it_when_it_ends() -> Non
     assert writer.digest == replay.digest()
 
 
-def test_whole_episodes_that_wait_are_written_before_transitions() -> None:
+def test_buffered_episodes_are_written_before_transitions() -> None:
     replay = SequenceReplayBuffer()
     writer = EpisodeWriter(replay)
     writer.add_arrays(columns_of(2), terminated=False, truncated=True)
@@ -111,7 +111,7 @@ def test_whole_episodes_that_wait_are_written_before_transitions() -> None:
     assert (writer.episodes, writer.digest) == (2, replay.digest())
 
 
-def test_a_writer_counts_only_what_it_wrote(replay: SequenceReplayBuffer) -> None:
+def test_a_writer_counts_only_written_episodes(replay: SequenceReplayBuffer) -> None:
     writer = EpisodeWriter(replay)
     writer.add_episode(only(replay))
     assert (writer.episodes, writer.steps, writer.rows) == (0, 0, 0)
@@ -123,12 +123,12 @@ def test_a_writer_counts_only_what_it_wrote(replay: SequenceReplayBuffer) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"action": np.zeros((3, 2), np.int64)}, "action.*int64"),
-        ({"observation": np.zeros((4, 1))}, "observation.*float64"),
-        ({"info/score": np.zeros(4)}, "info/score"),
+        ({"action": np.zeros((3, 2), np.int64)}, r"\baction\b.*\bint64\b"),
+        ({"observation": np.zeros((4, 1))}, r"\bobservation\b.*\bfloat64\b"),
+        ({"info/score": np.zeros(4)}, r"\binfo/score\b"),
     ],
 )
-def test_other_rows_are_refused_before_they_are_added(
+def test_rows_of_another_spec_are_refused_before_they_are_added(
     replay: SequenceReplayBuffer, change: dict[str, np.ndarray], message: str
 ) -> None:
     writer = EpisodeWriter(replay)
@@ -145,12 +145,12 @@ def test_an_episode_of_another_spec_is_refused(replay: SequenceReplayBuffer) -> 
         for field in episode.spec.fields
     )
     other = replace(episode, spec=replace(episode.spec, fields=fields))
-    with pytest.raises(SpecMismatch, match=r"observation.*float64"):
+    with pytest.raises(SpecMismatch, match=r"\bobservation\b.*\bfloat64\b"):
         EpisodeWriter(replay).add_episode(other)
 
 
 def test_a_column_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"mine.*'action'.*\(2,\)"):
+    with pytest.raises(ValueError, match=r"^mine\b.*'action'.*\(2,\)"):
         EpisodeWriter(SequenceReplayBuffer(), source="mine").add_arrays(
             {**columns_of(3), "action": np.zeros(2)}, terminated=True
         )
@@ -158,7 +158,7 @@ def test_a_column_of_another_length_is_refused() -> None:
 
 def test_transitions_without_a_next_observation_are_refused() -> None:
     transitions = transitions_of(columns_of(3), terminated=True)
-    with pytest.raises(SpecMismatch, match="observation"):
+    with pytest.raises(SpecMismatch, match=r"\bobservation\b"):
         EpisodeWriter(SequenceReplayBuffer()).add_transitions(
             {0: replace(transitions, next_observation={})}
         )

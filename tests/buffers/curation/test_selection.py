@@ -1,4 +1,4 @@
-"""A selection keeps what meets all of its conditions."""
+"""A selection keeps the episodes that meet all of its conditions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def episodes() -> list[StoredEpisode]:
         ),
     ],
 )
-def test_what_is_kept_meets_every_condition(
+def test_kept_episodes_meet_every_condition(
     conditions: dict[str, Any], rule: Any, episodes: list[StoredEpisode]
 ) -> None:
     selection = EpisodeSelection(**conditions)
@@ -51,13 +51,13 @@ def test_what_is_kept_meets_every_condition(
     assert not selection.is_empty
 
 
-def test_without_conditions_everything_is_kept(episodes: list[StoredEpisode]) -> None:
+def test_without_conditions_all_episodes_are_kept(episodes: list[StoredEpisode]) -> None:
     nothing = EpisodeSelection()
     assert nothing.is_empty
     assert all(map(nothing, episodes))
 
 
-def test_it_can_be_noted_as_plain_data() -> None:
+def test_to_json_gives_plain_data() -> None:
     def odd(metadata: object) -> bool:
         return bool(metadata)
 
@@ -79,22 +79,14 @@ def test_it_can_be_noted_as_plain_data() -> None:
 @pytest.mark.parametrize(
     ("conditions", "error", "message"),
     [
-        ({"min_return": float("nan")}, ValueError, "min_return: expected a number, got nan"),
-        ({"max_return": float("nan")}, ValueError, "max_return: expected a number, got nan"),
-        (
-            {"min_return": 2, "max_return": 1},
-            ValueError,
-            "min_return: expected at most max_return=1",
-        ),
-        (
-            {"min_steps": 9, "max_steps": 8},
-            ValueError,
-            "min_steps: expected at most max_steps=8, got",
-        ),
-        ({"where": "task=door"}, TypeError, "where: expected a mapping"),
+        ({"min_return": float("nan")}, ValueError, r"^min_return: .*\bnan\b"),
+        ({"max_return": float("nan")}, ValueError, r"^max_return: .*\bnan\b"),
+        ({"min_return": 2, "max_return": 1}, ValueError, r"^min_return: .*max_return=1\b.*\b2\b"),
+        ({"min_steps": 9, "max_steps": 8}, ValueError, r"^min_steps: .*max_steps=8\b.*\b9\b"),
+        ({"where": "task=door"}, TypeError, "^where: .*mapping.*'task=door'$"),
     ],
 )
-def test_conditions_that_no_episode_can_meet_are_refused(
+def test_invalid_conditions_are_refused(
     conditions: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

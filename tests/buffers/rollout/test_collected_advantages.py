@@ -1,4 +1,4 @@
-"""Advantages of collected rollouts are those of the env's own episodes, in each autoreset mode."""
+"""Advantages of collected rollouts are those of the env's episodes, in each autoreset mode."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def ending_of(env: int, episode: int) -> Ending:
 
 
 def worth(observation: np.ndarray) -> np.ndarray:
-    """[n]: no two observations are worth the same, so that no wrong one goes unnoticed."""
+    """Values [n], different for all observations, so that a wrong observation is noticed."""
     value: np.ndarray = 5 * np.sin(observation @ [100.0, 10.0, 1.0])
     return value
 
 
-class Telling(gym.Env[np.ndarray, Any]):
+class LabelledEnv(gym.Env[np.ndarray, Any]):
     """Observes [env, episode, step]; the episodes end in all ways after one to five steps."""
 
     observation_space = gym.spaces.Box(0, 1e6, (3,), np.float64)
@@ -62,7 +62,7 @@ class Policy:
 
 
 def true_advantages(env: int, episode: int, first: int, stop: int | None) -> list[float]:
-    """Those of an episode's steps from ``first`` on; the rollout ends before ``stop``."""
+    """Advantages of an episode's steps from ``first`` on; the rollout ends before ``stop``."""
     length = length_of(env, episode)
     last = length if stop is None else stop
     values = worth(np.array([[env, episode, t] for t in range(first, last + 1)], np.float64))
@@ -74,8 +74,10 @@ def true_advantages(env: int, episode: int, first: int, stop: int | None) -> lis
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("rows", [[1] * 12, [40], [7, 13, 20]])
-def test_each_steps_advantage_is_that_of_its_episode(mode: AutoresetMode, rows: list[int]) -> None:
-    envs = SyncVectorEnv([partial(Telling, n) for n in range(3)], autoreset_mode=mode)
+def test_the_advantage_of_each_step_is_that_of_its_episode(
+    mode: AutoresetMode, rows: list[int]
+) -> None:
+    envs = SyncVectorEnv([partial(LabelledEnv, n) for n in range(3)], autoreset_mode=mode)
     seen = 0
     with sw.Collector(envs, Policy(), seed=0) as collector:
         for steps in rows:

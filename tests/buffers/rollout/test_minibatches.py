@@ -1,4 +1,4 @@
-"""Each step is in one minibatch an epoch, in another order each time; rows without never are."""
+"""Each step is in one minibatch an epoch, in random order; rows without a step are in none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = st.integers(1, 12)
 
 
 def assert_rows(minibatch: Minibatch, rollout: Rollout) -> None:
-    """Everything that stands in it is of the rows that it names."""
+    """Check that all arrays have the rows that ``step`` and ``env`` name."""
     step, env = minibatch.step, minibatch.env
     number = labels(*rollout.mask.shape)[step, env]
     assert rollout.mask[step, env].all()
@@ -44,13 +44,13 @@ def rows_of(minibatches: Iterator[Minibatch]) -> list[list[tuple[int, int]]]:
 
 
 def plain(rows: int = 6, envs: int = 3) -> Rollout:
-    """Episodes that go on through all rows."""
+    """A rollout of episodes that do not end."""
     part = Part(0, (0.0,) * rows, (0.0,) * rows, "open", 0.0, True)
     return rollout_of([Column(rows, (part,))] * envs)
 
 
 @given(rollouts(), SIZES, st.integers(1, 3), st.booleans())
-def test_each_step_comes_once_an_epoch_with_all_that_belongs_to_it(
+def test_each_step_occurs_once_an_epoch_with_all_its_arrays(
     columns: Sequence[Column], batch_size: int, epochs: int, drop_last: bool
 ) -> None:
     rollout = rollout_of(columns)
@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_minibatches() -> None:
     assert rows(1) != rows(2)
 
 
-def test_the_rollouts_own_generator_shuffles_unless_another_is_given() -> None:
+def test_the_generator_of_the_rollout_shuffles_unless_another_is_given() -> None:
     column = Column(8, (Part(0, (0.0,) * 8, (0.0,) * 8, "open", 0.0, True),))
     own = rows_of(rollout_of([column], seed=5).minibatches(3))
     given = rows_of(plain(8, 1).minibatches(3, rng=np.random.default_rng(5)))
@@ -105,37 +105,37 @@ def test_the_global_generator_is_neither_used_nor_touched() -> None:
     assert rows_of(plain().minibatches(4)) == one
 
 
-def test_every_order_of_rows_is_as_likely() -> None:
-    # 6,000 draws of 6 orders: a share that is off by six standard deviations fails.
+def test_all_orders_of_rows_are_equally_likely() -> None:
+    # 6,000 draws of 6 orders: a deviation of six standard deviations fails.
     rollout = plain(3, 1)
     orders = Counter(tuple(m.step.tolist()) for m in rollout.minibatches(3, epochs=6_000))
     assert len(orders) == 6
     assert all(abs(count - 1_000) < 6 * np.sqrt(1_000 * 5 / 6) for count in orders.values())
 
 
-def test_without_advantages_there_are_none() -> None:
+def test_minibatches_have_no_advantages_before_they_are_computed() -> None:
     minibatch = next(plain().minibatches(4))
     assert minibatch.advantage is None
     assert minibatch.returns is None
 
 
-def test_advantages_that_were_normalised_are_handed_out() -> None:
+def test_minibatches_have_changed_advantages() -> None:
     rollout = plain()
     advantages, _ = rollout.advantages(0.9, 0.9)
     rollout.advantage = advantages + 10
     assert all(np.unique(m.advantage).tolist() == [10] for m in rollout.minibatches(4))
     advantages, _ = rollout.advantages(0.9, 0.9)
-    advantages += 20  # in place: it is what the rollout keeps
+    advantages += 20  # in place: the rollout holds this array
     assert all(np.unique(m.advantage).tolist() == [20] for m in rollout.minibatches(4))
 
 
 def test_advantages_of_another_shape_are_refused() -> None:
     rollout = plain()
     rollout.advantage = np.zeros(18)
-    with pytest.raises(ValueError, match=r"advantage: expected the rollout's shape \(6, 3\), got"):
+    with pytest.raises(ValueError, match=r"^advantage: .*\(6, 3\).*\(18,\)"):
         rollout.minibatches(4)
     rollout.advantage, rollout.returns = None, np.zeros((6, 1))
-    with pytest.raises(ValueError, match=r"returns: expected the rollout's shape \(6, 3\), got"):
+    with pytest.raises(ValueError, match=r"^returns: .*\(6, 3\).*\(6, 1\)"):
         rollout.sequences(1)
 
 
@@ -152,7 +152,7 @@ def test_minibatches_share_no_memory_with_the_rollout_or_one_another() -> None:
     assert (other.reward == 99).all()
 
 
-def test_arrays_that_are_views_are_gathered_too() -> None:
+def test_views_are_gathered() -> None:
     rollout = plain()
     straight = rows_of(rollout.minibatches(5)), plain()
     turned = straight[1]
@@ -168,45 +168,45 @@ def test_arrays_that_are_views_are_gathered_too() -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 2.5, float("nan")])
-def test_sizes_and_epochs_are_whole_numbers_from_1_on(number: Any) -> None:
+def test_batch_sizes_and_epochs_are_whole_numbers_of_at_least_1(number: Any) -> None:
     rollout = plain()
-    for name, draw in (("batch_size", rollout.minibatches), ("batch_size", rollout.sequences)):
-        with pytest.raises(ValueError, match=f"{name}.*got {number}"):
+    for draw in (rollout.minibatches, rollout.sequences):
+        with pytest.raises(ValueError, match=rf"^batch_size: .*>= 1.* {number}\b"):
             draw(number)
-        with pytest.raises(ValueError, match=f"epochs.*got {number}"):
+        with pytest.raises(ValueError, match=rf"^epochs: .*>= 1.* {number}\b"):
             draw(2, number)
 
 
-def test_a_size_that_was_divided_may_be_a_float() -> None:
+def test_a_batch_size_may_be_a_float_without_a_fraction() -> None:
     size: Any = 18 / 2
     assert [len(m.step) for m in plain().minibatches(size)] == [9, 9]
 
 
-def test_a_batch_size_that_drop_last_leaves_nothing_of_is_refused() -> None:
+def test_drop_last_refuses_a_batch_size_above_the_number_of_rows() -> None:
     assert len(list(plain().minibatches(18, drop_last=True))) == 1
-    with pytest.raises(ValueError, match=r"batch_size: expected at most the 18 rows .* got 19"):
+    with pytest.raises(ValueError, match=r"^batch_size: .*\b18 rows\b.*drop_last=True.*\b19\b"):
         plain().minibatches(19, drop_last=True)
     assert [len(m.step) for m in plain().minibatches(19)] == [18]
 
 
-def test_too_few_steps_for_a_whole_minibatch_give_none_with_drop_last() -> None:
-    # How many rows of a NEXT_STEP env have a step is not the caller's to know.
+def test_drop_last_gives_no_minibatch_of_too_few_steps() -> None:
+    # A caller cannot know how many rows of a NEXT_STEP env have a step.
     part = Part(0, (0.0,) * 4, (0.0,) * 4, "terminated", 0.0, True)
     assert list(rollout_of([Column(6, (part,))]).minibatches(5, drop_last=True)) == []
 
 
-def test_options_that_do_not_go_together_are_refused_at_once() -> None:
+def test_invalid_options_are_refused() -> None:
     rollout: Any = plain()
     for draw in (rollout.minibatches, rollout.sequences):
-        with pytest.raises(ValueError, match="to: expected 'numpy' or 'torch', got 'jax'"):
+        with pytest.raises(ValueError, match=r"^to: .*'numpy'.*'torch'.*'jax'"):
             draw(2, to="jax")
-        with pytest.raises(ValueError, match="device: expected None with to='numpy', got 'cpu'"):
+        with pytest.raises(ValueError, match=r"^device: .*None.*to='numpy'.*'cpu'"):
             draw(2, device="cpu")
-        with pytest.raises(TypeError, match=r"rng.*got 0; "):
+        with pytest.raises(TypeError, match=r"^rng: .*Generator.*\b0\b"):
             draw(2, rng=0)
 
 
-def test_tensors_are_what_the_arrays_are() -> None:
+def test_tensors_equal_the_arrays() -> None:
     torch = pytest.importorskip("torch")
     rollout, same = plain(), plain()
     for each in (rollout, same):
@@ -220,11 +220,11 @@ def test_tensors_are_what_the_arrays_are() -> None:
             assert isinstance(getattr(minibatch, name), torch.Tensor), name
             assert getattr(minibatch, name).tolist() == getattr(arrays, name).tolist(), name
         assert minibatch.state is None
-    with pytest.raises(ValueError, match="device: expected one that torch knows"):
+    with pytest.raises(ValueError, match=r"^device: .*'nowhere'"):
         rollout.minibatches(4, to="torch", device="nowhere")
 
 
-def test_a_loader_takes_them_in_its_threads() -> None:
+def test_a_loader_iterates_over_minibatches() -> None:
     expected = rows_of(plain().minibatches(4, 2))
     with Loader(plain().minibatches(4, 2)) as loader:
         assert rows_of(loader) == expected
@@ -235,7 +235,7 @@ class Hidden(NamedTuple):
     c: object
 
 
-def test_a_mapped_tree_has_the_form_of_the_first() -> None:
+def test_a_mapped_tree_keeps_its_structure() -> None:
     tree = {"a": (np.zeros(1), [np.zeros(2), None]), "b": Hidden(np.zeros(3), np.zeros(4))}
     assert map_tree(len, tree) == {"a": (1, [2, None]), "b": Hidden(3, 4)}
     assert type(map_tree(len, tree)["b"]) is Hidden
@@ -243,7 +243,7 @@ def test_a_mapped_tree_has_the_form_of_the_first() -> None:
     assert map_tree(len, None) is None
 
 
-def test_leaves_are_named_by_the_way_to_them() -> None:
+def test_leaves_are_named_by_their_paths() -> None:
     tree = {"a": (np.zeros(1), [np.zeros(2), None]), "b": Hidden(np.zeros(3), np.zeros(4))}
     found = [(name, len(leaf)) for name, leaf in named_leaves("state", tree)]
     assert found == [("state/a/0", 1), ("state/a/1/0", 2), ("state/b/0", 3), ("state/b/1", 4)]

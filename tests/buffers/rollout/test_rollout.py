@@ -1,7 +1,8 @@
-"""A rollout takes arrays that fit one another and says which one does not."""
+"""A rollout refuses arrays of other shapes or dtypes by name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,7 @@ def small() -> Rollout:
     return rollout_of(columns)
 
 
-def test_it_is_offered_at_the_top() -> None:
+def test_rollout_is_a_public_name() -> None:
     assert stepwell.Rollout is Rollout
 
 
@@ -40,18 +41,18 @@ def test_it_counts_rows_envs_and_steps() -> None:
 
 
 @given(rollouts())
-def test_steps_are_the_rows_from_which_one_was_taken(columns: Sequence[Column]) -> None:
+def test_steps_are_the_rows_with_a_step(columns: Sequence[Column]) -> None:
     assert rollout_of(columns).steps == sum(part.steps for c in columns for part in c.parts)
 
 
-def test_it_is_shown_in_one_line() -> None:
+def test_the_repr_is_one_line() -> None:
     rollout = replace(small(), episode_returns=(1.0, 4.0), episode_lengths=(1, 1))
     assert repr(rollout).startswith("Rollout(steps=5; episodes=2; open_ends=2; observation/place")
     assert "reward: float32 (3, 2)" in repr(rollout)
     assert "\n" not in repr(rollout)
 
 
-def test_one_made_around_the_arrays_of_another_has_no_advantages_yet() -> None:
+def test_a_replaced_rollout_has_no_advantages() -> None:
     rollout = small()
     rollout.advantages(0.9, 0.9)
     again = replace(rollout)
@@ -65,49 +66,45 @@ def test_flags_are_bool_and_of_the_rewards_shape(name: str) -> None:
     wrong: Sequence[np.ndarray] = (np.zeros((3, 2)), np.zeros((2, 3), bool), np.zeros(3, bool))
     for flag in wrong:
         changes: dict[str, Any] = {name: flag}
-        with pytest.raises(
-            ValueError, match=rf"{name}: expected bool of .* \(3, 2\), got {flag.dtype}"
-        ):
+        got = rf"{flag.dtype}\b.* {re.escape(str(flag.shape))}"
+        with pytest.raises(ValueError, match=rf"^{name}: .*\bbool\b.*\(3, 2\).*\b{got}"):
             replace(small(), **changes)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2, 1), (0, 2), (3, 0)])
 def test_rewards_have_one_number_for_each_row_of_each_env(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"reward: expected shape \[T, N\], .* give \[T, 1\]"):
+    with pytest.raises(ValueError, match=rf"^reward: .*\[T, N\].* {re.escape(str(shape))};"):
         replace(small(), reward=np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize(
-    ("changes", "name"),
+    ("changes", "name", "got"),
     [
-        ({"observation": {"a": (np.zeros((3, 2)), np.zeros((2, 2)))}}, "observation/a/1"),
-        ({"action": np.zeros(3)}, "action"),
-        ({"info": {"lives": np.zeros((2, 3))}}, "info/lives"),
-        ({"extras": {"log_prob": np.zeros(())}}, "extras/log_prob"),
-        ({"state": (np.zeros((3, 2, 5)), np.zeros((2, 5)))}, "state/1"),
+        ({"observation": {"a": (np.zeros((3, 2)), np.zeros((2, 2)))}}, "observation/a/1", (2, 2)),
+        ({"action": np.zeros(3)}, "action", (3,)),
+        ({"info": {"lives": np.zeros((2, 3))}}, "info/lives", (2, 3)),
+        ({"extras": {"log_prob": np.zeros(())}}, "extras/log_prob", ()),
+        ({"state": (np.zeros((3, 2, 5)), np.zeros((2, 5)))}, "state/1", (2, 5)),
+        ({"initial_state": [np.zeros((3, 5))]}, "initial_state/0", (3, 5)),
     ],
 )
-def test_rows_begin_with_steps_and_envs(changes: dict[str, Any], name: str) -> None:
-    match = rf"^{name}: expected a shape that begins with \[T, N\] = \(3, 2\), got"
-    with pytest.raises(ValueError, match=match):
+def test_arrays_begin_with_the_axes_of_rows_and_envs(
+    changes: dict[str, Any], name: str, got: tuple[int, ...]
+) -> None:
+    axes = r"\[N\].*\(2,\)" if "initial" in name else r"\[T, N\].*\(3, 2\)"
+    with pytest.raises(ValueError, match=rf"^{name}: .*{axes}.* {re.escape(str(got))}"):
         replace(small(), **changes)
-
-
-def test_initial_states_begin_with_envs() -> None:
-    match = r"initial_state/0: expected a shape that begins with \[N\] = \(2,\), got \(3, 5\)"
-    with pytest.raises(ValueError, match=match):
-        replace(small(), initial_state=[np.zeros((3, 5))])
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"step": np.zeros(2)}, r"bootstrap.step: expected whole numbers \[K\], .* float64"),
-        ({"step": np.zeros((), int)}, r"bootstrap.step: expected whole numbers \[K\]"),
-        ({"env": np.zeros(3, int)}, r"bootstrap.env: expected whole numbers \[K\], .*\(3,\)"),
-        ({"observation": np.zeros(1)}, r"bootstrap.observation: .* \[K\] = \(2,\), got \(1,\)"),
-        ({"state": {"h": np.zeros(1)}}, r"bootstrap.state/h: .* \[K\] = \(2,\), got \(1,\)"),
-        ({"value": np.zeros(3)}, r"bootstrap.value: .* \[K\] = \(2,\), got \(3,\)"),
+        ({"step": np.zeros(2)}, r"^bootstrap\.step: .*\[K\].*\bfloat64 \(2,\)"),
+        ({"step": np.zeros((), int)}, r"^bootstrap\.step: .*\[K\].*\bint64 \(\)"),
+        ({"env": np.zeros(3, int)}, r"^bootstrap\.env: .*\[K\].*\bint64 \(3,\)"),
+        ({"observation": np.zeros(1)}, r"^bootstrap\.observation: .*\[K\].*\(2,\).*\(1,\)"),
+        ({"state": {"h": np.zeros(1)}}, r"^bootstrap\.state/h: .*\[K\].*\(2,\).*\(1,\)"),
+        ({"value": np.zeros(3)}, r"^bootstrap\.value: .*\[K\].*\(2,\).*\(3,\)"),
     ],
 )
 def test_the_bootstrap_has_one_entry_for_each_open_end(change: dict[str, Any], match: str) -> None:
@@ -116,7 +113,7 @@ def test_the_bootstrap_has_one_entry_for_each_open_end(change: dict[str, Any], m
         replace(small(), bootstrap=good._replace(**change))
 
 
-def test_what_stands_in_the_arrays_may_be_filled_in_later() -> None:
+def test_the_values_of_the_arrays_are_not_checked() -> None:
     rollout = small()
     for array in (rollout.terminated, rollout.mask):
         array[:] = True

@@ -1,4 +1,4 @@
-"""Sequences are whole columns, or chunks of them, with the state before their first row."""
+"""Sequences are whole columns or equal parts of them, with the state before their first row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.rows.rollout_rows import Column, Part, frames, labels, rollout_of, 
 
 
 def assert_sequences(minibatch: Minibatch, rollout: Rollout, length: int) -> None:
-    """Everything that stands in it is of the rows that follow on the ones that it names."""
+    """Check that all arrays have the rows that follow the named first rows."""
     rows = minibatch.step + np.arange(length)[:, None]
     number = labels(*rollout.mask.shape)[rows, minibatch.env]
     assert minibatch.observation["place"].tolist() == number.tolist()
@@ -41,7 +41,7 @@ def counting(rows: int = 6, envs: int = 3) -> Rollout:
 
 
 @given(rollouts(), st.data(), st.integers(1, 5), st.integers(1, 3), st.booleans())
-def test_each_sequence_comes_once_an_epoch_with_all_that_belongs_to_it(
+def test_each_sequence_occurs_once_an_epoch_with_all_its_arrays(
     columns: Sequence[Column], data: st.DataObject, batch_size: int, epochs: int, drop_last: bool
 ) -> None:
     rollout = rollout_of(columns)
@@ -78,7 +78,7 @@ def test_whole_columns_begin_with_the_state_before_row_0() -> None:
         assert minibatch.state["h"].tolist() == (minibatch.env[:, None] + 100.0).tolist()
 
 
-def test_of_a_policy_without_a_state_any_divisor_will_do() -> None:
+def test_without_a_state_any_divisor_of_the_rows_is_a_length() -> None:
     rollout = replace(counting(), state=None, initial_state=None)
     found = list(rollout.sequences(4, length=2))
     assert [m.reward.shape for m in found] == [(2, 4), (2, 4), (2, 1)]
@@ -87,25 +87,25 @@ def test_of_a_policy_without_a_state_any_divisor_will_do() -> None:
 
 def test_shorter_sequences_need_the_state_of_each_row() -> None:
     rollout = replace(counting(), state=None)
-    with pytest.raises(ValueError, match=r"length: expected 6, all rows, .* got 3"):
+    with pytest.raises(ValueError, match=r"^length: .*\b6\b.*\b3\b.*state \[T, N, \.\.\.\]"):
         rollout.sequences(2, length=3)
     assert len(list(rollout.sequences(3, length=6))) == 1
 
 
 @pytest.mark.parametrize("length", [4, 5, 12])
-def test_a_length_divides_the_rows(length: int) -> None:
-    with pytest.raises(ValueError, match=f"length: expected a divisor of .* 6 rows, got {length}"):
+def test_a_length_must_divide_the_rows(length: int) -> None:
+    with pytest.raises(ValueError, match=rf"^length: .*\b6 rows\b.* {length}\b"):
         counting().sequences(2, length=length)
 
 
 @pytest.mark.parametrize("length", [0, -3, 1.5])
-def test_a_length_is_a_whole_number_from_1_on(length: Any) -> None:
-    with pytest.raises(ValueError, match=f"length.*got {length}"):
+def test_a_length_is_a_whole_number_of_at_least_1(length: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^length: .* {length}\b"):
         counting().sequences(2, length=length)
 
 
-def test_a_batch_size_that_drop_last_leaves_nothing_of_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected at most the 3 sequences .* got 4"):
+def test_drop_last_refuses_a_batch_size_above_the_number_of_sequences() -> None:
+    with pytest.raises(ValueError, match=r"^batch_size: .*\b3 sequences\b.*drop_last=True.*\b4\b"):
         counting().sequences(4, drop_last=True)
     assert len(list(counting().sequences(6, length=3, drop_last=True))) == 1
 
@@ -120,11 +120,11 @@ def test_the_same_seed_gives_the_same_sequences_and_each_epoch_another_order() -
     assert envs(1)[0] != envs(1)[1]
 
 
-def test_a_policy_that_is_run_again_over_a_sequence_comes_to_the_same_states() -> None:
+def test_a_policy_recomputes_the_same_states_over_a_sequence() -> None:
     # The state counts the steps since the reset; the env's episodes have 4 steps, NEXT_STEP.
     rows, envs = 12, 3
     since = (np.arange(rows)[:, None] + np.arange(envs)) % 5
-    nowhere, has_step = np.zeros((rows, envs), bool), since < 4
+    never, has_step = np.zeros((rows, envs), bool), since < 4
     ends = since == 3
     last = np.flatnonzero(has_step[-1] & ~ends[-1])
     rollout = Rollout(
@@ -133,12 +133,12 @@ def test_a_policy_that_is_run_again_over_a_sequence_comes_to_the_same_states() -
         reward=np.ones((rows, envs), np.float32),
         is_first=since == 0,
         terminated=ends,
-        truncated=nowhere,
-        cut=nowhere,
+        truncated=never,
+        cut=never,
         mask=has_step,
         info={},
         extras={"count": since},
-        bootstrap=_behind(rows, last),
+        bootstrap=_open_ends(rows, last),
         state=since.astype(np.int64),
         initial_state=since[0],
     )
@@ -151,13 +151,13 @@ def test_a_policy_that_is_run_again_over_a_sequence_comes_to_the_same_states() -
                 state = state + 1
 
 
-def _behind(rows: int, envs: np.ndarray) -> Any:
+def _open_ends(rows: int, envs: np.ndarray) -> Any:
     from stepwell.buffers import Bootstrap
 
     return Bootstrap(np.full(len(envs), rows - 1), envs, np.zeros(len(envs)), None, None)
 
 
-def test_tensors_of_sequences_have_their_state_too() -> None:
+def test_tensors_of_sequences_have_a_state() -> None:
     torch = pytest.importorskip("torch")
     for minibatch in counting().sequences(2, length=3, to="torch"):
         place, frame = minibatch.state

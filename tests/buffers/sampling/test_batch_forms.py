@@ -1,4 +1,4 @@
-"""The same rows in other forms: reused memory, some fields alone, time first; and seeds."""
+"""Batches in reused memory, of selected fields, with the time axis first; and seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Tra
 from support.models.replay_histories import Kind, a_replay, busy_history
 from support.rows.replay_rows import Played, Step
 
-ROW_WISE = ("ids", "weights", "lengths")  # [B], in whatever order the rest is
+ROW_WISE = ("ids", "weights", "lengths")  # [B] for both orders of the axes
 
 REQUESTS: list[Request] = [
     Sequences(12, 5),
@@ -39,7 +39,7 @@ def played() -> Iterator[Played]:
 
 
 def arrays(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """All arrays of a batch, by their places in it."""
+    """All arrays of a batch, each with its path in it."""
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             if field.name != "memory":
@@ -68,7 +68,7 @@ def assert_same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) 
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_refilled_memory_holds_what_new_memory_holds(played: Played, request_: Request) -> None:
+def test_a_refilled_batch_equals_a_new_one(played: Played, request_: Request) -> None:
     batch = drawn(played, request_, 0)
     for seed in range(1, 8):
         expected = copies(drawn(played, request_, seed))
@@ -83,7 +83,7 @@ def test_refilled_memory_holds_what_new_memory_holds(played: Played, request_: R
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_padding_is_zeros_again_in_memory_that_held_rows(played: Played, request_: Request) -> None:
+def test_padding_is_zero_in_reused_memory(played: Played, request_: Request) -> None:
     batch = drawn(played, request_, 0)
     for name, array in batch.memory.items():
         array[...] = np.full((), 1, array.dtype)
@@ -92,38 +92,42 @@ def test_padding_is_zeros_again_in_memory_that_held_rows(played: Played, request
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "got"),
     [
-        Sequences(13, 5),
-        Sequences(12, 6),
-        Sequences(12, 5, burn_in=1),
-        Sequences(12, 5, align="transition"),
-        Sequences(12, 5, fields=["reward"]),
+        (Sequences(13, 5), r"\(13, 5\)"),
+        (Sequences(12, 6), r"\(12, 6\)"),
+        (Sequences(12, 5, burn_in=1), r"\(12, 6\)"),
+        (Sequences(12, 5, align="transition"), r"\(12, 6\)"),
+        (Sequences(12, 5, fields=["reward"]), r"got [^;]*reward float32 \(12, 5\)"),
     ],
     ids=str,
 )
-def test_memory_of_another_form_is_refused_and_left_alone(played: Played, other: Request) -> None:
+def test_memory_of_another_form_is_refused_and_unchanged(
+    played: Played, other: Request, got: str
+) -> None:
     batch = drawn(played, other, 0)
     before = copies(batch)
     state = played.replay.state_dict()
-    with pytest.raises(ValueError, match="out"):
+    with pytest.raises(ValueError, match=rf"^out: .*reward float32 \(12, 5\).*{got}"):
         played.replay.sample(Sequences(12, 5), out=batch)
     assert_same(copies(batch), before)
     assert played.replay.state_dict() == state
 
 
 def test_memory_of_another_kind_of_batch_is_refused(played: Played) -> None:
-    with pytest.raises((ValueError, TypeError), match="out"):
-        played.replay.sample(Sequences(12, 5), out=drawn(played, Transitions(12), 0))
-    with pytest.raises((ValueError, TypeError), match="out"):
-        played.replay.sample(Transitions(12), out=drawn(played, Sequences(12, 5), 0))
+    sequences, steps = Sequences(12, 5), Transitions(12)
+    of_sequences, of_steps = r"\(12, 5, 4, 32\)", r"\(12, 4, 4, 32\)"
+    with pytest.raises((ValueError, TypeError), match=f"^out: .*{of_sequences}.*{of_steps}"):
+        played.replay.sample(sequences, out=drawn(played, steps, 0))
+    with pytest.raises((ValueError, TypeError), match=f"^out: .*{of_steps}.*{of_sequences}"):
+        played.replay.sample(steps, out=drawn(played, sequences, 0))
 
 
 @pytest.mark.parametrize("request_", [*REQUESTS, Episodes(4), Episodes(4, stack=True)], ids=str)
 @pytest.mark.parametrize(
     "names", [["reward"], ["observation"], ["observation/place", "action"], ["info", "extra/code"]]
 )
-def test_some_fields_alone_are_those_of_a_full_batch(
+def test_selected_fields_equal_those_of_a_full_batch(
     played: Played, request_: Request, names: list[str]
 ) -> None:
     full = dict(arrays(drawn(played, request_, 5)))
@@ -147,17 +151,15 @@ def test_some_fields_alone_are_those_of_a_full_batch(
 
 @pytest.mark.parametrize("names", [["rewards"], ["observation/nothing"], ["extra/"], [""]])
 @pytest.mark.parametrize("request_", [Sequences(2, 2), Transitions(2), Episodes(2)], ids=str)
-def test_fields_that_are_not_there_are_refused(
-    played: Played, request_: Request, names: list[str]
-) -> None:
-    with pytest.raises(ValueError, match="fields"):
+def test_unknown_fields_are_refused(played: Played, request_: Request, names: list[str]) -> None:
+    with pytest.raises(ValueError, match=rf"^fields .*{names[0]!r}.*\breward\b"):
         played.replay.sample(request_._replace(fields=names))
 
 
 @pytest.mark.parametrize(
     "request_", [*REQUESTS[:6], Episodes(4), Episodes(4, "transition")], ids=str
 )
-def test_time_major_arrays_are_the_transposed_ones(played: Played, request_: Any) -> None:
+def test_time_major_arrays_are_transposed(played: Played, request_: Any) -> None:
     plain = dict(arrays(drawn(played, request_, 6)))
     turned = dict(arrays(drawn(played, request_._replace(time_major=True), 6)))
     assert list(plain) == list(turned)
@@ -173,8 +175,8 @@ def test_time_major_arrays_are_the_transposed_ones(played: Played, request_: Any
 
 @pytest.mark.parametrize("request_", [*REQUESTS, Episodes(4)], ids=str)
 @pytest.mark.parametrize("draw", ["steps", "recent", "episodes", "ends"])
-def test_one_seed_draws_one_stream_of_batches(request_: Any, draw: Any) -> None:
-    """Trap 19: two samplers from one seed agree, others differ, global state plays no part."""
+def test_a_seed_determines_the_batches(request_: Any, draw: Any) -> None:
+    """Trap 19: equal seeds agree, others differ, and global state has no influence."""
     if not isinstance(request_, Episodes):
         if getattr(request_, "borders", "") == "cross" and draw in ("episodes", "ends"):
             return
@@ -196,7 +198,7 @@ def test_one_seed_draws_one_stream_of_batches(request_: Any, draw: Any) -> None:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_a_batch_is_the_callers_own(played: Played, request_: Request) -> None:
+def test_a_batch_belongs_to_the_caller(played: Played, request_: Request) -> None:
     """I7, trap 21: writing into it, or adding rows, changes nothing elsewhere."""
     expected = copies(drawn(played, request_, 9))
     first = drawn(played, request_, 9)
@@ -208,7 +210,7 @@ def test_a_batch_is_the_callers_own(played: Played, request_: Request) -> None:
     assert_same(copies(held), expected)
 
 
-def test_the_spelled_out_calls_give_what_their_requests_give(played: Played) -> None:
+def test_calls_with_keywords_equal_their_requests(played: Played) -> None:
     def rng() -> np.random.Generator:
         return np.random.default_rng(4)
 
@@ -226,39 +228,39 @@ def test_the_spelled_out_calls_give_what_their_requests_give(played: Played) -> 
 
 
 @pytest.mark.parametrize(
-    "request_",
+    ("request_", "message"),
     [
-        Sequences(0, 3),
-        Sequences(3, 0),
-        Sequences(3, 3, burn_in=-1),
-        Sequences(3, 3, borders="around"),  # type: ignore[arg-type]
-        Sequences(3, 3, draw="best"),  # type: ignore[arg-type]
-        Sequences(3, 3, align="left"),  # type: ignore[arg-type]
-        Sequences(3, 3, state=("nothing",)),
-        Sequences(3, 3, draw="newest", where={"number": 1}),
-        Sequences(3, 3, draw="priorities", where={"number": 1}),
-        Sequences(3, 3, "cross", where={"number": 1}),
-        Transitions(0),
-        Transitions(3, draw="newest", where={"number": 1}),
-        Transitions(3, n_step=0),
-        Transitions(3, gamma=1.5),
-        Transitions(3, gamma=float("nan")),
-        Transitions(3, draw="best"),  # type: ignore[arg-type]
-        Episodes(0),
-        Episodes(2, align="left"),  # type: ignore[arg-type]
+        (Sequences(0, 3), r"^batch_size: .*>= 1.*\b0$"),
+        (Sequences(3, 0), r"^length: .*>= 1.*\b0$"),
+        (Sequences(3, 3, burn_in=-1), "^burn_in: .*>= 0.* -1$"),
+        (Sequences(3, 3, borders="around"), "^borders: .*pad_after.*'around'$"),  # type: ignore[arg-type]
+        (Sequences(3, 3, draw="best"), "^draw: .*newest.*'best'$"),  # type: ignore[arg-type]
+        (Sequences(3, 3, align="left"), "^align: .*transition.*'left'$"),  # type: ignore[arg-type]
+        (Sequences(3, 3, state=("nothing",)), "^state .*'nothing'.*memory"),
+        (Sequences(3, 3, draw="newest", where={"number": 1}), "^where: .*draw='newest'"),
+        (Sequences(3, 3, draw="priorities", where={"number": 1}), "^where: .*draw='priorities'"),
+        (Sequences(3, 3, "cross", where={"number": 1}), '^where: .*borders="cross"'),
+        (Transitions(0), r"^batch_size: .*>= 1.*\b0$"),
+        (Transitions(3, draw="newest", where={"number": 1}), "^where: .*draw='newest'"),
+        (Transitions(3, n_step=0), r"^n_step: .*>= 1.*\b0$"),
+        (Transitions(3, gamma=1.5), r"^gamma: .*\b0 to 1\b.*\b1\.5$"),
+        (Transitions(3, gamma=float("nan")), r"^gamma: .*\b0 to 1\b.*\bnan$"),
+        (Transitions(3, draw="best"), "^draw: .*newest.*'best'$"),  # type: ignore[arg-type]
+        (Episodes(0), r"^batch_size: .*>= 1.*\b0$"),
+        (Episodes(2, align="left"), "^align: .*transition.*'left'$"),  # type: ignore[arg-type]
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused(played: Played, request_: Request) -> None:
+def test_invalid_requests_are_refused(played: Played, request_: Request, message: str) -> None:
     played.replay.sample(Sequences(1, 1))
     state = played.replay.state_dict()
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=message):
         played.replay.sample(request_)
     assert played.replay.state_dict() == state
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_small_fields_are_the_same_where_there_is_no_room_to_keep_them_decoded(
+def test_small_fields_are_the_same_without_their_cache(
     played: Played, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = copies(drawn(played, request_, 5))
@@ -270,7 +272,7 @@ def test_small_fields_are_the_same_where_there_is_no_room_to_keep_them_decoded(
     assert sampler._rows._columns.nbytes == 0
 
 
-def test_a_batch_is_shown_in_one_line(played: Played) -> None:
+def test_the_repr_of_a_batch_is_one_line(played: Played) -> None:
     shown = repr(played.replay.sample(Sequences(12, 5)))
     assert shown.startswith("Batch(burn_in=0; observation/")
     assert "lengths, ids: int64 (12,)" in shown

@@ -1,4 +1,4 @@
-"""Sequences at the borders of episodes and streams, one named trap after the other."""
+"""Sequences at the borders of episodes and streams, one known trap in each test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAYS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, BOTH]
 
 
 def checked(played: Played, request: Sequences, stack: int = 1) -> Batch:
-    """A batch that is as the model says."""
+    """Draw a batch and check it against the model."""
     items = by_id(sequences(played.episodes, request, stack), request)
     batch = played.replay.sample(request)
     assert isinstance(batch, Batch)
@@ -64,8 +64,8 @@ def test_a_sequence_has_one_episode(borders: Any, align: Any) -> None:
 
 
 @pytest.mark.parametrize("steps", range(10, 201, 19))
-def test_no_sequence_reaches_over_the_write_head(steps: int) -> None:
-    """Trap 10, D6, I2: a full ring whose newest row stands before its oldest one."""
+def test_no_sequence_crosses_the_write_head(steps: int) -> None:
+    """Trap 10, D6, I2: a full ring whose newest row is stored before its oldest one."""
     with a_replay(Kind(capacity=32)) as played:
         for number in range(steps):
             played.add(Step(0, 1, End.PENDING if number % 2 else End.NONE))
@@ -78,7 +78,7 @@ def test_no_sequence_reaches_over_the_write_head(steps: int) -> None:
 
 @pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
 def test_a_sequence_has_one_stream(borders: Any) -> None:
-    """Trap 11, N10: three envs whose episodes have unequal lengths, written side by side."""
+    """Trap 11, N10: three envs with episodes of unequal lengths, written alternately."""
     with a_replay(Kind()) as played:
         for number in range(40):
             played.add(
@@ -95,7 +95,7 @@ def test_a_sequence_has_one_stream(borders: Any) -> None:
 @pytest.mark.parametrize("end", WAYS)
 @pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
 @pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_the_four_ways_to_end_are_told_apart(end: End, borders: Any, align: Any) -> None:
+def test_flags_distinguish_the_four_kinds_of_ends(end: End, borders: Any, align: Any) -> None:
     """Trap 12: the truth table of terminated and truncated, and of cuts, in all flags."""
     with a_replay(Kind()) as played:
         played.add(Step(0, 5, end, "cut"))
@@ -118,8 +118,8 @@ def test_the_four_ways_to_end_are_told_apart(end: End, borders: Any, align: Any)
 
 
 @pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
-def test_what_follows_on_the_last_action_is_the_true_final_observation(borders: Any) -> None:
-    """Trap 13: V(s) = s; the target at the truncation must not use the next reset's observation."""
+def test_the_last_action_is_followed_by_the_true_final_observation(borders: Any) -> None:
+    """Trap 13: V(s) = s; the target at a truncation must not use the next reset's observation."""
     with a_replay(Kind()) as played:
         played.add(Step(0, 6, End.TRUNCATED))
         played.add(Step(0, 8, End.TRUNCATED))
@@ -138,7 +138,7 @@ def test_the_border_of_a_chunk_is_no_border_of_an_episode() -> None:
         with a_replay(Kind()) as played:
             for rows in parts:
                 played.add(Step(0, rows, End.PENDING))
-            # A chunk without new rows is the pending row once more.
+            # A chunk without new rows repeats the pending row.
             assert len(played.episodes[0].rows) == 20
             played.add(Step(0, 0, End.NONE))
             batch = checked(played, Sequences(50, 6))
@@ -149,8 +149,8 @@ def test_the_border_of_a_chunk_is_no_border_of_an_episode() -> None:
     assert found[0] == found[1] == found[2] == found[3]
 
 
-def test_an_unfinished_episode_is_cut_only_as_long_as_it_goes_no_further() -> None:
-    """Trap 14: a cut flag of yesterday's last row must not stay."""
+def test_the_last_row_of_an_unfinished_episode_is_cut_until_the_next_row() -> None:
+    """Trap 14: the cut flag of an earlier last row must not stay."""
     with a_replay(Kind()) as played:
         for rows in range(2, 12):
             played.add(Step(0, 1 if rows > 2 else 2, End.PENDING))
@@ -173,7 +173,7 @@ def test_actions_shifted_within_a_batch_are_shifted_right() -> None:
         assert again.action is not batch.action
 
 
-def test_crossing_sequences_mark_each_beginning() -> None:
+def test_crossing_sequences_mark_each_reset() -> None:
     """D1: crossing is a mode of its own, in which the reset's row is marked."""
     with a_replay(Kind()) as played:
         whole_episodes(played, [3, 2, 4, 2, 2, 5])
@@ -188,7 +188,7 @@ def test_crossing_sequences_mark_each_beginning() -> None:
 
 
 def test_the_pair_of_a_final_row_and_a_reset_is_no_transition() -> None:
-    """Trap 3, seen from the learner: no transition goes from a final row to a reset."""
+    """Trap 3 in a batch: no transition goes from a final row to a reset."""
     with a_replay(Kind()) as played:
         whole_episodes(played, [3, 2, 4, 2, 2, 5])
         batch = checked(played, Sequences(400, 7, "cross", align="transition"))
@@ -199,17 +199,17 @@ def test_the_pair_of_a_final_row_and_a_reset_is_no_transition() -> None:
 
 
 @pytest.mark.parametrize("borders", ["pad_after", "pad_before"])
-def test_padding_is_zeros_that_the_mask_leaves_out(borders: Any) -> None:
-    """I1, I4: an episode shorter than a sequence is padded and masked, never filled up."""
+def test_padding_is_zero_and_masked(borders: Any) -> None:
+    """I1, I4: an episode shorter than a sequence is padded with zeros and masked."""
     with a_replay(Kind()) as played:
         whole_episodes(played, [3])
         batch = checked(played, Sequences(100, 5, borders))
         assert set(batch.lengths.tolist()) == {1, 2, 3}
-        beside = ~batch.mask
+        padding = ~batch.mask
         for array in (batch.observation["frame"], batch.action, batch.reward, batch.info["scan"]):
-            assert not np.asarray(array)[beside].any()
+            assert not np.asarray(array)[padding].any()
         for name in ("is_first", "is_last", "terminated", "truncated", "cut"):
-            assert not getattr(batch, name)[beside].any()
+            assert not getattr(batch, name)[padding].any()
         ordered = batch.mask if borders == "pad_after" else batch.mask[:, ::-1]
         assert (np.sort(~ordered, axis=1) == ~ordered).all()
 
@@ -227,7 +227,7 @@ def test_burn_in_comes_before_the_rows_to_learn_from(borders: Any, burn_in: int)
         assert main == {row.tobytes() for row in labels(checked(played, plain))}
 
 
-def test_burn_in_whose_rows_were_evicted_is_not_made_up() -> None:
+def test_burn_in_has_only_stored_rows() -> None:
     with a_replay(Kind(capacity=64)) as played:
         for _ in range(50):
             played.add(Step(0, 3))
@@ -240,7 +240,7 @@ def test_burn_in_whose_rows_were_evicted_is_not_made_up() -> None:
 
 
 def test_a_stack_that_would_need_evicted_frames_is_not_drawn() -> None:
-    """N2, N3: the first k - 1 rows behind the head mixed the newest and the oldest frames."""
+    """N2, N3: the first k - 1 rows after the head mixed the newest and the oldest frames."""
     with a_replay(Kind(False, 64, 4)) as played:
         for _ in range(70):
             played.add(Step(0, 2, End.PENDING))
@@ -251,27 +251,27 @@ def test_a_stack_that_would_need_evicted_frames_is_not_drawn() -> None:
         assert labels(single)[..., 2].min() == head
 
 
-def test_episodes_all_shorter_than_a_sequence_are_refused_but_where_they_are_padded() -> None:
-    """I1 with E 10 and L 20: no window was valid, and nothing said so."""
+def test_sequences_longer_than_all_episodes_need_padding_or_crossing() -> None:
+    """I1 with E 10 and L 20: no window was valid, without any error."""
     with a_replay(Kind()) as played:
         whole_episodes(played, [10] * 5)
-        with pytest.raises(NotEnoughData, match="20 rows"):
+        with pytest.raises(NotEnoughData, match=r"\b20 rows\b.*\b10\b"):
             played.replay.sample_sequences(1, 20)
         for borders in ("cross", "pad_after", "pad_before"):
             checked(played, Sequences(100, 20, borders))
 
 
 @pytest.mark.parametrize("draw", ["episodes", "ends"])
-def test_sequences_across_episodes_belong_to_no_episode(draw: Any) -> None:
+def test_crossing_sequences_refuse_draw_modes_of_episodes(draw: Any) -> None:
     with a_replay(Kind()) as played:
         whole_episodes(played, [10] * 5)
-        with pytest.raises(ValueError, match=draw):
+        with pytest.raises(ValueError, match=rf"draw=['\"]{draw}['\"]: .*cross"):
             played.replay.sample_sequences(1, 3, borders="cross", draw=draw)
 
 
 @pytest.mark.parametrize("borders", ["inside", "pad_after", "pad_before"])
 @pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_an_end_is_whatever_the_env_ended_and_no_cut(borders: Any, align: Any) -> None:
+def test_draw_ends_draws_terminations_and_truncations_but_no_cuts(borders: Any, align: Any) -> None:
     with a_replay(Kind()) as played:
         for end in (End.TERMINATED, End.NONE, End.TRUNCATED, End.PENDING, BOTH):
             played.add(Step(0, 7, end, "cut"))

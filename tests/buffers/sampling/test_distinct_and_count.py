@@ -1,4 +1,4 @@
-"""A replay tells how much can be drawn, and draws each at most once where that is asked for."""
+"""`count` counts the items that can be drawn; draw="distinct" draws each at most once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BORDERS: list[Borders] = ["inside", "cross", "pad_after", "pad_before"]
 
 
 @given(KINDS, HISTORIES, st.integers(1, 7), st.sampled_from(BORDERS), st.booleans())
-def test_the_count_is_that_of_the_model(
+def test_count_agrees_with_the_model(
     kind: Kind, history: list[Step], length: int, borders: Borders, shifted: bool
 ) -> None:
     align = "transition" if shifted else "arrival"
@@ -46,9 +46,7 @@ def test_the_count_is_that_of_the_model(
 
 
 @given(KINDS, HISTORIES, st.sampled_from([Sequences(1, 3), Transitions(1)]))
-def test_all_that_there_is_comes_once_in_one_batch(
-    kind: Kind, history: list[Step], request: Any
-) -> None:
+def test_a_batch_of_all_items_has_each_once(kind: Kind, history: list[Step], request: Any) -> None:
     request = request._replace(draw="distinct")
     with a_replay(kind) as played:
         for _ in moments(played, history):
@@ -57,13 +55,14 @@ def test_all_that_there_is_comes_once_in_one_batch(
                 batch: Any = played.replay.sample(request._replace(batch_size=count))
                 assert len(set(batch.ids.tolist())) == count
             if played.replay.is_bound:
-                with pytest.raises(NotEnoughData, match=rf"least {count + 1} .* got {count}|no st"):
+                message = rf"\b{count + 1} .*\b{count}\b" if count else r"\b[23] rows\b"
+                with pytest.raises(NotEnoughData, match=message):
                     played.replay.sample(request._replace(batch_size=count + 1))
 
 
 @pytest.mark.parametrize(("batch_size", "batches"), [(1, 1_600), (3, 600), (7, 300)])
-def test_each_is_as_likely_as_the_others(batch_size: int, batches: int) -> None:
-    """Of 9 items; also of every pair."""
+def test_all_items_are_equally_likely(batch_size: int, batches: int) -> None:
+    """Of 9 items, and of every pair of them."""
     with a_replay(Kind()) as played:
         whole_episodes(played, [5, 4, 6])
         request = Sequences(batch_size, 3, draw="distinct", fields=["reward"])
@@ -79,7 +78,7 @@ def test_each_is_as_likely_as_the_others(batch_size: int, batches: int) -> None:
             assert_shares(pairs, {(a, b): 1.0 for a in known for b in known if a != b})
 
 
-def test_stores_with_weights_cannot_be_drawn_from_so(tmp_path: Path) -> None:
+def test_joined_stores_with_weights_refuse_distinct_draws(tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:
         with a_replay(Kind()) as played, SequenceReplayBuffer(path) as replay:
@@ -91,7 +90,7 @@ def test_stores_with_weights_cannot_be_drawn_from_so(tmp_path: Path) -> None:
         assert len(set(both.sample_sequences(16, 2, draw="distinct").ids.tolist())) == 16
     with (
         SequenceReplayBuffer.open(paths, weights=[1, 3]) as both,
-        pytest.raises(ValueError, match='draw="distinct": expected one store'),
+        pytest.raises(ValueError, match=r"draw=['\"]distinct['\"]: "),
     ):
         both.sample_sequences(4, 2, draw="distinct")
 

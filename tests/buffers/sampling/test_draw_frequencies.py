@@ -1,4 +1,4 @@
-"""Each mode draws as often as it promises: chi-square tests with fixed seeds."""
+"""The frequencies of each draw mode: chi-square tests with fixed seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TWO: list[Draw] = ["steps", "episodes"]
 
 
 def long_and_short(played: Played, meanwhile: Sequences | Transitions | None = None) -> None:
-    """Trap 17: one episode of 100 rows and ten of 10, side by side; drawn from while they grow."""
+    """Trap 17: one episode of 100 rows and ten of 10, which are drawn from while they grow."""
     for _ in range(5):
         played.add(Step(0, 20, End.PENDING))
         draw_one(played, meanwhile)
@@ -38,14 +38,14 @@ def long_and_short(played: Played, meanwhile: Sequences | Transitions | None = N
 
 
 def draw_one(played: Played, request: Sequences | Transitions | None) -> None:
-    """Let the replay count what can be drawn as it is now: it goes on from there."""
+    """Let the replay count its items, so that it continues this count later."""
     if request is not None:
         with contextlib.suppress(NotEnoughData):
             played.replay.sample(request._replace(batch_size=1))
 
 
 def shares_of(items: Sequence[Item], draw: str) -> dict[Hashable, float]:
-    """How often each item is to be drawn."""
+    """The expected share of each item."""
     if draw == "recent":
         ordered = sorted(items, key=lambda item: (item.rows[-1].id, item.rows[0].id))
         return {item: 2.0 * k - 1 for k, item in enumerate(ordered, 1)}
@@ -58,7 +58,7 @@ def shares_of(items: Sequence[Item], draw: str) -> dict[Hashable, float]:
 def counts_of(
     played: Played, request: Sequences, batches: int
 ) -> tuple[list[Item], Counter[Hashable]]:
-    """All items of a request, and how often each one came."""
+    """All items of a request, and the number of draws of each."""
     items = by_id(sequences(played.episodes, request), request)
     counts: Counter[Hashable] = Counter()
     for _ in range(batches):
@@ -69,13 +69,13 @@ def counts_of(
 @pytest.mark.parametrize("draw", MODES)
 @pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
 @pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_sequences_are_drawn_as_often_as_promised(draw: Any, borders: Any, align: Any) -> None:
+def test_frequencies_of_sequences_match_their_mode(draw: Any, borders: Any, align: Any) -> None:
     if borders == "cross" and draw in ("episodes", "ends"):
         return
     request = Sequences(20_000, 4, borders, draw, align, fields=["reward"])
     with a_replay(Kind()) as played:
         if draw in ("recent", "ends"):
-            # In one stream, where it is plain which of two sequences is the newer one.
+            # In one stream, where the order of two sequences is unambiguous.
             whole_episodes(played, [9, 3, 6, 12, 4, 7])
         else:
             long_and_short(played, meanwhile=request)
@@ -86,7 +86,9 @@ def test_sequences_are_drawn_as_often_as_promised(draw: Any, borders: Any, align
 
 @pytest.mark.parametrize(("batch_size", "batches"), [(1, 600), (7, 200)])
 @pytest.mark.parametrize("draw", ["steps", "recent", "episodes"])
-def test_small_batches_are_drawn_as_large_ones(batch_size: int, batches: int, draw: Any) -> None:
+def test_small_batches_have_the_same_frequencies_as_large_ones(
+    batch_size: int, batches: int, draw: Any
+) -> None:
     with a_replay(Kind()) as played:
         whole_episodes(played, [5, 3, 6])
         request = Sequences(batch_size, 3, draw=draw, fields=["reward"])
@@ -94,7 +96,7 @@ def test_small_batches_are_drawn_as_large_ones(batch_size: int, batches: int, dr
         assert_shares(counts, shares_of(items, draw))
 
 
-def test_the_draws_of_a_batch_do_not_depend_on_one_another() -> None:
+def test_the_draws_of_a_batch_are_independent() -> None:
     with a_replay(Kind()) as played:
         whole_episodes(played, [5, 4, 3])
         ids = played.replay.sample_sequences(40_000, 2).ids
@@ -104,7 +106,7 @@ def test_the_draws_of_a_batch_do_not_depend_on_one_another() -> None:
         assert_shares(Counter(pairs), dict.fromkeys([(a, b) for a in found for b in found], 1.0))
 
 
-def test_evicted_rows_leave_the_others_their_shares() -> None:
+def test_evictions_do_not_change_the_shares_of_other_rows() -> None:
     requests = [Sequences(20_000, 3, draw=draw, fields=["reward"]) for draw in TWO]
     with a_replay(Kind(capacity=100)) as played:
         for step in busy_history(90):
@@ -117,8 +119,8 @@ def test_evicted_rows_leave_the_others_their_shares() -> None:
             assert_shares(counts, shares_of(items, request.draw))
 
 
-def test_each_step_of_trap_17_weighs_what_its_mode_says() -> None:
-    """A single episode owns half of all rows, and an eleventh of all episodes."""
+def test_the_share_of_a_long_episode_depends_on_the_mode() -> None:
+    """Trap 17: one episode has half of all rows, and is one of eleven."""
     with a_replay(Kind()) as played:
         long_and_short(played)
         share: dict[str, float] = {}
@@ -134,7 +136,7 @@ def test_each_step_of_trap_17_weighs_what_its_mode_says() -> None:
 
 @pytest.mark.parametrize("draw", MODES)
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_transitions_are_drawn_as_often_as_promised(draw: Any, n_step: int) -> None:
+def test_frequencies_of_transitions_match_their_mode(draw: Any, n_step: int) -> None:
     request = Transitions(20_000, n_step, draw=draw, fields=["reward"])
     with a_replay(Kind()) as played:
         if draw in ("recent", "ends"):
@@ -149,7 +151,7 @@ def test_transitions_are_drawn_as_often_as_promised(draw: Any, n_step: int) -> N
         assert_shares(counts, shares_of(list(items.values()), draw))
 
 
-def test_whole_episodes_are_drawn_alike_whatever_their_lengths() -> None:
+def test_whole_episodes_are_equally_likely_whatever_their_lengths() -> None:
     with a_replay(Kind()) as played:
         long_and_short(played)
         ids = played.replay.sample_episodes(5_000, fields=["reward"]).ids.tolist()
@@ -157,7 +159,7 @@ def test_whole_episodes_are_drawn_alike_whatever_their_lengths() -> None:
         assert_shares(Counter(ids), dict.fromkeys(firsts, 1.0))
 
 
-def test_a_condition_leaves_shares_to_the_others_alone() -> None:
+def test_a_condition_keeps_the_shares_of_the_chosen_episodes() -> None:
     with a_replay(Kind()) as played:
         long_and_short(played)
         chosen = [episode for episode in played.episodes if episode.id % 2]
@@ -189,7 +191,7 @@ def two_stores(stack: ExitStack) -> list[Path]:
 
 @pytest.mark.parametrize("weights", [None, (1.0, 1.0), (1.0, 9.0), (1.0, 0.0)])
 @pytest.mark.parametrize("draw", MODES)
-def test_weights_share_all_modes_out_among_the_stores(weights: Any, draw: Any) -> None:
+def test_weights_are_the_shares_of_the_stores_in_all_modes(weights: Any, draw: Any) -> None:
     with ExitStack() as stack:
         paths = two_stores(stack)
         lengths = ([9, 3, 30], [5, 5, 4, 8, 6, 5])
@@ -219,28 +221,28 @@ def _shares_in_store(lengths: Sequence[int], draw: str) -> dict[int, float]:
 
 
 def _of_one_store(lengths: Sequence[Sequence[int]], draw: str) -> dict[Hashable, float]:
-    """Shares as if the stores were one, the first one the older."""
+    """Shares as of one store in which the first store's rows are older."""
     shares = _shares_in_store([rows for store in lengths for rows in store], draw)
     border = sum(lengths[0])
     return {row if row < border else STORE + row - border: x for row, x in shares.items()}
 
 
-def test_stores_without_an_order_or_ids_refuse_what_needs_them() -> None:
+def test_joined_stores_refuse_modes_that_need_one_order_of_rows() -> None:
     with ExitStack() as stack:
         paths = two_stores(stack)
         weighted = stack.enter_context(SequenceReplayBuffer.open(paths, weights=[1, 2], seed=0))
         for draw in ("newest", "priorities"):
-            with pytest.raises(ValueError, match=draw):
+            with pytest.raises(ValueError, match=rf"draw=['\"]{draw}['\"]: "):
                 weighted.sample_sequences(4, 3, draw=draw)
         plain = stack.enter_context(SequenceReplayBuffer.open(paths, seed=0))
-        with pytest.raises(ValueError, match="priorities"):
+        with pytest.raises(ValueError, match=r"draw=['\"]priorities['\"]: "):
             plain.sample_transitions(4, draw="priorities")
 
 
-# The yardstick
+# The test itself
 
 
-def test_the_limit_is_passed_by_one_fair_sample_in_ten_thousand() -> None:
+def test_one_fair_sample_in_ten_thousand_exceeds_the_limit() -> None:
     for freedom in (6, 10, 50, 100, 500):
         half = limit(freedom) / 2
         logs = [j * math.log(half) - half - math.lgamma(j + 1) for j in range(freedom // 2)]
@@ -248,8 +250,8 @@ def test_the_limit_is_passed_by_one_fair_sample_in_ten_thousand() -> None:
         assert passed == pytest.approx(1e-4, rel=0.3)
 
 
-def test_a_bias_as_that_of_trap_17_would_be_seen() -> None:
-    """Episodes drawn alike, where steps were promised; and one start that is never drawn."""
+def test_a_bias_like_that_of_trap_17_exceeds_the_limit() -> None:
+    """Equally likely episodes instead of steps; and one start that is never drawn."""
     rng = np.random.default_rng(0)
     starts = np.concatenate([np.arange(97)] + [100 + 10 * k + np.arange(7) for k in range(10)])
     fair = Counter(rng.choice(starts, 20_000).tolist())

@@ -1,4 +1,4 @@
-"""Whole episodes are those of the model; an epoch gives each item once, however it is cut up."""
+"""Whole episodes are those of the model; an epoch has each item once, in any number of shards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.rows.replay_rows import Played, Row, Step
 
 
 def whole(played: Played, request: Episodes, stack: int) -> dict[int, list[Row]]:
-    """The rows of the episodes that can be drawn, as far as they and their stacks are stored."""
+    """The rows of the episodes that can be drawn, from the first with a complete stack."""
     found: dict[int, list[Row]] = {}
     for episode in played.episodes:
         lacks = stack - 1 if request.stack and episode.head > 0 else 0
@@ -42,7 +42,7 @@ def whole(played: Played, request: Episodes, stack: int) -> dict[int, list[Row]]
 
 
 def items_of(episodes: list[list[Row]]) -> list[Item]:
-    """Episodes side by side, padded behind up to the longest one."""
+    """Episodes padded at the end to the length of the longest one."""
     longest = max(map(len, episodes))
     return [Item((*rows, *[None] * (longest - len(rows)))) for rows in episodes]
 
@@ -74,8 +74,8 @@ def test_drawn_episodes_are_those_of_the_model(
 
 @pytest.mark.parametrize("end", [End.NONE, End.TERMINATED, End.TRUNCATED, End(3)])
 @pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_the_four_ways_to_end_are_told_apart(end: End, align: Any) -> None:
-    """Trap 12, behind which rows of padding have no flags at all."""
+def test_flags_distinguish_the_four_kinds_of_ends(end: End, align: Any) -> None:
+    """Trap 12; rows of padding have no flags."""
     with a_replay(Kind()) as played:
         played.add(Step(0, 5, end, "cut"))
         played.add(Step(0, 9, End.TERMINATED))
@@ -96,7 +96,7 @@ def test_the_four_ways_to_end_are_told_apart(end: End, align: Any) -> None:
         assert batch.mask[short].sum(axis=1).tolist() == [last + 1] * int(short.sum())
 
 
-def test_all_episodes_are_drawn_sooner_or_later() -> None:
+def test_every_episode_is_drawn() -> None:
     with a_replay(Kind(capacity=200)) as played:
         for step in busy_history(60):
             played.add(step)
@@ -106,8 +106,8 @@ def test_all_episodes_are_drawn_sooner_or_later() -> None:
         assert set(batch.ids.tolist()) == set(known)
 
 
-def test_an_episode_that_goes_on_is_still_one_episode() -> None:
-    """It was drawn once for each of its chunks, as if it had ended with the earlier ones too."""
+def test_a_continued_episode_is_drawn_as_one_episode() -> None:
+    """It was drawn once for each of its chunks, as if it had ended with each of them."""
     with a_replay(Kind()) as played:
         for _ in range(3):
             played.add(Step(0, 4))  # its last row has an action: nothing in it is replaced later
@@ -126,7 +126,7 @@ def test_an_episode_that_goes_on_is_still_one_episode() -> None:
 
 
 def taken(played: Played, batches: Any, request: Request) -> list[Any]:
-    """What each row of some batches is, whose arrays are checked."""
+    """The items of some batches, whose arrays are checked."""
     contents = Contents(played.spec, played.episodes)
     found: list[Any] = []
     if isinstance(request, Transitions):
@@ -154,7 +154,7 @@ def taken(played: Played, batches: Any, request: Request) -> list[Any]:
 
 
 def everything(played: Played, request: Request) -> list[object]:
-    """What an epoch must give."""
+    """All items of an epoch."""
     if isinstance(request, Transitions):
         return list(transitions(played.episodes, request))
     if isinstance(request, Sequences):
@@ -176,7 +176,7 @@ REQUESTS: list[Request] = [
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("capacity", [None, 64])
-def test_an_epoch_gives_each_item_once(
+def test_an_epoch_has_each_item_once(
     request_: Request, shuffle: bool, capacity: int | None
 ) -> None:
     with a_replay(Kind(capacity=capacity)) as played:
@@ -196,7 +196,7 @@ def test_an_epoch_gives_each_item_once(
 
 @pytest.mark.parametrize("request_", REQUESTS[:1] + REQUESTS[6:], ids=str)
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
-def test_shards_share_an_epoch_without_a_rest(request_: Request, shards: int) -> None:
+def test_shards_together_have_each_item_of_an_epoch_once(request_: Request, shards: int) -> None:
     with a_replay(Kind()) as played:
         for step in busy_history(40):
             played.add(step)
@@ -205,7 +205,7 @@ def test_shards_share_an_epoch_without_a_rest(request_: Request, shards: int) ->
         parts = [taken(played, epoch, request_) for epoch in epochs]
         assert Counter(itertools.chain(*parts)) == Counter(expected)
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
-        # Readers that lose count of the passes still stay apart.
+        # A shard has the same items in every pass.
         for epoch, part in zip(epochs, parts, strict=True):
             assert Counter(taken(played, epoch, request_)) == Counter(part)
 
@@ -213,9 +213,7 @@ def test_shards_share_an_epoch_without_a_rest(request_: Request, shards: int) ->
 @pytest.mark.parametrize("stride", [2, 3, 5])
 @pytest.mark.parametrize("borders", ["inside", "pad_after"])
 @pytest.mark.parametrize("capacity", [None, 120])
-def test_a_stride_leaves_out_all_but_every_so_manieth_start(
-    stride: int, borders: Any, capacity: int | None
-) -> None:
+def test_a_stride_selects_every_nth_start(stride: int, borders: Any, capacity: int | None) -> None:
     request = Sequences(6, 3, borders)
     with a_replay(Kind(capacity=capacity)) as played:
         for step in busy_history(60):
@@ -226,7 +224,7 @@ def test_a_stride_leaves_out_all_but_every_so_manieth_start(
         assert Counter(taken(played, epoch, request)) == Counter(expected)
 
 
-def test_without_shuffling_items_come_in_the_order_of_their_arrival() -> None:
+def test_without_shuffling_items_come_in_the_order_of_their_last_rows() -> None:
     with a_replay(Kind()) as played:
         for step in busy_history(40):
             played.add(step)
@@ -258,7 +256,7 @@ def test_an_epoch_is_resumed_in_the_middle(request_: Request, epochs_before: int
 
 
 @pytest.mark.parametrize("seeds", [(1, 1), (1, 2)])
-def test_the_seed_settles_the_order(seeds: tuple[int, int]) -> None:
+def test_the_seed_determines_the_order(seeds: tuple[int, int]) -> None:
     with a_replay(Kind()) as played:
         for step in busy_history(40):
             played.add(step)
@@ -270,7 +268,7 @@ def test_the_seed_settles_the_order(seeds: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 6, 7, 97, 98, 99])
-def test_the_last_batch_is_dropped_where_it_is_not_full_and_that_was_asked(
+def test_drop_last_drops_an_incomplete_batch(
     batch_size: int,
 ) -> None:
     with a_replay(Kind()) as played:
@@ -284,7 +282,7 @@ def test_the_last_batch_is_dropped_where_it_is_not_full_and_that_was_asked(
             assert len(epoch) == len(sizes)
 
 
-def test_a_pass_is_over_what_was_stored_when_it_began() -> None:
+def test_a_pass_has_the_items_stored_at_its_beginning() -> None:
     with a_replay(Kind()) as played:
         played.add(Step(0, 20, End.PENDING), Step(1, 9, End.TERMINATED))
         request = Sequences(5, 4)
@@ -292,7 +290,7 @@ def test_a_pass_is_over_what_was_stored_when_it_began() -> None:
         epoch = played.replay.epoch(request)
         found: list[object] = []
         for batch in epoch:
-            # Both episodes go on, or follow, while they are read.
+            # Episodes are continued and added while they are read.
             played.add(Step(0, 3, End.PENDING), Step(1, 5, End.TRUNCATED))
             found += [item.rows[0].id for item in taken(played, [batch], request)]
         assert Counter(found) == Counter(expected)
@@ -300,21 +298,21 @@ def test_a_pass_is_over_what_was_stored_when_it_began() -> None:
 
 
 @pytest.mark.parametrize("request_", [REQUESTS[0], REQUESTS[6], REQUESTS[8]], ids=str)
-def test_a_pass_of_which_something_was_evicted_is_refused(request_: Request) -> None:
-    """No item may come twice or not at all, because others were renumbered."""
+def test_a_pass_with_evicted_items_is_refused(request_: Request) -> None:
+    """No item may be repeated or skipped because others were renumbered."""
     with a_replay(Kind(capacity=48)) as played:
         played.add(*(Step(0, 9, End.TERMINATED) for _ in range(5)))
         epoch = played.replay.epoch(request_, shuffle=False)
         going = iter(epoch)
         next(going)
         played.add(Step(0, 45, End.TERMINATED))
-        with pytest.raises(NotEnoughData, match="changed"):
+        with pytest.raises(NotEnoughData, match=r"\bepoch\b.*\bevicted\b"):
             list(going)
         epoch = played.replay.epoch(request_)
         assert Counter(taken(played, epoch, request_)) == Counter(everything(played, request_))
 
 
-def test_a_pass_that_was_read_to_its_last_batch_is_over() -> None:
+def test_a_pass_ends_with_its_last_batch() -> None:
     with a_replay(Kind()) as played:
         played.add(Step(0, 45, End.TERMINATED))
         request = Sequences(5, 4)
@@ -328,7 +326,7 @@ def test_a_pass_that_was_read_to_its_last_batch_is_over() -> None:
 
 
 @pytest.mark.parametrize("request_", [REQUESTS[0], REQUESTS[6], REQUESTS[8]], ids=str)
-def test_an_epoch_over_nothing_has_no_batches(request_: Request) -> None:
+def test_an_epoch_of_an_empty_replay_has_no_batches(request_: Request) -> None:
     with a_replay(Kind()) as played:
         epoch = played.replay.epoch(request_)
         assert len(epoch) == 0
@@ -336,7 +334,7 @@ def test_an_epoch_over_nothing_has_no_batches(request_: Request) -> None:
 
 
 @given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 4))
-def test_epochs_over_any_history_give_each_item_once(
+def test_epochs_over_any_history_have_each_item_once(
     kind: Kind, history: list[Step], request: Request, shards: int
 ) -> None:
     with a_replay(kind) as played:

@@ -1,4 +1,4 @@
-"""One thread writes while several draw: no row is torn, mixed up, or of another episode."""
+"""While one thread writes, others draw consistent rows of one episode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHOSEN = ("action", "extra/memory", "extra/code")  # zeros where no action was c
 
 @contextmanager
 def frequent_switches() -> Iterator[None]:
-    """Let Python's threads take turns as often as they can."""
+    """Switch between Python's threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -34,13 +34,13 @@ def frequent_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def rows_that_say(place: np.ndarray) -> list[Row]:
-    """The rows that [n, 3] observations say they are."""
+def rows_at(place: np.ndarray) -> list[Row]:
+    """The rows that [n, 3] observations name."""
     return [Row(stream, episode, number, 0, True) for stream, episode, number in place.tolist()]
 
 
 def assert_consistent(batch: Batch | TransitionBatch) -> None:
-    """Whatever was drawn, each of its rows is whole, and they are neighbours."""
+    """Each drawn row is consistent, and the rows of a sequence are consecutive."""
     place = batch.observation["place"]
     if isinstance(batch, TransitionBatch):
         _assert_rows(batch, np.ones(len(place), np.bool_))
@@ -58,11 +58,11 @@ def assert_consistent(batch: Batch | TransitionBatch) -> None:
 
 
 def _assert_rows(batch: Batch | TransitionBatch, mask: np.ndarray) -> None:
-    """Each field is that of the row which the observation tells."""
-    now = then = telling(rows_that_say(batch.observation["place"][mask]))
+    """Each field belongs to the row that the observation names."""
+    now = then = telling(rows_at(batch.observation["place"][mask]))
     arrays = list(fields_of(batch))
     if batch.next_observation is not None:
-        then = telling(rows_that_say(batch.next_observation["place"][mask]))
+        then = telling(rows_at(batch.next_observation["place"][mask]))
         arrays += next_fields_of(batch)
     for name, array, is_next in arrays:
         if name == "reward" and isinstance(batch, TransitionBatch):
@@ -94,8 +94,8 @@ SAMPLERS: dict[str, Draw] = {
 }
 
 
-class Crowd:
-    """Threads that draw until they are told to stop, or one fails."""
+class DrawingThreads:
+    """Threads that draw until the block ends."""
 
     def __init__(self, replay: SequenceReplayBuffer, samplers: dict[str, Draw]) -> None:
         self.counts = dict.fromkeys(samplers, 0)
@@ -107,7 +107,7 @@ class Crowd:
             for seed, (name, sampler) in enumerate(samplers.items())
         ]
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> DrawingThreads:
         for thread in self._threads:
             thread.start()
         return self
@@ -118,10 +118,10 @@ class Crowd:
             thread.join()
 
     @property
-    def is_well(self) -> bool:
+    def has_no_error(self) -> bool:
         return not self._errors
 
-    def assert_well(self) -> None:
+    def assert_no_error(self) -> None:
         if self._errors:
             name, error = self._errors[0]
             raise AssertionError(f"the thread that draws {name!r} failed") from error
@@ -138,19 +138,19 @@ class Crowd:
 
 
 def write_and_draw(played: Played, seconds: float, samplers: dict[str, Draw]) -> None:
-    """Write on and on in this thread, while the others draw."""
+    """Write in this thread while the others draw."""
     steps = busy_history(10**9)
     for end in (End.PENDING, End.TERMINATED, End.PENDING):
         played.add(*(Step(stream, 60, end) for stream in range(3)))
     now = time.monotonic()
-    with frequent_switches(), Crowd(played.replay, samplers) as crowd:
-        while crowd.is_well and time.monotonic() < now + 10 * seconds:
+    with frequent_switches(), DrawingThreads(played.replay, samplers) as drawing:
+        while drawing.has_no_error and time.monotonic() < now + 10 * seconds:
             played.replay.add([played.recording.chunk(*next(steps)[:3])])
             is_enough = played.capacity is None or played.replay.storage.table.base > 5
             if time.monotonic() > now + seconds and is_enough:
                 break
             time.sleep(0.001)
-    crowd.assert_well()
+    drawing.assert_no_error()
 
 
 @pytest.fixture(params=[1.0, pytest.param(60.0, marks=pytest.mark.full)])
@@ -161,7 +161,7 @@ def seconds(request: pytest.FixtureRequest) -> float:
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
 @pytest.mark.parametrize("capacity", [None, 560])
-def test_what_is_drawn_while_another_thread_writes_is_whole(
+def test_batches_are_consistent_while_another_thread_writes(
     is_on_disk: bool, capacity: int | None, seconds: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "store" if is_on_disk else None
@@ -185,7 +185,7 @@ def test_priorities_are_drawn_and_updated_while_another_thread_writes(
             write_and_draw(played, seconds / 2, samplers)
 
 
-def test_a_torn_row_would_be_seen() -> None:
+def test_an_inconsistent_row_is_detected() -> None:
     with Played(telling_spec(3, "zero")) as played:
         played.add(Step(0, 30))
         for name, sampler in SAMPLERS.items():

@@ -1,4 +1,4 @@
-"""Every sequence that is drawn is one that the model lists, in every array; and all are drawn."""
+"""Every drawn sequence is one of the model, in every array; and all of them are drawn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def requests(draw: st.DrawFn) -> Sequences:
 
 
 def check(played: Played, request: Sequences, stack: int, batches: int = 1) -> None:
-    """A request gives what the model says, or nothing where the model has nothing."""
+    """A request agrees with the model, or is refused where the model has no item."""
     request = request._replace(stack=request.stack and stack > 1)
     items = by_id(sequences(played.episodes, request, stack), request)
     if not items:
@@ -50,7 +50,7 @@ def check(played: Played, request: Sequences, stack: int, batches: int = 1) -> N
 
 
 @given(KINDS, HISTORIES, st.lists(requests(), min_size=3, max_size=6))
-def test_what_is_drawn_is_what_the_model_lists(
+def test_drawn_sequences_are_those_of_the_model(
     kind: Kind, history: list[Step], wanted: list[Sequences]
 ) -> None:
     with a_replay(kind) as played:
@@ -62,7 +62,7 @@ def test_what_is_drawn_is_what_the_model_lists(
 @pytest.mark.full
 @given(KINDS, HISTORIES, st.lists(requests(), min_size=5, max_size=10))
 @settings(max_examples=1_000)
-def test_what_is_drawn_is_what_the_model_lists_at_length(
+def test_drawn_sequences_are_those_of_the_model_in_long_histories(
     kind: Kind, history: list[Step], wanted: list[Sequences]
 ) -> None:
     with a_replay(kind) as played:
@@ -72,7 +72,7 @@ def test_what_is_drawn_is_what_the_model_lists_at_length(
 
 
 @given(KINDS, HISTORIES, requests())
-def test_all_that_the_model_lists_is_drawn_sooner_or_later(
+def test_every_sequence_of_the_model_is_drawn(
     kind: Kind, history: list[Step], request: Sequences
 ) -> None:
     with a_replay(kind) as played:
@@ -82,7 +82,7 @@ def test_all_that_the_model_lists_is_drawn_sooner_or_later(
         items = by_id(sequences(played.episodes, request, kind.stack), request)
         if not items:
             return
-        # That one of n stays away from 30 n draws has a probability below n * exp(-30).
+        # The probability that one of n is missing from 30 n draws is below n * exp(-30).
         request = request._replace(batch_size=30 * len(items), fields=["reward"])
         found = drawn(played.replay.sample(request), items)
         assert set(found) == set(items.values())
@@ -92,10 +92,10 @@ def test_all_that_the_model_lists_is_drawn_sooner_or_later(
 @pytest.mark.parametrize("align", get_args(Align))
 @pytest.mark.parametrize("burn_in", [0, 2])
 @pytest.mark.parametrize("kind", [Kind(False, 150, 3, "repeat"), Kind(True, 150, 3)])
-def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
+def test_a_ring_that_was_filled_many_times_agrees_with_the_model(
     borders: Borders, align: Align, burn_in: int, kind: Kind
 ) -> None:
-    """D5, D6, I2, I6, N2, N3: windows over the head, over the end of the memory, and stacks."""
+    """D5, D6, I2, I6, N2, N3: windows across the head and the end of the memory, and stacks."""
     with a_replay(kind) as played:
         for number, step in enumerate(busy_history(90)):
             played.add(step)
@@ -111,7 +111,7 @@ def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
 @pytest.mark.parametrize("length", [1, 50, 1_000])
 @pytest.mark.parametrize("borders", get_args(Borders))
 def test_blocks_and_chunks_of_long_episodes_are_joined(borders: Borders, length: int) -> None:
-    """Longer than the blocks of rows that are compressed together."""
+    """Episodes are longer than the blocks of rows that are compressed together."""
     with a_replay(Kind()) as played:
         for new_rows in (700, 1, 2, 301, 1, 150):
             played.add(Step(0, new_rows), Step(1, new_rows // 2))
@@ -132,7 +132,7 @@ def test_too_few_rows_are_refused_with_both_numbers() -> None:
     for stored, needed in ((5, 6), (15, 20)):
         with a_replay(Kind()) as played:
             played.add(Step(0, stored))
-            with pytest.raises(NotEnoughData, match=rf"{needed} rows.*has {stored}\b"):
+            with pytest.raises(NotEnoughData, match=rf"\b{needed} rows\b.*\b{stored}\b"):
                 played.replay.sample_sequences(3, needed)
             played.replay.sample_sequences(3, stored)
             with pytest.raises(NotEnoughData):
@@ -140,8 +140,8 @@ def test_too_few_rows_are_refused_with_both_numbers() -> None:
 
 
 @pytest.mark.parametrize("stored", [8, 60, 100])
-def test_no_request_ever_hangs_or_repeats_rows(stored: int) -> None:
-    """D3, D4: sizes below twice the length made a loop without an end, or repeated rows."""
+def test_no_request_hangs_or_repeats_rows(stored: int) -> None:
+    """D3, D4: sizes below twice the length caused an endless loop, or repeated rows."""
     with a_replay(Kind(capacity=60)) as played:
         for _ in range(stored):
             played.add(Step(0, 1))

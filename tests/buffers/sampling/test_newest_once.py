@@ -1,4 +1,4 @@
-"""draw="newest": each tile of rows once and in the order of its arrival, then any sequence."""
+"""draw="newest": each tile of rows once and in the order of its rows, then any sequence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.rows.replay_rows import ModelEpisode, Played, Row, Step, streams_of
 
 
 def tiles(episodes: list[ModelEpisode], request: Sequences, stack: int = 1) -> list[int]:
-    """Ids of the first rows of what is to be handed out, in order; of streams all rows are here."""
+    """Ids of the first rows of the tiles, in order; streams need all of their rows."""
     width = request.length + (request.align == "transition")
     before = request.burn_in + (stack - 1 if request.stack else 0)
     found: list[tuple[Row, Row]] = []
@@ -49,7 +49,7 @@ def tiles(episodes: list[ModelEpisode], request: Sequences, stack: int = 1) -> l
 
 
 def _lines(episodes: list[ModelEpisode], request: Sequences) -> Iterator[tuple[list[Row], int]]:
-    """Rows that follow one another, and the number of the first one among them."""
+    """Consecutive rows, and the number of the first one."""
     if request.borders == "cross":
         for line in streams_of(episodes):
             yield line, 0
@@ -72,8 +72,8 @@ REQUESTS = [
 ]
 
 
-def hand_out(played: Played, request: Sequences, count: int, stack: int = 1) -> list[int]:
-    """Ids of the next sequences, whose arrays are checked."""
+def draw_next(played: Played, request: Sequences, count: int, stack: int = 1) -> list[int]:
+    """Draw the next sequences, check their arrays, and return their ids."""
     items = by_id(sequences(played.episodes, request, stack), request)
     batch = played.replay.sample(request._replace(batch_size=count))
     assert isinstance(batch, Batch)
@@ -85,14 +85,14 @@ def hand_out(played: Played, request: Sequences, count: int, stack: int = 1) -> 
 
 
 @given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 9))
-def test_each_tile_comes_once_and_in_order(
+def test_each_tile_is_drawn_once_and_in_order(
     kind: Kind, history: list[Step], request: Sequences, most: int
 ) -> None:
-    """Asked between all adds, each time for at most so many."""
+    """A batch of this size is drawn after each addition."""
     if request.borders == "cross":
         kind = kind._replace(capacity=None)
     request = request._replace(stack=kind.stack > 1)
-    given_out: set[int] = set()
+    seen: set[int] = set()
     with a_replay(kind) as played:
         for step in history:
             if step.then == "restart":
@@ -103,15 +103,15 @@ def test_each_tile_comes_once_and_in_order(
                     played.replay.sample(request)
                 continue
             left = tiles(played.episodes, request, kind.stack)
-            new = [row for row in left if row not in given_out][:most]
-            found = hand_out(played, request, most, kind.stack)
+            new = [row for row in left if row not in seen][:most]
+            found = draw_next(played, request, most, kind.stack)
             assert found[: len(new)] == new
-            given_out |= set(new)
+            seen |= set(new)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
 @pytest.mark.parametrize("batch_size", [1, 4, 500])
-def test_where_nothing_is_left_sequences_are_drawn_uniformly(
+def test_sequences_are_drawn_uniformly_when_the_queue_is_empty(
     request_: Sequences, batch_size: int
 ) -> None:
     with a_replay(Kind()) as played:
@@ -129,26 +129,26 @@ def test_where_nothing_is_left_sequences_are_drawn_uniformly(
         assert_shares(counts, dict.fromkeys(counts, 1.0))
 
 
-def test_every_kind_of_sequence_has_a_queue_of_its_own() -> None:
+def test_every_kind_of_sequence_has_its_own_queue() -> None:
     with a_replay(Kind()) as played:
         whole_episodes(played, [20])
         for request in (*REQUESTS, Sequences(1, 2, draw="newest")):
-            assert hand_out(played, request, 2) == tiles(played.episodes, request)[:2]
+            assert draw_next(played, request, 2) == tiles(played.episodes, request)[:2]
         for request in (*REQUESTS, Sequences(1, 2, draw="newest")):
-            assert hand_out(played, request, 2) == tiles(played.episodes, request)[2:4]
+            assert draw_next(played, request, 2) == tiles(played.episodes, request)[2:4]
 
 
-def test_what_was_evicted_before_its_turn_is_left_out() -> None:
+def test_tiles_that_were_evicted_are_skipped() -> None:
     with a_replay(Kind(capacity=64)) as played:
         played.add(Step(0, 12))
         request = Sequences(1, 3, draw="newest")
-        assert hand_out(played, request, 2) == tiles(played.episodes, request)[:2]
+        assert draw_next(played, request, 2) == tiles(played.episodes, request)[:2]
         for _ in range(40):
             played.add(Step(0, 4))
         head = played.episodes[0].head
         assert head > 12
         expected = tiles(played.episodes, request)
-        assert hand_out(played, request, len(expected)) == expected
+        assert draw_next(played, request, len(expected)) == expected
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
@@ -157,38 +157,38 @@ def test_the_queue_is_restored_with_the_state(is_on_disk: bool, tmp_path: Path) 
         for step in busy_history(40):
             played.add(step)
         request = Sequences(1, 3, draw="newest")
-        hand_out(played, request, 7)
+        draw_next(played, request, 7)
         if is_on_disk:
             played.replay.save_checkpoint()
         state = played.replay.state_dict()
-        expected = hand_out(played, request, 9)
+        expected = draw_next(played, request, 9)
         played.restart()
         if is_on_disk:
             played.replay.load_checkpoint()
         else:
             played.replay.load_state_dict(state)
-        assert hand_out(played, request, 9) == expected == tiles(played.episodes, request)[7:16]
+        assert draw_next(played, request, 9) == expected == tiles(played.episodes, request)[7:16]
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_each_transition_comes_once_and_in_order(n_step: int) -> None:
-    """A transition has arrived when its next row has, and an action was chosen from that."""
+def test_each_transition_is_drawn_once_and_in_order(n_step: int) -> None:
+    """A transition is complete when its next row is stored with an action."""
     request = Transitions(1, n_step, draw="newest")
-    given_out: set[int] = set()
+    seen: set[int] = set()
     with a_replay(Kind(capacity=120)) as played:
         for step in busy_history(60):
             played.add(step)
             steps = {one.row.id: one for one in transitions(played.episodes, request)}
-            arrived = sorted(
+            complete = sorted(
                 (one.between[0].id, row)
                 for row, one in steps.items()
                 if not _is_pending(one.between[0], played.episodes)
             )
-            new = [row for _, row in arrived if row not in given_out]
+            new = [row for _, row in complete if row not in seen]
             batch = played.replay.sample(request._replace(batch_size=len(new) + 2))
             found = batch.ids.tolist()
             assert found[: len(new)] == new
-            given_out |= set(new)
+            seen |= set(new)
             contents = Contents(played.spec, played.episodes)
             some = [steps[row] for row in found]
             assert_transitions(played.spec, contents, batch, some, request)
@@ -198,12 +198,12 @@ def test_each_transition_comes_once_and_in_order(n_step: int) -> None:
 def test_padded_sequences_have_no_queue(borders: Any) -> None:
     with a_replay(Kind()) as played:
         played.add(Step(0, 10))
-        with pytest.raises(ValueError, match="newest"):
+        with pytest.raises(ValueError, match=rf"draw=['\"]newest['\"].*{borders}"):
             played.replay.sample_sequences(2, 3, borders=borders, draw="newest")
 
 
-def test_all_rows_are_handed_out_but_the_rest_of_an_episode() -> None:
-    """An online queue: nothing is skipped, nothing comes twice."""
+def test_all_rows_are_drawn_but_the_remainder_of_an_episode() -> None:
+    """An online queue: no row is skipped or repeated."""
     with a_replay(Kind()) as played:
         whole_episodes(played, [9, 4, 3, 2, 7])
         batch = played.replay.sample_sequences(7, 3, draw="newest")
@@ -215,7 +215,7 @@ def test_all_rows_are_handed_out_but_the_rest_of_an_episode() -> None:
 
 
 def test_no_two_sequences_of_a_request_share_an_id() -> None:
-    """Else an update of priorities would hit the wrong one."""
+    """Otherwise an update of priorities would change another one."""
     with a_replay(Kind(stack=2)) as played:
         for step in busy_history(60):
             played.add(step)

@@ -1,7 +1,7 @@
-"""Priorities against a dictionary: what is drawn how often, and which row keeps what it was given.
+"""Frequencies and updates of priorities agree with a dictionary.
 
-Within a batch the weights tell the ratios of all probabilities exactly, so that most of this needs
-no statistics.
+Within a batch the weights give the ratios of all probabilities exactly, so that most tests need no
+statistics.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ ALPHA = 0.6  # what a replay raises them to
 
 
 class PriorityModel:
-    """Priorities by id: new ids get the largest one that was ever given."""
+    """Priorities by id: new ids get the largest priority of all updates."""
 
     def __init__(self) -> None:
         self.priorities: dict[int, float] = {}
         self.largest = 1.0
 
     def follow(self, ids: Sequence[int]) -> None:
-        """These can be drawn now, and nothing else."""
+        """Set the ids that can be drawn now."""
         self.priorities = {row: self.priorities.get(row, self.largest) for row in ids}
 
     def update(self, ids: Sequence[int], values: Sequence[float]) -> int:
-        """Returns how many are ignored."""
+        """Update priorities and return the number of ignored ids."""
         ignored = 0
         for row, value in zip(ids, values, strict=True):
             if row not in self.priorities:
@@ -70,7 +70,7 @@ class PriorityModel:
 
 
 def ids_of(played: Played, request: Sequences | Transitions, stack: int = 1) -> list[int]:
-    """The ids of all that can be drawn."""
+    """The ids of all items that can be drawn."""
     if isinstance(request, Transitions):
         return [step.row.id for step in transitions(played.episodes, request, stack)]
     return list(by_id(sequences(played.episodes, request, stack), request))
@@ -79,7 +79,7 @@ def ids_of(played: Played, request: Sequences | Transitions, stack: int = 1) -> 
 def assert_batch(
     played: Played, batch: Batch | TransitionBatch, request: Sequences | Transitions, stack: int
 ) -> None:
-    """The rows are those of the ids."""
+    """Check that the rows of a batch are those of its ids."""
     contents = Contents(played.spec, played.episodes)
     if isinstance(request, Transitions):
         assert isinstance(batch, TransitionBatch)
@@ -110,10 +110,10 @@ KINDS_OF_ITEM: list[Sequences | Transitions] = [
     st.sampled_from(KINDS_OF_ITEM),
     st.randoms(use_true_random=False),
 )
-def test_priorities_are_those_of_a_dictionary(
+def test_priorities_agree_with_a_dictionary(
     kind: Kind, history: list[Step], request: Sequences | Transitions, random: Any
 ) -> None:
-    """Drawn and updated between all adds, with ids of rows that are gone by then among them."""
+    """Drawn and updated after each addition, also with ids of evicted rows."""
     request = request._replace(stack=kind.stack > 1)
     history = [step._replace(then=step.then.replace("restart", "")) for step in history]  # type: ignore[arg-type]
     with a_replay(kind) as played:
@@ -139,7 +139,7 @@ def test_priorities_are_those_of_a_dictionary(
 
 
 @pytest.mark.parametrize("request_", KINDS_OF_ITEM, ids=str)
-def test_things_are_drawn_in_proportion_to_their_priorities(
+def test_items_are_drawn_in_proportion_to_their_priorities(
     request_: Sequences | Transitions,
 ) -> None:
     with a_replay(Kind()) as played:
@@ -161,7 +161,7 @@ def test_things_are_drawn_in_proportion_to_their_priorities(
         assert_shares(counts, model.shares())
 
 
-def test_new_rows_get_the_largest_priority_ever_given() -> None:
+def test_new_rows_get_the_largest_priority_of_all_updates() -> None:
     request = Transitions(400, draw="priorities", beta=1.0)
     with a_replay(Kind()) as played:
         played.add(Step(0, 11))
@@ -177,8 +177,8 @@ def test_new_rows_get_the_largest_priority_ever_given() -> None:
         assert ratio == pytest.approx((50.0 / 0.25) ** ALPHA, rel=1e-3)
 
 
-def test_a_pending_row_that_came_again_is_not_drawn_twice_as_often() -> None:
-    """It has another id; priorities of the old one hit nothing."""
+def test_a_replaced_pending_row_is_not_drawn_twice_as_often() -> None:
+    """It has another id; updates of the old one are ignored."""
     request = Sequences(4_000, 1, draw="priorities", beta=1.0)
     with a_replay(Kind()) as played:
         old: list[int] = []
@@ -196,7 +196,7 @@ def test_a_pending_row_that_came_again_is_not_drawn_twice_as_often() -> None:
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_an_update_of_evicted_rows_hits_no_other_row(is_on_disk: bool) -> None:
+def test_an_update_of_evicted_rows_changes_no_other_row(is_on_disk: bool) -> None:
     """Trap 23: sample, overwrite everything, update: new items keep their initial priority."""
     request = Transitions(64, draw="priorities", beta=1.0)
     with a_replay(Kind(is_on_disk, 80)) as played:
@@ -212,7 +212,7 @@ def test_an_update_of_evicted_rows_hits_no_other_row(is_on_disk: bool) -> None:
         assert (played.replay.sample(request).weights == 1).all()
 
 
-def test_only_those_that_are_gone_are_ignored_and_counted() -> None:
+def test_only_ids_without_items_are_ignored_and_counted() -> None:
     request = Transitions(400, draw="priorities", beta=1.0)
     with a_replay(Kind()) as played:
         played.add(Step(0, 11))
@@ -226,7 +226,7 @@ def test_only_those_that_are_gone_are_ignored_and_counted() -> None:
 
 
 @pytest.mark.parametrize("request_", KINDS_OF_ITEM, ids=str)
-def test_a_checkpoint_brings_the_priorities_back(
+def test_a_checkpoint_restores_the_priorities(
     request_: Sequences | Transitions, tmp_path: Path
 ) -> None:
     def ids(played: Played) -> list[list[Any]]:
@@ -250,12 +250,12 @@ def test_a_checkpoint_brings_the_priorities_back(
         played.replay.update_priorities(batch.ids, values[::-1].copy())
         played.replay.load_checkpoint()
         assert ids(played) == expected
-        # What was stored after the checkpoint is there too, with the largest priority.
+        # Rows stored after the checkpoint can be drawn too, with the largest priority.
         played.add(Step(0, 5), Step(1, 9))
         assert_batch(played, played.replay.sample(request_), request_, 1)
 
 
-def test_a_state_of_a_replay_in_ram_brings_the_priorities_back() -> None:
+def test_state_dict_restores_the_priorities_of_a_replay_in_ram() -> None:
     request = Transitions(16, draw="priorities")
     with a_replay(Kind()) as played:
         played.add(Step(0, 30))
@@ -269,7 +269,7 @@ def test_a_state_of_a_replay_in_ram_brings_the_priorities_back() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_alpha_says_how_much_priorities_weigh(alpha: float) -> None:
+def test_alpha_is_the_exponent_of_the_priorities(alpha: float) -> None:
     request = Transitions(2_000, draw="priorities", beta=0.0, stack=False)
     played = Played(priority_alpha=alpha)
     with played:
@@ -286,13 +286,13 @@ def test_alpha_says_how_much_priorities_weigh(alpha: float) -> None:
 @pytest.mark.parametrize(
     ("ids", "values", "message"),
     [
-        ([1, 2], [1.0], "priorities"),
-        ([1, 2], [1.0, float("nan")], "priorities.*finite"),
-        ([1, 2], [1.0, float("inf")], "priorities.*finite"),
-        ([[1, 2]], [[1.0, 2.0]], "ids"),
+        ([1, 2], [1.0], r"^priorities: .*\b2 ids.*\(1,\)"),
+        ([1, 2], [1.0, float("nan")], r"^priorities: .*finite.*\bnan\b"),
+        ([1, 2], [1.0, float("inf")], r"^priorities: .*finite.*\binf\b"),
+        ([[1, 2]], [[1.0, 2.0]], r"^ids: .*\[B\].*\(1, 2\)"),
     ],
 )
-def test_what_are_no_priorities_is_refused_and_changes_nothing(
+def test_invalid_priorities_are_refused_and_change_nothing(
     ids: Any, values: Any, message: str
 ) -> None:
     request = Transitions(100, draw="priorities", beta=1.0)

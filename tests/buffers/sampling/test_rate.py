@@ -1,9 +1,10 @@
-"""Gradient steps are owed exactly, over restarts too; neither actor nor learner runs ahead."""
+"""A ReplayRatio counts gradient steps exactly; a SampleLimiter keeps actor and learner close."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,33 +25,33 @@ RATIOS = st.one_of(
 )
 
 
-def test_what_is_there_at_the_first_call_owes_nothing() -> None:
-    ratio = ReplayRatio(0.5)
-    assert [ratio(steps) for steps in (5000, 5000, 5001, 5002, 5066)] == [0, 0, 0, 1, 32]
-
-
-def test_with_start_0_the_prefill_owes_too() -> None:
-    ratio = ReplayRatio(0.5, start=0)
-    assert [ratio(1000), ratio(1064)] == [500, 32]
-
-
-def test_steps_before_the_start_owe_nothing() -> None:
-    ratio = ReplayRatio(2, start=100)
-    assert [ratio(steps) for steps in (0, 99, 101, 102)] == [0, 0, 2, 2]
-
-
-def test_a_ratio_of_0_owes_nothing() -> None:
-    ratio = ReplayRatio(0, start=0)
-    assert [ratio(steps) for steps in (0, 5, 1_000_000)] == [0, 0, 0]
-
-
-def test_a_ratio_above_1_owes_several_for_each_step() -> None:
-    ratio = ReplayRatio(2.5, start=0)
-    assert [ratio(steps) for steps in (1, 2, 3, 4)] == [2, 3, 2, 3]
+@pytest.mark.parametrize(
+    ("ratio", "start", "steps", "owed"),
+    [
+        (0.5, None, (5000, 5000, 5001, 5002, 5066), [0, 0, 0, 1, 32]),
+        (0.5, 0, (1000, 1064), [500, 32]),
+        (2, 100, (0, 99, 101, 102), [0, 0, 2, 2]),
+        (0, 0, (0, 5, 1_000_000), [0, 0, 0]),
+        (2.5, 0, (1, 2, 3, 4), [2, 3, 2, 3]),
+    ],
+    ids=[
+        "steps before the first call owe nothing",
+        "with start=0 the prefill counts",
+        "steps before the start owe nothing",
+        "a ratio of 0 owes nothing",
+        "a ratio above 1 owes several for each step",
+    ],
+)
+def test_the_owed_gradient_steps_of_each_call(
+    ratio: float, start: int | None, steps: tuple[int, ...], owed: list[int]
+) -> None:
+    options = {} if start is None else {"start": start}
+    counter = ReplayRatio(ratio, **options)
+    assert [counter(each) for each in steps] == owed
 
 
 @given(RATIOS, st.lists(st.integers(0, 300), max_size=30), st.integers(0, 1000))
-def test_the_sum_is_the_whole_part_of_ratio_times_steps(
+def test_the_sum_is_the_integer_part_of_ratio_times_steps(
     given_ratio: float | Fraction, added: list[int], first: int
 ) -> None:
     ratio, steps, done = ReplayRatio(given_ratio), first, 0
@@ -63,7 +64,7 @@ def test_the_sum_is_the_whole_part_of_ratio_times_steps(
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 1 / 3, 0.015625])
-def test_nothing_drifts_away_over_many_calls(value: float) -> None:
+def test_the_sum_does_not_drift_over_many_calls(value: float) -> None:
     ratio, done = ReplayRatio(value, start=0), 0
     calls = 100_000
     for steps in range(0, calls * 100, 100):
@@ -85,14 +86,12 @@ def test_nothing_drifts_away_over_many_calls(value: float) -> None:
         (Fraction(2, 7), Fraction(2, 7)),
     ],
 )
-def test_a_float_is_the_simple_fraction_that_it_stands_for(
-    value: float, fraction: Fraction
-) -> None:
+def test_a_float_becomes_its_simplest_fraction(value: float, fraction: Fraction) -> None:
     assert simplest_fraction("ratio", value) == fraction
     assert float(fraction) == float(value)
 
 
-def test_a_debt_is_kept_over_a_restart() -> None:
+def test_owed_fractions_are_kept_over_a_restart() -> None:
     ratio = ReplayRatio(0.3)
     assert [ratio(10), ratio(18)] == [0, 2]
     state = json.loads(json.dumps(ratio.state_dict()))
@@ -103,14 +102,14 @@ def test_a_debt_is_kept_over_a_restart() -> None:
     assert [ratio(20), ratio(1020)] == [1, 300]
 
 
-def test_a_state_from_before_the_first_call_is_one_too() -> None:
+def test_a_state_from_before_the_first_call_can_be_loaded() -> None:
     again = ReplayRatio(1)
     again(7)
     again.load_state_dict(ReplayRatio(1).state_dict())
     assert [again(3), again(5)] == [0, 2]
 
 
-def test_another_ratio_holds_for_the_steps_after_the_restart() -> None:
+def test_another_ratio_applies_to_the_steps_after_the_restart() -> None:
     ratio = ReplayRatio(0.5)
     ratio(0)
     assert ratio(3) == 1
@@ -124,30 +123,30 @@ def test_dreamers_train_ratio_counts_rows() -> None:
     ratio = ReplayRatio.from_train_ratio(512, batch_size=16, length=64, start=0)
     assert [ratio(1), ratio(2), ratio(4)] == [0, 1, 1]
     assert ReplayRatio.from_train_ratio(32, batch_size=16, length=64).ratio == Fraction(1, 32)
-    with pytest.raises(ValueError, match=r"length.*got 0"):
+    with pytest.raises(ValueError, match=r"^length: .*>= 1.*\b0$"):
         ReplayRatio.from_train_ratio(512, batch_size=16, length=0)
 
 
-def test_steps_never_go_back() -> None:
+def test_steps_must_not_decrease() -> None:
     ratio = ReplayRatio(1)
     ratio(1064)
-    with pytest.raises(ValueError, match=r"steps: .*1,064.*got 900"):
+    with pytest.raises(ValueError, match=r"^steps: .*\b1,064\b.*\b900\b"):
         ratio(900)
     assert ratio(1065) == 1
 
 
 @pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf"), Fraction(-1, 2)])
-def test_a_ratio_is_a_finite_number_from_0_on(value: float) -> None:
-    with pytest.raises(ValueError, match="ratio: expected a finite number >= 0, got"):
+def test_a_ratio_is_a_finite_number_above_or_equal_to_0(value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^ratio: .*finite.*>= 0.* {value}\b"):
         ReplayRatio(value)
 
 
 @pytest.mark.parametrize("steps", [-1, 2.5])
-def test_steps_are_counted_in_whole_numbers(steps: int) -> None:
+def test_steps_and_start_are_whole_numbers(steps: int) -> None:
     ratio = ReplayRatio(1)
-    with pytest.raises(ValueError, match="steps: expected a whole number >= 0, got"):
+    with pytest.raises(ValueError, match=rf"^steps: .*>= 0.* {steps}\b"):
         ratio(steps)
-    with pytest.raises(ValueError, match="start: expected a whole number >= 0, got"):
+    with pytest.raises(ValueError, match=rf"^start: .*>= 0.* {steps}\b"):
         ReplayRatio(1, start=steps)
     assert ratio.state_dict()["steps"] is None
 
@@ -155,12 +154,14 @@ def test_steps_are_counted_in_whole_numbers(steps: int) -> None:
 @pytest.mark.parametrize(
     "state", [{}, {"start": 0, "steps": 2, "owed": "no"}, {"start": -1, "steps": 2, "owed": "0"}]
 )
-def test_a_strange_state_is_refused_and_changes_nothing(state: dict[str, object]) -> None:
+def test_an_invalid_state_is_refused_and_changes_nothing(state: dict[str, object]) -> None:
     ratio = ReplayRatio(0.5)
     ratio(10)
     ratio(11)
     before = ratio.state_dict()
-    with pytest.raises(ValueError, match=r"state: .*ReplayRatio\.state_dict, got"):
+    with pytest.raises(
+        ValueError, match=rf"^state: .*ReplayRatio\.state_dict\b.*{re.escape(str(state))}"
+    ):
         ratio.load_state_dict(state)
     assert ratio.state_dict() == before
 
@@ -170,7 +171,7 @@ SECONDS = 20.0  # nothing here takes that long, unless it hangs
 
 @contextmanager
 def threads(*works: Callable[[], None]) -> Iterator[list[BaseException]]:
-    """Runs works in threads, and gives what they raised; joins them at the end."""
+    """Run functions in threads, yield their exceptions, and join the threads at the end."""
     errors: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -185,10 +186,10 @@ def threads(*works: Callable[[], None]) -> Iterator[list[BaseException]]:
     yield errors
     for thread in started:
         thread.join(SECONDS)
-        assert not thread.is_alive(), "a thread waits for ever"
+        assert not thread.is_alive(), "a thread hangs"
 
 
-def is_held_back(wait: Callable[..., None], count: int) -> bool:
+def is_blocked(wait: Callable[..., None], count: int) -> bool:
     try:
         wait(count, timeout=0)
     except TimeoutError:
@@ -199,80 +200,80 @@ def is_held_back(wait: Callable[..., None], count: int) -> bool:
 def test_the_learner_waits_for_the_first_steps_and_the_actor_does_not() -> None:
     limiter = SampleLimiter(1, min_steps=100, slack=1)
     for _ in range(100):
-        assert is_held_back(limiter.wait_to_sample, 1)
-        assert not is_held_back(limiter.wait_to_insert, 1)
+        assert is_blocked(limiter.wait_to_sample, 1)
+        assert not is_blocked(limiter.wait_to_insert, 1)
     limiter.wait_to_insert(0)
-    assert not is_held_back(limiter.wait_to_sample, 1)
+    assert not is_blocked(limiter.wait_to_sample, 1)
 
 
-def test_the_prefill_may_come_at_once_however_little_the_slack() -> None:
+def test_the_prefill_may_be_inserted_at_once_with_any_slack() -> None:
     limiter = SampleLimiter(1, min_steps=1000, slack=1)
     limiter.wait_to_insert(1000, timeout=0)
-    with pytest.raises(ValueError, match="steps: 2 are worth 2 samples, expected at most the slac"):
+    with pytest.raises(ValueError, match=r"^steps: 2 .*\b2 samples\b.*\bslack of 1\b"):
         limiter.wait_to_insert(2)
 
 
-def test_steps_count_for_the_learner_only_once_their_thread_is_back() -> None:
+def test_steps_count_for_the_learner_when_their_thread_inserts_again() -> None:
     limiter = SampleLimiter(1, min_steps=10, slack=5)
-    collecting, go_on = threading.Event(), threading.Event()
+    collecting, resume = threading.Event(), threading.Event()
 
     def act() -> None:
         limiter.wait_to_insert(10)
         collecting.set()
-        assert go_on.wait(SECONDS)
+        assert resume.wait(SECONDS)
         limiter.wait_to_insert(0)
 
     with threads(act) as errors:
         assert collecting.wait(SECONDS)
-        assert is_held_back(limiter.wait_to_sample, 1)
-        go_on.set()
+        assert is_blocked(limiter.wait_to_sample, 1)
+        resume.set()
         limiter.wait_to_sample(1, timeout=SECONDS)
     assert errors == []
 
 
-def test_the_learner_gets_no_further_by_what_is_only_being_collected() -> None:
+def test_steps_that_are_being_collected_do_not_count_for_the_learner() -> None:
     limiter = SampleLimiter(1, min_steps=0, slack=2)
     with threads(lambda: limiter.wait_to_insert(2)):
         pass
     limiter.wait_to_sample(2)
-    assert is_held_back(limiter.wait_to_sample, 1)
+    assert is_blocked(limiter.wait_to_sample, 1)
 
 
-def test_what_one_actor_collects_counts_for_the_other_at_once() -> None:
+def test_steps_of_one_actor_count_for_the_others_at_once() -> None:
     limiter = SampleLimiter(1, min_steps=0, slack=10)
     with threads(lambda: limiter.wait_to_insert(7)):
         pass
-    assert is_held_back(limiter.wait_to_insert, 4)
-    assert not is_held_back(limiter.wait_to_insert, 3)
+    assert is_blocked(limiter.wait_to_insert, 4)
+    assert not is_blocked(limiter.wait_to_insert, 3)
 
 
-def test_a_held_back_actor_goes_on_when_the_learner_samples() -> None:
+def test_a_blocked_actor_continues_when_the_learner_samples() -> None:
     limiter = SampleLimiter(2, min_steps=0, slack=4)
     limiter.wait_to_insert(2)
-    assert is_held_back(limiter.wait_to_insert, 1)
+    assert is_blocked(limiter.wait_to_insert, 1)
     with threads(lambda: limiter.wait_to_insert(1)) as errors:
         limiter.wait_to_sample(2)
     assert errors == []
 
 
-def test_a_timeout_says_what_is_missing() -> None:
+def test_a_timeout_names_the_missing_steps_or_samples() -> None:
     limiter = SampleLimiter(Fraction(1, 3), min_steps=30, slack=4)
-    with pytest.raises(TimeoutError, match="draw 2 samples: expected 30 stored steps, got 0 after"):
+    with pytest.raises(TimeoutError, match=r"\b2 samples\b.*\b30 stored steps\b.*\b0\b"):
         limiter.wait_to_sample(2, timeout=0.01)
     limiter.wait_to_insert(42)
     with pytest.raises(
         TimeoutError,
-        match=r"waited 0.01 s to insert 6 steps: expected 2 samples drawn, got 0 after 42 steps",
+        match=r"\b0\.01 s\b.*\b6 steps\b.*\b2 samples\b.*\b0\b.*\b42 steps\b",
     ):
         limiter.wait_to_insert(6, timeout=0.01)
     for _ in range(4):
         limiter.wait_to_sample(2)
-    with pytest.raises(TimeoutError, match="expected 45 stored steps, got 42 after 8 samples"):
+    with pytest.raises(TimeoutError, match=r"\b45 stored steps\b.*\b42\b.*\b8 samples\b"):
         limiter.wait_to_sample(1, timeout=0)
     assert limiter.state_dict() == {"steps": 42, "samples": 8}
 
 
-def test_closing_wakes_all_who_wait_and_lets_nobody_through() -> None:
+def test_closing_ends_all_waiting_calls_with_an_error() -> None:
     limiter = SampleLimiter(1, min_steps=0, slack=2)
     limiter.wait_to_insert(2)
     with threads(
@@ -282,22 +283,22 @@ def test_closing_wakes_all_who_wait_and_lets_nobody_through() -> None:
         limiter.close()
     assert [type(error) for error in errors] == [LimiterClosed, LimiterClosed]
     for wait in (limiter.wait_to_insert, limiter.wait_to_sample):
-        with pytest.raises(LimiterClosed, match="is closed: expected an open one; end this thread"):
+        with pytest.raises(LimiterClosed, match=r"\bSampleLimiter\b.*\bclosed\b"):
             wait(1, timeout=0)
     assert limiter.state_dict() == {"steps": 2, "samples": 0}
 
 
 @pytest.mark.parametrize("slack", [0, 0.5, 2.9])
-def test_slack_that_one_step_could_use_up_is_refused(slack: float) -> None:
-    with pytest.raises(ValueError, match=f"slack: expected at least 3 samples, got {slack}: with"):
+def test_slack_below_the_samples_of_one_step_is_refused(slack: float) -> None:
+    with pytest.raises(ValueError, match=rf"^slack: .*\b3 samples\b.* {slack}\b"):
         SampleLimiter(3, min_steps=0, slack=slack)
 
 
-def test_a_request_that_could_never_be_met_is_refused_at_once() -> None:
+def test_a_request_above_the_slack_is_refused() -> None:
     limiter = SampleLimiter(0.5, min_steps=0, slack=16)
-    with pytest.raises(ValueError, match="64 are worth 32 samples, expected at most the slack of"):
+    with pytest.raises(ValueError, match=r"^steps: 64 .*\b32 samples\b.*\bslack of 16\b"):
         limiter.wait_to_insert(64)
-    with pytest.raises(ValueError, match="samples: expected at most the slack of 16, got 17"):
+    with pytest.raises(ValueError, match=r"^samples: .*\bslack of 16\b.*\b17\b"):
         limiter.wait_to_sample(17)
     assert limiter.state_dict() == {"steps": 0, "samples": 0}
 
@@ -308,30 +309,30 @@ def test_a_request_that_could_never_be_met_is_refused_at_once() -> None:
     st.fractions(0, 20, max_denominator=10),
     st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=60),
 )
-def test_the_balance_stays_within_the_slack_and_one_side_may_always_go_on(
-    ratio: Fraction, min_steps: int, more: Fraction, asked: list[tuple[bool, int]]
+def test_the_balance_stays_within_the_slack_and_never_blocks_both_sides(
+    ratio: Fraction, min_steps: int, more: Fraction, calls: list[tuple[bool, int]]
 ) -> None:
     slack = max(Fraction(1), ratio) + more
     limiter = SampleLimiter(ratio, min_steps=min_steps, slack=slack)
     most_samples, most_steps = int(slack), int(slack / ratio)
-    for inserts, count in asked:
+    for inserts, count in calls:
         if inserts:
-            is_held_back(limiter.wait_to_insert, 1 + count % most_steps)
+            is_blocked(limiter.wait_to_insert, 1 + count % most_steps)
         else:
-            is_held_back(limiter.wait_to_sample, 1 + count % most_samples)
+            is_blocked(limiter.wait_to_sample, 1 + count % most_samples)
         state = limiter.state_dict()
         steps, samples = state["steps"], state["samples"]
         assert samples == 0 or steps >= min_steps
         assert abs(max(0, steps - min_steps) * ratio - samples) <= slack
         both = (
-            is_held_back(limiter.wait_to_insert, most_steps),
-            is_held_back(limiter.wait_to_sample, most_samples),
+            is_blocked(limiter.wait_to_insert, most_steps),
+            is_blocked(limiter.wait_to_sample, most_samples),
         )
         assert both != (True, True)
         limiter.load_state_dict(state)
 
 
-def test_actors_and_learners_in_many_threads_meet_the_ratio() -> None:
+def test_actors_and_learners_in_many_threads_keep_the_ratio() -> None:
     limiter = SampleLimiter(0.5, min_steps=64, slack=40)
     everything = 64 * 30
 
@@ -353,7 +354,7 @@ def test_actors_and_learners_in_many_threads_meet_the_ratio() -> None:
     assert limiter.state_dict() == {"steps": everything, "samples": (everything - 64) // 4 * 2}
 
 
-def test_a_limiter_goes_on_after_a_restart() -> None:
+def test_a_limiter_continues_after_a_restart() -> None:
     limiter = SampleLimiter(1, min_steps=10, slack=3)
     limiter.wait_to_insert(13)
     limiter.wait_to_sample(2)
@@ -361,12 +362,12 @@ def test_a_limiter_goes_on_after_a_restart() -> None:
     again = SampleLimiter(1, min_steps=10, slack=3)
     again.load_state_dict(state)
     for each in (limiter, again):
-        assert is_held_back(each.wait_to_insert, 3)
-        assert not is_held_back(each.wait_to_insert, 2)
+        assert is_blocked(each.wait_to_insert, 3)
+        assert not is_blocked(each.wait_to_insert, 2)
         assert each.state_dict() == {"steps": 15, "samples": 2}
 
 
-def test_loading_a_state_wakes_who_waits() -> None:
+def test_loading_a_state_wakes_waiting_threads() -> None:
     limiter = SampleLimiter(1, min_steps=10, slack=3)
     with threads(lambda: limiter.wait_to_sample(1)) as errors:
         time.sleep(0.02)
@@ -375,23 +376,28 @@ def test_loading_a_state_wakes_who_waits() -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"steps": 1}, {"steps": -1, "samples": 0}])
-def test_a_strange_state_is_refused(state: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"state: .*SampleLimiter\.state_dict, got"):
+def test_an_invalid_state_is_refused(state: dict[str, int]) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^state: .*SampleLimiter\.state_dict\b.*{re.escape(str(state))}"
+    ):
         SampleLimiter(1, min_steps=10, slack=3).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (lambda: SampleLimiter(0, min_steps=0, slack=1), "expected a number > 0, got 0"),
-        (lambda: SampleLimiter(-1, min_steps=0, slack=1), "samples_per_insert: expected a finite"),
-        (lambda: SampleLimiter(1, min_steps=-1, slack=1), "min_steps: expected a whole number >= "),
-        (lambda: SampleLimiter(1, min_steps=0, slack=float("inf")), "slack: expected a finite"),
-        (lambda: SampleLimiter(1, min_steps=0, slack=1).wait_to_insert(-1), "steps: expected a wh"),
-        (lambda: SampleLimiter(1, min_steps=0, slack=1).wait_to_sample(0), "samples: expected a w"),
+        (lambda: SampleLimiter(0, min_steps=0, slack=1), r"^samples_per_insert: .*> 0.*\b0\b"),
+        (lambda: SampleLimiter(-1, min_steps=0, slack=1), "^samples_per_insert: .*finite.* -1"),
+        (lambda: SampleLimiter(1, min_steps=-1, slack=1), "^min_steps: .*>= 0.* -1"),
+        (lambda: SampleLimiter(1, min_steps=0, slack=float("inf")), r"^slack: .*finite.*\binf\b"),
+        (lambda: SampleLimiter(1, min_steps=0, slack=1).wait_to_insert(-1), "^steps: .*>= 0.* -1"),
+        (
+            lambda: SampleLimiter(1, min_steps=0, slack=1).wait_to_sample(0),
+            r"^samples: .*>= 1.*\b0\b",
+        ),
         (
             lambda: SampleLimiter(1, min_steps=0, slack=1).wait_to_sample(1, timeout=-1),
-            "timeout: expected seconds >= 0.*got -1",
+            "^timeout: .*>= 0.* -1",
         ),
     ],
 )

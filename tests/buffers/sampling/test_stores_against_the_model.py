@@ -1,4 +1,4 @@
-"""Stores that others write into, several stores as one, and stores with holes."""
+"""Stores that are being written, joined stores, and damaged stores agree with the model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def check(replay: SequenceReplayBuffer, spec: Spec, episodes: Sequence[ModelEpisode]) -> None:
-    """All requests give what the model says."""
+    """All requests agree with the model."""
     contents = Contents(spec, episodes)
     for request in REQUESTS:
         if isinstance(request, Transitions):
@@ -58,7 +58,7 @@ def check(replay: SequenceReplayBuffer, spec: Spec, episodes: Sequence[ModelEpis
 
 
 def test_a_reader_follows_a_writer_from_refresh_to_refresh(stack: ExitStack) -> None:
-    """What is remembered of chunks must not outlive them: evicted, superseded, renumbered."""
+    """Cached data of chunks is dropped when they are evicted, superseded or renumbered."""
     written = stack.enter_context(Played(SPEC, Path("store"), 150))
     steps = busy_history(10**9)
     for _ in range(12):
@@ -93,16 +93,14 @@ def of_store(number: int, episodes: Sequence[ModelEpisode]) -> list[ModelEpisode
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0, 0.5]])
-def test_several_stores_are_drawn_from_as_if_each_were_alone(
-    weights: Any, stack: ExitStack
-) -> None:
+def test_joined_stores_are_drawn_from_like_single_ones(weights: Any, stack: ExitStack) -> None:
     specs = [SPEC, SPEC.with_codecs({"info": "raw", "observation": "raw"}), SPEC]
     stores = [
         stack.enter_context(Played(spec, Path(f"store-{number}"), capacity))
         for number, (spec, capacity) in enumerate(zip(specs, [None, 120, 150], strict=True))
     ]
     for number, store in enumerate(stores):
-        # Streams and episodes that tell the stores apart.
+        # Different streams and episodes in each store.
         store.recording.next_episode = 100 * number
         for step in busy_history(25 + 10 * number):
             store.add(step._replace(stream=step.stream + 10 * number))
@@ -119,7 +117,7 @@ def test_several_stores_are_drawn_from_as_if_each_were_alone(
 
 
 def with_holes() -> SequenceReplayBuffer:
-    """Two episodes of 32 and 8 rows; of the first one the second and last chunk are damaged."""
+    """Episodes of 32 and 8 rows; the second and the last chunk of the first one are damaged."""
     with Played(SPEC, Path("store")) as written:
         for rows in (8, 8, 8):
             written.add(Step(0, rows, End.PENDING))
@@ -132,8 +130,8 @@ def with_holes() -> SequenceReplayBuffer:
 
 @pytest.mark.parametrize("borders", get_args(Borders))
 @pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_nothing_is_joined_over_a_damaged_chunk(borders: Borders, align: Any) -> None:
-    """The pending row before it stays: the damaged chunk had it again."""
+def test_rows_are_not_joined_across_a_damaged_chunk(borders: Borders, align: Any) -> None:
+    """The pending row before it stays, though the damaged chunk replaced it."""
     with closing(with_holes()) as reader:
         for _ in range(4):
             batch = reader.sample_sequences(200, 3, borders=borders, align=align, burn_in=1)
@@ -155,8 +153,8 @@ def test_nothing_is_joined_over_a_damaged_chunk(borders: Borders, align: Any) ->
         }
 
 
-def test_priorities_find_their_rows_behind_a_damaged_chunk() -> None:
-    """Row ids have gaps there, and what is lost is ignored like what was evicted."""
+def test_priorities_find_their_rows_after_a_damaged_chunk() -> None:
+    """Row ids have gaps there, and lost rows are ignored like evicted ones."""
     with closing(with_holes()) as reader:
         request = Transitions(1_000, draw="priorities", stack=False, beta=1.0)
         batch = reader.sample(request)

@@ -1,4 +1,4 @@
-"""Items that begin with rows of the caller's choice are those of the model; others are refused."""
+"""`take` gives the items of the given ids as the model does, and refuses other ids."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EPISODES = st.builds(Episodes, st.just(1), st.sampled_from(get_args(Align)), sta
 
 
 def every_id(played: Played) -> set[int]:
-    """Of all rows, and a few of rows that never were."""
+    """The ids of all rows, and some that no row has."""
     rows = {row.id for episode in played.episodes for row in episode.rows}
     newest = max(rows, default=0)
     return rows | set(range(-2, newest + 3))
@@ -56,7 +56,7 @@ def refuse_others(played: Played, request: Request, known: set[int]) -> None:
     if not played.replay.is_bound:
         return
     for row in sorted(every_id(played) - known):
-        with pytest.raises(NotEnoughData, match=f"id {row} "):
+        with pytest.raises(NotEnoughData, match=rf"\bid {row} "):
             played.replay.take(request, np.array([*sorted(known)[:1], row]))
 
 
@@ -65,7 +65,7 @@ def some_of(known: Collection[int], random: Random) -> list[int]:
 
 
 @given(KINDS, HISTORIES, SEQUENCES, st.randoms())
-def test_sequences_that_are_taken_are_those_of_the_model(
+def test_taken_sequences_are_those_of_the_model(
     kind: Kind, history: list[Step], request: Sequences, random: Random
 ) -> None:
     request = request._replace(stack=request.stack and kind.stack > 1)
@@ -81,7 +81,7 @@ def test_sequences_that_are_taken_are_those_of_the_model(
 
 
 @given(KINDS, HISTORIES, TRANSITIONS, st.randoms())
-def test_transitions_that_are_taken_are_those_of_the_model(
+def test_taken_transitions_are_those_of_the_model(
     kind: Kind, history: list[Step], request: Transitions, random: Random
 ) -> None:
     with a_replay(kind) as played:
@@ -97,7 +97,7 @@ def test_transitions_that_are_taken_are_those_of_the_model(
 
 
 @given(KINDS, HISTORIES, st.randoms())
-def test_a_fields_rows_are_those_of_the_model(
+def test_rows_of_a_field_are_those_of_the_model(
     kind: Kind, history: list[Step], random: Random
 ) -> None:
     with a_replay(kind) as played:
@@ -108,7 +108,7 @@ def test_a_fields_rows_are_those_of_the_model(
                 continue
             name = random.choice(names(played))
             for row_id in sorted(every_id(played) - known):
-                with pytest.raises(NotEnoughData, match=f"id {row_id} is not stored"):
+                with pytest.raises(NotEnoughData, match=rf"\bid {row_id} "):
                     played.replay.field_rows(name, np.array([*sorted(known)[:1], row_id]))
             if known:
                 expected = dict(zip([row.id for row in rows], telling(rows)[name], strict=True))
@@ -116,7 +116,7 @@ def test_a_fields_rows_are_those_of_the_model(
                 found = played.replay.field_rows(name, np.array(ids))
                 assert found.dtype == played.spec.fields[names(played).index(name)].numpy_dtype
                 assert (found == np.array([expected[i] for i in ids])).all()
-                found[...] = 0  # the caller's own
+                found[...] = 0  # belongs to the caller
                 again = played.replay.field_rows(name, np.array(ids))
                 assert (again == np.array([expected[i] for i in ids])).all()
 
@@ -125,18 +125,18 @@ def names(played: Played) -> list[str]:
     return [field.name for field in played.spec.fields]
 
 
-def test_fields_that_are_not_there_are_refused() -> None:
+def test_unknown_fields_and_float_ids_are_refused() -> None:
     with a_replay(Kind(False, None, 1)) as played:
         for step in busy_history(5):
             played.add(step)
-        with pytest.raises(ValueError, match="name: expected one of observation/"):
+        with pytest.raises(ValueError, match=r"^name: .*observation/place.*'observation'$"):
             played.replay.field_rows("observation", np.array([0]))
-        with pytest.raises(ValueError, match="ids: expected the ids of rows, integers"):
+        with pytest.raises(ValueError, match=r"^ids: .*integers \[B\].*float64"):
             played.replay.field_rows("reward", np.array([0.5]))
 
 
 @given(KINDS, HISTORIES, EPISODES, st.randoms())
-def test_an_episode_can_be_taken_from_any_of_its_rows_on(
+def test_an_episode_can_be_taken_from_any_of_its_rows(
     kind: Kind, history: list[Step], request: Episodes, random: Random
 ) -> None:
     request = request._replace(stack=request.stack and kind.stack > 1)
@@ -161,8 +161,8 @@ def test_an_episode_can_be_taken_from_any_of_its_rows_on(
 @pytest.mark.parametrize(
     "ids", [np.zeros(0, np.int64), np.zeros((1, 1), np.int64), np.zeros(2), np.array([True])]
 )
-def test_what_is_no_list_of_ids_is_refused(ids: np.ndarray) -> None:
+def test_ids_of_another_shape_or_dtype_are_refused(ids: np.ndarray) -> None:
     with a_replay(Kind()) as played:
         played.add(Step(0, 5))
-        with pytest.raises(ValueError, match=r"ids: expected the ids of rows, integers \[B\]"):
+        with pytest.raises(ValueError, match=rf"^ids: .*integers \[B\].*{ids.dtype} "):
             played.replay.take(Sequences(1, 2), ids)

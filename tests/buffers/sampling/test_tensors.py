@@ -1,10 +1,11 @@
-"""Tensors show the very memory of the arrays, or a true copy where that cannot be."""
+"""Tensors share the memory of the arrays, or are copies where that is impossible."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import ModuleType, SimpleNamespace
@@ -86,7 +87,7 @@ def test_a_batch_keeps_its_type_and_nesting() -> None:
     assert tensors.burn_in == 1
 
 
-def test_tensors_share_the_arrays_memory() -> None:
+def test_tensors_share_the_memory_of_the_arrays() -> None:
     batch = a_batch()
     tensors = ToTensors()(batch)
     batch.reward[:] = 5
@@ -108,7 +109,7 @@ def test_views_of_the_same_memory_stay_views_of_one_tensor() -> None:
     assert stacks.untyped_storage().nbytes() == 2 * 6 * 6
 
 
-def test_of_a_large_array_that_is_shown_little_of_that_little_is_taken() -> None:
+def test_a_small_view_of_a_large_array_becomes_a_small_tensor() -> None:
     large = np.arange(1000)
     part = ToTensors()({"x": large[10:20]})["x"]
     assert part.untyped_storage().nbytes() == 80
@@ -117,16 +118,16 @@ def test_of_a_large_array_that_is_shown_little_of_that_little_is_taken() -> None
 
 
 @pytest.mark.parametrize("name", "b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8 c8 c16".split())
-def test_all_dtypes_of_numbers_have_tensors(name: str) -> None:
+def test_all_numeric_dtypes_have_tensors(name: str) -> None:
     array = np.array([0, 1, 1]).astype(name)
     assert_equal(ToTensors()([array])[0], array)
 
 
 @pytest.mark.parametrize("dtype", ["U3", "O", "M8[s]", "g", "V0", "U0"])
-def test_other_dtypes_are_refused_by_the_name_of_the_field(dtype: str) -> None:
-    batch = {"info": {"word": np.zeros(3, dtype)}}
-    with pytest.raises(TypeError, match=r"info/word: .*g"):
-        ToTensors()(batch)
+def test_other_dtypes_are_refused_with_the_name_of_the_field(dtype: str) -> None:
+    array = np.zeros(3, dtype)
+    with pytest.raises(TypeError, match=rf"\binfo/word: .* {re.escape(str(array.dtype))};"):
+        ToTensors()({"info": {"word": array}})
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -149,7 +150,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
         ","
     ),
 )
-def test_what_torch_cannot_share_is_copied(array: np.ndarray) -> None:
+def test_arrays_that_torch_cannot_share_are_copied(array: np.ndarray) -> None:
     before = array.copy()
     tensor = ToTensors()((array,))[0]
     assert_equal(tensor, before)
@@ -177,7 +178,7 @@ def test_other_views_are_shared(array: np.ndarray) -> None:
     assert array.size < 2 or tensor.stride() == tuple(s // array.itemsize for s in array.strides)
 
 
-def test_another_device_gets_each_memory_once_and_shows_the_same_views() -> None:
+def test_shared_memory_is_copied_to_a_device_once() -> None:
     batch = a_batch()
     moved = ToTensors("meta")(batch)
     assert moved.reward.device.type == "meta"
@@ -189,24 +190,18 @@ def test_another_device_gets_each_memory_once_and_shows_the_same_views() -> None
     assert not ToTensors("cpu").copies
 
 
-def test_a_device_that_is_not_there_is_refused_at_once() -> None:
-    with pytest.raises(
-        ValueError, match="device: expected one that torch knows, such as 'cuda' or"
-    ):
+def test_an_unknown_or_missing_device_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^device: .*'cuda'.*'cpu'.*'gpu'"):
         ToTensors("gpu")
     if not torch.cuda.is_available():
-        with pytest.raises(
-            ValueError, match="device='cuda:1': expected a CUDA device, torch finds"
-        ):
+        with pytest.raises(ValueError, match=r"^device='cuda:1': .*\bCUDA\b.*\bnone\b"):
             ToTensors("cuda:1")
-        with pytest.raises(
-            ValueError, match="pin_memory=True: expected a CUDA device, torch finds"
-        ):
+        with pytest.raises(ValueError, match=r"^pin_memory=True: .*\bCUDA\b.*\bnone\b"):
             Loader([1], to="torch", pin_memory=True)
 
 
 class Pinned:
-    """Stands for a tensor in pinned memory; notes what is done with it."""
+    """Stands for a tensor in pinned memory; records its calls."""
 
     def __init__(self, calls: list[object], tensor: Any) -> None:
         self.calls, self.tensor = calls, tensor
@@ -256,7 +251,7 @@ def test_pinned_memory_moves_in_the_callers_thread_without_blocking(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("pin_memory", [False, True])
-def test_a_cuda_device_gets_the_same_numbers(pin_memory: bool) -> None:
+def test_tensors_on_a_cuda_device_equal_the_arrays(pin_memory: bool) -> None:
     batch = a_batch()
     tensors = ToTensors("cuda", pin_memory)(batch)
     assert tensors.reward.is_cuda
@@ -289,7 +284,7 @@ def test_a_loader_gives_tensors(options: dict[str, Any]) -> None:
     assert len(made) <= 3 if options.get("reuse") else len(made) >= 20
 
 
-def test_memory_that_is_copied_to_a_device_is_used_again_unasked() -> None:
+def test_memory_is_reused_by_default_when_tensors_are_copied_to_a_device() -> None:
     made: list[None] = []
 
     def draw(out: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
@@ -304,18 +299,18 @@ def test_memory_that_is_copied_to_a_device_is_used_again_unasked() -> None:
     assert len(made) == 1
 
 
-def test_without_torch_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_error_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def missing(name: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(
-        ImportError, match="to='torch' needs PyTorch, which is not installed: pip i"
-    ):
+    with pytest.raises(ImportError, match=r"^to='torch' .*stepwell\[torch\]"):
         Loader([1], to="torch")
 
 
-def test_a_broken_torch_is_not_taken_for_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_error_inside_torch_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'mpmath'", name="mpmath")
 

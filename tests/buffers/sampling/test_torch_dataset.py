@@ -1,4 +1,4 @@
-"""Worker processes share the work as promised: own draws each, or each item once in all."""
+"""Worker processes of a DataLoader draw independently, or share an epoch without repeats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LENGTHS = (5, 12, 3, 20, 9)
 
 
 def add_episodes(replay: SequenceReplayBuffer, first: int, lengths: tuple[int, ...]) -> None:
-    """Whole episodes, each of so many rows that tell their episode and place."""
+    """Whole episodes of the given lengths; each row holds its episode and place."""
     for episode, rows in enumerate(lengths, first):
         t = np.arange(rows)
         fields = {
@@ -75,7 +75,7 @@ EVERY_TRANSITION = Counter(
     [Sequences(4, length=3), Transitions(4), Episodes(2)],
     ids=lambda r: type(r).__name__,
 )
-def test_batches_are_those_of_the_replay_as_tensors(
+def test_batches_equal_those_of_the_replay_as_tensors(
     on_disk: SequenceReplayBuffer, request_: Request
 ) -> None:
     dataset = on_disk.torch_dataset(request_, seed=7)
@@ -90,7 +90,7 @@ def test_batches_are_those_of_the_replay_as_tensors(
             np.testing.assert_array_equal(tensor.numpy(), getattr(same, name))
 
 
-def test_each_worker_of_each_shard_draws_by_a_generator_of_its_own(
+def test_each_worker_of_each_shard_has_its_own_generator(
     on_disk: SequenceReplayBuffer,
 ) -> None:
     for rank in (0, 1):
@@ -104,7 +104,7 @@ def test_each_worker_of_each_shard_draws_by_a_generator_of_its_own(
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_another_pass_draws_other_batches_and_another_run_the_same(
+def test_passes_draw_different_batches_and_runs_the_same(
     on_disk: SequenceReplayBuffer, persistent: bool
 ) -> None:
     def three_passes() -> list[list[int]]:
@@ -118,14 +118,14 @@ def test_another_pass_draws_other_batches_and_another_run_the_same(
     assert three_passes() == passes
 
 
-def test_a_broken_off_pass_of_draws_is_not_repeated(on_disk: SequenceReplayBuffer) -> None:
+def test_an_unfinished_pass_is_not_repeated(on_disk: SequenceReplayBuffer) -> None:
     dataset = on_disk.torch_dataset(Transitions(8))
     first, second = (next(iter(dataset)).ids.tolist() for _ in range(2))
     assert first != second
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_an_epoch_gives_each_item_once_over_all_workers(
+def test_an_epoch_has_each_item_once_over_all_workers(
     on_disk: SequenceReplayBuffer, workers: int
 ) -> None:
     dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
@@ -134,7 +134,7 @@ def test_an_epoch_gives_each_item_once_over_all_workers(
         assert places_of(loader) == EVERY_TRANSITION
 
 
-def test_an_epoch_gives_each_item_once_over_shards_with_different_workers(
+def test_an_epoch_has_each_item_once_over_shards_with_different_workers(
     on_disk: SequenceReplayBuffer,
 ) -> None:
     found: Counter[tuple[int, ...]] = Counter()
@@ -144,11 +144,11 @@ def test_an_epoch_gives_each_item_once_over_shards_with_different_workers(
     assert found == EVERY_TRANSITION
 
 
-def test_workers_that_have_begun_other_passes_share_the_items_all_the_same(
+def test_workers_with_different_pass_counts_share_the_items(
     on_disk: SequenceReplayBuffer,
 ) -> None:
     dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
-    next(iter(dataset))  # a look that counts as a pass of the first worker alone
+    next(iter(dataset))  # counts as a pass of the first worker only
     assert places_of(DataLoader(dataset, batch_size=None, num_workers=2)) == EVERY_TRANSITION
 
 
@@ -175,15 +175,11 @@ def test_a_dataset_that_was_pickled_gives_the_same_batches(on_disk: SequenceRepl
 
 def test_a_replay_in_ram_cannot_be_pickled() -> None:
     dataset = filled(None).torch_dataset(Sequences(4, 3))
-    with pytest.raises(
-        ValueError, match="a replay in RAM cannot be sent to another process: expec"
-    ):
+    with pytest.raises(ValueError, match=r"\bRAM\b.*\bpath\b.*multiprocessing_context='fork'"):
         DataLoader(
             dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"
         ).__iter__()
-    with pytest.raises(
-        ValueError, match="give SequenceReplayBuffer a path, or DataLoader multipro"
-    ):
+    with pytest.raises(ValueError, match=r"\bRAM\b.*\bpath\b.*multiprocessing_context='fork'"):
         copy.deepcopy(dataset)
 
 
@@ -212,24 +208,24 @@ def test_a_fork_while_another_thread_uses_a_replay_in_ram_is_refused() -> None:
             num_workers=1,
             multiprocessing_context="fork",
         )
-        with pytest.raises(RuntimeError, match="the replay was being used by another thread when"):
+        with pytest.raises(RuntimeError, match=r"\breplay\b.*thread.*\bforked\b"):
             next(iter(loader))
     finally:
         release.set()
         thread.join()
 
 
-def test_an_epoch_over_workers_refuses_what_changed_since(on_disk: SequenceReplayBuffer) -> None:
+def test_an_epoch_over_workers_refuses_a_replay_that_has_changed(
+    on_disk: SequenceReplayBuffer,
+) -> None:
     dataset = on_disk.torch_dataset(Transitions(4), epoch=True)
     add_episodes(on_disk, len(LENGTHS), (7,))
-    with pytest.raises(
-        ValueError, match="expected 44 of 44 steps stored, got 50 of 50; make a new"
-    ):
+    with pytest.raises(ValueError, match=r"\b44 of 44 steps.*\b50 of 50\b"):
         list(DataLoader(dataset, batch_size=None, num_workers=2))
-    gc.collect()  # the error holds the loader, and it its workers
+    gc.collect()  # the error refers to the loader, and the loader to its workers
 
 
-def test_draws_of_workers_take_up_what_is_stored_meanwhile(
+def test_workers_draw_from_episodes_that_are_stored_meanwhile(
     on_disk: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SECONDS_BETWEEN_LOOKS", 0.0)
@@ -257,38 +253,26 @@ def test_several_stores_are_opened_with_their_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "options", "message"),
     [
-        (
-            Transitions(4, draw="newest"),
-            {},
-            "draw='newest': ",
-        ),
+        (Transitions(4, draw="newest"), {}, "draw='newest': "),
         (Sequences(4, 3, draw="priorities"), {}, "draw='priorities': "),
-        (
-            Transitions(4),
-            {"shard": (2, 2)},
-            r"shard: expected the number of a share, from 0 on, and",
-        ),
-        (
-            Transitions(4),
-            {"stride": 2},
-            "stride: expected 1 without epoch=True, got 2; leave it out",
-        ),
-        (Transitions(4), {"seed": -1}, "seed: expected a whole number >= 0, got -1"),
+        (Transitions(4), {"shard": (2, 2)}, r"^shard: .*\(2, 2\)"),
+        (Transitions(4), {"stride": 2}, r"^stride: .*\b1 .*epoch=True.*\b2\b"),
+        (Transitions(4), {"seed": -1}, "^seed: .*>= 0.* -1"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(
+def test_invalid_arguments_are_refused(
     on_disk: SequenceReplayBuffer, request_: Request, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         on_disk.torch_dataset(request_, **options)
 
 
-def test_the_way_of_drawing_means_nothing_to_an_epoch(on_disk: SequenceReplayBuffer) -> None:
+def test_an_epoch_ignores_the_draw_mode(on_disk: SequenceReplayBuffer) -> None:
     dataset = on_disk.torch_dataset(Transitions(4, draw="newest"), epoch=True)
     assert places_of(dataset) == EVERY_TRANSITION
 
 
-def test_pytorch_is_imported_when_it_is_used_and_not_before() -> None:
+def test_pytorch_is_imported_on_first_use() -> None:
     program = (
         "import sys, stepwell.buffers.sampling.torch_dataset, stepwell.buffers.sampling.loader; "
         "print('torch' in sys.modules)"
@@ -299,7 +283,7 @@ def test_pytorch_is_imported_when_it_is_used_and_not_before() -> None:
     assert run.stdout == "False\n"
 
 
-def test_without_torch_one_sentence_says_what_to_install(
+def test_without_torch_the_error_names_the_extra_to_install(
     on_disk: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> None:
@@ -307,5 +291,5 @@ def test_without_torch_one_sentence_says_what_to_install(
 
     module._dataset_class.cache_clear()
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ImportError, match=r"torch_dataset needs PyTorch, .* pip install 'stepwell"):
+    with pytest.raises(ImportError, match=r"torch_dataset .*stepwell\[torch\]"):
         on_disk.torch_dataset(Transitions(4))

@@ -1,4 +1,4 @@
-"""Every transition that is drawn is one that the model lists, in every array; and all are drawn."""
+"""Every drawn transition is one of the model, in every array; and all of them are drawn."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ REQUESTS = st.builds(
 
 
 def listed(played: Played, request: Transitions, stack: int) -> dict[int, Transition]:
-    """What can be drawn, by the id of the first row."""
+    """All transitions, by the id of the first row."""
     return {step.row.id: step for step in transitions(played.episodes, request, stack)}
 
 
 def drawn(batch: TransitionBatch, steps: dict[int, Transition]) -> list[Transition]:
     ids = batch.ids.tolist()
-    assert set(ids) <= set(steps), "a transition was drawn that cannot be"
+    assert set(ids) <= set(steps), "a transition was drawn that the model does not have"
     return [steps[row] for row in ids]
 
 
 def check(played: Played, request: Transitions, stack: int) -> None:
-    """A request gives what the model says, or nothing where the model has nothing."""
+    """A request agrees with the model, or is refused where the model has no item."""
     steps = listed(played, request, stack)
     if not steps:
         with pytest.raises(NotEnoughData):
@@ -58,7 +58,7 @@ def check(played: Played, request: Transitions, stack: int) -> None:
 
 
 @given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=3, max_size=6))
-def test_what_is_drawn_is_what_the_model_lists(
+def test_drawn_transitions_are_those_of_the_model(
     kind: Kind, history: list[Step], wanted: list[Transitions]
 ) -> None:
     with a_replay(kind) as played:
@@ -70,7 +70,7 @@ def test_what_is_drawn_is_what_the_model_lists(
 @pytest.mark.full
 @given(KINDS, HISTORIES, st.lists(REQUESTS, min_size=5, max_size=10))
 @settings(max_examples=examples(800))
-def test_what_is_drawn_is_what_the_model_lists_at_length(
+def test_drawn_transitions_are_those_of_the_model_in_long_histories(
     kind: Kind, history: list[Step], wanted: list[Transitions]
 ) -> None:
     with a_replay(kind) as played:
@@ -80,7 +80,7 @@ def test_what_is_drawn_is_what_the_model_lists_at_length(
 
 
 @given(KINDS, HISTORIES, REQUESTS)
-def test_all_that_the_model_lists_is_drawn_sooner_or_later(
+def test_every_transition_of_the_model_is_drawn(
     kind: Kind, history: list[Step], request: Transitions
 ) -> None:
     with a_replay(kind) as played:
@@ -96,9 +96,7 @@ def test_all_that_the_model_lists_is_drawn_sooner_or_later(
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("kind", [Kind(False, 150, 4, "repeat"), Kind(True, 150, 4)])
-def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
-    n_step: int, kind: Kind
-) -> None:
+def test_a_ring_that_was_filled_many_times_agrees_with_the_model(n_step: int, kind: Kind) -> None:
     """Trap 10, N2, N3, N4: next observations and stacks at the write head."""
     with a_replay(kind) as played:
         for number, step in enumerate(busy_history(100)):
@@ -108,11 +106,11 @@ def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
         assert played.replay.storage.table.base > 0
 
 
-# Named
+# Known traps
 
 
 def ended(end: End, rows: int = 6) -> Played:
-    """One episode that ends in one of the four ways."""
+    """An episode with the given end, and a terminated one."""
     played = Played()
     played.add(Step(0, rows, end, "cut"))
     played.add(Step(0, rows, End.TERMINATED))
@@ -124,7 +122,7 @@ WAYS = [End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED, End.TERMINATED | E
 
 @pytest.mark.parametrize("end", WAYS)
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_the_four_ways_to_end_are_told_apart(end: End, n_step: int) -> None:
+def test_flags_distinguish_the_four_kinds_of_ends(end: End, n_step: int) -> None:
     """Trap 12: only a terminated episode has nothing to bootstrap from."""
     with ended(end) as played:
         batch = played.replay.sample_transitions(400, n_step=n_step, gamma=0.5)
@@ -146,7 +144,7 @@ def test_the_four_ways_to_end_are_told_apart(end: End, n_step: int) -> None:
 
 
 def test_the_target_of_a_truncation_uses_the_true_final_observation() -> None:
-    """Trap 13: V(s) = s, so that the observation of the next reset would show."""
+    """Trap 13: V(s) = s, so that the observation of the next reset would be noticed."""
     with ended(End.TRUNCATED) as played:
         batch = played.replay.sample_transitions(200, gamma=1.0)
         at_end = batch.truncated
@@ -157,7 +155,7 @@ def test_the_target_of_a_truncation_uses_the_true_final_observation() -> None:
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 3, 9])
-def test_no_transition_reaches_over_an_episodes_border(n_step: int) -> None:
+def test_no_transition_crosses_the_end_of_an_episode(n_step: int) -> None:
     """Trap 9: the n-step return ends with the episode."""
     with a_replay(Kind()) as played:
         whole_episodes(played, [2, 5, 3, 7])
@@ -169,7 +167,7 @@ def test_no_transition_reaches_over_an_episodes_border(n_step: int) -> None:
         assert (then[:, 2] == np.minimum(now[:, 2] + n_step, last)).all()
 
 
-def test_streams_side_by_side_are_never_mixed() -> None:
+def test_streams_are_never_mixed() -> None:
     """Trap 11, N10: three envs of unequal episode lengths."""
     with a_replay(Kind()) as played:
         for number in range(30):
@@ -180,8 +178,8 @@ def test_streams_side_by_side_are_never_mixed() -> None:
         check(played, Transitions(2_000, 2), 1)
 
 
-def test_the_newest_row_of_an_unfinished_episode_is_no_first_row_of_a_transition() -> None:
-    """N4, N5: it has no next observation yet; with one it is drawn at once."""
+def test_no_transition_begins_with_the_newest_row_of_an_unfinished_episode() -> None:
+    """N4, N5: it has no next observation yet; with one it can be drawn at once."""
     with a_replay(Kind()) as played:
         played.add(Step(0, 1, End.PENDING))
         with pytest.raises(NotEnoughData):
@@ -196,7 +194,7 @@ def test_the_newest_row_of_an_unfinished_episode_is_no_first_row_of_a_transition
             check(played, Transitions(50, 3), 1)
 
 
-def test_stacks_at_an_episodes_start_are_padded_not_borrowed() -> None:
+def test_stacks_at_the_start_of_an_episode_are_padded() -> None:
     """Traps 8 and 9, N6."""
     for padding in ("zero", "repeat"):
         with a_replay(Kind(False, None, 4, padding)) as played:
@@ -221,7 +219,7 @@ def test_both_observations_are_views_into_the_same_frames() -> None:
         assert (now[:, 1:] == then[:, :-1]).all()
 
 
-def test_without_stacks_single_frames_come() -> None:
+def test_without_stacks_observations_are_single_frames() -> None:
     with a_replay(Kind(False, None, 4, "zero")) as played:
         whole_episodes(played, [20])
         batch = played.replay.sample_transitions(8, stack=False)

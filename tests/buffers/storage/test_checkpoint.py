@@ -1,4 +1,4 @@
-"""A restored replay goes on as the one before would have; saving costs what the state costs."""
+"""A restored replay continues as the saved one; a checkpoint has the size of the state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def draw(replay: SequenceReplayBuffer, times: int = 5) -> list[int]:
     return [int(each) for _ in range(times) for each in replay.sample_sequences(7, 4).ids]
 
 
-def test_a_restored_replay_draws_the_very_same_batches(tmp_path: Path) -> None:
+def test_a_restored_replay_draws_the_same_batches(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as replay:
         draw(replay)
         replay.save_checkpoint({"updates": 5})
@@ -52,7 +52,7 @@ def test_a_restored_replay_draws_the_very_same_batches(tmp_path: Path) -> None:
         assert draw(replay) == expected
 
 
-def test_it_does_so_after_a_crash_and_with_the_same_data_added(tmp_path: Path) -> None:
+def test_it_draws_the_same_batches_after_a_crash_and_the_same_additions(tmp_path: Path) -> None:
     replay, recording = SequenceReplayBuffer(tmp_path / "a", seed=3), Recording()
     replay.bind(SPEC, {})
     add(replay, recording, 5)
@@ -69,7 +69,7 @@ def test_it_does_so_after_a_crash_and_with_the_same_data_added(tmp_path: Path) -
         assert draw(replay) == expected
 
 
-def test_what_was_stored_after_the_checkpoint_stays(tmp_path: Path) -> None:
+def test_rows_stored_after_the_checkpoint_stay(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as replay:
         replay.save_checkpoint()
         add(replay, Recording(next_episode=6), 2)
@@ -79,7 +79,7 @@ def test_what_was_stored_after_the_checkpoint_stays(tmp_path: Path) -> None:
         assert replay.steps == steps
 
 
-def test_the_state_may_be_kept_elsewhere_also_in_ram() -> None:
+def test_state_dict_restores_a_replay_in_ram() -> None:
     replay = filled(None)
     draw(replay)
     state = replay.state_dict()
@@ -96,9 +96,9 @@ def test_checkpoints_have_names_and_are_replaced(tmp_path: Path) -> None:
         replay.save_checkpoint({"updates": 77}, name="best-1")
         assert replay.load_checkpoint() == {"updates": 2}
         assert replay.load_checkpoint("best-1") == {"updates": 77}
-        with pytest.raises(StoreNotFound, match=r"no checkpoint 'x', .*: best-1, latest; save one"):
+        with pytest.raises(StoreNotFound, match=r"'x'.* best-1, latest\b"):
             replay.load_checkpoint("x")
-        with pytest.raises(ValueError, match=r"^name of a checkpoint: expected .*, got '../a'"):
+        with pytest.raises(ValueError, match=r"^name of a checkpoint: .*'\.\./a'"):
             replay.save_checkpoint(name="../a")
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
         assert replay.load_checkpoint("best-1") == {"updates": 77}
@@ -106,26 +106,28 @@ def test_checkpoints_have_names_and_are_replaced(tmp_path: Path) -> None:
             replay.save_checkpoint()
 
 
-def test_a_replay_in_ram_says_where_checkpoints_go() -> None:
-    with pytest.raises(ValueError, match=r"expected a replay with a path: .*state_dict"):
+def test_a_replay_in_ram_has_no_checkpoints_and_names_state_dict() -> None:
+    with pytest.raises(ValueError, match=r"\bpath\b.*state_dict"):
         filled(None).save_checkpoint()
 
 
-def test_a_state_of_another_store_or_of_later_is_refused(tmp_path: Path) -> None:
+def test_a_state_of_another_store_or_of_more_chunks_is_refused(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as one, filled(tmp_path / "b") as other:
         shutil.copytree(tmp_path / "a", tmp_path / "old")
-        with pytest.raises(ValueError, match=r"store \w+, expected \w+: load"):
-            one.load_state_dict(other.state_dict())
+        state = other.state_dict()
+        expected = one.state_dict()["store"]
+        with pytest.raises(ValueError, match=rf"store {state['store']}\b.* {expected}\b"):
+            one.load_state_dict(state)
         add(one, Recording(next_episode=6), 1)
         state = one.state_dict()
     with SequenceReplayBuffer(tmp_path / "old") as old:
         before = old.state_dict()
-        with pytest.raises(ValueError, match=r"14 chunks .* 12"):
+        with pytest.raises(ValueError, match=r"\b14 chunks .*\b12\b"):
             old.load_state_dict(state)
         assert old.state_dict() == before
 
 
-def test_a_damaged_checkpoint_is_found(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as replay:
         replay.save_checkpoint({"weights": np.arange(40)})
         file = tmp_path / "a" / "checkpoint-latest.bin"
@@ -154,7 +156,7 @@ class CountingFiles(NoSyncFiles):
         return super().pwrite(file, data, offset)
 
 
-def test_saving_writes_the_state_and_none_of_the_rows(tmp_path: Path) -> None:
+def test_saving_writes_the_state_and_no_rows(tmp_path: Path) -> None:
     files = CountingFiles()
     storage = DiskStorage.create(tmp_path / "a", SPEC, files=files)
     replay, recording = SequenceReplayBuffer(seed=0), Recording()
@@ -170,7 +172,7 @@ def test_saving_writes_the_state_and_none_of_the_rows(tmp_path: Path) -> None:
     replay.close()
 
 
-def test_a_crash_while_saving_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+def test_a_crash_while_saving_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as replay:
         replay.save_checkpoint({"updates": 1})
     (tmp_path / "a" / "checkpoint-latest.bin.tmp").write_bytes(b"half")
@@ -190,7 +192,7 @@ PLAIN: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.dictionaries(st.text(), PLAIN, max_size=4))
-def test_plain_values_come_back(state: dict[str, Any]) -> None:
+def test_plain_values_are_restored(state: dict[str, Any]) -> None:
     state.pop("$array", None)
     try:
         packed = pack(state)
@@ -202,7 +204,7 @@ def test_plain_values_come_back(state: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", ">f8", "<U3"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
-def test_arrays_come_back_in_memory_of_their_own(dtype: str, shape: tuple[int, ...]) -> None:
+def test_restored_arrays_own_their_memory(dtype: str, shape: tuple[int, ...]) -> None:
     array = np.ones(shape, dtype)
     found = unpack(pack({"a": {"b": [array, 3]}}), "x")["a"]["b"][0]
     assert found.dtype == array.dtype.newbyteorder("<")
@@ -211,34 +213,49 @@ def test_arrays_come_back_in_memory_of_their_own(dtype: str, shape: tuple[int, .
     assert found.flags.writeable
 
 
-@pytest.mark.parametrize("bad", [object(), {1: 2}, {"$array": 1}, float("nan"), np.array([None])])
-def test_what_cannot_be_kept_is_refused_before_anything_is_written(
-    tmp_path: Path, bad: object
+@pytest.mark.parametrize(
+    ("bad", "got"),
+    [
+        (object(), r"object\b"),
+        ({1: 2}, r"\[1\]"),
+        ({"$array": 1}, r"\['\$array'\]"),
+        (float("nan"), r"float\b"),
+        (np.array([None]), r"object\b"),
+    ],
+)
+def test_unsupported_values_are_refused_before_anything_is_written(
+    tmp_path: Path, bad: object, got: str
 ) -> None:
     with filled(tmp_path / "a") as replay:
-        with pytest.raises(TypeError, match=r"^a checkpoint"):
+        with pytest.raises(TypeError, match=rf"^a checkpoint.* {got}"):
             replay.save_checkpoint({"x": bad})
         assert not list((tmp_path / "a").glob("checkpoint*"))
-        add(replay, Recording(next_episode=6), 1)  # the writer is sound
+        add(replay, Recording(next_episode=6), 1)  # the writer still works
 
 
-def test_errors_of_checkpoints_are_stepwells_own() -> None:
+def test_a_missing_checkpoint_raises_a_stepwell_error() -> None:
     assert issubclass(StoreNotFound, StepwellError)
 
 
-def test_a_state_that_is_none_is_refused_and_nothing_changes(tmp_path: Path) -> None:
-    """Somebody made the file, with a right checksum."""
+def test_a_forged_state_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    """The file was made by hand, with a right checksum."""
     with filled(tmp_path / "a") as replay:
         replay.sample_transitions(4, draw="priorities")
         before, state = replay.state_dict(), replay.state_dict()
         state["sampler"]["priorities"]["masses"] = np.full(3, np.nan)
         forged: list[tuple[dict[str, Any], str]] = [
-            ({**state, "generator": {}}, "generator: expected the state of a PCG64"),
-            ({**state, "generator": {**state["generator"], "uinteger": 1 << 99}}, "generator"),
-            ({**state, "pieces": "3"}, "pieces: expected a whole number"),
-            ({**state, "sampler": {"newest": [[1]], "priorities": None}}, "newest"),
-            (state, "priorities: expected int64 ids"),
-            ({}, "store: expected a value"),
+            ({**state, "generator": {}}, "generator: .*PCG64"),
+            (
+                {**state, "generator": {**state["generator"], "uinteger": 1 << 99}},
+                "generator: .*PCG64",
+            ),
+            ({**state, "pieces": "3"}, "pieces: .*'3'"),
+            (
+                {**state, "sampler": {"newest": [[1]], "priorities": None}},
+                r"newest: .*\b3\b.*\b1\b",
+            ),
+            (state, "priorities: .*int64.*float64"),
+            ({}, "store: .*none"),
         ]
         for each, message in forged:
             with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""The index against a slow, obvious list of chunks."""
+"""The chunk index agrees with a slow, simple list of chunks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRAMS = st.lists(
 
 
 class Model:
-    """All chunks that are held, each with its segment."""
+    """All stored chunks, each with its segment."""
 
     def __init__(self) -> None:
         self.table = ChunkIndex()
@@ -40,7 +40,7 @@ class Model:
 
     def run(self, program: list[str | tuple[int, int, End]]) -> None:
         for call in program:
-            if call == "count":  # so that counts are continued, not only made anew
+            if call == "count":  # so that later counts continue these
                 for length in range(1, 8):
                     self.table.items(Windows(length))
             elif call == "new segment":
@@ -70,7 +70,9 @@ class Model:
 
 
 @given(PROGRAMS)
-def test_what_is_held_is_counted(program: list[str | tuple[int, int, End]]) -> None:
+def test_episodes_rows_and_steps_of_the_stored_chunks_are_counted(
+    program: list[str | tuple[int, int, End]],
+) -> None:
     model = Model()
     model.run(program)
     table, held = model.table, held_by(model.chunks)
@@ -91,7 +93,7 @@ def test_what_is_held_is_counted(program: list[str | tuple[int, int, End]]) -> N
 
 
 @given(PROGRAMS, st.integers(1, 8))
-def test_every_window_is_drawn_and_none_else(
+def test_exactly_the_stored_windows_are_drawn(
     program: list[str | tuple[int, int, End]], length: int
 ) -> None:
     model = Model()
@@ -102,7 +104,7 @@ def test_every_window_is_drawn_and_none_else(
 
 
 @given(PROGRAMS, st.integers(1, 5), st.integers(1, 3))
-def test_windows_with_context_have_it_stored_or_before_the_reset(
+def test_windows_with_context_have_stored_context_or_begin_with_the_episode(
     program: list[str | tuple[int, int, End]], length: int, context: int
 ) -> None:
     model = Model()
@@ -151,7 +153,7 @@ def test_windows_are_drawn_uniformly() -> None:
 
 @given(PROGRAMS)
 @settings(max_examples=examples(150))
-def test_a_table_made_at_once_equals_the_one_that_grew(
+def test_a_restored_index_equals_the_one_that_grew(
     program: list[str | tuple[int, int, End]],
 ) -> None:
     model = Model()
@@ -186,16 +188,15 @@ def test_row_ids_and_positions_are_never_used_twice() -> None:
 def test_a_chunk_must_continue_its_episode(first: int) -> None:
     table = ChunkIndex()
     table.append(chunk_of(0, 0, 5), 0, 0, 8)
-    message = rf"^chunk of episode 0 begins with row {first}, expected row 5: chunks must be added"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"episode 0 .*row {first}\b.*row 5\b"):
         table.check([chunk_of(0, first, 3)])
     table.check([chunk_of(0, 5, 3), chunk_of(0, 8, 3, End.PENDING), chunk_of(0, 10, 1)])
 
 
-def test_after_a_pending_row_the_chunk_begins_with_it_again() -> None:
+def test_the_next_chunk_begins_with_the_pending_row() -> None:
     table = ChunkIndex()
     table.append(chunk_of(0, 0, 5, End.PENDING), 0, 0, 8)
-    with pytest.raises(ValueError, match="row 5, expected row 4"):
+    with pytest.raises(ValueError, match=r"episode 0 .*row 5\b.*row 4\b"):
         table.check([chunk_of(0, 5, 3)])
     assert table.check([chunk_of(0, 4, 3)]) == [2]
 
@@ -208,17 +209,17 @@ def test_checking_changes_nothing() -> None:
     assert table.counters == (5, 1, 4)
 
 
-def test_a_stream_that_left_an_episode_does_not_come_back_to_it() -> None:
+def test_a_stream_cannot_continue_an_earlier_episode() -> None:
     table = ChunkIndex()
     table.append(chunk_of(0, 0, 5), 0, 0, 8)
     table.append(chunk_of(1, 0, 5), 0, 0, 8)
-    with pytest.raises(ValueError, match=r"episode 0 .*row 5, expected row 0"):
+    with pytest.raises(ValueError, match=r"episode 0 .*row 5\b.*row 0\b"):
         table.check([chunk_of(0, 5, 5)])
 
 
-def test_ids_from_before_are_refused_though_their_rows_are_gone() -> None:
+def test_ids_of_evicted_episodes_are_refused() -> None:
     table = ChunkIndex.restore(np.empty(0, CHUNK), Counters(100, 9, 90), 20)
-    with pytest.raises(ValueError, match=r"episode 8 .*from 9 on"):
+    with pytest.raises(ValueError, match=r"episode 8 .*\b9\b"):
         table.check([chunk_of(8)])
     table.check([chunk_of(9)])
     assert table.append(chunk_of(9), 0, 0, 8) == 20

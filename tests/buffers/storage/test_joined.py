@@ -1,4 +1,4 @@
-"""Several storages that are read as one: the same rows, as if each were read alone."""
+"""Joined storages have the same rows as each storage read by itself."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reading(stack: ExitStack, path: str, **options: Any) -> DiskStorage:
 
 
 def three_kinds(stack: ExitStack, seed: int) -> list[Storage]:
-    """A ring in RAM, a dataset and a ring on disk, with other codecs, and an empty one between."""
+    """A ring in RAM, a dataset and a ring on disk with other codecs, and an empty storage."""
     storages: list[Storage] = [
         MemoryStorage(SPEC, capacity=300),
         disk(stack, f"{seed}/a", RAW),
@@ -80,7 +80,7 @@ def draw(storage: Storage, count: int, length: int, seed: int = 0) -> Batch:
 
 
 def windows_of(storages: Sequence[Storage], length: int) -> list[Label]:
-    """All windows, by what their first rows tell."""
+    """All windows, by the labels of their first rows."""
     return [
         Label(store, episode.id, start)
         for store, storage in enumerate(storages)
@@ -107,10 +107,10 @@ def test_the_episodes_are_those_of_each_storage_in_turn(seed: int, stack: ExitSt
     storages = three_kinds(stack, seed)
     many = JoinedStorage(storages)
     found = episodes_of(many)
-    alone = [(k, one) for k, storage in enumerate(storages) for one in episodes_of(storage)]
-    assert [one.id for one in found] == [(k << 48) + one.id for k, one in alone]
+    single = [(k, one) for k, storage in enumerate(storages) for one in episodes_of(storage)]
+    assert [one.id for one in found] == [(k << 48) + one.id for k, one in single]
     assert [told(one) for one in found] == [
-        told(replace(one, stream=(k << 32) + one.stream)) for k, one in alone
+        told(replace(one, stream=(k << 32) + one.stream)) for k, one in single
     ]
     assert storages[0].table.base > 0
     assert storages[3].table.base > 0
@@ -141,7 +141,7 @@ def test_every_drawn_window_is_one_of_its_storages_episode(
         assert flags(batch, b) == flags(episode, rows)
 
 
-def test_without_weights_all_windows_are_drawn_alike(stack: ExitStack) -> None:
+def test_without_weights_all_windows_are_equally_likely(stack: ExitStack) -> None:
     storages = three_kinds(stack, 0)
     windows = windows_of(storages, 4)
     many = JoinedStorage(storages)
@@ -152,7 +152,7 @@ def test_without_weights_all_windows_are_drawn_alike(stack: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 0, 1], [8, 0, 0, 1], [0.02, 0.01, 0, 0.5]])
-def test_weights_share_the_draws_out_among_the_storages(
+def test_weights_are_the_shares_of_the_storages_in_the_draws(
     weights: list[float], stack: ExitStack
 ) -> None:
     storages = three_kinds(stack, 0)
@@ -175,7 +175,7 @@ def test_a_storage_with_a_weight_and_no_window_is_named() -> None:
     storages[0].add([whole(0, 0, 9)])
     storages[1].add([whole(1, 0, 3)])
     assert set(draw(JoinedStorage(storages), 50, 4).is_first.shape) == {50, 4}
-    with pytest.raises(NotEnoughData, match=r"store 1 .* 4 rows"):
+    with pytest.raises(NotEnoughData, match=r"\bstore 1 .*\b4 rows"):
         draw(JoinedStorage(storages, [1, 1]), 50, 4)
     draw(JoinedStorage(storages, [1, 0]), 50, 4)
 
@@ -186,11 +186,11 @@ def test_ids_streams_and_segments_never_collide(stack: ExitStack) -> None:
     assert len(np.unique(records["row_id"])) == len(records)
     assert (np.diff(records["segment"]) >= 0).all()
     for name in ("episode", "stream", "segment"):
-        alone = sum(len(np.unique(one.table.records[name])) for one in storages)
-        assert len(np.unique(records[name])) == alone
+        single = sum(len(np.unique(one.table.records[name])) for one in storages)
+        assert len(np.unique(records[name])) == single
 
 
-def test_the_same_storage_may_stand_twice() -> None:
+def test_the_same_storage_may_be_given_twice() -> None:
     storage = MemoryStorage(SPEC)
     storage.add([whole(0, 0, 9), whole(0, 1, 3)])
     many = JoinedStorage([storage, storage])
@@ -220,7 +220,7 @@ def test_a_refresh_shows_what_was_stored_and_keeps_the_ids(stack: ExitStack) -> 
     assert len(set(again.values())) == len(again)
 
 
-def test_weights_outlive_a_refresh() -> None:
+def test_weights_stay_after_a_refresh() -> None:
     storages = [MemoryStorage(SPEC), MemoryStorage(SPEC)]
     for store, storage in enumerate(storages):
         storage.add([whole(store, 0, 9)])
@@ -231,7 +231,7 @@ def test_weights_outlive_a_refresh() -> None:
     assert {label.store for label in labels} == {1}
 
 
-def test_the_generation_tells_when_positions_stand_for_other_chunks(stack: ExitStack) -> None:
+def test_the_generation_grows_when_positions_are_renumbered(stack: ExitStack) -> None:
     written = [disk(stack, "a"), disk(stack, "b")]
     many = JoinedStorage([reading(stack, "a"), reading(stack, "b")])
     seen: list[tuple[bool, int]] = []
@@ -242,7 +242,7 @@ def test_the_generation_tells_when_positions_stand_for_other_chunks(stack: ExitS
 
 
 def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
-    """What it remembers of positions must not outlive their renumbering."""
+    """Cached positions must be dropped when they are renumbered."""
     written = [disk(stack, "a", capacity=120), disk(stack, "b", capacity=90)]
     players = [Player(storage, store) for store, storage in enumerate(written)]
     for player in players:
@@ -264,7 +264,7 @@ def test_one_reader_follows_refreshes_and_evictions(stack: ExitStack) -> None:
     assert all(storage.table.base > 0 for storage in storages)
 
 
-def test_a_snapshot_stays_until_the_refresh(stack: ExitStack) -> None:
+def test_the_view_does_not_change_until_the_refresh(stack: ExitStack) -> None:
     written = disk(stack, "a", capacity=60)
     written.add([whole(0, 0, 5)])
     many = JoinedStorage([reading(stack, "a")])
@@ -277,16 +277,15 @@ def test_a_snapshot_stays_until_the_refresh(stack: ExitStack) -> None:
     assert min(one.id for one in episodes_of(many)) > 0
 
 
-def test_a_chunk_that_was_evicted_in_ram_is_refused_not_mistaken() -> None:
+def test_a_chunk_that_was_evicted_in_ram_is_refused() -> None:
     storage = MemoryStorage(SPEC, capacity=40)
     storage.add([whole(0, 0, 5)])
     many = JoinedStorage([MemoryStorage(SPEC), storage])
     for episode in range(1, 40):
         storage.add([whole(0, episode, 5)])
-    with pytest.raises(ValueError, match=r"store 1 \(in RAM\) .*call refresh"):
-        many.payload(0)
-    with pytest.raises(ValueError, match="was evicted"):
-        many.metadata(0)
+    for read in (many.payload, many.metadata):
+        with pytest.raises(ValueError, match=r"store 1 \(in RAM\) .*evicted.*refresh\(\)"):
+            read(0)
     assert many.refresh()
     assert many.metadata(0)["number"] == storage.table.records["episode"][0]
 
@@ -305,9 +304,9 @@ def test_metadata_and_sessions_are_those_of_each_storage(stack: ExitStack) -> No
 
 def test_nothing_can_be_written(stack: ExitStack) -> None:
     many = JoinedStorage([disk(stack, "a"), MemoryStorage(SPEC)])
-    with pytest.raises(ValueError, match=r"chunks .*2 stores"):
+    with pytest.raises(ValueError, match=r"\bchunks\b.*\b2 stores"):
         many.add([whole(0, 0, 3)])
-    with pytest.raises(ValueError, match=r"a run .*2 stores"):
+    with pytest.raises(ValueError, match=r"\ba run\b.*\b2 stores"):
         many.append_session({})
     assert len(many.table) == 0
 
@@ -318,7 +317,7 @@ def test_closing_closes_every_storage(stack: ExitStack) -> None:
     many.close()
     many.close()
     for storage in storages:
-        with pytest.raises(ValueError, match="is closed"):
+        with pytest.raises(ValueError, match=rf"{storage.path} .*closed"):
             storage.add([whole(0, 0, 3)])
 
 
@@ -329,61 +328,63 @@ def changed(**change: Any) -> Spec:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (changed(dtype="int32"), r"'observation' was \(.* int64 .* is \(.* int32 \(3,\), narrow\)"),
-        (changed(shape=(4,)), r"'observation' was \(.* \(3,\), narrow\), is \(.* \(4,\), narrow\)"),
-        (changed(codec="raw", dtype="int32"), r"int64 \(3,\), narrow\), is \(.* int32 \(3,\), raw"),
-        (changed(stack=4, shape=(3,)), "stack of 4 padded by zero"),
-        (SPEC.with_more([Field("info/lives", "int64", (), "raw")]), "'info/lives' is not in the"),
-        (replace(SPEC, fields=SPEC.fields[:-1]), "field 'info/picture' is missing"),
-        (replace(SPEC, fields=SPEC.fields[::-1]), "another order"),
+        (changed(dtype="int32"), r"'observation' .*\bint64 \(3,\).*\bint32 \(3,\)"),
+        (changed(shape=(4,)), r"'observation' .*\bint64 \(3,\).*\bint64 \(4,\)"),
+        (changed(codec="raw", dtype="int32"), r"'observation' .*\bnarrow\b.*\bint32 \(3,\), raw\b"),
+        (changed(stack=4, shape=(3,)), r"'observation' .*stack of 4 .*zero"),
+        (SPEC.with_more([Field("info/lives", "int64", (), "raw")]), "'info/lives'"),
+        (replace(SPEC, fields=SPEC.fields[:-1]), "'info/picture'"),
+        (
+            replace(SPEC, fields=SPEC.fields[::-1]),
+            "order .*observation.*info/picture.*info/picture.*observation",
+        ),
     ],
 )
 def test_other_rows_are_refused_with_the_folder_and_the_difference(
     spec: Spec, message: str, stack: ExitStack
 ) -> None:
     storages = [disk(stack, "a"), disk(stack, "b", RAW), disk(stack, "c", spec)]
-    with pytest.raises(SpecMismatch, match=message) as caught:
-        JoinedStorage(storages)
     here = Path.cwd()
-    assert str(caught.value).startswith(f"{here / 'c'} holds other rows than {here / 'a'}: ")
+    with pytest.raises(SpecMismatch, match=rf"^{here / 'c'} .*{here / 'a'}: .*{message}"):
+        JoinedStorage(storages)
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1.0], "weights: expected one for each of 2 stores, got 1"),
-        ([1, 2, 3], "weights: expected one for each of 2 stores, got 3"),
-        ([1, -0.5], "weights: expected finite numbers >= 0, got -0.5"),
-        ([1, float("nan")], "weights: expected finite numbers >= 0, got nan"),
-        ([float("inf"), 1], "weights: expected finite numbers >= 0, got inf"),
-        ([0, 0.0], "weights: expected at least one above 0, got zeros alone"),
+        ([1.0], r"weights: .*\b2 stores.*\b1\b"),
+        ([1, 2, 3], r"weights: .*\b2 stores.*\b3\b"),
+        ([1, -0.5], r"weights: .*>= 0.*-0\.5"),
+        ([1, float("nan")], r"weights: .*>= 0.*\bnan\b"),
+        ([float("inf"), 1], r"weights: .*>= 0.*\binf\b"),
+        ([0, 0.0], r"weights: .*above 0"),
     ],
 )
-def test_weights_that_share_nothing_out_are_refused(weights: list[float], message: str) -> None:
+def test_invalid_weights_are_refused(weights: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         JoinedStorage([MemoryStorage(SPEC), MemoryStorage(SPEC)], weights)
 
 
-def test_no_storage_and_several_in_one_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one store, got none"):
+def test_no_storage_and_nested_joined_storages_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"storages: .*none"):
         JoinedStorage([])
     inner = JoinedStorage([MemoryStorage(SPEC)])
-    with pytest.raises(ValueError, match="got joined stores"):
+    with pytest.raises(ValueError, match=r"storages: .*JoinedStorage"):
         JoinedStorage([inner, MemoryStorage(SPEC)])
 
 
-def test_folders_are_opened_to_be_read_as_one(stack: ExitStack) -> None:
+def test_folders_are_opened_as_joined_storages(stack: ExitStack) -> None:
     for store, path in enumerate("ab"):
         with closing(disk(stack, path)) as storage:
             storage.add([whole(store, 0, 5)])
     with closing(open_many(["a", Path("b")], [0, 1], "raise")) as many:
         assert [one.id for one in episodes_of(many)] == [0, ID]
         assert {label.store for label in labels_of(draw(many, 9, 3).observation)} == {1}
-    with pytest.raises(StoreNotFound, match=r"nowhere .*no store"):
+    with pytest.raises(StoreNotFound, match=r"/nowhere .*manifest\.json"):
         open_many(["a", "nowhere"], None, "raise")
 
 
-def test_stores_that_do_not_fit_together_are_closed_again(
+def test_stores_with_different_specs_are_closed_again(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk(stack, "a")
@@ -422,7 +423,7 @@ def test_a_damaged_chunk_stops_a_read_or_is_skipped_and_counted(
     storages = [reading(stack, path, on_corrupt=on_corrupt) for path in "ab"]
     many = JoinedStorage(storages)
     if on_corrupt == "raise":
-        with pytest.raises(StoreCorrupt, match="b"):
+        with pytest.raises(StoreCorrupt, match=r"/b/segment-00000000\.bin.*\bepisode 0\b"):
             episodes_of(many)
         return
     assert [one.id for one in episodes_of(many)] == [0, 1, ID + 1]
@@ -434,12 +435,12 @@ def test_a_damaged_chunk_stops_a_read_or_is_skipped_and_counted(
     }
 
 
-def test_a_store_that_breaks_in_a_refresh_leaves_the_others_readable(stack: ExitStack) -> None:
+def test_a_store_that_fails_in_a_refresh_leaves_the_others_readable(stack: ExitStack) -> None:
     written = [disk(stack, "a"), disk(stack, "b")]
     many = JoinedStorage([reading(stack, "a"), reading(stack, "b")])
     written[0].add([whole(0, 0, 5)])
     Path("b/manifest.json").write_text("nonsense")
-    with pytest.raises(StoreCorrupt, match="manifest"):
+    with pytest.raises(StoreCorrupt, match=r"/b/manifest\.json\b"):
         many.refresh()
     assert [one.id for one in episodes_of(many)] == [0]
 

@@ -1,4 +1,4 @@
-"""What is particular to episodes in RAM; the rest is in the storage contract."""
+"""Limits and memory of `MemoryStorage`; the storage contract tests the rest."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from stepwell.buffers import End, Field, MemoryStorage, Spec
 from stepwell.buffers.testing import SPEC, assert_holds, chunk_of, play
 
 
-def test_a_plan_that_does_not_fit_in_memory_fails_at_once() -> None:
+def test_a_capacity_that_does_not_fit_in_memory_is_refused() -> None:
     raw = Spec(
         (Field("observation", "float64", (1_000, 1_000), "raw"),), "observation", "observation"
     )
-    message = (
-        r"capacity=10000000 steps takes \d+\.\d GB uncompressed, expected at most the \d+\.\d GB"
-    )
+    message = r"^capacity=10000000 .*\d+\.\d GB .*\d+\.\d GB"
     with pytest.raises(ValueError, match=message):
         MemoryStorage(raw, capacity=10_000_000)
     MemoryStorage(raw, capacity=1)
 
 
-def test_memory_of_evicted_chunks_is_given_back() -> None:
+def test_memory_of_evicted_chunks_is_freed() -> None:
     storage = MemoryStorage(SPEC, capacity=320, capacity_bytes=1 << 20)
     most = 0
     for episode in range(300):
@@ -30,7 +28,7 @@ def test_memory_of_evicted_chunks_is_given_back() -> None:
     assert storage.nbytes <= most <= 1 << 20
 
 
-def test_memory_that_was_given_out_outlives_its_eviction() -> None:
+def test_a_payload_stays_valid_after_its_eviction() -> None:
     storage = MemoryStorage(SPEC, capacity=32)
     storage.add([chunk_of(0, 0, 2)])
     buffer, origin = storage.payload(0)

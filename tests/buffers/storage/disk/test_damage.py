@@ -1,4 +1,4 @@
-"""A folder that is not as it was left: what is wrong is found, and said in one sentence."""
+"""A changed folder is refused with an error that names the file and the values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.crash.other_processes import as_nobody
 from support.disk_stores import contents, copy_of, create, filled, read_all, reopen
 
 Change = Callable[[Path], str]
-"""Damages a store and returns what its opening must say."""
+"""Damages a store and returns a pattern of the error of opening it."""
 
 FIRST, SECOND = "segment-00000000.bin", "segment-00000001.bin"
 MANIFEST = "manifest.json"
@@ -43,7 +43,7 @@ MANIFEST = "manifest.json"
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Chunk]]:
-    """A store with sealed segments and an open one, and what it holds."""
+    """A store with sealed segments and an open one, and its chunks."""
     path = tmp_path_factory.mktemp("killed") / "a"
     with create(path) as storage:
         chunks = play(storage, 12)
@@ -73,8 +73,13 @@ def poke(path: Path, offset: int, data: bytes) -> None:
         file.write(data)
 
 
+def names(*parts: object) -> str:
+    """A pattern of the names and values that a message has, in this order."""
+    return "^" + ".*".join(rf"(?<!\w){re.escape(str(part))}(?!\w)" for part in parts)
+
+
 def cure(path: Path) -> str:
-    return f"restore it from a copy, or run: stepwell repair {path}"
+    return f"stepwell repair {path}"
 
 
 # --- files of another length ----------------------------------------------------------------------
@@ -86,15 +91,15 @@ def cut_to(nbytes: int) -> Change:
     def change(path: Path) -> str:
         expected = (path / FIRST).stat().st_size
         os.truncate(path / FIRST, nbytes)
-        return f"{path / FIRST} has {nbytes} bytes, expected {expected}; {cure(path)}"
+        return names(path / FIRST, nbytes, expected, cure(path))
 
     return change
 
 
-def cut_before_tables(nbytes: int, fault: str) -> Change:
+def cut_before_tables(nbytes: int, *values: object) -> Change:
     def change(path: Path) -> str:
         os.truncate(path / FIRST, nbytes)
-        return f"{path / FIRST}{fault}; {cure(path)}"
+        return names(path / FIRST, *values, cure(path))
 
     return change
 
@@ -106,19 +111,19 @@ def resized(more: int, name: Callable[[Path], str] = lambda path: FIRST) -> Chan
         file = path / name(path)
         expected = file.stat().st_size
         os.truncate(file, expected + more)
-        return f"{file} has {expected + more} bytes, expected {expected}; {cure(path)}"
+        return names(file, expected + more, expected, cure(path))
 
     return change
 
 
 def open_segment_cut_off(path: Path) -> str:
-    """The open segment loses the room behind its last chunk, which only sealing may take."""
+    """The open segment is truncated after its last chunk, as only sealing does."""
     file = path / last_of(path)
     with reopen(path, read_only=True) as reader:
         last = reader.table.record(reader.table.base + len(reader.table) - 1)
     expected = file.stat().st_size
     os.truncate(file, last.offset + last.nbytes)
-    return f"{file} has {last.offset + last.nbytes} bytes, expected {expected}; {cure(path)}"
+    return names(file, last.offset + last.nbytes, expected, cure(path))
 
 
 # --- other files ----------------------------------------------------------------------------------
@@ -128,19 +133,13 @@ def missing(name: Callable[[Path], str]) -> Change:
     def change(path: Path) -> str:
         file = path / name(path)
         file.unlink()
-        return (
-            f"{file} is missing: it was removed, or evicted by the writer of the store since the "
-            f"store was opened; open it again, or {cure(path)}"
-        )
+        return names(file, cure(path))
 
     return change
 
 
 def identity(path: Path, got: tuple[int, bytes], expected: tuple[int, bytes]) -> str:
-    return (
-        f"{path / FIRST} is segment {got[0]} of store {got[1].hex()}, expected segment "
-        f"{expected[0]} of store {expected[1].hex()}; put the right file there"
-    )
+    return names(path / FIRST, got[0], got[1].hex(), expected[0], expected[1].hex())
 
 
 def swapped(path: Path) -> str:
@@ -172,7 +171,7 @@ def manifest_of_another_store(path: Path) -> str:
 def no_segment(data: bytes) -> Change:
     def change(path: Path) -> str:
         (path / FIRST).write_bytes(data)
-        return f"{path / FIRST} does not begin like a segment; {cure(path)}"
+        return names(path / FIRST, *BEGINS, data[:8], cure(path))
 
     return change
 
@@ -182,7 +181,7 @@ def no_segment(data: bytes) -> Change:
 
 def header_poked(path: Path) -> str:
     poke(path / FIRST, 60, b"\xff")
-    return f"{path / FIRST}: its header is damaged; {cure(path)}"
+    return names(path / FIRST, "header", cure(path))
 
 
 def manifest_replaced(data: Callable[[bytes], bytes]) -> Change:
@@ -190,7 +189,7 @@ def manifest_replaced(data: Callable[[bytes], bytes]) -> Change:
         before = (path / MANIFEST).read_bytes()
         (path / MANIFEST).write_bytes(data(before))
         assert data(before) != before
-        return f"{path / MANIFEST} is damaged: wrong checksum; {cure(path)}"
+        return names(path / MANIFEST, "checksum", cure(path))
 
     return change
 
@@ -199,14 +198,11 @@ def other_fields(path: Path) -> str:
     manifest = manifest_of(path)
     other = replace(manifest.facts, spec=SPEC.with_codecs({"action": "raw"}))
     (path / MANIFEST).write_bytes(replace(manifest, facts=other).pack())
-    return (
-        f"{path / FIRST} holds other fields than the manifest says: field 'action' was (action: "
-        f"int64 (), raw), is (action: int64 (), narrow); restore both from one copy"
-    )
+    return names(path / FIRST, "'action'", "int64 (), raw", "int64 (), narrow")
 
 
 def stamp_segment(path: Path, version: int, least_reader: int) -> None:
-    """Make a segment look as if a later version wrote it."""
+    """Give a segment the format numbers of a later version."""
     data = bytearray((path / FIRST).read_bytes())
     end = Header.length(bytes(data), "") - 4
     data[8:12] = struct.pack("<HH", version, least_reader)
@@ -215,7 +211,7 @@ def stamp_segment(path: Path, version: int, least_reader: int) -> None:
 
 
 def stamp_manifest(path: Path, version: int, least_reader: int) -> None:
-    """Make a manifest look as if a later version wrote it."""
+    """Give a manifest the format numbers of a later version."""
     body = json.loads((path / MANIFEST).read_bytes())["body"]
     text = json_text({**body, "format": version, "least_reader": least_reader})
     (path / MANIFEST).write_bytes(b'{"body":%b,"crc":"%08x"}\n' % (text, crc32(text)))
@@ -223,30 +219,26 @@ def stamp_manifest(path: Path, version: int, least_reader: int) -> None:
 
 def newer_segment(path: Path) -> str:
     stamp_segment(path, 3, 2)
-    return f"{path / FIRST} is format 2, this stepwell reads up to 1; upgrade stepwell"
+    return names(path / FIRST, 2, 1)
 
 
 def newer_manifest(path: Path) -> str:
     stamp_manifest(path, 3, 2)
-    return f"{path} is format 2, this stepwell reads up to 1; upgrade stepwell"
+    return names(path, 2, 1)
 
 
 def without_manifest(path: Path) -> str:
     (path / MANIFEST).unlink()
-    return (
-        f"{path} holds no store, expected a folder with a manifest.json: give the folder of a "
-        f"store, or make one"
-    )
+    return names(path, MANIFEST)
 
 
-NOT_A_SEGMENT = " does not begin like a segment"
-DAMAGED_HEADER = ": its header is damaged"
+BEGINS = 84, b"\x93SWELL\r\n"  # the least bytes of a header, and its first ones
 CASES: dict[str, tuple[type[Exception], Change]] = {
-    "empty segment": (StoreCorrupt, cut_before_tables(0, NOT_A_SEGMENT)),
-    "segment cut off in its first number": (StoreCorrupt, cut_before_tables(50, NOT_A_SEGMENT)),
-    "segment cut off in its facts": (StoreCorrupt, cut_before_tables(100, DAMAGED_HEADER)),
-    "segment cut off in its header": (StoreCorrupt, cut_before_tables(4095, DAMAGED_HEADER)),
-    "segment cut off behind its header": (StoreCorrupt, cut_to(4096)),
+    "empty segment": (StoreCorrupt, cut_before_tables(0, *BEGINS, 0)),
+    "segment cut off in its first fields": (StoreCorrupt, cut_before_tables(50, *BEGINS, 50)),
+    "segment cut off in its facts": (StoreCorrupt, cut_before_tables(100, "header")),
+    "segment cut off in its header": (StoreCorrupt, cut_before_tables(4095, "header")),
+    "segment cut off after its header": (StoreCorrupt, cut_to(4096)),
     "segment cut off in slot table A": (StoreCorrupt, cut_to(4097)),
     "segment cut off in slot table B": (StoreCorrupt, cut_to(8192 + 70)),
     "segment cut off in its data": (StoreCorrupt, cut_to(16_000)),
@@ -282,25 +274,25 @@ CASES: dict[str, tuple[type[Exception], Change]] = {
 
 @pytest.mark.parametrize("read_only", [True, False], ids=["to read", "to write"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_changed_folder_is_refused_and_left_as_it_is(
+def test_a_changed_folder_is_refused_and_not_changed(
     store: Path, case: str, read_only: bool
 ) -> None:
     error, change = CASES[case]
     message = change(store)
     before = contents(store)
-    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+    with pytest.raises(error, match=message):
         reopen(store, read_only=read_only)
     assert {**contents(store), "LOCK": b""} == {**before, "LOCK": b""}
 
 
 def stamp_all(path: Path) -> None:
-    """A later version wrote, but nothing that this one could not read."""
+    """Of a later version that this one can read."""
     stamp_segment(path, 2, 1)
     stamp_manifest(path, 2, 1)
 
 
 def still_long(path: Path) -> None:
-    """A crash came between sealing the first segment and cutting it off."""
+    """As after a crash between sealing and truncating the first segment."""
     file = path / FIRST
     start = file.read_bytes()[:8192]
     header = Header.unpack(start[: Header.length(start, "")], "")
@@ -314,12 +306,12 @@ HARMLESS: dict[str, Callable[[Path], object]] = {
     "LOCK overwritten": lambda path: (path / "LOCK").write_bytes(b"\xff" * 5_000),
     "later version that this one can read": stamp_all,
     "sealed segment not yet cut off": still_long,
-    "foreign files beside it": lambda path: (path / "notes.txt").write_bytes(b"mine"),
+    "foreign file in the folder": lambda path: (path / "notes.txt").write_bytes(b"mine"),
 }
 
 
 @pytest.mark.parametrize("case", HARMLESS)
-def test_a_folder_that_changed_without_harm_is_opened(
+def test_a_folder_with_harmless_changes_is_opened(
     store: Path, killed: tuple[Path, list[Chunk]], case: str
 ) -> None:
     HARMLESS[case](store)
@@ -328,15 +320,14 @@ def test_a_folder_that_changed_without_harm_is_opened(
             assert_holds(storage, killed[1])
 
 
-# --- damage that comes while the store is open ----------------------------------------------------
+# --- damage while the store is open ---------------------------------------------------------------
 
 
-def test_a_file_that_is_cut_off_under_a_reader_does_not_end_the_process(store: Path) -> None:
+def test_a_file_that_is_truncated_while_it_is_read_does_not_crash_the_process(store: Path) -> None:
     with reopen(store, read_only=True) as reader:
         expected = (store / FIRST).stat().st_size
         os.truncate(store / FIRST, 8192)
-        message = f"{store / FIRST} has 8192 bytes, expected {expected}; {cure(store)}"
-        with pytest.raises(StoreCorrupt, match=f"^{re.escape(message)}$"):
+        with pytest.raises(StoreCorrupt, match=names(store / FIRST, 8192, expected, cure(store))):
             reader.payload(0)
 
 
@@ -346,24 +337,24 @@ def test_damaged_rows_name_file_episode_and_offset(store: Path) -> None:
     poke(store / FIRST, record.offset + 40, b"\xff\xfe")
     with reopen(store, read_only=True) as reader:
         reader.payload(1)
-        message = (
-            f"{store / FIRST}: the {record.nbytes} bytes at offset {record.offset}, rows "
-            f"{record.first_row} to {record.first_row + record.stored_rows - 1} of episode "
-            f"{record.episode}, are not what was written; {cure(store)}"
+        last_row = record.first_row + record.stored_rows - 1
+        message = names(
+            *(store / FIRST, record.nbytes, f"offset {record.offset}"),
+            *(f"rows {record.first_row} to {last_row}", f"episode {record.episode}", cure(store)),
         )
         for _ in range(2):
-            with pytest.raises(StoreCorrupt, match=f"^{re.escape(message)}$"):
+            with pytest.raises(StoreCorrupt, match=message):
                 reader.payload(2)
         reader.payload(3)
 
 
-def test_a_reader_meets_damage_when_it_moves_on_and_keeps_what_it_had(
+def test_a_refresh_that_finds_damage_keeps_the_previous_state(
     store: Path, killed: tuple[Path, list[Chunk]]
 ) -> None:
     with reopen(store, read_only=True) as reader:
         message = newer_manifest(store)
         for _ in range(2):
-            with pytest.raises(StoreTooNew, match=f"^{re.escape(message)}$"):
+            with pytest.raises(StoreTooNew, match=message):
                 reader.refresh()
         assert_holds(reader, killed[1])
 
@@ -382,57 +373,52 @@ def changed(which: str, **more: object) -> Spec:
     )
 
 
-OTHER_SPECS: dict[str, tuple[Spec, str]] = {
+OTHER_SPECS: dict[str, tuple[Spec, tuple[str, ...]]] = {
     "dtype": (
         changed("action", dtype="int32"),
-        "field 'action' was (action: int64 (), narrow), is (action: int32 (), narrow)",
+        ("'action'", "int64 (), narrow", "int32 (), narrow"),
     ),
     "shape": (
         changed("observation", shape=(8, 12)),
-        "field 'observation' was (observation: uint8 (12, 8), zstd), "
-        "is (observation: uint8 (8, 12), zstd)",
+        ("'observation'", "uint8 (12, 8), zstd", "uint8 (8, 12), zstd"),
     ),
     "field missing": (
         replace(SPEC, fields=SPEC.fields[:-1]),
-        "field 'extra/memory' is missing",
+        ("'extra/memory'",),
     ),
     "field too many": (
         SPEC.with_more([Field("info/lives", "int64", (), "narrow")]),
-        "field 'info/lives' is not in the store",
+        ("'info/lives'",),
     ),
     "field renamed": (
         changed("extra/memory", name="extra/state"),
-        "field 'extra/memory' is missing",
+        ("'extra/memory'",),
     ),
     "order": (
         replace(SPEC, fields=SPEC.fields[::-1]),
-        "the fields have another order",
+        (", ".join(SPEC.names), ", ".join(SPEC.names[::-1])),
     ),
 }
 
 
 @pytest.mark.parametrize("case", OTHER_SPECS)
-def test_other_rows_than_those_that_are_stored_are_refused(store: Path, case: str) -> None:
+def test_a_spec_that_differs_from_the_store_is_refused(store: Path, case: str) -> None:
     other, difference = OTHER_SPECS[case]
     with SequenceReplayBuffer(store) as replay:
-        message = (
-            f"{store} holds other data: {difference}; open another folder, or make the envs as "
-            f"they were"
-        )
-        with pytest.raises(SpecMismatch, match=f"^{re.escape(message)}$"):
+        with pytest.raises(SpecMismatch, match=names(store, *difference)):
             replay.bind(other, {"seed": 1})
         assert list(replay.sessions) == []
         replay.bind(SPEC, {"seed": 2})
         assert [session["seed"] for session in replay.sessions] == [2]
 
 
-# --- folders that are none, and folders that cannot be written ------------------------------------
+# --- other paths, and folders that cannot be written ----------------------------------------------
 
 
-def test_the_folder_that_is_meant_may_lie_below(tmp_path: Path) -> None:
+def test_a_store_in_a_subfolder_is_suggested(tmp_path: Path) -> None:
     for name in ("b", "a"):
         create(tmp_path / "runs" / name).close()
-    with pytest.raises(StoreNotFound, match=rf"there is one in {tmp_path}/runs/a$"):
+    with pytest.raises(StoreNotFound, match=names(f"{tmp_path}/runs", f"{tmp_path}/runs/a")):
         DiskStorage.open(tmp_path / "runs", read_only=True)
 
 
@@ -440,14 +426,11 @@ def test_only_a_folder_with_a_store_is_opened(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name in ("missing", "file", "file/below", "empty"):
-        message = (
-            f"{tmp_path / name} holds no store, expected a folder with a manifest.json: give the "
-            f"folder of a store, or make one"
-        )
+        message = names(tmp_path / name, MANIFEST)
         for read_only in (True, False):
-            with pytest.raises(StoreNotFound, match=f"^{re.escape(message)}$"):
+            with pytest.raises(StoreNotFound, match=message):
                 reopen(tmp_path / name, read_only=read_only)
-        with pytest.raises(StoreNotFound, match=f"^{re.escape(message)}$"):
+        with pytest.raises(StoreNotFound, match=message):
             SequenceReplayBuffer.open(tmp_path / name)
         assert not DiskStorage.exists(tmp_path / name)
     assert sorted(os.listdir(tmp_path)) == ["empty", "file"]
@@ -456,18 +439,18 @@ def test_only_a_folder_with_a_store_is_opened(tmp_path: Path) -> None:
 
 def test_a_file_does_not_become_a_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"mine")
-    message = f"{tmp_path / 'file'} is a file, expected a folder: choose another folder"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    message = names(tmp_path / "file", "file", "folder")
+    with pytest.raises(ValueError, match=message):
         create(tmp_path / "file")
     with SequenceReplayBuffer(tmp_path / "file") as replay:
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(ValueError, match=message):
             replay.bind(SPEC, {})
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
 @pytest.fixture
 def public_folder() -> Generator[Path]:
-    """A folder that other users can enter, which they cannot with those of pytest."""
+    """A folder that other users can enter, unlike the folders of pytest."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
@@ -513,11 +496,8 @@ def test_a_folder_that_cannot_be_written_is_only_read(
             return "all rows are right"
 
         assert as_nobody(read) == "all rows are right"
-        message = (
-            f"PermissionError: {path} cannot be written, expected a folder that can: open the "
-            f"store with read_only=True"
-        )
-        assert as_nobody(lambda: reopen(path)) == message
+        message = names("PermissionError", path, "read_only=True")
+        assert re.search(message, as_nobody(lambda: reopen(path)))
         assert contents(path) == before
     finally:
         path.chmod(stat.S_IRWXU)
@@ -531,7 +511,9 @@ def test_a_manifest_older_than_its_segments_is_refused_and_nothing_removed(tmp_p
     with reopen(path) as storage:
         storage.add([chunk_of(storage.table.next_episode)])
     (path / MANIFEST).write_bytes(old)
-    names = sorted(os.listdir(path))
-    with pytest.raises(StoreCorrupt, match=r"holds chunks, but manifest\.json does not list it"):
+    files = sorted(os.listdir(path))
+    with pytest.raises(
+        StoreCorrupt, match=names(f"{path}/segment-00000002.bin", MANIFEST, cure(path))
+    ):
         reopen(path)
-    assert sorted(os.listdir(path)) == names
+    assert sorted(os.listdir(path)) == files

@@ -1,7 +1,8 @@
-"""The system calls: locks, whole writes, replaced files."""
+"""The system calls: locks, complete writes, replaced files."""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -24,7 +25,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"\0\0abcdefgh"
 
 
-def test_a_replaced_file_is_named_only_when_it_is_complete(tmp_path: Path) -> None:
+def test_a_replaced_file_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
     class Watching(Files):
         calls: list[str]
 
@@ -59,7 +60,7 @@ def test_reading_stops_at_the_end_of_the_file(tmp_path: Path) -> None:
         assert Files().pread(file, 100, 6) == b""
 
 
-def test_mapped_bytes_cannot_be_written_and_outlive_their_file(tmp_path: Path) -> None:
+def test_mapped_bytes_are_read_only_and_stay_after_their_file_is_removed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abcdef")
     with Files().open(tmp_path / "a") as file:
         memory = Files().map(file)
@@ -68,7 +69,7 @@ def test_mapped_bytes_cannot_be_written_and_outlive_their_file(tmp_path: Path) -
     assert not memory.flags.writeable
 
 
-def test_allocated_room_is_really_taken(tmp_path: Path) -> None:
+def test_allocated_bytes_are_reserved_on_the_disk(tmp_path: Path) -> None:
     with Files().open_to_write(tmp_path / "a") as file:
         Files().allocate(file, 1 << 20)
         assert Files().size(file) == 1 << 20
@@ -76,7 +77,7 @@ def test_allocated_room_is_really_taken(tmp_path: Path) -> None:
             assert os.fstat(file.fileno()).st_blocks * 512 >= 1 << 20
 
 
-def test_without_fallocate_the_free_room_is_looked_up(
+def test_without_fallocate_the_free_disk_space_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "posix_fallocate", raising=False)
@@ -85,11 +86,11 @@ def test_without_fallocate_the_free_room_is_looked_up(
         Files().allocate(file, 5_000)
         Files().fdatasync(file)
         assert Files().size(file) == 5_000
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=rf"\[Errno {errno.ENOSPC}\]"):
             Files().allocate(file, 1 << 60)
 
 
-def test_a_lock_is_held_by_one_and_freed_by_closing(tmp_path: Path) -> None:
+def test_a_lock_is_exclusive_and_freed_by_closing(tmp_path: Path) -> None:
     one, other = (Files().open_to_write(tmp_path / "LOCK") for _ in range(2))
     with one, other:
         assert Files().lock(one)
@@ -105,14 +106,14 @@ from stepwell.buffers.storage.disk.files import Files
 file = Files().open_to_write(Path(sys.argv[1]))
 assert Files().lock(file)
 if os.fork() == 0:
-    print(os.getpid(), flush=True)  # by now the child has closed what it must not hold
+    print(os.getpid(), flush=True)  # the child has closed its copy of the lock by now
     time.sleep(60)
     os._exit(0)
 time.sleep(60)
 """
 
 
-def test_a_killed_writer_leaves_no_lock_to_the_workers_that_it_forked(tmp_path: Path) -> None:
+def test_forked_workers_of_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "LOCK"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
@@ -125,7 +126,7 @@ def test_a_killed_writer_leaves_no_lock_to_the_workers_that_it_forked(tmp_path: 
                 assert not Files().lock(file)
                 holder.kill()
                 holder.wait()
-                os.kill(worker, 0)  # it still lives
+                os.kill(worker, 0)  # it is still running
                 assert Files().lock(file)
         finally:
             os.kill(worker, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Folders made to harm who opens them: every checksum is right, and yet nothing of it is believed.
+"""Forged folders with right checksums, made to harm the process that opens them.
 
-Each fault is refused by a reader, and told by `verify`, in a sentence that names the place.
+A reader refuses each fault, and `verify` reports it, with a message that names place and value.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -68,22 +69,22 @@ def store(original: Path, tmp_path: Path) -> Path:
 
 
 def read_to_the_end(path: Path) -> None:
-    """All that a reader can ask for."""
+    """Read all that a reader can read."""
     with SequenceReplayBuffer.open(path, read_only=True, seed=0) as replay:
         for episode in replay.iter_episodes():
             assert episode.metadata is not None
         replay.sample_sequences(8, length=2)
 
 
-def assert_refused(path: Path, *, place: str, words: str = "") -> None:
-    """A reader refuses the store, `verify` says the same, and nothing is changed."""
+def assert_refused(path: Path, *, place: str, message: str = "") -> None:
+    """A reader refuses the store, `verify` reports the same, and nothing is changed."""
     before = {each.name: each.read_bytes() for each in path.iterdir() if each.is_file()}
     with pytest.raises(StoreCorrupt) as caught:
         read_to_the_end(path)
     assert place in str(caught.value)
-    assert words in str(caught.value)
-    told = [str(damage.what) for damage in verify(path, files=NoSyncFiles()).damages]
-    assert any(words in sentence for sentence in told), told
+    assert re.search(message, str(caught.value)), caught.value
+    found = [str(damage.what) for damage in verify(path, files=NoSyncFiles()).damages]
+    assert any(re.search(message, what) for what in found), found
     assert before == {each.name: each.read_bytes() for each in path.iterdir() if each.is_file()}
 
 
@@ -96,7 +97,7 @@ def test_the_store_is_whole_before_it_is_forged(store: Path) -> None:
 
 
 def put(*keys: Any, value: object) -> Callable[[Json], None]:
-    """Puts a value into the manifest."""
+    """Put a value into the manifest."""
 
     def change(body: Json) -> None:
         at: Any = body
@@ -119,68 +120,86 @@ def without(*keys: Any) -> Callable[[Json], None]:
 
 FIELD = "spec", "fields", MEMORY
 MANIFESTS: dict[str, tuple[Callable[[Json], None], str]] = {
-    "no spec": (without("spec"), "spec"),
-    "a spec that is a list": (put("spec", value=[]), "spec"),
-    "a field without a dtype": (without(*FIELD, "dtype"), "dtype"),
-    "a dtype of objects": (put(*FIELD, "dtype", value="O"), "plain dtype"),
-    "a dtype of structures": (put(*FIELD, "dtype", value="i4,O"), "dtype"),
-    "a dtype of many": (put(*FIELD, "dtype", value="(9,9)i4"), "dtype"),
-    "a dtype that is none": (put(*FIELD, "dtype", value="float33"), "dtype"),
-    "a dtype of dates": (put(*FIELD, "dtype", value="M8"), "plain dtype"),
-    "a dtype that is a number": (put(*FIELD, "dtype", value=8), "dtype"),
-    "a shape of a huge length": (put(*FIELD, "shape", value=[HUGE]), "shape"),
-    "a shape of many large lengths": (put(*FIELD, "shape", value=[1 << 20] * 4), "bytes a row"),
+    "no spec": (without("spec"), "spec: .*none"),
+    "a spec that is a list": (put("spec", value=[]), "spec: .*list"),
+    "a field without a dtype": (without(*FIELD, "dtype"), "dtype: .*none"),
+    "a dtype of objects": (put(*FIELD, "dtype", value="O"), r"'extra/memory': .*dtype.* O\b"),
+    "a dtype of structures": (put(*FIELD, "dtype", value="i4,O"), "dtype .*'i4,O'"),
+    "a dtype with a shape": (put(*FIELD, "dtype", value="(9,9)i4"), r"dtype .*'\(9,9\)i4'"),
+    "an unknown dtype": (put(*FIELD, "dtype", value="float33"), "dtype .*'float33'"),
+    "a dtype of dates": (put(*FIELD, "dtype", value="M8"), r"'extra/memory': .*dtype.* M8\b"),
+    "a dtype that is a number": (put(*FIELD, "dtype", value=8), r"dtype .*\b8\b"),
+    "a shape of a huge length": (put(*FIELD, "shape", value=[HUGE]), r"shape .*\b63 bits"),
+    "a shape of many large lengths": (
+        put(*FIELD, "shape", value=[1 << 20] * 4),
+        r"'extra/memory': .*\(1048576, 1048576, 1048576, 1048576\)",
+    ),
     "a shape that is huge but for an empty axis": (
         put(*FIELD, "shape", value=[0, 1 << 30, 1 << 30]),
-        "bytes a row",
+        r"'extra/memory': .*\(0, 1073741824, 1073741824\)",
     ),
-    "a shape of many axes": (put(*FIELD, "shape", value=[1] * 100), "axes"),
-    "a shape below zero": (put(*FIELD, "shape", value=[-1]), "shape"),
-    "a shape of truth": (put(*FIELD, "shape", value=[True]), "shape"),
-    "a shape of text": (put(*FIELD, "shape", value="33"), "shape"),
-    "a stack of zero": (put(*FIELD, "stack", value=0), "stack"),
-    "a huge stack": (put(*FIELD, "stack", value=1 << 31), "bytes a row"),
-    "an unknown padding": (put(*FIELD, "stack_padding", value="noise"), "stack_padding"),
-    "an unknown codec": (put(*FIELD, "codec", value="pickle"), "codec"),
-    "a name twice": (put(*FIELD, "name", value="reward"), "unique"),
-    "a name that is a list": (put(*FIELD, "name", value=["x"]), "name"),
-    "an observation that is no field": (put("spec", "observation", value="x"), "observation"),
-    "an action that is a number": (put("spec", "action", value=3), "action"),
+    "a shape of many axes": (
+        put(*FIELD, "shape", value=[1] * 100),
+        r"'extra/memory': .*\b32 axes.*\(1, 1",
+    ),
+    "a shape below zero": (put(*FIELD, "shape", value=[-1]), "shape .* -1"),
+    "a shape of a bool": (put(*FIELD, "shape", value=[True]), "shape .* True"),
+    "a shape of text": (put(*FIELD, "shape", value="33"), "shape .*'33'"),
+    "a stack of zero": (put(*FIELD, "stack", value=0), r"stack .*\b0\b"),
+    "a huge stack": (put(*FIELD, "stack", value=1 << 31), r"'extra/memory': .*\(2147483648, 3\)"),
+    "an unknown padding": (put(*FIELD, "stack_padding", value="noise"), "stack_padding .*'noise'"),
+    "an unknown codec": (put(*FIELD, "codec", value="pickle"), "codec .*'pickle'"),
+    "a name twice": (put(*FIELD, "name", value="reward"), "'reward'"),
+    "a name that is a list": (put(*FIELD, "name", value=["x"]), "name .*list"),
+    "an observation that is no field": (
+        put("spec", "observation", value="x"),
+        "observation: .*'x'",
+    ),
+    "an action that is a number": (put("spec", "action", value=3), "action: .*'3'"),
     "a number of a segment that is a path": (
         put("sealed", 0, 0, value="/../../home/model"),
-        "number of a segment",
+        "number of a segment: .*'/../../home/model'",
     ),
-    "a number of a segment below zero": (put("sealed", 0, 0, value=-1), "number of a segment"),
-    "a number of a segment that is truth": (put("sealed", 1, 0, value=True), "number of a segment"),
-    "a number of nine digits": (put("sealed", 0, 0, value=10**8), "number of a segment"),
-    "a segment twice": (put("sealed", 1, 0, value=0), "segments"),
-    "a segment of two facts": (put("sealed", 0, value=[0, 1]), "sealed"),
-    "many slots": (put("sealed", 0, 2, value=1 << 40), "slots of a segment"),
-    "a length that is text": (put("sealed", 0, 1, value="x"), "length of a segment"),
-    "segments that are no list": (put("sealed", value={}), "sealed"),
-    "an open segment before sealed ones": (put("open", value=0), "segments"),
-    "an open segment that is text": (put("open", value="5"), "open"),
-    "four counters": (put("next", value=[0, 0, 0, 0]), "next"),
-    "a huge counter": (put("next", 2, value=1 << 70), "next"),
-    "a counter of half": (put("next", 1, value=0.5), "next"),
-    "a name of other letters": (put("store", value="../" * 10 + "zz"), "store"),
-    "a name that is a number": (put("store", value=5), "store"),
-    "a capacity of nothing": (put("capacity", value=0), "capacity"),
-    "a capacity that is text": (put("capacity", value="all"), "capacity"),
-    "no length of segments": (without("segment_bytes"), "segment_bytes"),
-    "sessions that are text": (put("sessions", value="x"), "sessions"),
-    "a session that is a number": (put("sessions", value=[1]), "session"),
-    "a provenance that is a list": (put("provenance", value=[]), "provenance"),
-    "a least reader that is text": (put("least_reader", value="1"), "least_reader"),
+    "a number of a segment below zero": (
+        put("sealed", 0, 0, value=-1),
+        "number of a segment: .* -1",
+    ),
+    "a number of a segment that is a bool": (
+        put("sealed", 1, 0, value=True),
+        "number of a segment: .* True",
+    ),
+    "a number of nine digits": (
+        put("sealed", 0, 0, value=10**8),
+        r"number of a segment: .*\b100000000\b",
+    ),
+    "a segment twice": (put("sealed", 1, 0, value=0), r"segments: .*\b0 .*\b0\b"),
+    "a segment of two facts": (put("sealed", 0, value=[0, 1]), r"sealed: .*\b3 .*\b2\b"),
+    "many slots": (put("sealed", 0, 2, value=1 << 40), rf"slots of a segment: .*\b{1 << 40}\b"),
+    "a length that is text": (put("sealed", 0, 1, value="x"), "length of a segment: .*'x'"),
+    "segments that are no list": (put("sealed", value={}), "sealed: .*object"),
+    "an open segment before sealed ones": (put("open", value=0), r"segments: .*\b0 .*\b\d\b"),
+    "an open segment that is text": (put("open", value="5"), "open: .*'5'"),
+    "four counters": (put("next", value=[0, 0, 0, 0]), r"next: .*\b5 .*\b4\b"),
+    "a huge counter": (put("next", 2, value=1 << 70), r"next: .*\b71 bits"),
+    "a counter of 0.5": (put("next", 1, value=0.5), r"next: .*\b0\.5\b"),
+    "a store of other characters": (put("store", value="../" * 10 + "zz"), r"store: .*'\.\./.*zz'"),
+    "a store that is a number": (put("store", value=5), r"store: .*\b5\b"),
+    "a capacity of 0": (put("capacity", value=0), r"capacity: .*\b0\b"),
+    "a capacity that is text": (put("capacity", value="all"), "capacity: .*'all'"),
+    "no length of segments": (without("segment_bytes"), "segment_bytes: .*none"),
+    "sessions that are text": (put("sessions", value="x"), "sessions: .*'x'"),
+    "a session that is a number": (put("sessions", value=[1]), r"session: .*\b1\b"),
+    "a provenance that is a list": (put("provenance", value=[]), "provenance: .*list"),
+    "a least reader that is text": (put("least_reader", value="1"), "least_reader: .*'1'"),
 }
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_forged_manifest_is_refused(store: Path, name: str) -> None:
-    change, words = MANIFESTS[name]
+    change, message = MANIFESTS[name]
     forge_manifest(store, change)
-    assert_refused(store, place=str(store / "manifest.json"), words=words)
-    with pytest.raises(StoreCorrupt, match=words):
+    assert_refused(store, place=str(store / "manifest.json"), message=message)
+    with pytest.raises(StoreCorrupt, match=message):
         reopen(store)
 
 
@@ -202,12 +221,12 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_a_manifest_of_other_json_is_refused(store: Path, name: str) -> None:
     write_manifest(store, BODIES[name])
-    assert_refused(store, place=str(store / "manifest.json"), words="JSON")
+    assert_refused(store, place=str(store / "manifest.json"), message=r"\bJSON\b")
 
 
 def test_a_huge_manifest_is_not_read(store: Path) -> None:
     os.truncate(store / "manifest.json", 1 << 40)  # takes no room on the disk
-    with pytest.raises(StoreCorrupt, match=f"manifest.json has {1 << 40} bytes, expected at most"):
+    with pytest.raises(StoreCorrupt, match=rf"/manifest\.json .*\b{1 << 40}\b"):
         read_to_the_end(store)
     assert not verify(store).is_whole
 
@@ -222,16 +241,19 @@ def test_a_capacity_that_was_given_as_a_float_is_still_read(store: Path) -> None
 # --- headers --------------------------------------------------------------------------------------
 
 HEADERS: dict[str, tuple[dict[int, bytes], str]] = {
-    "a huge length": ({12: struct.pack("<I", 0xFFFFF000)}, "length of the header"),
-    "another number": ({16: struct.pack("<I", 10**9)}, "number of the segment"),
-    "no slots": ({20: bytes(4)}, "slots"),
-    "many slots": ({20: struct.pack("<I", 0xFFFFFFFF)}, "slots"),
-    "a huge data part": ({24: struct.pack("<Q", 1 << 60)}, "length of the data"),
-    "a data part of odd length": ({24: struct.pack("<Q", 4097)}, "multiple of 4096"),
-    "a position below zero": ({48: struct.pack("<q", -1)}, "counters"),
-    "a huge position": ({48: struct.pack("<q", HUGE)}, "counters"),
-    "a huge row id": ({56: struct.pack("<q", HUGE)}, "counters"),
-    "facts longer than the header": ({80: struct.pack("<I", 1 << 31)}, "header"),
+    "a huge length": (
+        {12: struct.pack("<I", 0xFFFFF000)},
+        r"length of the header: .*\b4294963200\b",
+    ),
+    "another number": ({16: struct.pack("<I", 10**9)}, r"number of the segment: .*\b1000000000\b"),
+    "no slots": ({20: bytes(4)}, r"slots: .*\b0\b"),
+    "many slots": ({20: struct.pack("<I", 0xFFFFFFFF)}, r"slots: .*\b4294967295\b"),
+    "a huge data part": ({24: struct.pack("<Q", 1 << 60)}, rf"length of the data: .*\b{1 << 60}\b"),
+    "a data part of odd length": ({24: struct.pack("<Q", 4097)}, r"\bdata\b.*\b4097\b"),
+    "a position below zero": ({48: struct.pack("<q", -1)}, "counters: .* -1"),
+    "a huge position": ({48: struct.pack("<q", HUGE)}, r"counters: .*\b63 bits"),
+    "a huge row id": ({56: struct.pack("<q", HUGE)}, r"counters: .*\b63 bits"),
+    "facts longer than the header": ({80: struct.pack("<I", 1 << 31)}, "JSON"),
     "facts cut off": ({80: struct.pack("<I", 100)}, "JSON"),
     "facts that are a list": ({80: struct.pack("<I", 2), 84: b"[]"}, "JSON"),
 }
@@ -239,84 +261,109 @@ HEADERS: dict[str, tuple[dict[int, bytes], str]] = {
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_forged_header_is_refused(store: Path, name: str) -> None:
-    changes, words = HEADERS[name]
+    changes, message = HEADERS[name]
     forge_header(store, changes)
-    assert_refused(store, place=str(segment_path(store, 0)), words=words)
+    assert_refused(store, place=str(segment_path(store, 0)), message=message)
 
 
 @pytest.mark.parametrize("more", [1, 1 << 22, 1 << 40, 1 << 61])
 def test_a_gap_that_no_lost_segment_leaves_is_refused(store: Path, more: int) -> None:
-    """Memory would be taken for a record of each chunk that is not there."""
-    header = header_of(store, 1)
-    is_small = more == 1
+    """Each missing chunk would need memory for a record."""
+    header, following = header_of(store, 1), header_of(store, 2)
     forge_header(store, {48: struct.pack("<q", header.position + more)}, 1)
     for slot in range(manifest_of(store).sealed[1].slots):
         forge_slot(store, slot, 1, position=header.position + slot + more)
-    # What follows begins earlier than this one ends.
-    assert_refused(store, place="segment", words="put together from two copies")
-    if is_small:
-        return
-    with pytest.raises(StoreCorrupt, match=f"begins with chunk {header.position + more}"):
-        read_to_the_end(store)
+    begin, expected = header.position + more, header.position
+    place = segment_path(store, 1)
+    if more == 1:  # the segment after it begins before it ends
+        begin, expected = following.position, following.position + 1
+        place = segment_path(store, 2)
+    assert_refused(store, place=str(place), message=rf"\bchunk {begin}, .*\b{expected}\b")
 
 
-def test_a_segment_that_gives_out_row_ids_again_is_refused(store: Path) -> None:
+def test_a_segment_that_reuses_row_ids_is_refused(store: Path) -> None:
     forge_header(store, {56: struct.pack("<q", 0)}, 1)
-    assert_refused(store, place="segment-00000001.bin begins with next_row_id 0")
+    assert_refused(store, place="segment-00000001.bin", message=r"\bnext_row_id 0\b")
 
 
 # --- slots ----------------------------------------------------------------------------------------
 
-SLOTS: dict[str, tuple[dict[str, int], str]] = {
-    "a huge number of rows": ({"rows": HUGE}, "range"),
-    "more rows than its bytes hold": ({"rows": 1 << 30}, "fewer bytes"),
-    "no rows": ({"rows": 0}, "no rows"),
-    "rows below zero": ({"rows": -1}, "range"),
-    "a first row below zero": ({"first_row": -1}, "range"),
-    "a huge first row": ({"first_row": HUGE}, "range"),
-    "an episode below zero": ({"episode": -2}, "range"),
-    "a huge episode": ({"episode": HUGE}, "range"),
-    "no episode, but rows": ({"episode": -1}, "no episode"),
-    "a huge stream": ({"stream": 1 << 40}, "range"),
+SLOTS: dict[str, tuple[dict[str, int], str]] = {  # the values, and the name of the wrong one
+    "a huge number of rows": ({"rows": HUGE}, "rows"),
+    "more rows than its bytes hold": ({"rows": 1 << 30}, "nbytes"),
+    "no rows": ({"rows": 0}, "rows"),
+    "rows below zero": ({"rows": -1}, "rows"),
+    "a first row below zero": ({"first_row": -1}, "first_row"),
+    "a huge first row": ({"first_row": HUGE}, "first_row"),
+    "an episode below zero": ({"episode": -2}, "episode"),
+    "a huge episode": ({"episode": HUGE}, "episode"),
+    "no episode, but rows": ({"episode": -1}, "episode"),
+    "a huge stream": ({"stream": 1 << 40}, "stream"),
     "an unknown end": ({"end": 16}, "end"),
     "another position": ({"position": 7}, "position"),
-    "a huge position": ({"position": HUGE}, "range"),
-    "another row id": ({"row_id": 1 << 20}, "follows"),
-    "fewer steps than before": ({"total_steps": 0}, "steps"),
-    "huge steps": ({"total_steps": HUGE}, "range"),
-    "bytes in the header": ({"offset": 0}, "bytes outside"),
-    "bytes behind the file": ({"offset": 1 << 40}, "bytes outside"),
-    "bytes that overflow": ({"offset": HUGE - 8}, "range"),
-    "bytes of the chunk before": ({"offset": -1}, "range"),
-    "a huge length": ({"nbytes": 1 << 40}, "bytes outside"),
-    "a length below zero": ({"nbytes": -8}, "range"),
-    "hardly any bytes": ({"nbytes": 8}, "fewer bytes"),
-    "a head longer than the chunk": ({"head_bytes": 0xFFFFFFFF}, "fewer bytes"),
-    "another chunk's bytes": ({"offset": 0x6000}, ""),
+    "a huge position": ({"position": HUGE}, "position"),
+    "another row id": ({"row_id": 1 << 20}, "row_id"),
+    "fewer steps than before": ({"total_steps": 0}, "total_steps"),
+    "huge steps": ({"total_steps": HUGE}, "total_steps"),
+    "bytes in the header": ({"offset": 0}, "offset"),
+    "bytes after the file": ({"offset": 1 << 40}, "offset"),
+    "bytes that overflow": ({"offset": HUGE - 8}, "offset"),
+    "bytes of the chunk before": ({"offset": -1}, "offset"),
+    "a huge length": ({"nbytes": 1 << 40}, "offset"),
+    "a length below zero": ({"nbytes": -8}, "nbytes"),
+    "too few bytes": ({"nbytes": 8}, "nbytes"),
+    "a head longer than the chunk": ({"head_bytes": 0xFFFFFFFF}, "head_bytes"),
+    "another chunk's bytes": ({"offset": 0x6000}, "offset"),
 }
 
 
-@pytest.mark.parametrize("name", SLOTS)
-def test_a_forged_slot_is_refused(store: Path, name: str) -> None:
-    values, words = SLOTS[name]
-    forge_slot(store, 1, **values)
-    assert_refused(store, place=str(segment_path(store, 0)), words=words)
-    with pytest.raises(StoreCorrupt):
-        reopen(store)
+def slot_message(wrong: str, values: Mapping[str, int]) -> str:
+    """A pattern of the slot, the name of its wrong number, and the forged value."""
+    ((name, value),) = values.items()
+    return rf"\bslot 1 .* {wrong}: .*'{name}': {value}\b"
 
 
-@pytest.mark.parametrize("name", SLOTS)
-def test_a_forged_slot_of_the_segment_that_is_being_written_is_refused(
-    tmp_path: Path, name: str
-) -> None:
+@pytest.fixture(params=["sealed", "open"])
+def forged(request: pytest.FixtureRequest, original: Path, tmp_path: Path) -> Path:
+    """A store whose first segment is sealed, or still being written."""
+    if request.param == "sealed":
+        return Path(shutil.copytree(original, tmp_path / "a"))
     with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
         play(storage, 4)
-        path = copy_of(tmp_path / "a")
-    values, words = SLOTS[name]
-    forge_slot(path, 1, **values)
-    assert_refused(path, place=str(segment_path(path, 0)), words=words)
-    with pytest.raises(StoreCorrupt):
-        reopen(path)
+        return copy_of(tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_a_forged_slot_is_refused(forged: Path, name: str) -> None:
+    values, wrong = SLOTS[name]
+    forge_slot(forged, 1, **values)
+    place, message = str(segment_path(forged, 0)), slot_message(wrong, values)
+    assert_refused(forged, place=place, message=message)
+    with pytest.raises(StoreCorrupt, match=message):
+        reopen(forged)
+
+
+@pytest.mark.parametrize("name", ["row_id", "offset", "total_steps"])
+def test_a_forged_slot_after_a_lost_one_is_reported_with_the_right_limit(
+    store: Path, name: str
+) -> None:
+    """Found by forged folders: the limit was that of another slot, or of none."""
+    header, slots = header_of(store), slots_of(store)
+    last = len(slots) - 1
+    limits = {
+        "row_id": int(slots["row_id"][last - 2] + slots["rows"][last - 2]),
+        "offset": int(slots["offset"][last - 2] + slots["nbytes"][last - 2]),
+        "total_steps": int(slots["total_steps"][last - 2]),
+    }
+    got = limits[name] - 1
+    forge_slot(store, last, **{name: got})
+    with segment_path(store, 0).open("r+b") as file:
+        for offset in header.table_offsets:
+            file.seek(offset + 128 * (last - 1))
+            file.write(b"\xff" * 128)
+    message = rf"\bslot {last} .* {name}: .*\b{limits[name]}\b.*'{name}': {got}\b"
+    found = [str(damage.what) for damage in verify(store).damages]
+    assert any(re.search(message, what) for what in found), found
 
 
 @pytest.mark.parametrize(
@@ -327,16 +374,16 @@ def test_a_forged_flush_is_refused(tmp_path: Path, values: dict[str, int]) -> No
         storage.add([chunk_of(0)])
         path = copy_of(tmp_path / "a")
     forge_slot(path, 0, **values)
-    assert_refused(path, place=str(segment_path(path, 0)), words="contradict")
+    assert_refused(path, place=str(segment_path(path, 0)), message=r"\bslot 0 .*\bslots \d+ to \d+")
 
 
 @pytest.mark.parametrize(
     "values", [{"nbytes": HUGE}, {"offset": -1}, {"nbytes": 1 << 45}, {"offset": HUGE}]
 )
-def test_the_data_of_the_last_flush_is_not_looked_for_outside_of_the_file(
+def test_the_data_of_the_last_flush_is_read_within_the_file_only(
     tmp_path: Path, values: dict[str, int]
 ) -> None:
-    """Of a flush without copy B the data is read: as much as its slots tell."""
+    """The data of a flush without copy B is read, as much as its slots say."""
     with create(tmp_path / "a", segment_bytes=1 << 20) as storage:
         storage.add([chunk_of(0)])
         path = copy_of(tmp_path / "a")
@@ -344,14 +391,14 @@ def test_the_data_of_the_last_flush_is_not_looked_for_outside_of_the_file(
     with segment_path(path, 0).open("r+b") as file:
         file.seek(header_of(path).table_offsets[1])
         file.write(bytes(128))
-    assert_refused(path, place=str(segment_path(path, 0)), words="slot 0")
+    assert_refused(path, place=str(segment_path(path, 0)), message=r"\bslot 0\b")
 
 
 # --- chunks ---------------------------------------------------------------------------------------
 
 
 def entry(field: int, offset: int, data: bytes) -> Callable[[bytearray], None]:
-    """Changes bytes of a field's entry."""
+    """Change bytes of a field's entry."""
 
     def change(chunk: bytearray) -> None:
         start = 8 + 32 * field + offset
@@ -365,7 +412,7 @@ def u64(value: int) -> bytes:
 
 
 def in_field(field: int, change: Callable[[bytearray, int, int], None]) -> Callable[..., None]:
-    """Changes something where a field lies: the chunk, where it begins and how long it is."""
+    """Change a field: call ``change`` with the chunk, the field's offset and its length."""
 
     def changed(chunk: bytearray) -> None:
         begin, nbytes = struct.unpack_from("<QQ", chunk, 8 + 32 * field + 16)
@@ -375,7 +422,7 @@ def in_field(field: int, change: Callable[[bytearray, int, int], None]) -> Calla
 
 
 def ends(values: Mapping[int, int]) -> Callable[[bytearray], None]:
-    """Changes the ends of compressed blocks."""
+    """Change the ends of compressed blocks."""
 
     def change(chunk: bytearray, begin: int, _: int) -> None:
         for block, end in values.items():
@@ -389,8 +436,8 @@ def _broken_frame(chunk: bytearray, begin: int, nbytes: int) -> None:
 
 
 def _frame_of_more(chunk: bytearray, begin: int, nbytes: int) -> None:
-    """The size that the frame tells, which stands behind magic and descriptor."""
-    frame = begin + 12  # behind the ends of three blocks
+    """Change the frame's content size, which follows magic number and descriptor."""
+    frame = begin + 12  # after the ends of three blocks
     assert chunk[frame : frame + 4] == b"\x28\xb5\x2f\xfd"
     descriptor = chunk[frame + 4]
     assert descriptor >> 6 == 1, "a size of two bytes"
@@ -403,15 +450,15 @@ CHUNKS: dict[str, tuple[Callable[[bytearray], None], str]] = {
     "objects, narrow": (entry(ACTION, 1, b"|O8\0"), "'action'"),
     "a wider dtype": (entry(MEMORY, 1, b"<f8\0"), "'extra/memory'"),
     "another dtype of that length": (entry(MEMORY, 1, b"<i4\0"), "'extra/memory'"),
-    "big numbers first": (entry(MEMORY, 1, b">f4\0"), "'extra/memory'"),
+    "a big-endian dtype": (entry(MEMORY, 1, b">f4\0"), "'extra/memory'"),
     "no dtype": (entry(MEMORY, 1, bytes(4)), "'extra/memory'"),
-    "a dtype of other letters": (entry(MEMORY, 1, b"\xff\xfe()"), "'extra/memory'"),
+    "a dtype of other characters": (entry(MEMORY, 1, b"\xff\xfe()"), "'extra/memory'"),
     "an unknown codec": (entry(MEMORY, 0, b"\x09"), "'extra/memory'"),
     "raw bytes read as zstd": (entry(MEMORY, 0, b"\x02"), "'extra/memory'"),
     "zstd read as raw": (entry(OBSERVATION, 0, b"\x00"), "'observation'"),
     "blocks of no rows": (entry(OBSERVATION, 8, bytes(4)), "'observation'"),
     "blocks of many rows": (entry(OBSERVATION, 8, b"\xff" * 4), "'observation'"),
-    "a field behind the chunk": (entry(REWARD, 16, u64(1 << 40)), "'reward'"),
+    "a field after the chunk": (entry(REWARD, 16, u64(1 << 40)), "'reward'"),
     "a field that overflows": (entry(REWARD, 16, u64(HUGE)), "'reward'"),
     "a field before the chunk": (entry(REWARD, 16, u64(1 << 63)), "'reward'"),
     "a field in the head": (entry(OBSERVATION, 16, u64(0)), "'observation'"),
@@ -419,21 +466,30 @@ CHUNKS: dict[str, tuple[Callable[[bytearray], None], str]] = {
     "a field of too few bytes": (entry(MEMORY, 24, u64(12)), "'extra/memory'"),
     "a field of huge length": (entry(MEMORY, 24, u64(HUGE)), "'extra/memory'"),
     "compressed rows of two bytes": (entry(OBSERVATION, 24, u64(2)), "'observation'"),
-    "many fields": (lambda chunk: chunk.__setitem__(slice(0, 4), b"\xff" * 4), "fields"),
-    "no fields": (lambda chunk: chunk.__setitem__(slice(0, 4), bytes(4)), "fields"),
-    "much metadata": (lambda chunk: chunk.__setitem__(slice(4, 8), b"\xff" * 4), "metadata"),
+    "many fields": (
+        lambda chunk: chunk.__setitem__(slice(0, 4), b"\xff" * 4),
+        r"\b4294967295 fields",
+    ),
+    "no fields": (lambda chunk: chunk.__setitem__(slice(0, 4), bytes(4)), r"\b0 fields"),
+    "much metadata": (
+        lambda chunk: chunk.__setitem__(slice(4, 8), b"\xff" * 4),
+        r"\b4294967295 .*metadata",
+    ),
     "metadata that is a list": (
         lambda chunk: chunk.__setitem__(slice(136, 146), b"[12345678]"),
-        "metadata",
+        "metadata: .*list",
     ),
     "metadata that is no JSON": (
         lambda chunk: chunk.__setitem__(slice(136, 146), b"\xff{{{{{{{{{"),
-        "metadata",
+        "metadata: .*JSON",
     ),
-    "a block that ends behind its field": (ends({0: 1 << 31}), "blocks"),
-    "a block that ends before it begins": (ends({0: 0}), "blocks"),
-    "a frame that is none": (in_field(OBSERVATION, _broken_frame), "block"),
-    "a frame that tells of more": (in_field(OBSERVATION, _frame_of_more), "block"),
+    "a block that ends after its field": (ends({0: 1 << 31}), "'observation'"),
+    "a block that ends before it begins": (ends({0: 0}), "'observation'"),
+    "an invalid frame": (in_field(OBSERVATION, _broken_frame), r"\b65472 bytes"),
+    "a frame of more bytes": (
+        in_field(OBSERVATION, _frame_of_more),
+        r"\b65791 bytes.*\b65472\b",
+    ),
 }
 
 
@@ -451,13 +507,13 @@ def two_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CHUNKS)
 def test_a_forged_chunk_is_refused(two_blocks: Path, tmp_path: Path, name: str) -> None:
     path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
-    change, words = CHUNKS[name]
+    change, message = CHUNKS[name]
     forge_chunk(path, change)
-    assert_refused(path, place="rows 0 to 1499 of episode 0", words=words)
+    assert_refused(path, place="rows 0 to 1499 of episode 0", message=message)
 
 
-@pytest.mark.parametrize("name", ["a frame that is none", "objects", "metadata that is a list"])
-def test_a_forged_chunk_is_left_out_where_damage_is(
+@pytest.mark.parametrize("name", ["an invalid frame", "objects", "metadata that is a list"])
+def test_a_forged_chunk_is_skipped_and_repaired_like_damage(
     two_blocks: Path, tmp_path: Path, name: str
 ) -> None:
     path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
@@ -473,8 +529,8 @@ def test_a_forged_chunk_is_left_out_where_damage_is(
         assert [episode.id for episode in replay.iter_episodes()] == [1]
 
 
-def test_objects_in_a_file_are_never_taken_for_pointers(two_blocks: Path, tmp_path: Path) -> None:
-    """In a process of its own: it used to end by a segmentation fault."""
+def test_objects_in_a_file_are_never_used_as_pointers(two_blocks: Path, tmp_path: Path) -> None:
+    """In a process of its own: it used to end with a segmentation fault."""
     path = Path(shutil.copytree(two_blocks, tmp_path / "a"))
     forge_chunk(path, entry(ACTION, 1, b"|O\0\0"))
     code = (
@@ -489,7 +545,7 @@ def test_objects_in_a_file_are_never_taken_for_pointers(two_blocks: Path, tmp_pa
     assert "StoreCorrupt" in run.stderr
 
 
-HUNGRY: dict[str, Forge] = {
+OVERSIZED: dict[str, Forge] = {
     "slots": lambda path: forge_header(path, HEADERS["many slots"][0]),
     "rows": lambda path: forge_slot(path, 1, rows=1 << 30),
     "a gap": lambda path: forge_manifest(path, put("next", 1, value=1 << 40)),
@@ -499,10 +555,10 @@ HUNGRY: dict[str, Forge] = {
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-def test_no_memory_is_taken_for_what_a_file_only_tells_of(store: Path) -> None:
-    """In a process that may not have more than it needs to load its libraries, and a bit."""
-    paths = [Path(shutil.copytree(store, store.parent / name)) for name in HUNGRY]
-    for path, forge in zip(paths, HUNGRY.values(), strict=True):
+def test_no_memory_is_allocated_for_forged_sizes(store: Path) -> None:
+    """In a process with little more memory than its libraries need."""
+    paths = [Path(shutil.copytree(store, store.parent / name)) for name in OVERSIZED]
+    for path, forge in zip(paths, OVERSIZED.values(), strict=True):
         forge(path)
     code = (
         "import resource, sys, stepwell as sw\n"
@@ -549,7 +605,7 @@ CHECKPOINTS = {
     "many levels": checkpoint(b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
     "no state": checkpoint(b"{}"),
     "another state": checkpoint(b'{"replay":5,"learner":{}}'),
-    "JSON behind the file": pack({})[:12] + struct.pack("<I", 1 << 31),
+    "JSON after the file": pack({})[:12] + struct.pack("<I", 1 << 31),
 }
 
 
@@ -558,16 +614,16 @@ def test_a_forged_checkpoint_is_refused(store: Path, name: str) -> None:
     (store / "checkpoint-latest.bin").write_bytes(CHECKPOINTS[name])
     with (
         SequenceReplayBuffer.open(store, read_only=True, seed=0) as replay,
-        pytest.raises(StoreCorrupt, match="checkpoint"),
+        pytest.raises(StoreCorrupt, match=rf"checkpoint 'latest' .*{store}\b"),
     ):
         replay.load_checkpoint()
 
 
-# --- links, pipes and folders in the place of files -----------------------------------------------
+# --- links, pipes and folders instead of files ----------------------------------------------------
 
 
 def as_link(path: Path) -> None:
-    """To a file that must stay as it is."""
+    """A link to a file that must not change."""
     target = path.parent.parent / "model.bin"
     if path.exists():
         path.rename(target)
@@ -614,14 +670,13 @@ KINDS: dict[str, Forge] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["manifest.json", "segment-00000001.bin"])
-def test_nothing_but_a_file_is_opened_to_read(store: Path, name: str, kind: str) -> None:
+def test_only_regular_files_are_opened_to_read(store: Path, name: str, kind: str) -> None:
     KINDS[kind](store / name)
-    words = f"{store / name} is a {kind.removesuffix(' to nothing')}, expected a file"
-    with pytest.raises(StoreCorrupt) as caught:
+    message = rf"{store / name} .*\b{kind.removesuffix(' to nothing')}\b.*\bfile\b"
+    with pytest.raises(StoreCorrupt, match=message):
         read_to_the_end(store)
-    assert words in str(caught.value)
-    assert words in str([damage.what for damage in verify(store).damages])
-    with pytest.raises(StoreCorrupt, match="expected a file"):
+    assert any(re.search(message, damage.what) for damage in verify(store).damages)
+    with pytest.raises(StoreCorrupt, match=message):
         reopen(store)
     assert repair(store, yes=True).is_done
     assert verify(store).is_whole
@@ -631,14 +686,15 @@ def test_nothing_but_a_file_is_opened_to_read(store: Path, name: str, kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lock_that_is_no_file_is_refused(store: Path, kind: str) -> None:
+def test_a_lock_that_is_no_regular_file_is_refused(store: Path, kind: str) -> None:
     (store / "LOCK").unlink()
     KINDS[kind](store / "LOCK")
-    with pytest.raises(StoreCorrupt, match=r"LOCK is a .* expected a file"):
+    message = rf"{store}/LOCK .*\b{kind.removesuffix(' to nothing')}\b.*\bfile\b"
+    with pytest.raises(StoreCorrupt, match=message):
         reopen(store)
-    with pytest.raises(StoreCorrupt, match=r"LOCK is a .* expected a file"):
+    with pytest.raises(StoreCorrupt, match=message):
         repair(store, yes=True)
-    with reopen(store, read_only=True) as reader, pytest.raises(StoreCorrupt, match="LOCK"):
+    with reopen(store, read_only=True) as reader, pytest.raises(StoreCorrupt, match=message):
         _ = reader.is_being_written
     if kind == "symbolic link":
         assert (store.parent / "model.bin").read_bytes() == b"the user's own"
@@ -650,7 +706,7 @@ TEMPORARY = ["manifest.json.tmp", "segment-00000050.bin.tmp", "checkpoint-latest
 
 @pytest.mark.parametrize("name", TEMPORARY)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "folder"])
-def test_what_has_the_name_of_a_temporary_file_is_replaced_and_not_written_into(
+def test_a_link_or_pipe_with_the_name_of_a_temporary_file_is_replaced(
     store: Path, name: str, kind: str
 ) -> None:
     KINDS[kind](store / name)
@@ -666,7 +722,7 @@ def test_what_has_the_name_of_a_temporary_file_is_replaced_and_not_written_into(
 @pytest.mark.parametrize("name", TEMPORARY)
 def test_a_folder_with_the_name_of_a_temporary_file_is_refused(store: Path, name: str) -> None:
     (store / name).mkdir()
-    with pytest.raises(StoreCorrupt, match=f"{name} is a folder, expected a file"):
+    with pytest.raises(StoreCorrupt, match=rf"{store / name} .*\bfolder\b.*\bfile\b"):
         reopen(store)
 
 
@@ -725,13 +781,15 @@ def test_a_repair_keeps_nothing_outside_of_the_store(store: Path, kind: str) -> 
         file.write(b"\xff" * 50)
     os.truncate(store / "segment-00000000.bin", 5000)
     before = sorted(os.listdir(store))
-    with pytest.raises(StoreCorrupt, match=r"damaged is a .* expected a folder"):
+    with pytest.raises(
+        StoreCorrupt, match=rf"{store}/damaged .*\b{kind.removesuffix(' to nothing')}\b.*\bfolder\b"
+    ):
         repair(store, yes=True)
     assert list(outside.iterdir()) == []
     assert sorted(os.listdir(store)) == before
 
 
-def test_a_repair_moves_nothing_by_a_number_that_is_a_path(store: Path) -> None:
+def test_a_repair_moves_nothing_when_a_number_is_a_path(store: Path) -> None:
     """It used to link and remove a file of that name, outside of the folder."""
     own = store.parent / "segment-victim.bin"
     own.write_bytes(b"the user's own")
@@ -743,7 +801,7 @@ def test_a_repair_moves_nothing_by_a_number_that_is_a_path(store: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["segment-abcdefgh.bin", f"segment-{chr(0x661) * 8}.bin"])
-def test_other_names_are_left_alone(store: Path, name: str) -> None:
+def test_files_with_other_names_are_ignored(store: Path, name: str) -> None:
     (store / name).write_bytes(b"x")
     read_to_the_end(store)
     assert verify(store).is_whole
@@ -758,7 +816,7 @@ def test_other_names_are_left_alone(store: Path, name: str) -> None:
 
 
 def with_old_manifest(path: Path) -> Path:
-    """A store as a restore leaves it that was stopped before the manifest came."""
+    """A store as a copy leaves it that was stopped before the manifest was copied."""
     with create(path) as storage:
         play(storage, 4)
     old = (path / "manifest.json").read_bytes()
@@ -774,16 +832,17 @@ def with_old_manifest(path: Path) -> Path:
 def test_a_manifest_older_than_its_segments_is_refused(tmp_path: Path) -> None:
     path = with_old_manifest(tmp_path / "a")
     before = (path / "manifest.json").read_bytes()
-    assert_refused(path, place=str(path / "segment-"), words="does not list it")
+    message = rf"{path}/segment-\d+\.bin .*\bmanifest\.json\b.*stepwell repair {path}\b"
+    assert_refused(path, place=str(path / "segment-"), message=message)
     for on_corrupt in ("raise", "skip"):
-        with pytest.raises(StoreCorrupt, match="does not list it"):
+        with pytest.raises(StoreCorrupt, match=message):
             SequenceReplayBuffer.open(path, read_only=True, on_corrupt=on_corrupt)
-    with pytest.raises(StoreCorrupt, match="does not list it"):
+    with pytest.raises(StoreCorrupt, match=message):
         reopen(path)
     assert (path / "manifest.json").read_bytes() == before
 
 
-def test_a_repair_makes_a_manifest_that_knows_the_newer_segments(tmp_path: Path) -> None:
+def test_a_repair_lists_newer_segments_in_the_manifest(tmp_path: Path) -> None:
     path = with_old_manifest(tmp_path / "a")
     assert not repair(path).is_done
     report = repair(path, yes=True)
@@ -794,7 +853,7 @@ def test_a_repair_makes_a_manifest_that_knows_the_newer_segments(tmp_path: Path)
         assert sum(episode.rows == 20 for episode in replay.iter_episodes()) >= 30
 
 
-def test_a_segment_that_was_never_used_makes_no_manifest_old(store: Path) -> None:
+def test_an_unused_segment_that_is_not_listed_is_accepted(store: Path) -> None:
     """A writer may be killed between making a segment and listing it."""
     other = store.parent / "other"
     with DiskStorage.open(store, files=NoSyncFiles()) as storage:
@@ -825,7 +884,7 @@ FACTS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_facts_of_any_kind_are_shown(
+def test_info_shows_facts_of_any_type(
     store: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forge_manifest(store, put("sessions", value=[FACTS[name]]))
@@ -833,11 +892,11 @@ def test_facts_of_any_kind_are_shown(
     assert str(store.name) in capsys.readouterr().out
 
 
-# --- what is not hostile, but large, or only changing ---------------------------------------------
+# --- large stores, and stores that are being written ----------------------------------------------
 
 
 class WritingMeanwhile(NoSyncFiles):
-    """Does something else each time after a manifest was read."""
+    """Calls a function after each of the first reads of a manifest."""
 
     def __init__(self, act: Callable[[], object], times: int) -> None:
         self._act, self._times = act, times
@@ -851,9 +910,7 @@ class WritingMeanwhile(NoSyncFiles):
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_segment_that_a_writer_begins_meanwhile_makes_no_manifest_old(
-    tmp_path: Path, times: int
-) -> None:
+def test_segments_that_a_writer_begins_meanwhile_are_accepted(tmp_path: Path, times: int) -> None:
     path = tmp_path / "a"
     with create(path) as writer:
         writer.add([chunk_of(0)])
@@ -870,13 +927,13 @@ def test_a_segment_that_a_writer_begins_meanwhile_makes_no_manifest_old(
         assert verify(path, files=files).is_whole
 
 
-def test_an_episode_that_memory_does_not_hold_is_refused_before_any_is_taken(
+def test_an_episode_larger_than_the_free_memory_is_refused(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(free_memory, "_MUCH_BYTES", 0)
     monkeypatch.setattr(free_memory, "free_memory", lambda: 100)
     with (
         SequenceReplayBuffer.open(store, read_only=True) as replay,
-        pytest.raises(MemoryError, match=r"episode 0 takes .* expected at most"),
+        pytest.raises(MemoryError, match=r"^episode 0 .*\d [kMG]?B.*\d [kMG]?B"),
     ):
         list(replay.iter_episodes())

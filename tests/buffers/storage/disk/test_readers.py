@@ -1,4 +1,4 @@
-"""Readers see what was stored when they last looked, bit by bit, whatever the writer does since."""
+"""Readers see the state of their last refresh, bit by bit, whatever the writer does later."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVICTS = [name for name in RINGS if name != "dataset"]
 
 
 def noisy_chunk(episode: int, rows: int) -> Chunk:
-    """An episode that takes room on the disk."""
+    """An incompressible episode."""
     whole = chunk_of(episode, 0, rows, End.TERMINATED)
     noise = np.random.default_rng(episode).integers(0, 256, (rows, 12, 8), np.uint8)
     return Chunk(episode, 0, 0, End.TERMINATED, {**whole.fields, "observation": noise})
@@ -50,14 +50,16 @@ def test_a_snapshot_stays_bit_exact_while_60_episodes_evictions_and_a_close_pass
     before = play(storage, 6)
     kept = before[storage.table.base :]
     reader, other = (reopen(path, read_only=True) for _ in range(2))
-    assert_holds(other, kept)  # this one has touched all rows before, the first one none
+    assert_holds(other, kept)  # has read all rows before; the first reader has read none
     table, records = reader.table, reader.table.records.copy()
     segments = len(list(path.glob("*.bin")))
 
     rows = 20 if ring == "ring in steps" else 600
     for number in range(60):
         storage.add([noisy_chunk(1_000 + number, rows)])
-    assert (storage.table.base > len(before)) == (ring in EVICTS)  # all that was seen is gone
+    assert (storage.table.base > len(before)) == (
+        ring in EVICTS
+    )  # all chunks seen before are evicted
     assert ring in EVICTS or len(list(path.glob("*.bin"))) > segments + 3
     for each in (reader, other):
         assert each.table is table or each is other
@@ -102,7 +104,7 @@ def test_a_reader_follows_from_one_writer_to_the_next(tmp_path: Path) -> None:
     with reopen(path, read_only=True) as reader:
         for number in range(12):
             with reopen(path) as storage:
-                assert reader.refresh() is False  # what opening does to the folder is nothing new
+                assert reader.refresh() is False  # opening a store adds no rows
                 for _ in range(3):
                     added.append(recording.chunk(0, 20, End(number % 4 == 3)))
                     storage.add(added[-1:])
@@ -113,7 +115,7 @@ def test_a_reader_follows_from_one_writer_to_the_next(tmp_path: Path) -> None:
 
 
 class Racing(NoSyncFiles):
-    """Something happens just before the n-th file from now on is opened here."""
+    """Calls a function just before the n-th file from now on is opened."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -132,7 +134,7 @@ class Racing(NoSyncFiles):
 
 
 @pytest.mark.parametrize("use", ["open", "refresh"])
-def test_an_eviction_at_any_moment_of_a_look_makes_the_reader_look_again(
+def test_an_eviction_at_any_moment_of_a_refresh_repeats_it(
     tmp_path: Path, use: str, request: pytest.FixtureRequest
 ) -> None:
     """Between manifest and segments, between two segments, between reading and mapping."""
@@ -166,7 +168,7 @@ def test_an_eviction_at_any_moment_of_a_look_makes_the_reader_look_again(
 
 
 class SizeThen(NoSyncFiles):
-    """Something happens once, just after the length of a file was asked for."""
+    """Calls a function once, just after the length of a file was read."""
 
     def __init__(self) -> None:
         self.act: Callable[[], None] | None = None
@@ -183,13 +185,13 @@ def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path)
     storage, files = create(tmp_path / "a"), SizeThen()
     added = play(storage, 3)
     reader = DiskStorage.open(tmp_path / "a", read_only=True, files=files)
-    files.act = storage.close  # cuts the file off at its last chunk
+    files.act = storage.close  # truncates the file after its last chunk
     assert_holds(reader, added)
     assert files.act is None
     reader.close()
 
 
-def test_a_segment_that_is_evicted_from_a_store_that_was_no_ring_is_said_and_refreshed(
+def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a"
@@ -199,7 +201,7 @@ def test_a_segment_that_is_evicted_from_a_store_that_was_no_ring_is_said_and_ref
     reader = reopen(path, read_only=True)
     with DiskStorage.open(path, capacity=64, files=NoSyncFiles()) as storage:
         storage.add([chunk_of(following, 0, 60, End.TERMINATED)])
-    with pytest.raises(StoreCorrupt, match=r"evicted by the writer of the store since the store"):
+    with pytest.raises(StoreCorrupt, match=r"segment-00000000\.bin\b.*evicted"):
         reader.payload(0)
     assert reader.refresh()
     read_all(reader)
@@ -207,7 +209,7 @@ def test_a_segment_that_is_evicted_from_a_store_that_was_no_ring_is_said_and_ref
     reader.close()
 
 
-# --- drawing from a store that moves on -----------------------------------------------------------
+# --- drawing from a store that is being written ---------------------------------------------------
 
 
 @pytest.mark.parametrize("capacity", [None, 640])
@@ -230,7 +232,7 @@ def test_every_drawn_row_is_right_across_refresh_and_eviction(
                 ]
             )
             batch = replay.sample_sequences(8, length=5)
-            assert_telling_batch(batch)  # from before the refresh
+            assert_telling_batch(batch)  # of the state before the refresh
             assert max(told(frames[0])[0] for frames in batch.observation) < 2 * number - 1
             assert replay.refresh()
             batch = replay.sample_sequences(32, length=5)

@@ -1,4 +1,4 @@
-"""One writer that adds, evicts, dies and comes back, and two readers, against a plain list."""
+"""A writer that adds, evicts, is killed and reopened, and two readers, against a list."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ NOISE = np.random.default_rng(0).integers(0, 256, (150, 12, 8), np.uint8)
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Stands for the end of the process."""
 
 
-class MortalFiles(NoSyncFiles):
-    """Ends the writer's life at one of its next writes, of which some bytes are done."""
+class KillingFiles(NoSyncFiles):
+    """Raises `Killed` in one of the next writes, of which some bytes are written."""
 
     def __init__(self) -> None:
         self.writes_left: int | None = None
@@ -73,7 +73,7 @@ class Reader:
 
 
 class WriterAndReaders(RuleBasedStateMachine):
-    """The list is never cut: what is evicted is told by the position of the oldest chunk."""
+    """The list is never cut: the position of the oldest chunk tells how much was evicted."""
 
     @initialize(ring=st.sampled_from(["dataset", "steps", "bytes"]))
     def make(self, ring: str) -> None:
@@ -126,7 +126,7 @@ class WriterAndReaders(RuleBasedStateMachine):
     def kill_while_adding_or_closing(
         self, flush: list[tuple[int, int, End]], writes: int, share: float
     ) -> None:
-        """What was under way may be there or not; readers and the next writer must agree."""
+        """The last flush may be stored or not; readers and the next writer must agree."""
         chunks = [self.recording.chunk(*each) for each in flush]
         self.files.writes_left, self.files.share_of_last = writes, share
         try:
@@ -142,7 +142,7 @@ class WriterAndReaders(RuleBasedStateMachine):
 
     @rule()
     def kill_and_move(self) -> None:
-        """The folder as a killed process leaves it goes on elsewhere; readers stay where it was."""
+        """Continue a copy of the folder as a killed process leaves it; the readers are closed."""
         self.path = Path(shutil.copytree(self.path, self.path.with_name(self.path.name + "a")))
         self.writer.close()
         for reader in self.readers.values():
@@ -190,7 +190,7 @@ class WriterAndReaders(RuleBasedStateMachine):
             position = reader.base + int(place * (reader.end - reader.base))
             assert_chunk_is(reader.storage, position, self.added[position])
 
-    # --- what always holds ------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------
 
     @invariant()
     def the_writer_has_the_end_of_the_list(self) -> None:
@@ -223,7 +223,7 @@ class WriterAndReaders(RuleBasedStateMachine):
         return replace(chunk, fields={**chunk.fields, "observation": noise})
 
     def open_writer(self) -> None:
-        self.files = MortalFiles()
+        self.files = KillingFiles()
         self.writer = DiskStorage.open(self.path, files=self.files)
         self.recording.open.clear()  # an unfinished episode stays cut
         self.recording.next_episode = self.writer.table.next_episode
@@ -231,12 +231,12 @@ class WriterAndReaders(RuleBasedStateMachine):
     def check_all(self, reader: Reader) -> None:
         for position in range(reader.base, reader.end):
             assert_chunk_is(reader.storage, position, self.added[position])
-        if reader.end - reader.base < 60:  # how chunks are joined to episodes: slow, in the square
+        if reader.end - reader.base < 60:  # quadratic in the chunks
             assert_holds(reader.storage, self.added[reader.base : reader.end])
 
 
 def drop(storage: DiskStorage) -> None:
-    """Leave a writer as the kernel leaves it at kill -9: files and lock closed, nothing written."""
+    """Close files and lock and write nothing, as the kernel does after kill -9."""
     appender = storage._appender
     assert appender is not None
     if appender._writer is not None:
@@ -245,7 +245,7 @@ def drop(storage: DiskStorage) -> None:
 
 
 def assert_chunk_is(storage: DiskStorage, position: int, chunk: Chunk) -> None:
-    """One chunk alone holds the very rows that were added."""
+    """A chunk has the rows that were added, bit by bit."""
     record = storage.table.record(position)
     assert (record.episode, record.first_row) == (chunk.episode, chunk.first_row)
     assert record.stored_rows == chunk.rows

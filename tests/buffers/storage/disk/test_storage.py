@@ -1,4 +1,4 @@
-"""A store in a folder: what is written is there after reopening, and every misuse is said."""
+"""A store in a folder keeps its rows when it is reopened, and refuses misuse."""
 
 from __future__ import annotations
 
@@ -101,15 +101,15 @@ def test_an_unfinished_episode_is_cut_by_reopening_and_never_continued(tmp_path:
     with create(tmp_path / "a") as storage:
         storage.add([chunk_of(0, 0, 4, End.PENDING)])
     with reopen(tmp_path / "a") as storage:
-        with pytest.raises(ValueError, match="begins with row 3, expected row 0"):
+        with pytest.raises(ValueError, match=r"episode 0 .*\brow 3\b.*\brow 0\b"):
             storage.add([chunk_of(0, 3, 4)])
-        with pytest.raises(ValueError, match=r"episode 0 is stored already.* from 1 on are free"):
+        with pytest.raises(ValueError, match=r"episode 0 .*\b1\b"):
             storage.add([chunk_of(0, 0, 4)])
         storage.add([chunk_of(1, 0, 4)])
         assert_holds(storage, [chunk_of(0, 0, 4, End.PENDING), chunk_of(1, 0, 4)])
 
 
-def test_ids_are_not_used_again_when_their_rows_are_gone(tmp_path: Path) -> None:
+def test_ids_are_not_reused_after_eviction(tmp_path: Path) -> None:
     with create(tmp_path / "a", capacity=160) as storage:
         for episode in range(30):
             storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
@@ -117,7 +117,7 @@ def test_ids_are_not_used_again_when_their_rows_are_gone(tmp_path: Path) -> None
     with reopen(tmp_path / "a") as storage:
         assert (storage.table.counters, storage.table.base) == (counters, base)
         assert counters == (600, 30, 19 * 30)
-        with pytest.raises(ValueError, match="episode 3 is stored already"):
+        with pytest.raises(ValueError, match=r"episode 3 .*\b30\b"):
             storage.add([chunk_of(3)])
 
 
@@ -134,7 +134,7 @@ def test_counters_survive_when_every_segment_was_evicted(tmp_path: Path) -> None
         assert int(storage.table.records["segment"][0]) == manifest.next.segment
 
 
-def test_a_small_store_takes_little_room_once_closed(tmp_path: Path) -> None:
+def test_a_small_closed_store_takes_little_disk_space(tmp_path: Path) -> None:
     with DiskStorage.create(tmp_path / "a", SPEC) as storage:
         storage.add([chunk_of(0)])
         assert storage.nbytes > 1 << 20
@@ -145,7 +145,7 @@ def test_a_small_store_takes_little_room_once_closed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json", "segment-00000000.bin"]
 
 
-def test_files_grow_with_the_run_and_keep_below_their_limit(tmp_path: Path) -> None:
+def test_segments_grow_up_to_their_limit(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (2_000, 12, 8), np.uint8)
     with create(tmp_path / "a", segment_bytes=4 << 20) as storage:
         for episode in range(80):
@@ -181,13 +181,17 @@ def test_provenance_and_sessions_survive(tmp_path: Path) -> None:
             assert list(reader.sessions) == [{"seed": 1, "command": ["a", "b"]}, {"seed": None}]
 
 
-@pytest.mark.parametrize("value", [np.int64(3), float("nan"), {1, 2}])
-def test_facts_must_be_plain_json(tmp_path: Path, value: object) -> None:
-    with pytest.raises(TypeError, match=r"^expected plain JSON values: .*; convert them first$"):
+@pytest.mark.parametrize(
+    ("value", "got"), [(np.int64(3), "int64"), (float("nan"), "float"), ({1, 2}, "set")]
+)
+def test_provenance_and_sessions_must_be_plain_json(
+    tmp_path: Path, value: object, got: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"^provenance: .*JSON.* {got} "):
         DiskStorage.create(tmp_path / "a", SPEC, provenance={"x": value})
     assert not (tmp_path / "a").exists()
     with create(tmp_path / "a") as storage:
-        with pytest.raises(TypeError, match=r"^expected plain JSON values: "):
+        with pytest.raises(TypeError, match=rf"^facts: .*JSON.* {got} "):
             storage.append_session({"x": value})
         storage.append_session({"x": 1})
 
@@ -212,11 +216,9 @@ def test_a_capacity_stays_until_another_one_is_given(tmp_path: Path) -> None:
 
 def test_only_an_empty_folder_becomes_a_store(tmp_path: Path) -> None:
     filled(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"a holds a store already, expected a new or empty folde"):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/a .*store"):
         create(tmp_path / "a")
-    with pytest.raises(
-        ValueError, match=r"is not empty, expected a new or empty folder: choose an"
-    ):
+    with pytest.raises(ValueError, match=rf"^{tmp_path} .*empty"):
         create(tmp_path)
     (tmp_path / "empty").mkdir()
     create(tmp_path / "empty").close()
@@ -224,15 +226,15 @@ def test_only_an_empty_folder_becomes_a_store(tmp_path: Path) -> None:
     assert DiskStorage.exists(tmp_path / "new" / "and" / "deep")
 
 
-def test_of_two_that_make_a_store_at_once_the_later_one_is_refused(tmp_path: Path) -> None:
+def test_of_two_processes_that_create_a_store_at_once_the_later_is_refused(tmp_path: Path) -> None:
     class Late(NoSyncFiles):
-        """The other one makes and closes its store just before this one takes the lock."""
+        """Another process creates and closes a store just before the lock is taken here."""
 
         def lock(self, file: io.FileIO) -> bool:
             filled(tmp_path / "a")
             return super().lock(file)
 
-    with pytest.raises(ValueError, match=r"a holds a store already"):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/a .*store"):
         DiskStorage.create(tmp_path / "a", SPEC, files=Late())
     with reopen(tmp_path / "a") as storage:
         assert len(storage.table) > 0
@@ -247,9 +249,9 @@ def test_a_relative_path_survives_a_change_of_the_working_folder(
         assert_holds(reader, chunks)
 
 
-def test_what_is_read_only_or_closed_is_not_written(tmp_path: Path) -> None:
+def test_a_read_only_or_closed_store_is_not_written(tmp_path: Path) -> None:
     storage = create(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"is open for writing, expected read_only=True"):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/a .*read_only=True"):
         storage.refresh()
     storage.add([chunk_of(0)])
     storage.close()
@@ -259,7 +261,7 @@ def test_what_is_read_only_or_closed_is_not_written(tmp_path: Path) -> None:
         lambda one: one.append_session({}),
     ]
     for write in writes:
-        with pytest.raises(ValueError, match=r"a was opened with read_only=True, expected a store"):
+        with pytest.raises(ValueError, match=rf"^{tmp_path}/a .*read_only=True"):
             write(reader)
     reader.close()
     uses: list[Callable[[DiskStorage], object]] = [
@@ -269,17 +271,13 @@ def test_what_is_read_only_or_closed_is_not_written(tmp_path: Path) -> None:
     ]
     for use in uses:
         for closed in (storage, reader):
-            with pytest.raises(
-                ValueError, match=r"a is closed, expected an open store: open it ag"
-            ):
+            with pytest.raises(ValueError, match=rf"^{tmp_path}/a .*closed"):
                 use(closed)
 
 
-def test_windows_is_refused_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    message = r"needs Linux or macOS.*keep the replay in memory"
+    message = r"Linux.*macOS.*Windows.*path=None"
     with pytest.raises(OSError, match=message):
         create(tmp_path / "a")
     with pytest.raises(OSError, match=message):
@@ -287,14 +285,14 @@ def test_windows_is_refused_in_one_sentence(
 
 
 def test_a_budget_too_small_for_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"capacity_bytes: expected at least 1048576 for a folder"):
+    with pytest.raises(ValueError, match=r"^capacity_bytes: .*\b1048576\b.*\b524288\b"):
         create(tmp_path / "a", capacity_bytes=1 << 19)
 
 
-# --- a folder that is not as it was left ----------------------------------------------------------
+# --- folders with other contents ------------------------------------------------------------------
 
 
-def test_files_that_a_crash_left_are_swept_by_the_next_writer(tmp_path: Path) -> None:
+def test_the_next_writer_removes_temporary_files_of_a_crash(tmp_path: Path) -> None:
     chunks = filled(tmp_path / "a")
     before = sorted(os.listdir(tmp_path / "a"))
     (tmp_path / "a" / "segment-00000099.bin.tmp").write_bytes(b"half")
@@ -316,11 +314,11 @@ def test_metadata_survives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, "float32"])
-def test_rows_without_a_reward_make_no_store(tmp_path: Path, dtype: str | None) -> None:
-    """Found by forged folders: `stepwell info` looked for the rewards of a store without any."""
+def test_fields_without_a_float64_reward_are_refused(tmp_path: Path, dtype: str | None) -> None:
+    """Found by forged folders: `stepwell info` read the rewards of a store without any."""
     fields = [field for field in SPEC.fields if field.name != "reward"]
     fields += [Field("reward", dtype, (), "raw")] if dtype else []
-    with pytest.raises(ValueError, match=r"a reward of float64 \(\), got"):
+    with pytest.raises(ValueError, match=rf"\breward\b.*\bfloat64 \(\).* {dtype or 'none'}\b"):
         DiskStorage.create(tmp_path / "a", Spec(tuple(fields), "observation", "action"))
     assert not (tmp_path / "a").exists()
 
@@ -332,7 +330,7 @@ def test_a_store_without_chunks_may_get_other_fields(tmp_path: Path) -> None:
         reader = reopen(tmp_path / "a", read_only=True)
         assert storage.replace_spec(other)
         assert (storage.spec, list(storage.sessions)) == (other, [])
-        with pytest.raises(SpecMismatch, match=r"'info/x'.*open it again"):
+        with pytest.raises(SpecMismatch, match=r"'info/x'"):
             reader.refresh()
         assert reader.spec == SPEC
         chunk = chunk_of(0)
@@ -344,7 +342,7 @@ def test_a_store_without_chunks_may_get_other_fields(tmp_path: Path) -> None:
         assert not storage.replace_spec(SPEC)
 
 
-def test_a_segment_that_a_killed_writer_left_settles_the_fields(tmp_path: Path) -> None:
+def test_a_segment_of_a_killed_writer_determines_the_fields(tmp_path: Path) -> None:
     storage = create(tmp_path / "a")
     assert storage._appender is not None
     storage._appender._open_segment(100)

@@ -1,4 +1,4 @@
-"""Stores of every released format version can be read by this one, for good."""
+"""Stores of every released format version can be read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows(episode: int, first: int, stop: int) -> dict[str, np.ndarray]:
 
 
 def write(path: Path) -> None:
-    """Made the store of the version that was current then; kept to say what is in it."""
+    """Write such a store; kept to document the contents of those in tests/stores."""
     storage = DiskStorage.create(path, SPEC, segment_bytes=6_000, provenance={"made": "by hand"})
     with SequenceReplayBuffer(seed=1) as replay:
         replay._use(storage)
@@ -51,15 +51,15 @@ def write(path: Path) -> None:
                 [Chunk(episode, stream, 0, End.PENDING, rows(episode, 0, 8), facts)],
             )
             replay.add([Chunk(episode, stream, 7, End.NONE, rows(episode, 7, 14), facts)])
-            if episode != 4:  # that one is cut
+            if episode != 4:  # episode 4 is cut
                 replay.add([Chunk(episode, stream, 14, end, rows(episode, 14, 20), facts)])
         replay.save_checkpoint({"updates": 12, "weights": np.arange(3.0)})
-        # As a killed writer leaves it: nothing sealed, no room given back.
+        # As a killed writer leaves it: nothing sealed, nothing truncated.
         shutil.copytree(path, path.with_name(f"{path.name}-killed"))
 
 
 @pytest.mark.parametrize("version", sorted(path.name for path in STORES.iterdir()))
-def test_a_store_of_that_version_is_read_verified_and_continued(
+def test_a_store_of_each_version_is_read_verified_and_continued(
     tmp_path: Path, version: str
 ) -> None:
     path = Path(shutil.copytree(STORES / version, tmp_path / "a"))
