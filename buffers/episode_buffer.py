@@ -99,13 +99,12 @@ class EpisodeBuffer:
             for field in spec.fields
         }
         self._is_observed = self._rows.get(OBSERVED.name)
-        # The arrays of a Spec with these four fields alone, for `add_next`.
+        # The arrays of a Spec with these four fields alone, and what they hold, for `add_next`.
         self._plain: Any = None
         four = (spec.observation, spec.action, "reward", OBSERVED.name)
-        if len(spec.fields) == len(four) and all(type(name) is str for name in four):
-            arrays = [self._rows.get(str(name)) for name in four]
-            shapes = [each.shape[1:] for each in arrays if each is not None]
-            self._plain = (*arrays, *shapes[:2]) if len(shapes) == len(four) else None
+        if len(spec.fields) == len(four) and set(spec.names) == set(map(str, four)):
+            arrays = [self._rows[str(name)] for name in four]
+            self._plain = *arrays, *((each.shape[1:], each.dtype) for each in arrays[:2])
         self._stacks = {
             field.name: _StackCheck(field, num_envs) for field in spec.fields if field.stack > 1
         }
@@ -278,14 +277,14 @@ class EpisodeBuffer:
             or not self._unobserved[env]
         ):
             return False
-        observations, actions, rewards, observed, shape, action_shape = self._plain
+        observations, actions, rewards, observed, (shape, dtype), (size, kind) = self._plain
         cursor = self._cursor.item(env)
         if (
             cursor >= self._chunk_rows
             or observation.shape != shape
-            or action.shape != action_shape
-            or observation.dtype != observations.dtype
-            or action.dtype != actions.dtype
+            or action.shape != size
+            or observation.dtype != dtype
+            or action.dtype != kind
         ):
             return False
         place = env * self._room + cursor
@@ -294,7 +293,8 @@ class EpisodeBuffer:
         actions[place - 1] = action
         rewards[place] = reward
         self._cursor[env] = cursor + 1
-        self._is_given[env] = False
+        if cursor == 1:  # perhaps the only row, which `take` returned
+            self._is_given[env] = False
         self._until_due -= 1
         return True
 
