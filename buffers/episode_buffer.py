@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,7 @@ It is False in the last row of an episode whose last observation is unknown; the
 is repeated there."""
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 64 << 20
+_Expected: TypeAlias = "dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]"
 
 
 class EpisodeBuffer:
@@ -81,14 +82,15 @@ class EpisodeBuffer:
             raise ValueError(f"chunk_rows: expected a whole number >= 1, got {chunk_rows}")
         self.num_envs = num_envs
         self._spec = spec
-        columns = {field.name: _Column.of(field) for field in spec.fields}
-        self._columns = columns
-        self._acted = [columns[field.name] for field in spec.fields if field.is_chosen]
-        self._received = [columns[field.name] for field in spec.fields if not field.is_chosen]
-        self._info = [
-            columns[field.name] for field in spec.of_kind("info") if field.name != OBSERVED.name
-        ]
-        self._extra = [columns[field.name] for field in spec.of_kind("extra")]
+        # The dtype and shape of each field's values, as computed once.
+        self._expected: _Expected = {
+            field.name: (field.numpy_dtype, field.source_shape) for field in spec.fields
+        }
+        names = [field.name for field in spec.fields if field.is_chosen]
+        self._acted: _Expected = {name: self._expected[name] for name in names}
+        self._received = {k: each for k, each in self._expected.items() if k not in names}
+        self._info = {f.name: f.key for f in spec.of_kind("info") if f.name != OBSERVED.name}
+        self._extra = {f.name: f.key for f in spec.of_kind("extra")}
         self._chunk_rows = chunk_rows or _rows_by_size(spec, num_envs)
         if capacity is not None:
             self._chunk_rows = max(1, min(self._chunk_rows, capacity // (8 * num_envs)))
@@ -194,8 +196,8 @@ class EpisodeBuffer:
         layout = self._spec.observation
         values = self._leaves(layout, observation, lead)
         chosen = self._leaves(self._spec.action, action, lead)
-        for column in self._extra:
-            chosen[column.name] = _entry(column, extras, "extras", lead)
+        for name, key in self._extra.items():
+            chosen[name] = self._entry(name, key, extras, "extras", lead)
         gain = reward if type(reward) is float and not lead else _rewards(reward, lead)
         is_terminated = _flags("terminated", terminated, lead)
         is_truncated = _flags("truncated", truncated, lead)
@@ -203,8 +205,8 @@ class EpisodeBuffer:
         results: dict[str, np.ndarray] | None = None
         if next_observation is not None:
             results = self._leaves(layout, next_observation, lead)
-            for column in self._info:
-                results[column.name] = _entry(column, next_info, "next_info", lead)
+            for name, key in self._info.items():
+                results[name] = self._entry(name, key, next_info, "next_info", lead)
         elif ended and self._is_observed is None:
             raise ValueError(
                 f"next_observation: expected the last observation of env {ended[0]}, whose episode "
@@ -214,9 +216,9 @@ class EpisodeBuffer:
             self._check_room(envs)
         first, late = self._new_rows(envs, values)
         begun, late_ones = _those(envs, first), _those(envs, late)
-        if self._info and (begun or late_ones):
-            for column in self._info:
-                values[column.name] = _entry(column, info, "info", lead)
+        if begun or late_ones:
+            for name, key in self._info.items():
+                values[name] = self._entry(name, key, info, "info", lead)
         if self._stacks:
             self._check_stacks(envs, values, results, first, late)
 
@@ -231,8 +233,8 @@ class EpisodeBuffer:
             at, some = _subset(envs, late)
             self._put(at, some, values, None)
         place = self._newest(envs)
-        for column in self._acted:
-            self._rows[column.name][place] = chosen[column.name]
+        for name, rows in chosen.items():
+            self._rows[name][place] = rows
         self._cursor[envs] += 1
         self._pending[envs] = True
         self._is_given[envs] = False
@@ -351,9 +353,8 @@ class EpisodeBuffer:
             self._pending[envs] = True
             self._is_given[envs] = False
             self._unobserved[envs] = False
-        for column in self._received:
-            rows = values[column.name]
-            self._rows[column.name][place] = rows[:, -1] if column.stack > 1 else rows
+        for name, rows in values.items():
+            self._rows[name][place] = rows[:, -1] if name in self._stacks else rows
         self._until_due -= 1
         if terminated is not None:
             for env in envs[terminated].tolist():
@@ -383,8 +384,8 @@ class EpisodeBuffer:
         if np.count_nonzero(waiting) < len(envs):
             envs, some = envs[waiting], waiting
         place = self._base[envs] + self._cursor[envs] - 1
-        for column in self._acted:
-            self._rows[column.name][place] = values[column.name][some]
+        for name, rows in values.items():
+            self._rows[name][place] = rows[some]
         self._pending[envs] = False
 
     def take(
@@ -533,29 +534,49 @@ class EpisodeBuffer:
         run = self._open[env]
         place = env * self._room + int(self._cursor[env]) - 1
         if run is not None and place > env * self._room + run.start:  # else it was done before
-            for column in self._received:
-                if column.name != "reward":
-                    self._rows[column.name][place] = self._rows[column.name][place - 1]
+            for name in self._received:
+                if name != "reward":
+                    self._rows[name][place] = self._rows[name][place - 1]
         if self._is_observed is not None:
             self._is_observed[place] = False
 
     def _blank(self, env: int) -> None:
         """Write zeros for the action of the newest row: none was chosen from it."""
         place = env * self._room + int(self._cursor[env]) - 1
-        for column in self._acted:
-            self._rows[column.name][place] = 0
+        for name in self._acted:
+            self._rows[name][place] = 0
 
     def _leaves(self, layout: Layout, value: Any, lead: tuple[int, ...]) -> dict[str, np.ndarray]:
         """The arrays of a nested value by field name, checked."""
         found: dict[str, np.ndarray] = {}
         for name, leaf in ((layout, value),) if type(layout) is str else flatten(layout, value):
-            column = self._columns[name]
+            dtype, shape = self._expected[name]
             rows = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
-            if rows.shape != (*lead, *column.shape) or rows.dtype != column.dtype:
-                if rows.shape != (*lead, *column.shape[1:]) or column.stack == 1:
-                    raise _mismatch(column, rows, lead)
+            if rows.shape != (*lead, *shape) or rows.dtype != dtype:
+                if rows.shape != (*lead, *shape[1:]) or name not in self._stacks:
+                    raise _mismatch(name, (dtype, shape), rows, lead)
             found[name] = rows
         return found
+
+    def _entry(
+        self,
+        name: str,
+        key: str,
+        values: Mapping[str, Any] | None,
+        what: str,
+        lead: tuple[int, ...],
+    ) -> np.ndarray:
+        """The values of a further field, checked."""
+        if values is None or key not in values:
+            raise SpecMismatch(
+                f"{what}: expected the key {key!r} of field {name!r}, got {sorted(values or ())}; "
+                f"give it"
+            )
+        dtype, shape = self._expected[name]
+        rows = np.asarray(values[key])
+        if rows.dtype != dtype or rows.shape != (*lead, *shape):
+            raise _mismatch(name, (dtype, shape), rows, lead)
+        return rows
 
     def _new_rows(self, envs: Any, values: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
         """Masks of envs that begin an episode, and of envs whose newest row has no observation."""
@@ -566,7 +587,7 @@ class EpisodeBuffer:
             place = self._newest(envs)
             for name, rows in values.items():
                 stacks = self._stacks.get(name)
-                if stacks is not None and rows.shape == self._columns[name].shape:
+                if stacks is not None and rows.shape == self._expected[name][1]:
                     is_same = not stacks.differ(rows[None], np.array([envs]))
                 else:
                     is_same = rows.tobytes() == self._rows[name][place].tobytes()
@@ -579,7 +600,7 @@ class EpisodeBuffer:
             place = self._newest(envs)
             for name, rows in values.items():
                 stacks = self._stacks.get(name)
-                if stacks is not None and rows.shape[1:] == self._columns[name].shape:
+                if stacks is not None and rows.shape[1:] == self._expected[name][1]:
                     first |= known & stacks.differ(rows, envs)
                 else:
                     first |= known & _differ(rows, self._rows[name][place])
@@ -599,7 +620,7 @@ class EpisodeBuffer:
         found: list[tuple[str, np.ndarray]] = []
         for name, stacks in self._stacks.items():
             rows = values[name][None] if is_one else values[name]
-            if rows.shape[1:] != self._columns[name].shape:
+            if rows.shape[1:] != self._expected[name][1]:
                 continue
             is_first, new = np.atleast_1d(first), np.atleast_1d(first | late)
             if new.any():
@@ -607,7 +628,7 @@ class EpisodeBuffer:
             if results is not None:
                 after = results[name][None] if is_one else results[name]
                 if after.shape != rows.shape:
-                    raise _mismatch(self._columns[name], after, ids.shape)
+                    raise _mismatch(name, self._expected[name], after, ids.shape)
                 stacks.verify_next(after, rows)
                 rows = after
             found.append((name, rows))
@@ -634,21 +655,6 @@ class EpisodeBuffer:
                 f"expected at most {self._chunk_rows} rows of an env that were not taken, got "
                 f"{most}: call take() whenever is_due"
             )
-
-
-class _Column(NamedTuple):
-    """The dtype and shape that a field's arrays must have."""
-
-    name: str
-    dtype: np.dtype[np.generic]
-    shape: tuple[int, ...]
-    stack: int
-    key: str
-
-    @classmethod
-    def of(cls, field: Field) -> _Column:
-        """The column of a field."""
-        return cls(field.name, field.numpy_dtype, field.source_shape, field.stack, field.key)
 
 
 class _Run(NamedTuple):
@@ -788,42 +794,33 @@ def _rewards(value: Any, lead: tuple[int, ...]) -> np.ndarray:
     return rewards.astype(np.float64, copy=False)
 
 
-def _entry(
-    column: _Column, values: Mapping[str, Any] | None, what: str, lead: tuple[int, ...]
-) -> np.ndarray:
-    """The values of a further field, checked."""
-    if values is None or column.key not in values:
-        raise SpecMismatch(
-            f"{what}: expected the key {column.key!r} of field {column.name!r}, got "
-            f"{sorted(values or ())}; give it"
-        )
-    rows = np.asarray(values[column.key])
-    if rows.dtype != column.dtype or rows.shape != (*lead, *column.shape):
-        raise _mismatch(column, rows, lead)
-    return rows
-
-
-def _check(values: Mapping[str, np.ndarray], columns: list[_Column], n: int) -> None:
+def _check(values: Mapping[str, np.ndarray], expected: _Expected, n: int) -> None:
     """Refuse unknown fields, and arrays of another dtype or shape."""
-    if len(values) == len(columns):
-        for column in columns:
-            rows = values.get(column.name)
+    if len(values) == len(expected):
+        for name, (dtype, shape) in expected.items():
+            rows = values.get(name)
             if rows is None:
                 break
-            if rows.dtype != column.dtype or rows.shape != (n, *column.shape):
-                raise _mismatch(column, rows, (n,))
+            if rows.dtype != dtype or rows.shape != (n, *shape):
+                raise _mismatch(name, (dtype, shape), rows, (n,))
         else:
             return
     raise SpecMismatch(
-        f"expected the fields {sorted(column.name for column in columns)}, got "
-        f"{sorted(values)}: give exactly the fields of the Spec"
+        f"expected the fields {sorted(expected)}, got {sorted(values)}: give exactly the fields of "
+        f"the Spec"
     )
 
 
-def _mismatch(column: _Column, rows: np.ndarray, lead: tuple[int, ...]) -> SpecMismatch:
+def _mismatch(
+    name: str,
+    expected: tuple[np.dtype[np.generic], tuple[int, ...]],
+    rows: np.ndarray,
+    lead: tuple[int, ...],
+) -> SpecMismatch:
+    dtype, shape = expected
     return SpecMismatch(
-        f"field {column.name!r}: expected {column.dtype} {(*lead, *column.shape)}, got "
-        f"{rows.dtype} {rows.shape}; convert it before it is stored"
+        f"field {name!r}: expected {dtype} {(*lead, *shape)}, got {rows.dtype} {rows.shape}; "
+        f"convert it before it is stored"
     )
 
 
