@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -223,34 +224,24 @@ class EpisodeBuffer:
             self._check_stacks(envs, values, results, first, late)
 
         self._until_due -= 2 if begun else 1
-        if begun:
-            for env in begun:
-                self._begin(env, (metadata or {}).get(env, {}))
-            at, some = _subset(envs, first)
-            self._cursor[at] += 1
-            self._put(at, some, values, 0.0)
-        if late_ones:
-            at, some = _subset(envs, late)
-            self._put(at, some, values, None)
-        place = self._newest(envs)
-        for name, rows in chosen.items():
-            self._rows[name][place] = rows
-        self._cursor[envs] += 1
+        for env in begun:
+            self._begin(env, (metadata or {}).get(env, {}))
+        if lead:
+            self._write(envs, values, chosen, results, gain, first, late)
+        else:
+            self._write_one(envs, values, chosen, results, gain, first, late)
         self._pending[envs] = True
         self._is_given[envs] = False
-        if results is None:
-            self._unobserved[envs] = True
-            self._rows["reward"][self._newest(envs)] = gain
-        else:
-            self._put(envs, ..., results, gain)
-        for env in ended:
-            if results is None:
-                self._repeat(env)
-                self._unobserved[env] = False
-        for env in _those(envs, is_terminated):
-            self._end(env, End.TERMINATED)
-        for env in _those(envs, is_truncated):
-            self._end(env, End.TRUNCATED)
+        self._unobserved[envs] = results is None
+        if ended:
+            for env in ended:
+                if results is None:
+                    self._repeat(env)
+                    self._unobserved[env] = False
+            for env in _those(envs, is_terminated):
+                self._end(env, End.TERMINATED)
+            for env in _those(envs, is_truncated):
+                self._end(env, End.TRUNCATED)
 
     def add_next(self, env: int, observation: object, action: object, reward: object) -> bool:
         """Add the most common kind of row of one env, in a quarter of the time of `add`.
@@ -424,9 +415,12 @@ class EpisodeBuffer:
             envs = np.flatnonzero(self._cursor >= self._due).tolist()
         chunks: list[Chunk] = []
         for env in envs:
-            unfinished = self._unfinished(env, newest=newest)
-            chunks += [self._chunk(env, run) for run in (*self._ended[env], *unfinished)]
-            self._is_given[env] |= any(run.end & End.PENDING for run in unfinished)
+            chunks += [self._chunk(env, run) for run in self._ended[env]]
+            run = self._unfinished(env, newest=newest)
+            if run is not None:
+                chunks.append(self._chunk(env, run))
+                if run.end:
+                    self._is_given[env] = True
             self._taken.append(env)
         return chunks
 
@@ -445,7 +439,8 @@ class EpisodeBuffer:
             run = self._open[env]
             # The row of a reset from which nothing followed is no episode.
             if run is not None and (run.first_row > 0 or self._cursor[env] > run.start + 1):
-                self._ended[env] += self._unfinished(env, newest=newest)
+                run = self._unfinished(env, newest=newest)
+                self._ended[env] += [] if run is None else [run]
             if self._unobserved[env] and not newest:
                 self._cursor[env] -= 1
             self._open[env] = None
@@ -455,37 +450,38 @@ class EpisodeBuffer:
         if self._open[env] is not None:
             self.cut([env])
         facts: dict[str, object] = {"stream_episode": self._started[env], **metadata}
-        self._open[env] = _Run(self.next_episode, 0, int(self._cursor[env]), -1, End.NONE, facts)
+        self._open[env] = _Run(self.next_episode, self._cursor.item(env), facts)
         self._started[env] += 1
         self.next_episode += 1
 
     def _end(self, env: int, end: End) -> None:
         run = self._open[env]
         if run is None:  # both flags are set: the run was moved a moment ago
-            last = self._ended[env].pop()
-            self._ended[env].append(last._replace(end=last.end | end))
+            self._ended[env][-1].end |= end
             return
-        self._ended[env].append(run._replace(stop=int(self._cursor[env]), end=end))
+        run.stop, run.end = self._cursor.item(env), end
+        self._ended[env].append(run)
         self._open[env] = None
         self._pending[env] = False
         self._blank(env)
 
-    def _unfinished(self, env: int, *, newest: bool) -> list[_Run]:
-        """The open run, unless it has no new rows."""
+    def _unfinished(self, env: int, *, newest: bool) -> _Run | None:
+        """The open run up to its newest row; None if it has no new rows."""
         run = self._open[env]
-        stop = int(self._cursor[env])
         if run is None:
-            return []
+            return None
+        run.stop, run.end = self._cursor.item(env), End.NONE
         if self._unobserved[env]:
             if not newest:
-                return [run._replace(stop=stop - 1)] if stop - 1 > run.start else []
+                run.stop -= 1
+                return run if run.stop > run.start else None
             self._repeat(env)
         if self._pending[env]:
             self._blank(env)
-            is_new = stop - run.start > 1 or (run.first_row > 0 and not self._is_given[env])
-            # A reset's row that no other row follows needs no chunk.
-            return [run._replace(stop=stop, end=End.PENDING)] if is_new else []
-        return [run._replace(stop=stop)] if stop > run.start else []
+            run.end = End.PENDING
+            is_new = run.stop - run.start > 1 or (run.first_row > 0 and not self._is_given[env])
+            return run if is_new else None  # a reset's row that no other row follows needs no chunk
+        return run if run.stop > run.start else None
 
     def _chunk(self, env: int, run: _Run) -> Chunk:
         rows = slice(env * self._room + run.start, env * self._room + run.stop)
@@ -505,8 +501,8 @@ class EpisodeBuffer:
                     rows[base] = rows[base + stop - 1]
             run = self._open[env]
             if run is not None:
-                first_row = run.first_row + stop - run.start - keep
-                self._open[env] = run._replace(first_row=first_row, start=0)
+                run.first_row += stop - run.start - keep
+                run.start = 0
             self._ended[env] = []
             self._cursor[env] = keep
             self._due[env] = self._chunk_rows
@@ -518,16 +514,61 @@ class EpisodeBuffer:
             return envs * self._room + int(self._cursor[envs]) - 1
         return self._base[envs] + self._cursor[envs] - 1
 
-    def _put(self, envs: Any, some: Any, values: Mapping[str, np.ndarray], reward: Any) -> None:
-        """Write observations into the newest rows, and rewards if they are given."""
+    def _write(
+        self,
+        envs: np.ndarray,
+        values: Mapping[str, np.ndarray],
+        chosen: Mapping[str, np.ndarray],
+        results: Mapping[str, np.ndarray] | None,
+        gain: Any,
+        first: np.ndarray,
+        late: np.ndarray,
+    ) -> None:
+        """Write the rows of transitions of n envs; `add` has checked them."""
+        self._cursor[envs] += first
         place = self._newest(envs)
+        is_new = first | late
+        if np.count_nonzero(is_new):
+            some = ... if is_new.all() else is_new
+            self._put(place[some], {name: rows[some] for name, rows in values.items()})
+            self._rows["reward"][place[first]] = 0.0
+        for name, rows in chosen.items():
+            self._rows[name][place] = rows
+        self._cursor[envs] += 1
+        self._rows["reward"][place + 1] = gain
+        if results is not None:
+            self._put(place + 1, results)
+
+    def _write_one(
+        self,
+        env: int,
+        values: Mapping[str, np.ndarray],
+        chosen: Mapping[str, np.ndarray],
+        results: Mapping[str, np.ndarray] | None,
+        gain: Any,
+        first: bool,
+        late: bool,
+    ) -> None:
+        """`_write` for one env."""
+        cursor = self._cursor.item(env) + first
+        place = env * self._room + cursor - 1
+        if first or late:
+            self._put(place, values)
+        if first:
+            self._rows["reward"][place] = 0.0
+        for name, row in chosen.items():
+            self._rows[name][place] = row
+        self._cursor[env] = cursor + 1
+        self._rows["reward"][place + 1] = gain
+        if results is not None:
+            self._put(place + 1, results)
+
+    def _put(self, place: Any, values: Mapping[str, np.ndarray]) -> None:
+        """Write given observations."""
         for name, rows in values.items():
-            self._rows[name][place] = rows if some is ... else rows[some]
-        if reward is not None:
-            self._rows["reward"][place] = reward
+            self._rows[name][place] = rows
         if self._is_observed is not None:
             self._is_observed[place] = True
-        self._unobserved[envs] = False
 
     def _repeat(self, env: int) -> None:
         """Copy the previous observation to the newest row, whose own is not known."""
@@ -657,15 +698,16 @@ class EpisodeBuffer:
             )
 
 
-class _Run(NamedTuple):
+@dataclass(slots=True)
+class _Run:
     """Rows ``start .. stop`` of one env's memory: a part of one episode."""
 
     episode: int
-    first_row: int
     start: int
-    stop: int
-    end: End
     metadata: Mapping[str, object]
+    first_row: int = 0
+    stop: int = -1
+    end: End = End.NONE
 
 
 class _StackCheck:
@@ -767,13 +809,6 @@ def _those(envs: Any, flags: Any) -> list[int]:
         return [envs] if flags else []
     found: list[int] = envs[flags].tolist() if np.count_nonzero(flags) else []
     return found
-
-
-def _subset(envs: Any, flags: Any) -> tuple[Any, Any]:
-    """The envs with a flag, and the index of their values."""
-    if type(envs) is int or flags.all():
-        return envs, ...
-    return envs[flags], flags
 
 
 def _flags(what: str, value: Any, lead: tuple[int, ...]) -> Any:
