@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +21,7 @@ It is False in the last row of an episode whose last observation is unknown; the
 is repeated there."""
 
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 64 << 20
+_Expected: TypeAlias = "dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]"
 
 
 class EpisodeBuffer:
@@ -81,14 +83,15 @@ class EpisodeBuffer:
             raise ValueError(f"chunk_rows: expected a whole number >= 1, got {chunk_rows}")
         self.num_envs = num_envs
         self._spec = spec
-        columns = {field.name: _Column.of(field) for field in spec.fields}
-        self._columns = columns
-        self._acted = [columns[field.name] for field in spec.fields if field.is_chosen]
-        self._received = [columns[field.name] for field in spec.fields if not field.is_chosen]
-        self._info = [
-            columns[field.name] for field in spec.of_kind("info") if field.name != OBSERVED.name
-        ]
-        self._extra = [columns[field.name] for field in spec.of_kind("extra")]
+        # The dtype and shape of each field's values, as computed once.
+        self._expected: _Expected = {
+            field.name: (field.numpy_dtype, field.source_shape) for field in spec.fields
+        }
+        names = [field.name for field in spec.fields if field.is_chosen]
+        self._acted: _Expected = {name: self._expected[name] for name in names}
+        self._received = {k: each for k, each in self._expected.items() if k not in names}
+        self._info = {f.name: f.key for f in spec.of_kind("info") if f.name != OBSERVED.name}
+        self._extra = {f.name: f.key for f in spec.of_kind("extra")}
         self._chunk_rows = chunk_rows or _rows_by_size(spec, num_envs)
         if capacity is not None:
             self._chunk_rows = max(1, min(self._chunk_rows, capacity // (8 * num_envs)))
@@ -99,13 +102,12 @@ class EpisodeBuffer:
             for field in spec.fields
         }
         self._is_observed = self._rows.get(OBSERVED.name)
-        # The arrays of a Spec with these four fields alone, for `add_next`.
+        # The arrays of a Spec with these four fields alone, and what they hold, for `add_next`.
         self._plain: Any = None
         four = (spec.observation, spec.action, "reward", OBSERVED.name)
-        if len(spec.fields) == len(four) and all(type(name) is str for name in four):
-            arrays = [self._rows.get(str(name)) for name in four]
-            shapes = [each.shape[1:] for each in arrays if each is not None]
-            self._plain = (*arrays, *shapes[:2]) if len(shapes) == len(four) else None
+        if len(spec.fields) == len(four) and set(spec.names) == set(map(str, four)):
+            arrays = [self._rows[str(name)] for name in four]
+            self._plain = *arrays, *((each.shape[1:], each.dtype) for each in arrays[:2])
         self._stacks = {
             field.name: _StackCheck(field, num_envs) for field in spec.fields if field.stack > 1
         }
@@ -195,8 +197,8 @@ class EpisodeBuffer:
         layout = self._spec.observation
         values = self._leaves(layout, observation, lead)
         chosen = self._leaves(self._spec.action, action, lead)
-        for column in self._extra:
-            chosen[column.name] = _entry(column, extras, "extras", lead)
+        for name, key in self._extra.items():
+            chosen[name] = self._entry(name, key, extras, "extras", lead)
         gain = reward if type(reward) is float and not lead else _rewards(reward, lead)
         is_terminated = _flags("terminated", terminated, lead)
         is_truncated = _flags("truncated", truncated, lead)
@@ -204,8 +206,8 @@ class EpisodeBuffer:
         results: dict[str, np.ndarray] | None = None
         if next_observation is not None:
             results = self._leaves(layout, next_observation, lead)
-            for column in self._info:
-                results[column.name] = _entry(column, next_info, "next_info", lead)
+            for name, key in self._info.items():
+                results[name] = self._entry(name, key, next_info, "next_info", lead)
         elif ended and self._is_observed is None:
             raise ValueError(
                 f"next_observation: expected the last observation of env {ended[0]}, whose episode "
@@ -215,41 +217,31 @@ class EpisodeBuffer:
             self._check_room(envs)
         first, late = self._new_rows(envs, values)
         begun, late_ones = _those(envs, first), _those(envs, late)
-        if self._info and (begun or late_ones):
-            for column in self._info:
-                values[column.name] = _entry(column, info, "info", lead)
+        if begun or late_ones:
+            for name, key in self._info.items():
+                values[name] = self._entry(name, key, info, "info", lead)
         if self._stacks:
             self._check_stacks(envs, values, results, first, late)
 
         self._until_due -= 2 if begun else 1
-        if begun:
-            for env in begun:
-                self._begin(env, (metadata or {}).get(env, {}))
-            at, some = _subset(envs, first)
-            self._cursor[at] += 1
-            self._put(at, some, values, 0.0)
-        if late_ones:
-            at, some = _subset(envs, late)
-            self._put(at, some, values, None)
-        place = self._newest(envs)
-        for column in self._acted:
-            self._rows[column.name][place] = chosen[column.name]
-        self._cursor[envs] += 1
+        for env in begun:
+            self._begin(env, (metadata or {}).get(env, {}))
+        if lead:
+            self._write(envs, values, chosen, results, gain, first, late)
+        else:
+            self._write_one(envs, values, chosen, results, gain, first, late)
         self._pending[envs] = True
         self._is_given[envs] = False
-        if results is None:
-            self._unobserved[envs] = True
-            self._rows["reward"][self._newest(envs)] = gain
-        else:
-            self._put(envs, ..., results, gain)
-        for env in ended:
-            if results is None:
-                self._repeat(env)
-                self._unobserved[env] = False
-        for env in _those(envs, is_terminated):
-            self._end(env, End.TERMINATED)
-        for env in _those(envs, is_truncated):
-            self._end(env, End.TRUNCATED)
+        self._unobserved[envs] = results is None
+        if ended:
+            for env in ended:
+                if results is None:
+                    self._repeat(env)
+                    self._unobserved[env] = False
+            for env in _those(envs, is_terminated):
+                self._end(env, End.TERMINATED)
+            for env in _those(envs, is_truncated):
+                self._end(env, End.TRUNCATED)
 
     def add_next(self, env: int, observation: object, action: object, reward: object) -> bool:
         """Add the most common kind of row of one env, in a quarter of the time of `add`.
@@ -278,14 +270,14 @@ class EpisodeBuffer:
             or not self._unobserved[env]
         ):
             return False
-        observations, actions, rewards, observed, shape, action_shape = self._plain
+        observations, actions, rewards, observed, (shape, dtype), (size, kind) = self._plain
         cursor = self._cursor.item(env)
         if (
             cursor >= self._chunk_rows
             or observation.shape != shape
-            or action.shape != action_shape
-            or observation.dtype != observations.dtype
-            or action.dtype != actions.dtype
+            or action.shape != size
+            or observation.dtype != dtype
+            or action.dtype != kind
         ):
             return False
         place = env * self._room + cursor
@@ -294,7 +286,8 @@ class EpisodeBuffer:
         actions[place - 1] = action
         rewards[place] = reward
         self._cursor[env] = cursor + 1
-        self._is_given[env] = False
+        if cursor == 1:  # perhaps the only row, which `take` returned
+            self._is_given[env] = False
         self._until_due -= 1
         return True
 
@@ -351,9 +344,8 @@ class EpisodeBuffer:
             self._pending[envs] = True
             self._is_given[envs] = False
             self._unobserved[envs] = False
-        for column in self._received:
-            rows = values[column.name]
-            self._rows[column.name][place] = rows[:, -1] if column.stack > 1 else rows
+        for name, rows in values.items():
+            self._rows[name][place] = rows[:, -1] if name in self._stacks else rows
         self._until_due -= 1
         if terminated is not None:
             for env in envs[terminated].tolist():
@@ -383,8 +375,8 @@ class EpisodeBuffer:
         if np.count_nonzero(waiting) < len(envs):
             envs, some = envs[waiting], waiting
         place = self._base[envs] + self._cursor[envs] - 1
-        for column in self._acted:
-            self._rows[column.name][place] = values[column.name][some]
+        for name, rows in values.items():
+            self._rows[name][place] = rows[some]
         self._pending[envs] = False
 
     def take(
@@ -423,9 +415,12 @@ class EpisodeBuffer:
             envs = np.flatnonzero(self._cursor >= self._due).tolist()
         chunks: list[Chunk] = []
         for env in envs:
-            unfinished = self._unfinished(env, newest=newest)
-            chunks += [self._chunk(env, run) for run in (*self._ended[env], *unfinished)]
-            self._is_given[env] |= any(run.end & End.PENDING for run in unfinished)
+            chunks += [self._chunk(env, run) for run in self._ended[env]]
+            run = self._unfinished(env, newest=newest)
+            if run is not None:
+                chunks.append(self._chunk(env, run))
+                if run.end:
+                    self._is_given[env] = True
             self._taken.append(env)
         return chunks
 
@@ -444,7 +439,8 @@ class EpisodeBuffer:
             run = self._open[env]
             # The row of a reset from which nothing followed is no episode.
             if run is not None and (run.first_row > 0 or self._cursor[env] > run.start + 1):
-                self._ended[env] += self._unfinished(env, newest=newest)
+                run = self._unfinished(env, newest=newest)
+                self._ended[env] += [] if run is None else [run]
             if self._unobserved[env] and not newest:
                 self._cursor[env] -= 1
             self._open[env] = None
@@ -454,37 +450,38 @@ class EpisodeBuffer:
         if self._open[env] is not None:
             self.cut([env])
         facts: dict[str, object] = {"stream_episode": self._started[env], **metadata}
-        self._open[env] = _Run(self.next_episode, 0, int(self._cursor[env]), -1, End.NONE, facts)
+        self._open[env] = _Run(self.next_episode, self._cursor.item(env), facts)
         self._started[env] += 1
         self.next_episode += 1
 
     def _end(self, env: int, end: End) -> None:
         run = self._open[env]
         if run is None:  # both flags are set: the run was moved a moment ago
-            last = self._ended[env].pop()
-            self._ended[env].append(last._replace(end=last.end | end))
+            self._ended[env][-1].end |= end
             return
-        self._ended[env].append(run._replace(stop=int(self._cursor[env]), end=end))
+        run.stop, run.end = self._cursor.item(env), end
+        self._ended[env].append(run)
         self._open[env] = None
         self._pending[env] = False
         self._blank(env)
 
-    def _unfinished(self, env: int, *, newest: bool) -> list[_Run]:
-        """The open run, unless it has no new rows."""
+    def _unfinished(self, env: int, *, newest: bool) -> _Run | None:
+        """The open run up to its newest row; None if it has no new rows."""
         run = self._open[env]
-        stop = int(self._cursor[env])
         if run is None:
-            return []
+            return None
+        run.stop, run.end = self._cursor.item(env), End.NONE
         if self._unobserved[env]:
             if not newest:
-                return [run._replace(stop=stop - 1)] if stop - 1 > run.start else []
+                run.stop -= 1
+                return run if run.stop > run.start else None
             self._repeat(env)
         if self._pending[env]:
             self._blank(env)
-            is_new = stop - run.start > 1 or (run.first_row > 0 and not self._is_given[env])
-            # A reset's row that no other row follows needs no chunk.
-            return [run._replace(stop=stop, end=End.PENDING)] if is_new else []
-        return [run._replace(stop=stop)] if stop > run.start else []
+            run.end = End.PENDING
+            is_new = run.stop - run.start > 1 or (run.first_row > 0 and not self._is_given[env])
+            return run if is_new else None  # a reset's row that no other row follows needs no chunk
+        return run if run.stop > run.start else None
 
     def _chunk(self, env: int, run: _Run) -> Chunk:
         rows = slice(env * self._room + run.start, env * self._room + run.stop)
@@ -504,8 +501,8 @@ class EpisodeBuffer:
                     rows[base] = rows[base + stop - 1]
             run = self._open[env]
             if run is not None:
-                first_row = run.first_row + stop - run.start - keep
-                self._open[env] = run._replace(first_row=first_row, start=0)
+                run.first_row += stop - run.start - keep
+                run.start = 0
             self._ended[env] = []
             self._cursor[env] = keep
             self._due[env] = self._chunk_rows
@@ -517,45 +514,110 @@ class EpisodeBuffer:
             return envs * self._room + int(self._cursor[envs]) - 1
         return self._base[envs] + self._cursor[envs] - 1
 
-    def _put(self, envs: Any, some: Any, values: Mapping[str, np.ndarray], reward: Any) -> None:
-        """Write observations into the newest rows, and rewards if they are given."""
+    def _write(
+        self,
+        envs: np.ndarray,
+        values: Mapping[str, np.ndarray],
+        chosen: Mapping[str, np.ndarray],
+        results: Mapping[str, np.ndarray] | None,
+        gain: Any,
+        first: np.ndarray,
+        late: np.ndarray,
+    ) -> None:
+        """Write the rows of transitions of n envs; `add` has checked them."""
+        self._cursor[envs] += first
         place = self._newest(envs)
+        is_new = first | late
+        if np.count_nonzero(is_new):
+            some = ... if is_new.all() else is_new
+            self._put(place[some], {name: rows[some] for name, rows in values.items()})
+            self._rows["reward"][place[first]] = 0.0
+        for name, rows in chosen.items():
+            self._rows[name][place] = rows
+        self._cursor[envs] += 1
+        self._rows["reward"][place + 1] = gain
+        if results is not None:
+            self._put(place + 1, results)
+
+    def _write_one(
+        self,
+        env: int,
+        values: Mapping[str, np.ndarray],
+        chosen: Mapping[str, np.ndarray],
+        results: Mapping[str, np.ndarray] | None,
+        gain: Any,
+        first: bool,
+        late: bool,
+    ) -> None:
+        """`_write` for one env."""
+        cursor = self._cursor.item(env) + first
+        place = env * self._room + cursor - 1
+        if first or late:
+            self._put(place, values)
+        if first:
+            self._rows["reward"][place] = 0.0
+        for name, row in chosen.items():
+            self._rows[name][place] = row
+        self._cursor[env] = cursor + 1
+        self._rows["reward"][place + 1] = gain
+        if results is not None:
+            self._put(place + 1, results)
+
+    def _put(self, place: Any, values: Mapping[str, np.ndarray]) -> None:
+        """Write given observations."""
         for name, rows in values.items():
-            self._rows[name][place] = rows if some is ... else rows[some]
-        if reward is not None:
-            self._rows["reward"][place] = reward
+            self._rows[name][place] = rows
         if self._is_observed is not None:
             self._is_observed[place] = True
-        self._unobserved[envs] = False
 
     def _repeat(self, env: int) -> None:
         """Copy the previous observation to the newest row, whose own is not known."""
         run = self._open[env]
         place = env * self._room + int(self._cursor[env]) - 1
         if run is not None and place > env * self._room + run.start:  # else it was done before
-            for column in self._received:
-                if column.name != "reward":
-                    self._rows[column.name][place] = self._rows[column.name][place - 1]
+            for name in self._received:
+                if name != "reward":
+                    self._rows[name][place] = self._rows[name][place - 1]
         if self._is_observed is not None:
             self._is_observed[place] = False
 
     def _blank(self, env: int) -> None:
         """Write zeros for the action of the newest row: none was chosen from it."""
         place = env * self._room + int(self._cursor[env]) - 1
-        for column in self._acted:
-            self._rows[column.name][place] = 0
+        for name in self._acted:
+            self._rows[name][place] = 0
 
     def _leaves(self, layout: Layout, value: Any, lead: tuple[int, ...]) -> dict[str, np.ndarray]:
         """The arrays of a nested value by field name, checked."""
         found: dict[str, np.ndarray] = {}
         for name, leaf in ((layout, value),) if type(layout) is str else flatten(layout, value):
-            column = self._columns[name]
+            dtype, shape = self._expected[name]
             rows = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
-            if rows.shape != (*lead, *column.shape) or rows.dtype != column.dtype:
-                if rows.shape != (*lead, *column.shape[1:]) or column.stack == 1:
-                    raise _mismatch(column, rows, lead)
+            if rows.shape != (*lead, *shape) or rows.dtype != dtype:
+                if rows.shape != (*lead, *shape[1:]) or name not in self._stacks:
+                    raise _mismatch(name, (dtype, shape), rows, lead)
             found[name] = rows
         return found
+
+    def _entry(
+        self,
+        name: str,
+        key: str,
+        values: Mapping[str, Any] | None,
+        what: str,
+        lead: tuple[int, ...],
+    ) -> np.ndarray:
+        """The values of a further field, checked."""
+        if values is None or key not in values:
+            raise SpecMismatch(
+                f"{what}: expected the key {key!r} of field {name!r}, got {sorted(values or ())}; "
+                f"give it"
+            )
+        dtype, shape = self._expected[name]
+        rows = np.asarray(values[key])
+        if rows.dtype != dtype or rows.shape != (*lead, *shape):
+            raise _mismatch(name, (dtype, shape), rows, lead)
+        return rows
 
     def _new_rows(self, envs: Any, values: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
         """Masks of envs that begin an episode, and of envs whose newest row has no observation."""
@@ -566,7 +628,7 @@ class EpisodeBuffer:
             place = self._newest(envs)
             for name, rows in values.items():
                 stacks = self._stacks.get(name)
-                if stacks is not None and rows.shape == self._columns[name].shape:
+                if stacks is not None and rows.shape == self._expected[name][1]:
                     is_same = not stacks.differ(rows[None], np.array([envs]))
                 else:
                     is_same = rows.tobytes() == self._rows[name][place].tobytes()
@@ -579,7 +641,7 @@ class EpisodeBuffer:
             place = self._newest(envs)
             for name, rows in values.items():
                 stacks = self._stacks.get(name)
-                if stacks is not None and rows.shape[1:] == self._columns[name].shape:
+                if stacks is not None and rows.shape[1:] == self._expected[name][1]:
                     first |= known & stacks.differ(rows, envs)
                 else:
                     first |= known & _differ(rows, self._rows[name][place])
@@ -599,7 +661,7 @@ class EpisodeBuffer:
         found: list[tuple[str, np.ndarray]] = []
         for name, stacks in self._stacks.items():
             rows = values[name][None] if is_one else values[name]
-            if rows.shape[1:] != self._columns[name].shape:
+            if rows.shape[1:] != self._expected[name][1]:
                 continue
             is_first, new = np.atleast_1d(first), np.atleast_1d(first | late)
             if new.any():
@@ -607,7 +669,7 @@ class EpisodeBuffer:
             if results is not None:
                 after = results[name][None] if is_one else results[name]
                 if after.shape != rows.shape:
-                    raise _mismatch(self._columns[name], after, ids.shape)
+                    raise _mismatch(name, self._expected[name], after, ids.shape)
                 stacks.verify_next(after, rows)
                 rows = after
             found.append((name, rows))
@@ -636,30 +698,16 @@ class EpisodeBuffer:
             )
 
 
-class _Column(NamedTuple):
-    """The dtype and shape that a field's arrays must have."""
-
-    name: str
-    dtype: np.dtype[np.generic]
-    shape: tuple[int, ...]
-    stack: int
-    key: str
-
-    @classmethod
-    def of(cls, field: Field) -> _Column:
-        """The column of a field."""
-        return cls(field.name, field.numpy_dtype, field.source_shape, field.stack, field.key)
-
-
-class _Run(NamedTuple):
+@dataclass(slots=True)
+class _Run:
     """Rows ``start .. stop`` of one env's memory: a part of one episode."""
 
     episode: int
-    first_row: int
     start: int
-    stop: int
-    end: End
     metadata: Mapping[str, object]
+    first_row: int = 0
+    stop: int = -1
+    end: End = End.NONE
 
 
 class _StackCheck:
@@ -763,13 +811,6 @@ def _those(envs: Any, flags: Any) -> list[int]:
     return found
 
 
-def _subset(envs: Any, flags: Any) -> tuple[Any, Any]:
-    """The envs with a flag, and the index of their values."""
-    if type(envs) is int or flags.all():
-        return envs, ...
-    return envs[flags], flags
-
-
 def _flags(what: str, value: Any, lead: tuple[int, ...]) -> Any:
     """Bools of n envs, or one."""
     if not lead and (value is False or value is True):
@@ -788,42 +829,33 @@ def _rewards(value: Any, lead: tuple[int, ...]) -> np.ndarray:
     return rewards.astype(np.float64, copy=False)
 
 
-def _entry(
-    column: _Column, values: Mapping[str, Any] | None, what: str, lead: tuple[int, ...]
-) -> np.ndarray:
-    """The values of a further field, checked."""
-    if values is None or column.key not in values:
-        raise SpecMismatch(
-            f"{what}: expected the key {column.key!r} of field {column.name!r}, got "
-            f"{sorted(values or ())}; give it"
-        )
-    rows = np.asarray(values[column.key])
-    if rows.dtype != column.dtype or rows.shape != (*lead, *column.shape):
-        raise _mismatch(column, rows, lead)
-    return rows
-
-
-def _check(values: Mapping[str, np.ndarray], columns: list[_Column], n: int) -> None:
+def _check(values: Mapping[str, np.ndarray], expected: _Expected, n: int) -> None:
     """Refuse unknown fields, and arrays of another dtype or shape."""
-    if len(values) == len(columns):
-        for column in columns:
-            rows = values.get(column.name)
+    if len(values) == len(expected):
+        for name, (dtype, shape) in expected.items():
+            rows = values.get(name)
             if rows is None:
                 break
-            if rows.dtype != column.dtype or rows.shape != (n, *column.shape):
-                raise _mismatch(column, rows, (n,))
+            if rows.dtype != dtype or rows.shape != (n, *shape):
+                raise _mismatch(name, (dtype, shape), rows, (n,))
         else:
             return
     raise SpecMismatch(
-        f"expected the fields {sorted(column.name for column in columns)}, got "
-        f"{sorted(values)}: give exactly the fields of the Spec"
+        f"expected the fields {sorted(expected)}, got {sorted(values)}: give exactly the fields of "
+        f"the Spec"
     )
 
 
-def _mismatch(column: _Column, rows: np.ndarray, lead: tuple[int, ...]) -> SpecMismatch:
+def _mismatch(
+    name: str,
+    expected: tuple[np.dtype[np.generic], tuple[int, ...]],
+    rows: np.ndarray,
+    lead: tuple[int, ...],
+) -> SpecMismatch:
+    dtype, shape = expected
     return SpecMismatch(
-        f"field {column.name!r}: expected {column.dtype} {(*lead, *column.shape)}, got "
-        f"{rows.dtype} {rows.shape}; convert it before it is stored"
+        f"field {name!r}: expected {dtype} {(*lead, *shape)}, got {rows.dtype} {rows.shape}; "
+        f"convert it before it is stored"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -131,18 +130,19 @@ class TransitionWriter:
         """
         is_over = bool(terminated) or bool(truncated)
         is_plain = not is_over and final_observation is None
-        chosen = action
-        if type(action) is not np.ndarray:
+        chosen, gain = action, reward
+        if type(chosen) is not np.ndarray:
             chosen = as_declared("action", action, *self._action)
-        if not (is_plain and self._rows.add_next(env, observation, chosen, reward)):
+        if type(gain) is not float:
+            gain = _number(reward)
+        if not (is_plain and self._rows.add_next(env, observation, chosen, gain)):
             if not 0 <= env < self.num_envs:
                 raise ValueError(
                     f"env: expected an index from 0 to {self.num_envs - 1}, got {env}; give the "
                     f"number of envs as num_envs"
                 )
             image = as_declared("observation", observation, *self._observation)
-            chosen = as_declared("action", action, *self._action)
-            gain = reward if type(reward) is float else _number(reward)
+            chosen = as_declared("action", chosen, *self._action)
             if not (is_plain and self._rows.add_next(env, image, chosen, gain)):
                 last = None
                 if final_observation is not None:
@@ -315,9 +315,11 @@ def as_declared(
     """
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
         return value
-    if shape == () and dtype.kind in "iu" and isinstance(value, int | np.integer):
-        with contextlib.suppress(OverflowError):  # the error is raised below
+    if shape == () and dtype.kind in "iu" and isinstance(value, (int, np.integer)):
+        try:
             return np.array(int(value), dtype)
+        except OverflowError:
+            pass  # the error is raised below
     array = np.asarray(value)
     if array.shape != shape:
         if array.size != 1 or (array.shape, shape) not in (((), (1,)), ((1,), ())):
