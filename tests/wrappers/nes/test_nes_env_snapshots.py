@@ -272,8 +272,11 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(
             ({"state": np.zeros(13_574)}, f"state: .*{backend}.*got "),
             ({"screen": np.zeros((10, 10, 3), np.uint8)}, r"screen .*got uint8 \(10, 10, 3\)"),
             ({"screen": snapshot.screen.astype(np.float64)}, "uint8 screen .*got float64 "),
-            ({"episode": {}}, r"snapshot: .*game, tracker, play, must_reset.*got \[\]"),
-            ({"episode": {**snapshot.episode, "play": {"held": 0}}}, "snapshot: .*held"),
+            ({"episode": {}}, r"snapshot: .*game, tracker, play, must_reset.*got \[\] "),
+            (
+                {"episode": {**snapshot.episode, "play": {"held": 0}}},
+                "snapshot: .*play .*got .*{'held': 0}",
+            ),
             ({"episode": {**snapshot.episode, "tracker": {}}}, "tracker state: .*got {}"),
         ]
         for facts, message in wrong:
