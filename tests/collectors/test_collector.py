@@ -531,7 +531,7 @@ def test_a_space_that_cannot_be_stored_is_refused_at_once() -> None:
 def test_an_info_value_of_another_kind_is_refused(replay: sw.SequenceReplayBuffer) -> None:
     with (
         collector_of(SyncVectorEnv([InfoEnv]), replay=replay, info={"text": 0}) as collector,
-        pytest.raises(SpecMismatch, match=r"'text': expected int64.*got"),
+        pytest.raises(SpecMismatch, match=r"'text': .*int64 .*\(\), got "),
     ):
         collector.collect(steps=5)
 

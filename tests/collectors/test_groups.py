@@ -456,10 +456,18 @@ def test_groups_that_stack_otherwise_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "envs", [[], [CounterEnv()], ["CartPole-v1"], [None], [[counters(3)]], [counters(3), 4]]
+    ("envs", "got"),
+    [
+        ([], "an empty list"),
+        ([CounterEnv()], "CounterEnv"),
+        (["CartPole-v1"], "str"),
+        ([None], "NoneType"),
+        ([[counters(3)]], "list"),
+        ([counters(3), 4], "int"),
+    ],
 )
-def test_lists_of_something_else_than_vector_envs_are_refused(envs: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=r"^envs: expected .*got"):
+def test_lists_of_something_else_than_vector_envs_are_refused(envs: Any, got: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"^envs: .*got {got}"):
         sw.Collector(envs, zeros, seed=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium
@@ -75,13 +76,13 @@ def test_lists_and_objects_are_read_too() -> None:
     ],
 )
 def test_values_that_do_not_fit_are_refused(missing: Any, infos: Any, got: str) -> None:
-    with pytest.raises(SpecMismatch, match=rf"'x': expected .*got {got}"):
+    with pytest.raises(SpecMismatch, match=rf"'x': .*got {got}"):
         read(missing, *infos)
 
 
 @pytest.mark.parametrize("missing", [None, "text", {"a": 1}, np.datetime64("2020-01-01")])
 def test_what_stands_for_missing_must_be_a_number(missing: Any) -> None:
-    with pytest.raises(TypeError, match=r"'x': expected a number.*got"):
+    with pytest.raises(TypeError, match=rf"'x': .*number.*got {re.escape(repr(missing))}"):
         InfoReader({"x": missing})
 
 
