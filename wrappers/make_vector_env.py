@@ -177,8 +177,8 @@ def _checked_vector_env(
         )
     if wrappers or num_workers is not None:
         raise ValueError(
-            "wrappers and num_workers cannot be used: expected an id or a factory, got a vector "
-            "env that is already built; wrap it with gymnasium.wrappers.vector"
+            "wrappers and num_workers cannot be used: expected an id or a factory, got the vector "
+            f"env {type(envs).__name__}; wrap it with gymnasium.wrappers.vector"
         )
     if "stepwell" not in envs.metadata:
         # A copy for this object: ale-py's vector env modifies the dict of its class, where another

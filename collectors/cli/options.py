@@ -236,9 +236,12 @@ def parse_selection(
         raise ValueError(
             "expected --ended or --cut, got both: no episode is ended and cut; leave one out"
         )
-    metadata = dict(parse_metadata("--where", text) for text in where or ())
-    if len(metadata) < len(where or ()):
-        raise ValueError("--where: expected each key once, got one twice; leave one out")
+    metadata: dict[str, object] = {}
+    for text in where or ():
+        key, value = parse_metadata("--where", text)
+        if key in metadata:
+            raise ValueError(f"--where: expected each key once, got {key!r} twice; leave one out")
+        metadata[key] = value
     return EpisodeSelection(
         where=metadata or None,
         ids=None if episodes is None else parse_ids("--episodes", episodes),

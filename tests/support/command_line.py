@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,11 @@ def crash_at_once(): return CrashEnv(1)
 def crash_later(): return CrashEnv(9)
 def unmade(): return undefined
 """
+
+
+def has_parts(text: str, parts: str) -> bool:
+    """True if the text contains all parts, which are separated by ``|``, in their order."""
+    return re.search(".*".join(map(re.escape, parts.split("|"))), text) is not None
 
 
 @dataclass(frozen=True)

@@ -108,12 +108,12 @@ def test_observations_are_never_the_same_memory() -> None:
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (bare, {"skip": 0}, "skip: expected at least 1 frame a step, got 0"),
-        (bare, {"pool": "mean"}, "pool: expected 'max' or 'none', got 'mean'"),
-        (bare, {"max_frames": 0}, "max_frames: expected at least 1, got 0; None sets no limit"),
-        (lambda: bare(frameskip=4), {}, "expected an ale-py AtariEnv made with frameskip=1"),
-        (lambda: bare(obs_type="ram"), {}, r"expected obs_type 'grayscale' or 'rgb', got .*128"),
-        (lambda: gymnasium.make("CartPole-v1"), {}, "use FrameSkip for other envs"),
+        (bare, {"skip": 0}, "skip: .*1.*got 0"),
+        (bare, {"pool": "mean"}, "pool: .*'max'.*'none'.*'mean'"),
+        (bare, {"max_frames": 0}, "max_frames: .*1.*got 0.*None"),
+        (lambda: bare(frameskip=4), {}, "AtariEnv.*frameskip=1"),
+        (lambda: bare(obs_type="ram"), {}, r"obs_type .*'grayscale'.*'rgb'.*\(128,\)"),
+        (lambda: gymnasium.make("CartPole-v1"), {}, "AtariEnv.*CartPole-v1.*FrameSkip"),
     ],
 )
 def test_bad_arguments_are_refused(make: Any, arguments: dict[str, Any], message: str) -> None:
@@ -129,7 +129,7 @@ def sticky_play(seed: int) -> tuple[int, list[Any]]:
     return cast(Any, env.unwrapped).ale.getInt("random_seed"), frames
 
 
-def test_the_emulator_gets_the_very_seed() -> None:
+def test_the_emulator_gets_exactly_the_seed() -> None:
     assert sticky_play(11)[0] == 11
 
 
@@ -164,5 +164,5 @@ def test_a_seed_that_the_emulator_cannot_take_is_refused(seed: int) -> None:
 
 
 def test_another_env_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"AtariEnv.*got"):
+    with pytest.raises(ValueError, match=r"AtariEnv.*CartPole"):
         EmulatorSeed(gymnasium.make("CartPole-v1"))

@@ -73,7 +73,7 @@ def test_a_reset_in_the_middle_of_an_episode_is_a_real_one() -> None:
     assert env.reset()[1]["episode_frame_number"] == 0
 
 
-def test_a_stack_begins_anew_with_the_current_screen() -> None:
+def test_a_stack_restarts_with_the_current_screen() -> None:
     env = FrameStack(EpisodicLife(frame_skipped()), 4)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
@@ -187,8 +187,8 @@ def test_0_does_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"noop_max": -1}, "noop_max: expected at least 0 frames, got -1"),
-        ({"noop_action": 1}, r"noop_action: expected the index of NOOP among \['NOOP'.*got 1"),
+        ({"noop_max": -1}, "noop_max: .*0.*got -1"),
+        ({"noop_action": 1}, r"noop_action: .*\['NOOP'.*got 1"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -123,15 +123,17 @@ def test_observations_that_are_no_arrays_pass_when_nothing_is_pooled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("wrapper", "arguments", "message"),
     [
-        ({"skip": 0}, "skip: expected at least 1 frame a step, got 0"),
-        ({"pool": "mean"}, "pool: expected 'max' or 'none', got 'mean'"),
+        (FrameSkip, {"skip": 0}, "skip: .*1.*got 0"),
+        (FrameSkip, {"pool": "mean"}, "pool: .*'max'.*'none'.*'mean'"),
+        (FrameStack, {"size": 0}, "size: .*1.*got 0"),
+        (FrameStack, {"padding": "reset"}, "padding: .*'zero'.*'repeat'.*'reset'"),
     ],
 )
-def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_bad_arguments_are_refused(wrapper: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        FrameSkip(Script([[0]]), **arguments)
+        wrapper(Script([[0]]), **arguments)
 
 
 def test_expected_steps_covers_every_frame_once() -> None:
@@ -203,18 +205,6 @@ def test_a_stack_does_not_change_with_the_next_step() -> None:
     first, _ = env.reset()
     env.step(0)
     assert levels(first) == [0, 5]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"size": 0}, "size: expected at least 1 observation, got 0"),
-        ({"padding": "reset"}, "padding: expected 'zero' or 'repeat', got 'reset'"),
-    ],
-)
-def test_bad_arguments_of_a_stack_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        FrameStack(Script([[0]]), **arguments)
 
 
 def test_an_observation_that_is_no_array_is_refused() -> None:

@@ -56,9 +56,9 @@ def test_a_built_env_becomes_a_vector_of_one() -> None:
     assert_equal(envs.reset()[0], [[0, 0, 8]])
     assert "stepwell" not in CounterEnv.metadata
     envs.close()
-    with pytest.raises(ValueError, match=r"num_envs=.*num_workers="):
+    with pytest.raises(ValueError, match=r"num_envs=1.*num_envs=2.*num_workers=None"):
         make_vec(env, 2)
-    with pytest.raises(ValueError, match=r"num_envs=.*num_workers="):
+    with pytest.raises(ValueError, match=r"num_envs=1.*num_envs=None.*num_workers=1"):
         make_vec(env, num_workers=1)
 
 
@@ -67,9 +67,9 @@ def test_a_vector_env_comes_back_as_it_is() -> None:
     assert make_vec(envs) is envs
     assert make_vec(envs, 3) is envs
     assert envs.metadata["stepwell"]["num_envs"] == 3
-    with pytest.raises(ValueError, match="expected 3, got 2"):
+    with pytest.raises(ValueError, match=r"num_envs.*\b3\b.*got 2"):
         make_vec(envs, 2)
-    with pytest.raises(ValueError, match="wrappers and num_workers cannot be used"):
+    with pytest.raises(ValueError, match=r"wrappers.*num_workers.*got .*SyncVectorEnv"):
         make_vec(envs, num_workers=2)
     envs.close()
 
@@ -106,14 +106,14 @@ def test_an_atari_id_gives_what_gymnasium_make_gives() -> None:
 @pytest.mark.parametrize(
     ("env_id", "message"),
     [
-        ("CartPole-v9", "unknown env id 'CartPole-v9': .* did you mean CartPole-v1 or CartPole-v0"),
-        ("cartpole-v1", "did you mean CartPole-v1"),
-        ("Pong-v5", "did you mean ALE/Pong-v5"),
-        ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
+        ("CartPole-v9", "'CartPole-v9'.*CartPole-v1.*CartPole-v0"),
+        ("cartpole-v1", "'cartpole-v1'.*CartPole-v1"),
+        ("Pong-v5", "'Pong-v5'.*ALE/Pong-v5"),
+        ("ALE/Pnog-v5", "'ALE/Pnog-v5'.*ALE/Pong-v5"),
         ("SuperMarioBros-v0", r'make_nes\("game.nes"\).*docs/nes.md'),
         ("SuperMarioBros-Nes-v0", r'make_nes\("game.nes"\)'),
-        ("zzzzzz", "`stepwell envs`"),
-        ("not an id!", "unknown env id 'not an id!'"),
+        ("zzzzzz", "'zzzzzz'.*`stepwell envs`"),
+        ("not an id!", "'not an id!'"),
         (
             "no_such_module:X-v0",
             "no_such_module",
@@ -157,7 +157,7 @@ def test_one_env_runs_here_and_several_in_one_worker_for_each_core() -> None:
 
 
 def test_vectorize_refuses_to_make_nothing() -> None:
-    with pytest.raises(ValueError, match="env_fns"):
+    with pytest.raises(ValueError, match=r"env_fns .*got none"):
         vectorize([])
 
 

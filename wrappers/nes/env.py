@@ -215,7 +215,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
         """
         console = self._open_console()
         if self._must_reset:
-            raise ResetNeeded(f"step: expected a reset before, since {self._must_reset}")
+            raise ResetNeeded(
+                f"step: expected reset() first, since {self._must_reset}; call reset()"
+            )
         buttons = self._actions.pressed(action)
         self._loaded_screen = None
         picture, reward = self._player.step(buttons, self.np_random)
@@ -297,7 +299,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
 
     def _open_console(self) -> Console:
         if self._console is None:
-            raise ClosedEnvironmentError("the env is closed: expected an open one; make a new one")
+            raise ClosedEnvironmentError(
+                "NesEnv is closed: expected an open one, got one after close(); make a new one"
+            )
         return self._console
 
     def _go_to(self, index: int) -> None:

@@ -180,6 +180,7 @@ def _check_episode(episode: Mapping[str, Any]) -> None:
     )
     if not is_complete:
         raise ValueError(
-            "snapshot: expected the state of the episode (game, tracker, play, must_reset), got "
-            f"{sorted(episode)}; the snapshot is damaged: save it again"
+            "snapshot: expected the state of the episode (game, tracker, play, must_reset) with "
+            f"play (held, frames, truncated), got {sorted(episode)} with play {play!r}; the "
+            "snapshot is damaged: save it again"
         )

@@ -289,7 +289,8 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
     def _require_open(self) -> None:
         if self.closed:
             raise ClosedEnvironmentError(
-                "the vector env is closed: expected an open one; make a new one"
+                "WorkerVectorEnv is closed: expected an open one, got one after close(); "
+                "make a new one"
             )
 
     def _require_idle(self, method: str) -> None:

@@ -27,7 +27,7 @@ def test_the_json_of_envs_names_what_is_missing_for_which_env(stepwell: CommandL
 
 
 @pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
-def test_what_is_called_ready_can_be_made() -> None:
+def test_envs_listed_as_ready_can_be_made() -> None:
     for name in catalogue().ready:
         gymnasium.make(name).close()
 

@@ -18,7 +18,7 @@ from stepwell.collectors.cli.errors import exit_on_error, sentence_of, show_erro
 from stepwell.wrappers.make_vector_env import vectorize
 from support.envs.fakes import CrashEnv
 
-ROOM = Path(stepwell.collectors.__file__).parent
+FOLDER = Path(stepwell.collectors.__file__).parent
 
 
 def function(file: Path, source: str) -> Callable[[Callable[[], object]], object]:
@@ -37,7 +37,7 @@ def raised_by(call: Callable[[], object]) -> BaseException:
 
 def in_stepwell(source: str, call: Callable[[], object] = lambda: None) -> BaseException:
     """The error that a line of Stepwell's raises; the line may call ``call``."""
-    run = function(ROOM / "planted.py", f"def run(call):\n    {source}\n")
+    run = function(FOLDER / "planted.py", f"def run(call):\n    {source}\n")
     return raised_by(lambda: run(call))
 
 
@@ -102,7 +102,7 @@ def test_a_crash_of_an_env_is_a_sentence_in_this_process_and_in_a_worker(num_wor
 
 
 def in_stepwell_step(step: Callable[[np.ndarray], object]) -> None:
-    run = function(ROOM / "planted_step.py", "def run(call):\n    call(np.zeros(2, np.int64))\n")
+    run = function(FOLDER / "planted_step.py", "def run(call):\n    call(np.zeros(2, np.int64))\n")
     run(step)  # type: ignore[arg-type]
 
 

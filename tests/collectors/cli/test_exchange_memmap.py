@@ -29,7 +29,7 @@ from stepwell.buffers.dropin.memmap.replay_buffer import ReplayBuffer
 from stepwell.buffers.dropin.transition_writer import TransitionWriter
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.collectors.interrupt import InterruptGuard
-from support.command_line import CommandLine
+from support.command_line import CommandLine, has_parts
 from support.examples import examples
 from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
 
@@ -225,7 +225,7 @@ def test_whatever_the_folder_holds_is_converted_by_age_without_the_unfinished(
             import_rows(options)
             assert_rows("rows", kept, flags)
         else:
-            with pytest.raises(ValueError, match="at least one episode"):
+            with pytest.raises(ValueError, match=r"one episode.*got none"):
                 import_rows(options)
     assert os.getcwd() == before
 
@@ -454,7 +454,7 @@ def test_a_folder_without_episodes_becomes_one_without(stepwell: CommandLine) ->
     assert_buffer("new", [])
     result = stepwell(f"import none {FROM} --out rows {ROWS}")
     assert result.code == 2
-    assert "expected at least one episode, got none" in result.err
+    assert has_parts(result.err, "none: |one episode, got none"), result.err
     assert not Path("rows").exists()
 
 
@@ -497,114 +497,58 @@ def odd_flag() -> None:
 ONE_NUMBER = naming(observation="reward", action="done", reward="action")
 TWICE = naming(observation="state", action="action", reward="state")
 ODD_FLAG = naming(observation="state", action="action", reward="done", truncated="reward")
+# A command, and parts of its error message, in order.
 BAD_COMMANDS = [
-    (
-        f"import nowhere {FROM} --out new",
-        "got no folder",
-        "name the folder that its ReplayBuffer was given",
-    ),
-    (f"import file {FROM} --out new", "got a file", "name the folder"),
-    (
-        f"import full {FROM} --out new",
-        "which has a metadata.pkl, got one without",
-        "name the folder",
-    ),
-    (
-        f"import trap {FROM} --out new",
-        "the pickle opcode GLOBAL ('os mkdir')",
-        "nothing of it was run",
-    ),
-    (f"import lying {FROM} --out new", "expected 0 to 4, got 99", "copy the folder again"),
-    (
-        f"import old {FROM} --out full",
-        "full is not empty: expected a new or an empty folder",
-        "another",
-    ),
-    (
-        f"import old {FROM} --out old",
-        "old: expected a folder with a name of its own, outside of old",
-        "another",
-    ),
-    (
-        f"import old {FROM} --out old/new",
-        "old/new: expected a folder with a name",
-        "choose another folder",
-    ),
-    (
-        f"import old {FROM} --out full/../old/a/b",
-        "expected a folder with a name",
-        "choose another folder",
-    ),
-    (
-        f"import old {FROM} --out .",
-        ".: expected a folder with a name of its own",
-        "choose another folder",
-    ),
-    (
-        f"import old {FROM} --out full/..",
-        "full/..: expected a folder with a name",
-        "choose another folder",
-    ),
-    (f"import old {FROM} --out file", "file is a file or a link", "choose another folder"),
-    (f"import old {FROM} --out link", "link is a file or a link", "choose another folder"),
-    (f"import old {FROM} --out file/new", "File exists", "file"),
-    (
-        f"import old {FROM} --out half",
-        "half.part is in the way: expected nothing there",
-        "move it away",
-    ),
-    (f"import old {FROM}", "expected --out with the folder", "--dry-run"),
-    (f"import old {FROM} --dry-run", "got none for observation", "state, action, reward, done"),
-    (f"import old {FROM} --out new --codec reward=raw", "got none for observation", "name all"),
-    (f"import old {FROM} --out old/new {ROWS}", "expected a folder outside of old", "another"),
-    (f"import old {FROM} --out new {ROWS} --option x=y", "has no option 'x'", "formats"),
+    (f"import nowhere {FROM} --out new", "nowhere: |metadata.pkl, got no folder"),
+    (f"import file {FROM} --out new", "file: |metadata.pkl, got a file"),
+    (f"import full {FROM} --out new", "full: |metadata.pkl, got one without"),
+    (f"import trap {FROM} --out new", "trap/metadata.pkl: |GLOBAL ('os mkdir')"),
+    (f"import lying {FROM} --out new", "lying/num_episodes.state.npy |0 to 4, got 99"),
+    (f"import old {FROM} --out full", "full is not empty"),
+    (f"import old {FROM} --out old", " old: |outside of old"),
+    (f"import old {FROM} --out old/new", " old/new: |outside of old"),
+    (f"import old {FROM} --out full/../old/a/b", " full/../old/a/b: |outside of old"),
+    (f"import old {FROM} --out .", " .: |outside of old"),
+    (f"import old {FROM} --out full/..", " full/..: |outside of old"),
+    (f"import old {FROM} --out file", "file is a file"),
+    (f"import old {FROM} --out link", "link is a file or a link"),
+    (f"import old {FROM} --out file/new", "File exists (file)"),
+    (f"import old {FROM} --out half", "half.part |got a folder with notes.txt"),
+    (f"import old {FROM}", "--out |--dry-run, got neither"),
+    (f"import old {FROM} --dry-run", "observation: |got none|state, action, reward, done"),
+    (f"import old {FROM} --out new --codec reward=raw", "observation: |got none for observation"),
+    (f"import old {FROM} --out old/new {ROWS}", "--out old/new: |outside of old"),
+    (f"import old {FROM} --out new {ROWS} --option x=y", "'x'|observation, action, reward"),
     (
         f"import old {FROM} --out new --option observation=state",
-        "got none for action",
-        "name all three",
+        "action: |got none for action|state, action, reward, done",
     ),
     (
         f"import old {FROM} --out new --option terminated=done",
-        "got none for observation",
-        "name all three",
+        "observation: |got none for observation|state, action, reward, done",
     ),
     (
         f"import old {FROM} --out new {ROWS} --option terminated=over",
-        "terminated: expected one of the fields",
-        "'over'",
+        "terminated: |state, action, reward, done, got 'over'",
     ),
-    (
-        f"import old {FROM} --out new {ONE_NUMBER}",
-        "reward: expected a field of one number a step, got 'action' of shape (2,)",
-        "name another one",
-    ),
+    (f"import old {FROM} --out new {ONE_NUMBER}", "reward: |one number|got 'action' of shape (2,)"),
     (
         f"import old {FROM} --out new {ROWS} --option terminated=reward",
-        "got 'reward' for both",
-        "name two",
+        "terminated: |reward|got 'reward' for both",
     ),
     (
         f"import old {FROM} --out new {naming(observation='x', action='action', reward='reward')}",
-        "got 'x'",
-        "state, action",
+        "observation: |state, action, reward, done, got 'x'",
     ),
-    (
-        f"import old {FROM} --out new {TWICE}",
-        "reward: expected another field than that of observation",
-        "name two",
-    ),
-    (
-        f"import flags {FROM} --out new {ODD_FLAG}",
-        "truncated: expected 0 or 1 in field 'reward' at every step, got 0.5",
-        "name a field that",
-    ),
-    (f"import old {FROM} --out file {ROWS}", "file is a file, expected a folder", "another folder"),
+    (f"import old {FROM} --out new {TWICE}", "reward: |observation|got 'state' for both"),
+    (f"import flags {FROM} --out new {ODD_FLAG}", "truncated: |0 or 1|'reward'|got 0.5 in slot 0"),
+    (f"import old {FROM} --out file {ROWS}", "/file is a file"),
 ]
 
 
-@pytest.mark.parametrize(("command", "problem", "help_"), BAD_COMMANDS)
+@pytest.mark.parametrize(("command", "parts"), BAD_COMMANDS)
 def test_a_bad_command_gets_one_sentence_and_writes_nothing(
-    command: str, problem: str, help_: str, stepwell: CommandLine
+    command: str, parts: str, stepwell: CommandLine
 ) -> None:
     for make in (trap, lying, odd_flag):
         make()
@@ -614,8 +558,7 @@ def test_a_bad_command_gets_one_sentence_and_writes_nothing(
     before = tree()
     result = stepwell(command)
     assert (result.code, result.out) == (2, "")
-    assert problem in result.err
-    assert help_ in result.err
+    assert has_parts(result.err, parts), result.err
     assert result.err.count("\n") == 1
     assert tree() == before
 
@@ -658,8 +601,7 @@ def test_an_error_of_the_disk_leaves_nothing(
     result = stepwell(f"import old {FROM} --out new {options}")
     assert result.code == 2
     assert "No space left on device" in result.err or call == "allocate"
-    assert "stepwell: new was not made (" in result.err
-    assert "nothing of it is left; cure the cause, then start again" in result.err
+    assert has_parts(result.err, "stepwell: new |not made|(|)|nothing"), result.err
     assert tree() == before
 
 
@@ -742,7 +684,7 @@ def test_the_format_is_not_written(stepwell: CommandLine) -> None:
     stepwell(f"import old {FROM} --out rows {ROWS} --quiet")
     result = stepwell("export rows --to memmap-replay-buffer --out back")
     assert (result.code, result.out) == (2, "")
-    assert "'memmap-replay-buffer', which is only read" in result.err
+    assert has_parts(result.err, "format: |got 'memmap-replay-buffer'"), result.err
     assert not Path("back").exists()
 
 

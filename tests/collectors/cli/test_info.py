@@ -63,7 +63,7 @@ def test_info_shows_fields_runs_episodes_and_sizes(stepwell: CommandLine) -> Non
 
 
 def size_line(text: str) -> list[str]:
-    """The parts of what `info` says about a store's size."""
+    """The parts of `info`'s line about a store's size."""
     (line,) = (line for line in text.splitlines() if line.startswith("size"))
     return [part.strip() for part in line.removeprefix("size").split(",")]
 
@@ -154,7 +154,7 @@ def test_equal_numbers_need_no_histogram() -> None:
     assert histogram("return", np.full(5, 2.0), 60) == []
 
 
-def test_a_recipe_is_described_without_what_nobody_reads() -> None:
+def test_a_recipe_is_described_without_internal_details() -> None:
     cartridge = {"name": "game.nes", "sha256": "ab" * 32, "mapper": 0, "header": "iNES"}
     recipe = {
         "maker": "make_nes",

@@ -27,75 +27,63 @@ from stepwell.collectors.cli.make_envs import (
 )
 from stepwell.wrappers import atari_settings, make_atari
 from stepwell.wrappers.nes import emulators, installed_backends, make_nes, vector
-from support.command_line import CommandLine
+from support.command_line import CommandLine, has_parts
 
 PLAY = "collect game.nes --num-envs 1 --workers 0 --steps 8 --out new"
 # What the command line has other words for, or leaves out.
 SAID_OTHERWISE = {"rom", "num_envs", "backend", "num_workers"}
 NOT_OFFERED = {"info", "render_mode"}
 
+# A command, and parts of its error message, in order.
 BAD_COMMANDS = [
-    ("collect nothere.nes --steps 8 --out new", "no ROM file nothere.nes", "one of yours"),
-    ("collect nothere.zip --steps 8 --out new", "no ROM file nothere.zip", "one of yours"),
-    ("collect text.NES --steps 8 --out new", "text.NES is no cartridge image", "give a .nes file"),
-    ("collect cut --steps 8 --out new", "cut is cut short", "take a whole dump"),
-    (f"{PLAY} --backend native", "those for an NES cartridge, got 'native'", "cynes, nes-py and"),
-    (f"{PLAY} --backend python", "those for an NES cartridge, got 'python'", "name one of these"),
-    (f"{PLAY} --backend fceux", "--backend", "'stable-retro'"),
-    (f"{PLAY} --mode 1", "--mode is for Atari games only", "game.nes; leave it out"),
-    (
-        f"{PLAY} --fire-reset --full-actions",
-        "--fire-reset, --full-actions are for Atari",
-        "them out",
-    ),
-    (f"{PLAY} --ram --size 64 --rgb", "--ram: expected no --size and no --rgb", "leave one"),
-    (f"{PLAY} --ram --pool none --crop overscan", "--ram: expected no --pool and no --crop", "out"),
-    (f"{PLAY} --crop 8,8", "--crop: expected a name such as overscan, or pixels", "got '8,8'"),
-    (f"{PLAY} --crop 8,8,-1,0", "--crop: expected a name", "got '8,8,-1,0'"),
-    (f"{PLAY} --crop status", "crop: expected 'overscan'", "the RAM map's [crop] table"),
-    (f"{PLAY} --crop 200,100,0,0", "crop: expected to keep some", "cut off less"),
-    (f"{PLAY} --actions wiggle", "actions: expected 'right_only'", "got 'wiggle'"),
-    (f"{PLAY} --actions LEFT+RIGHT", "no opposite directions", "got 'RIGHT+LEFT'"),
-    (f"{PLAY} --actions NOOP,JUMP", "'JUMP'", "START"),
-    (f"{PLAY} --boot START", "boot: expected parts such as 'START 3'", "got 'START'"),
-    (f"{PLAY} --start none.state", "none.state", "expected a file"),
-    (f"{PLAY} --start-rule often", "--start-rule", "'cycle'"),
-    (f"{PLAY} --stuck-frames 60", "stuck_frames: expected a RAM map", "[stuck]"),
-    (f"{PLAY} --stuck-frames 0", "--stuck-frames: expected a whole number >= 1", "got '0'"),
-    (f"{PLAY} --reward-clip 0", "reward_clip: expected a number above 0", "got 0"),
-    (f"{PLAY} --life-loss end", "life_loss='end': expected a RAM map with a [life]", "got none"),
-    (f"{PLAY} --game none.toml", "none.toml", "check the path"),
-    (f"{PLAY} --info score", "--info score: expected a field", "episode_frame_number"),
-    ("collect nothere.nes --episodes 9 --out new", "no ROM file nothere.nes", "one of yours"),
+    ("collect nothere.nes --steps 8 --out new", "nothere.nes: |.nes file"),
+    ("collect nothere.zip --steps 8 --out new", "nothere.zip: |.nes file"),
+    ("collect text.NES --steps 8 --out new", "text.NES |'NES' and 0x1A|('hello')|.nes file"),
+    ("collect cut --steps 8 --out new", "cut |16 bytes|got 4;"),
+    (f"{PLAY} --backend native", "--backend: |NES|got 'native'|cynes, nes-py and stable-retro"),
+    (f"{PLAY} --backend python", "--backend: |NES|got 'python'|cynes, nes-py and stable-retro"),
+    (f"{PLAY} --backend fceux", "'--backend'|'fceux'|'stable-retro'"),
+    (f"{PLAY} --mode 1", "--mode |Atari|game.nes"),
+    (f"{PLAY} --fire-reset --full-actions", "--fire-reset, --full-actions |Atari|game.nes"),
+    (f"{PLAY} --ram --size 64 --rgb", "--ram: |--size and |--rgb"),
+    (f"{PLAY} --ram --pool none --crop overscan", "--ram: |--pool and |--crop"),
+    (f"{PLAY} --crop 8,8", "--crop: |overscan|8,8,0,0|got '8,8'"),
+    (f"{PLAY} --crop 8,8,-1,0", "--crop: |overscan|8,8,0,0|got '8,8,-1,0'"),
+    (f"{PLAY} --crop status", "crop: |'overscan'|got 'status'|[crop]"),
+    (f"{PLAY} --crop 200,100,0,0", "crop: |240|256|got (200, 100, 0, 0)"),
+    (f"{PLAY} --actions wiggle", "actions: |'right_only'|got 'wiggle'"),
+    (f"{PLAY} --actions LEFT+RIGHT", "actions: |got 'RIGHT+LEFT'|allow_opposites=True"),
+    (f"{PLAY} --actions NOOP,JUMP", "'JUMP': |START|got 'JUMP'"),
+    (f"{PLAY} --boot START", "boot: |'START 3'|got 'START'"),
+    (f"{PLAY} --start none.state", "snapshot: |got 'none.state'"),
+    (f"{PLAY} --start-rule often", "'--start-rule'|'often'|'cycle'"),
+    (f"{PLAY} --stuck-frames 60", "stuck_frames: |got none|[stuck]"),
+    (f"{PLAY} --stuck-frames 0", "--stuck-frames: |>= 1|got '0'"),
+    (f"{PLAY} --reward-clip 0", "reward_clip: |above 0|got 0"),
+    (f"{PLAY} --life-loss end", "life_loss='end': |[life]|got none"),
+    (f"{PLAY} --game none.toml", "map: |got 'none.toml'"),
+    (f"{PLAY} --info score", "--info score: |got episode_frame_number, noops|score=-1"),
+    ("collect nothere.nes --episodes 9 --out new", "nothere.nes: |.nes file"),
     (
         "collect Pong --backend cynes --steps 8 --out new",
-        "those for an Atari game, got 'cynes'",
-        "native and python",
+        "--backend: |Atari|got 'cynes'|native and python",
     ),
     (
         "collect Pong --backend stable-retro --steps 8 --out new",
-        "those for an Atari game, got 'stable-retro'",
-        "native and python",
+        "--backend: |Atari|got 'stable-retro'|native and python",
     ),
-    (
-        "collect Pong --game game.toml --steps 8 --out new",
-        "--game is for NES cartridges only",
-        "Pong; leave it out",
-    ),
+    ("collect Pong --game game.toml --steps 8 --out new", "--game |NES|Pong"),
     (
         "collect CartPole-v1 --ram --boot A --steps 8 --out new",
-        "--boot, --ram are for NES cartridges only: expected none with CartPole-v1",
-        "module:callable",
+        "--boot, --ram |NES|CartPole-v1|module:callable",
     ),
     (
         "collect CartPole-v1 --backend nes-py --steps 8 --out new",
-        "--backend nes-py is for NES cartridges only",
-        "CartPole-v1",
+        "--backend nes-py |NES|CartPole-v1",
     ),
     (
         "collect CartPole-v1 --ram --mode 3 --steps 8 --out new",
-        "are for Atari and NES games only",
-        "CartPole-v1",
+        "--mode, --ram |Atari and NES|CartPole-v1",
     ),
 ]
 
@@ -109,9 +97,9 @@ def stepwell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return CommandLine(monkeypatch, capsys)
 
 
-@pytest.mark.parametrize(("command", "what", "cure"), BAD_COMMANDS, ids=lambda text: str(text)[:70])
+@pytest.mark.parametrize(("command", "parts"), BAD_COMMANDS, ids=lambda text: str(text)[:70])
 def test_bad_input_is_one_sentence_and_writes_nothing(
-    stepwell: CommandLine, command: str, what: str, cure: str
+    stepwell: CommandLine, command: str, parts: str
 ) -> None:
     if PLAY in command and "cynes" not in installed_backends():
         pytest.skip("needs cynes")
@@ -120,8 +108,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("stepwell: ")
     assert result.err.count("\n") == 1
-    assert what in result.err
-    assert cure in result.err
+    assert has_parts(result.err, parts), result.err
     assert set(Path().iterdir()) == before
 
 
@@ -139,7 +126,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("stepwell")
-def test_what_is_not_said_is_left_to_make_nes(asked: dict[str, Any]) -> None:
+def test_options_not_given_are_left_to_make_nes(asked: dict[str, Any]) -> None:
     assert main("collect game.nes --num-envs 2 --steps 4 --out a".split()) == 0
     assert asked == {"rom": "game.nes", "num_envs": 2, "backend": "cynes", "num_workers": None}
 
@@ -221,12 +208,12 @@ def test_an_option_that_needs_the_python_backend_of_atari_chooses_it(
     assert atari_backend(None, {"frame_skip": 1, "full_actions": True}) == "native"
 
 
-def test_every_setting_of_make_nes_can_be_said() -> None:
+def test_every_setting_of_make_nes_has_an_option() -> None:
     names = set(inspect.signature(make_nes).parameters)
     assert names - SAID_OTHERWISE - NOT_OFFERED == NesOptions.__optional_keys__
 
 
-def test_every_setting_of_make_atari_can_be_said() -> None:
+def test_every_setting_of_make_atari_has_an_option() -> None:
     names = set(inspect.signature(make_atari).parameters)
     assert names - {"game"} - SAID_OTHERWISE == AtariOptions.__optional_keys__
 
@@ -268,11 +255,11 @@ def test_actions_are_a_list_where_they_look_like_one() -> None:
 
 @pytest.mark.parametrize("text", ["", "8", "8,8,8", "8,8,8,8,8", "8x8x8x8", "8,8,8,8000", "8,,8,8"])
 def test_four_numbers_are_a_crop_and_other_numbers_none(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a name such as overscan"):
+    with pytest.raises(ValueError, match=f"^--crop: .*got '{text}'"):
         parse_crop("--crop", text)
 
 
 @pytest.mark.parametrize("text", ["84by84", "84x", "x84", "-1", "84x84x3"])
 def test_a_size_is_two_numbers_or_one(text: str) -> None:
-    with pytest.raises(ValueError, match="--size: expected ROWSxCOLUMNS"):
+    with pytest.raises(ValueError, match=f"^--size: .*ROWSxCOLUMNS.*got '{text}'"):
         parse_size("--size", text)

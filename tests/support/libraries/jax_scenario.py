@@ -101,15 +101,13 @@ def check_64_bits_are_kept_or_refused() -> None:
     large = replace(batch, action=np.array([1, 2, 3, 2**31]))
     with pytest.raises(
         ValueError,
-        match=r"action: expected int64 numbers that int32 holds exactly.*"
-        r"got 2147483648; set jax_enable_x64$",
+        match=r"^action: .*int64.*int32.*got 2147483648; .*jax_enable_x64$",
     ):
         to_jax(large)
     thirds = replace(batch, observation=np.full((4, 5), 1 / 3))
     with pytest.raises(
         ValueError,
-        match=r"observation: expected float64 numbers that float32 .*or "
-        r"pass round_floats=True",
+        match=r"^observation: .*float64.*float32.*round_floats=True",
     ):
         to_jax(thirds)
     rounded = to_jax(thirds, round_floats=True)
@@ -117,7 +115,7 @@ def check_64_bits_are_kept_or_refused() -> None:
     holes = replace(batch, observation=np.array([[np.nan, np.inf, 1.0, 0.0, -1.0]] * 4))
     assert_same(to_jax(holes), holes)
     nested = {"a": (np.array([2**40]),)}
-    with pytest.raises(ValueError, match=r"^a/0: expected int64"):
+    with pytest.raises(ValueError, match=r"^a/0: .*int64.*int32.*got 1099511627776"):
         to_jax(nested)
     with jax.enable_x64(True):
         wide = to_jax(large)
@@ -128,9 +126,7 @@ def check_64_bits_are_kept_or_refused() -> None:
 
 def check_numbers_that_jax_does_not_have_are_refused() -> None:
     for array in (np.array(["a"]), np.zeros(2, np.longdouble), np.array([None])):
-        with pytest.raises(
-            TypeError, match=r"^field: expected numbers that JAX has arrays of, got"
-        ):
+        with pytest.raises(TypeError, match=rf"^field: .*JAX.*got {array.dtype};"):
             to_jax({"field": array})
     swapped = np.arange(3, dtype=">i2")
     assert to_jax({"a": swapped})["a"].tolist() == [0, 1, 2]

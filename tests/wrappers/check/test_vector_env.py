@@ -84,7 +84,8 @@ def test_a_wrong_declaration_is_found(practised: AutoresetMode, declared: Autore
     report = check(declare(cartpoles(autoreset_mode=practised), declared))
     assert report.autoreset == MODES[practised]
     assert not report.is_fine
-    assert "correct metadata['autoreset_mode'] first" in str(report)
+    assert "metadata['autoreset_mode']" in str(report)
+    assert declared.name in str(report)
 
 
 def test_a_missing_declaration_is_found() -> None:
@@ -92,7 +93,8 @@ def test_a_missing_declaration_is_found() -> None:
     assert report.declared is None
     assert report.autoreset == "next_step"
     assert not report.is_fine
-    assert "refuses the env: set metadata['autoreset_mode']" in str(report)
+    assert "metadata['autoreset_mode']" in str(report)
+    assert "declared nothing" in str(report)
 
 
 class NoFinal(gym.vector.VectorWrapper[Any, Any, Any]):
@@ -112,7 +114,7 @@ def test_a_lost_final_observation_is_found() -> None:
 
 
 class GoesOnEnv(CounterEnv):
-    """Says terminated each third step, and goes on."""
+    """Returns terminated each third step, and continues."""
 
     def step(self, action: np.int64) -> Any:
         observation, reward, _, truncated, info = super().step(action)
@@ -171,12 +173,18 @@ class Batched(gym.vector.VectorWrapper[Any, Any, Any]):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda o, r, *f: (o.astype(np.float64), r, *f), r"observation is float64 \(3, 4\) where"),
-        (lambda o, r, *f: (o[..., None], r, *f), r"observation is float32 \(3, 4, 1\) where"),
-        (lambda o, r, *f: (o, r[:, None], *f), r"reward is float64 \(3, 1\) where numbers \(3,\)"),
+        (
+            lambda o, r, *f: (o.astype(np.float64), r, *f),
+            r"observation .*float64 \(3, 4\).*float32 \(N, 4\)",
+        ),
+        (
+            lambda o, r, *f: (o[..., None], r, *f),
+            r"observation .*float32 \(3, 4, 1\).*float32 \(N, 4\)",
+        ),
+        (lambda o, r, *f: (o, r[:, None], *f), r"reward .*float64 \(3, 1\).*numbers \(3,\)"),
         (
             lambda o, r, t, u, i: (o, r, t.astype(int), u, i),
-            r"terminated is int64 \(3,\) where bool",
+            r"terminated .*int64 \(3,\).*bool \(3,\)",
         ),
     ],
 )
@@ -277,7 +285,7 @@ def test_an_env_made_here_is_closed_here() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="steps is too small: expected at least 10, got 3"):
+    with pytest.raises(ValueError, match=r"steps .*10.*got 3"):
         check_vector_env(cartpoles, steps=3)
     with pytest.raises(TypeError, match=r"envs.*VectorEnv.*got CounterEnv"):
         check_vector_env(CounterEnv())  # type: ignore[arg-type] # pyright: ignore
@@ -303,7 +311,7 @@ def test_ale_py_in_next_step_mode_shows_a_stale_last_frame() -> None:
     assert report.is_fine
 
 
-def test_ale_py_in_same_step_mode_speaks_its_own_dialect() -> None:
+def test_ale_py_in_same_step_mode_reports_last_observations_in_its_own_way() -> None:
     """Trap 4."""
     report = check(ale(autoreset_mode=AutoresetMode.SAME_STEP), steps=500)
     assert (report.autoreset, report.declared) == ("same_step_ale", "SAME_STEP")

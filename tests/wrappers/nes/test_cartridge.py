@@ -45,7 +45,7 @@ def zipped(**files: bytes) -> bytes:
 
 
 def one_sentence(message: str) -> bool:
-    """What was wrong: expected X, got Y; what to do."""
+    """True for a short message of one line that has "expected" or "got"."""
     return (
         "\n" not in message and len(message) < 400 and ("expected" in message or "got" in message)
     )
@@ -69,7 +69,7 @@ def test_a_cartridge_is_taken_as_it_is() -> None:
     assert Cartridge.read(cartridge) is cartridge
 
 
-def test_a_cartridge_can_travel_to_a_worker() -> None:
+def test_a_cartridge_can_be_sent_to_a_worker() -> None:
     cartridge = Cartridge.read(ROM)
     assert pickle.loads(pickle.dumps(cartridge)) == cartridge
 
@@ -153,15 +153,16 @@ def test_a_zip_with_one_game_in_it_is_read(tmp_path: Path) -> None:
 
 # --- what is refused ---
 
+# The data, and the parts of the error message, in order.
 REFUSED = {
-    "empty": (b"", "empty file"),
-    "magic alone": (b"NES\x1a", "cut short: expected at least 16 bytes"),
-    "zip of nothing": (zipped(), "zip"),
-    "zip without a game": (zipped(readme_txt=b"x"), "expected one .nes file in the .zip, got 0"),
-    "zip of two": (zipped(a_nes=ROM, b_nes=ROM), "expected one .nes file in the .zip, got 2"),
-    "zip of a broken game": (zipped(a_nes=ROM[:-1]), "a.nes is cut short"),
-    "zip of a zip": (zipped(a_nes=zipped(a_nes=ROM)), "a .zip"),
-    "broken zip": (zipped(a_nes=ROM)[:200], "cannot be unpacked"),
+    "empty": (b"", "'NES' and 0x1A, got an empty file"),
+    "magic alone": (b"NES\x1a", "16 bytes|got 4;"),
+    "zip of nothing": (zipped(), "got a .zip"),
+    "zip without a game": (zipped(readme_txt=b"x"), "one .nes file in the .zip|got 0;"),
+    "zip of two": (zipped(a_nes=ROM, b_nes=ROM), "one .nes file in the .zip|got 2;"),
+    "zip of a broken game": (zipped(a_nes=ROM[:-1]), "a.nes|24,592 bytes|got 24,591;"),
+    "zip of a zip": (zipped(a_nes=zipped(a_nes=ROM)), "a.nes|got a .zip"),
+    "broken zip": (zipped(a_nes=ROM)[:200], ".zip|got: File is not a zip file"),
     "unif": (b"UNIF" + bytes(40), "UNIF"),
     "fds": (b"FDS\x1a" + bytes(40), "Famicom Disk System"),
     "bare disk": (b"\x01*NINTENDO-HVC*" + bytes(40), "Famicom Disk System"),
@@ -171,26 +172,26 @@ REFUSED = {
     "gz": (b"\x1f\x8b\x08" + bytes(40), "gz"),
     "web page": (b"<!DOCTYPE html>" + bytes(40), "web page"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
-    "text": (b"not a game, but a long note", "a text"),
+    "text": (b"not a game, but a long note", "not a game, but "),
     "other bytes": (bytes([0xCA, 0xFE, 0xBA, 0xBE]) * 10, "ca fe ba be"),
     "lower case": (b"nes\x1a" + ROM[4:], "6e 65 73 1a"),
-    "no program": (header(b4=0) + BANKS, "no program"),
-    "no program, new": (header(b4=0, b7=8) + BANKS, "no program"),
-    "PAL": (header(b9=1) + BANKS, "television standard: expected an NTSC game, got PAL"),
-    "PAL, new": (header(b7=8, b12=1) + BANKS, "got PAL"),
-    "Dendy": (header(b7=8, b12=3) + BANKS, "got Dendy"),
-    "Vs.": (header(b7=1) + BANKS, "Vs. System"),
-    "Vs., new": (header(b7=9) + BANKS, "Vs. System"),
-    "PlayChoice": (header(b7=2) + BANKS, "PlayChoice-10"),
-    "PlayChoice, new": (header(b7=10) + BANKS, "PlayChoice-10"),
-    "extended": (header(b7=11) + BANKS, "another kind"),
-    "both arcades": (header(b7=3) + BANKS, "another kind"),
-    "trainer": (header(b6=5) + TRAINER + BANKS, "trainer"),
-    "trainer, new": (header(b6=5, b7=8) + TRAINER + BANKS, "trainer"),
-    "ROMs of other kinds": (header(b7=8, b14=1) + BANKS, "ROMs of other kinds"),
-    "PRG exponent": (header(b4=14 << 2, b7=8, b9=0x0F) + BANKS, "exponent"),
-    "CHR exponent": (header(b5=13 << 2, b7=8, b9=0xF0) + BANKS, "exponent"),
-    "PRG high nibble": (header(b7=8, b9=1) + BANKS, "cut short: expected at least 4,218,896"),
+    "no program": (header(b4=0) + BANKS, "no program|16 KB, got 0;"),
+    "no program, new": (header(b4=0, b7=8) + BANKS, "no program|16 KB, got 0;"),
+    "PAL": (header(b9=1) + BANKS, "NTSC|got PAL"),
+    "PAL, new": (header(b7=8, b12=1) + BANKS, "NTSC|got PAL"),
+    "Dendy": (header(b7=8, b12=3) + BANKS, "NTSC|got Dendy"),
+    "Vs.": (header(b7=1) + BANKS, "type 0|got 1 (a Vs. System"),
+    "Vs., new": (header(b7=9) + BANKS, "type 0|got 1 (a Vs. System"),
+    "PlayChoice": (header(b7=2) + BANKS, "type 0|got 2 (a PlayChoice-10"),
+    "PlayChoice, new": (header(b7=10) + BANKS, "type 0|got 2 (a PlayChoice-10"),
+    "extended": (header(b7=11) + BANKS, "type 0|got 3"),
+    "both arcades": (header(b7=3) + BANKS, "type 0|got 3"),
+    "trainer": (header(b6=5) + TRAINER + BANKS, "trainer|512 bytes"),
+    "trainer, new": (header(b6=5, b7=8) + TRAINER + BANKS, "trainer|512 bytes"),
+    "ROMs of other kinds": (header(b7=8, b14=1) + BANKS, "ROMs|got 1 "),
+    "PRG exponent": (header(b4=14 << 2, b7=8, b9=0x0F) + BANKS, "exponent|got 0x0f in byte 9"),
+    "CHR exponent": (header(b5=13 << 2, b7=8, b9=0xF0) + BANKS, "exponent|got 0xf0 in byte 9"),
+    "PRG high nibble": (header(b7=8, b9=1) + BANKS, "4,218,896 bytes|got 24,592;"),
 }
 
 
@@ -199,11 +200,12 @@ def test_what_is_no_playable_cartridge_is_refused_in_one_sentence(
     kind: str, tmp_path: Path
 ) -> None:
     """C5: one clear error for every backend, before any emulator sees the file."""
-    data, message = REFUSED[kind]
+    data, parts = REFUSED[kind]
+    message = ".*".join(map(re.escape, parts.split("|")))
     path = tmp_path / "what.nes"
     path.write_bytes(data)
     for rom in (path, data):
-        with pytest.raises(ValueError, match=re.escape(message)) as error:
+        with pytest.raises(ValueError, match=message) as error:
             Cartridge.read(rom)
         assert one_sentence(str(error.value)), error.value
 
@@ -213,11 +215,11 @@ LENGTHS = [0, 1, 3, 4, 15, 16, 17, 528, 16 + PRG - 1, 16 + PRG, 16 + PRG + 1, le
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_file_that_is_cut_short_says_how_short(length: int) -> None:
-    with pytest.raises(ValueError, match=r"cut short|empty file|no cartridge image") as error:
+    message = rf"{len(ROM):,} bytes.*got {length:,};"
+    if length < 16:
+        message = rf"16 bytes.*got {length};" if length == 4 or length == 15 else "NES.* 0x1A.*got "
+    with pytest.raises(ValueError, match=message):
         Cartridge.read(ROM[:length])
-    if length >= 16:
-        assert f"expected at least {len(ROM):,} bytes" in str(error.value)
-        assert f"got {length:,};" in str(error.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ def test_a_folder_is_no_game(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rom", [None, 3, bytearray(ROM), [ROM]])
 def test_what_is_neither_path_nor_bytes_is_refused(rom: object) -> None:
-    with pytest.raises(TypeError, match=r"rom .*path or bytes"):
+    with pytest.raises(TypeError, match=rf"rom .*path or bytes.*got {type(rom).__name__}"):
         Cartridge.read(rom)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -246,7 +248,7 @@ def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> N
     tracemalloc.start()
     try:
         for rom in (path, bomb):
-            with pytest.raises(ValueError, match="16,777,216"):
+            with pytest.raises(ValueError, match=r"(film|bomb)\.nes.*16,777,216 bytes"):
                 Cartridge.read(rom)
         assert tracemalloc.get_traced_memory()[1] < 4 * LARGEST
     finally:
@@ -256,7 +258,7 @@ def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> N
 def test_a_zip_that_cannot_be_unpacked_is_refused() -> None:
     damaged = bytearray(zipped(a_nes=ROM))
     damaged[30 + len("a.nes")] |= 0b110  # a kind of block that does not exist
-    with pytest.raises(ValueError, match="invalid block type") as error:
+    with pytest.raises(ValueError, match=r"bytes .*\.zip.*invalid block type") as error:
         Cartridge.read(bytes(damaged))
     assert one_sentence(str(error.value))
 
@@ -302,7 +304,7 @@ def test_four_screens_are_refused_where_the_emulator_has_two() -> None:
     cartridge = Cartridge.read(header(b6=0x48) + BANKS)
     cartridge.check_playable("nes-py", frozenset({4}))
     cartridge.check_playable("stable-retro", EVERY)
-    with pytest.raises(ValueError, match=r"two screens.*four"):
+    with pytest.raises(ValueError, match=r"cynes.*two screens.*four.*stable-retro"):
         cartridge.check_playable("cynes", frozenset({4}))
 
 
@@ -345,7 +347,7 @@ def test_any_header_over_any_length_gives_a_cartridge_or_one_sentence(
 
 @given(st.binary(max_size=64))
 def test_any_bytes_give_one_sentence(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r".") as error:
+    with pytest.raises(ValueError, match=r"^bytes\b.*expected .*got ") as error:
         Cartridge.read(data)
     assert one_sentence(str(error.value)), error.value
 

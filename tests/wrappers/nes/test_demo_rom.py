@@ -21,7 +21,7 @@ from support.source_tree import CHECKOUT
 SHA256 = "ecd0b80eb430b597f7f7ab7db875b39990393ce6d8d99725d90fbecf74eb48b9"
 
 
-def test_the_cartridge_is_the_same_bytes_as_ever() -> None:
+def test_the_bytes_of_the_cartridge_do_not_change() -> None:
     rom = build_rom()
     assert len(rom) == 24_592
     assert hashlib.sha256(rom).hexdigest() == SHA256
@@ -97,9 +97,9 @@ def test_the_assembler_translates(line: str, code: str) -> None:
     ("line", "message"),
     [
         ("LDA nowhere", "nowhere"),
-        ("MUL #1", "cannot assemble MUL #1"),
-        ("STA #1", "cannot assemble STA #1"),
-        ("x: .byte 0\n" + "NO: .byte 0\n" * 130 + "BNE x", "branch too far: BNE x"),
+        ("MUL #1", "MUL #1"),
+        ("STA #1", "STA #1"),
+        ("x: .byte 0\n" + "NO: .byte 0\n" * 130 + "BNE x", "BNE x"),
     ],
 )
 def test_the_assembler_refuses(line: str, message: str) -> None:

@@ -146,7 +146,7 @@ def test_buttons_do_not_stay_held(backend: NesBackend) -> None:
 
 
 @each_backend
-def test_a_screen_is_the_readers_own(backend: NesBackend) -> None:
+def test_a_screen_is_a_copy(backend: NesBackend) -> None:
     """C4, N1: a kept screen never changes, and writing into one changes nothing."""
     with console_of(backend) as console:
         play(console, BOOT)
@@ -195,7 +195,7 @@ def test_peek_is_the_ram(backend: NesBackend) -> None:
 
 
 @each_backend
-def test_the_ram_is_the_readers_own(backend: NesBackend) -> None:
+def test_the_ram_is_a_copy(backend: NesBackend) -> None:
     with console_of(backend) as console:
         play(console, BOOT)
         ram = console.ram()
@@ -282,7 +282,7 @@ def test_what_is_no_state_of_the_emulator_is_refused(backend: NesBackend, broken
         other = NO_STATES[broken](state)
         if isinstance(other, bytes) and len(other) == len(state) and backend != "nes-py":
             other += b"\0"
-        with pytest.raises(ValueError, match="state"):
+        with pytest.raises(ValueError, match=rf"^state: .*{backend}.*got "):
             console.load(other)
         np.testing.assert_array_equal(console.ram(), ram)
 
@@ -302,7 +302,7 @@ def test_load_does_not_bring_the_picture_back(backend: NesBackend) -> None:
 
 
 @each_backend
-def test_states_of_bytes_can_travel(backend: NesBackend) -> None:
+def test_states_of_bytes_can_be_sent_to_another_process(backend: NesBackend) -> None:
     """C4: emulators cannot be pickled; states of bytes can (nes-py's are opaque)."""
     with console_of(backend) as console:
         play(console, BOOT)
@@ -317,7 +317,7 @@ def test_states_of_bytes_can_travel(backend: NesBackend) -> None:
 
 
 @each_backend
-def test_consoles_played_in_turns_do_not_feel_each_other(backend: NesBackend) -> None:
+def test_consoles_played_in_turns_do_not_affect_each_other(backend: NesBackend) -> None:
     """R1: stable-retro has one emulator in a process; its consoles take turns in it."""
     rng = np.random.default_rng(0)
     games = [[*BOOT, *random_frames(40, seed=seed)] for seed in range(3)]
@@ -364,10 +364,10 @@ def test_another_cartridge_can_follow_in_the_same_process(backend: NesBackend) -
             assert peek(console, "state") == STATE["playing"]
 
 
-def test_a_second_cartridge_beside_an_open_one_is_refused_by_stable_retro_in_a_sentence() -> None:
+def test_stable_retro_refuses_a_second_cartridge_while_one_is_open() -> None:
     pytest.importorskip("stable_retro", reason="needs stable-retro")
     with console_of("stable-retro") as console:
-        with pytest.raises(RuntimeError, match="one cartridge at a time"):
+        with pytest.raises(RuntimeError, match=r"stable-retro.*got 1 open"):
             open_console(Cartridge.read(MIRRORED), "stable-retro")
         play(console, BOOT)
         assert peek(console, "state") == STATE["playing"]
@@ -401,8 +401,10 @@ def test_an_unknown_backend_is_refused() -> None:
 
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in INSTALLED])
-def test_a_backend_that_is_not_there_names_the_cure(backend: NesBackend) -> None:
-    with pytest.raises(ImportError, match=r"pip install 'stepwell\[") as error:
+def test_a_missing_backend_names_the_package_to_install(backend: NesBackend) -> None:
+    with pytest.raises(
+        ImportError, match=rf"'{backend}'.*pip install 'stepwell\[{backend}\]'"
+    ) as error:
         open_console(Cartridge.read(ROM), backend)
     assert "\n" not in str(error.value)
 
@@ -423,11 +425,11 @@ def crashing() -> bytes:
     return ROM[:jam] + b"\x02" + ROM[jam + 1 :]
 
 
-def test_a_crash_is_said_in_a_sentence() -> None:
+def test_a_crash_is_reported_in_one_sentence() -> None:
     """C5: cynes reports that the processor has stopped; the others show a constant picture."""
     pytest.importorskip("cynes", reason="needs cynes")
     with (
         console_of("cynes", crashing()) as console,
-        pytest.raises(RuntimeError, match="crashed"),
+        pytest.raises(RuntimeError, match=r"^bytes .*crashed.*reset"),
     ):
         play(console, BOOT)

@@ -40,7 +40,7 @@ AnyEnv = gymnasium.Env[Any, Any]
 
 @pytest.fixture
 def integrations(tmp_path: Path) -> Iterator[Path]:
-    """A folder with the demonstration as an integration, which stable-retro knows."""
+    """A folder with the demonstration as an integration, registered with stable-retro."""
     folder = tmp_path / NAME
     rom, _ = write_demo(folder)
     rom.rename(folder / "rom.nes")
@@ -155,13 +155,13 @@ def test_a_start_state_that_the_env_has_is_kept(make: Callable[..., AnyEnv]) -> 
 
 
 def test_a_step_after_the_end_needs_a_reset(make: Callable[..., AnyEnv]) -> None:
-    """N3: stable-retro goes on silently."""
+    """N3: stable-retro continues silently."""
     env = from_retro(make())
-    with pytest.raises(ResetNeeded, match="before the first reset"):
+    with pytest.raises(ResetNeeded, match=r"step .*first .*reset\(\)"):
         env.step(NOTHING)
     env.reset()
     game_over(env)
-    with pytest.raises(ResetNeeded, match="after the episode's end"):
+    with pytest.raises(ResetNeeded, match=r"step .*end.*reset\(\)"):
         env.step(NOTHING)
     env.reset()
     env.step(NOTHING)
@@ -248,13 +248,13 @@ def test_metadata_says_what_it_is(make: Callable[..., AnyEnv]) -> None:
     }
 
 
-def test_a_closed_env_says_so_and_lets_go_of_the_emulator(make: Callable[..., AnyEnv]) -> None:
+def test_a_closed_env_refuses_calls_and_releases_the_emulator(make: Callable[..., AnyEnv]) -> None:
     env = from_retro(make())
     env.reset()
     env.close()
     env.close()
     for call in (env.reset, lambda: env.step(NOTHING), env.render):
-        with pytest.raises(ClosedEnvironmentError, match="closed"):
+        with pytest.raises(ClosedEnvironmentError, match=r"close\(\)"):
             call()
     from_retro(make_retro()).close()
 
@@ -262,19 +262,22 @@ def test_a_closed_env_says_so_and_lets_go_of_the_emulator(make: Callable[..., An
 def test_a_closed_one_is_refused(make: Callable[..., AnyEnv]) -> None:
     env = make()
     env.close()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(ValueError, match=r"^env: .*stable-retro.*closed"):
         from_retro(env)
 
 
-@pytest.mark.parametrize("env", [None, "Name-Nes-v0", 3])
-def test_what_is_no_env_of_stable_retro_is_refused(env: Any) -> None:
-    with pytest.raises(TypeError, match=r"stable-retro.*from_gym"):
+@pytest.mark.parametrize(
+    ("env", "got"),
+    [
+        (None, "NoneType"),
+        ("Name-Nes-v0", "str"),
+        (3, "int"),
+        (gymnasium.make("CartPole-v1"), "CartPoleEnv"),
+    ],
+)
+def test_what_is_no_env_of_stable_retro_is_refused(env: Any, got: str) -> None:
+    with pytest.raises(TypeError, match=rf"stable-retro.*got {got}; .*from_gym"):
         from_retro(env)
-
-
-def test_an_env_of_another_package_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"stable-retro.*CartPoleEnv"):
-        from_retro(gymnasium.make("CartPole-v1"))
 
 
 def test_an_adapted_env_is_refused(make: Callable[..., AnyEnv]) -> None:

@@ -102,7 +102,7 @@ def test_sticky_buttons_are_those_of_the_frame_before(
     assert 15 < stuck < 45
 
 
-def test_sticky_begins_each_episode_with_free_hands(demo: tuple[Path, Path]) -> None:
+def test_sticky_actions_begin_each_episode_with_no_button_held(demo: tuple[Path, Path]) -> None:
     """E2: what was held in the last episode is not held in this one."""
     with env_of(demo, sticky=0.9, ram_obs=True) as env:
         held: list[int] = []
@@ -166,9 +166,9 @@ def test_a_start_can_be_asked_for(demo: tuple[Path, Path]) -> None:
         for index in (2, 0, 1, 1):
             assert env.reset(options={"start": index})[1]["start"] == index
         for wrong in (3, -1, "0", True, 1.5):
-            with pytest.raises(ValueError, match=r"options\['start'\]: expected"):
+            with pytest.raises(ValueError, match=rf"options\['start'\]: .*0.*2.*got {wrong!r}"):
                 env.reset(options={"start": wrong})
-        with pytest.raises(ValueError, match="options: expected 'start' at most, got 'level'"):
+        with pytest.raises(ValueError, match=r"options: .*'start'.*got 'level'"):
             env.reset(options={"level": 1})
 
 
@@ -186,7 +186,7 @@ def test_snapshots_are_starts_too(
             if backend != "nes-py":
                 snapshots[-1].save(tmp_path / f"{index}")
         env.reset()
-        with pytest.raises(ValueError, match="expected one of them, got both"):
+        with pytest.raises(ValueError, match=r"boot and start: .*got both"):
             NesEnv(demo[0], backend=backend, start=snapshots[0], boot="NOOP 1")
     ways: list[Any] = [snapshots]
     if backend != "nes-py":
@@ -203,6 +203,6 @@ def test_snapshots_are_starts_too(
 
 def test_a_script_that_leads_to_an_end_is_refused(demo: tuple[Path, Path]) -> None:
     over = "NOOP 20, START 3, NOOP 5, SELECT 1, NOOP 1, SELECT 1, NOOP 1, SELECT 1, NOOP 2"
-    with pytest.raises(ValueError, match=r"the game is over.*terminated") as error:
+    with pytest.raises(ValueError, match=r"start .*\[terminated\].*'lives': 0") as error:
         NesEnv(demo[0], backend=ANY, game=demo[1], boot=over)
     assert "\n" not in str(error.value)

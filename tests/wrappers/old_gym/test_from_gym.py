@@ -84,7 +84,7 @@ def test_five_values_stay_as_they_are() -> None:
         (False, True, (False, False)),  # done decides
     ],
 )
-def test_truncated_is_told_from_terminated_by_time_limit_truncated(
+def test_time_limit_truncated_separates_truncated_from_terminated(
     done: bool, limit: object, expected: tuple[bool, bool]
 ) -> None:
     info = {} if limit is None else {"TimeLimit.truncated": limit}
@@ -114,16 +114,20 @@ def test_a_reward_is_a_float(reward: object) -> None:
     assert env.step(0)[1] == 2.0
 
 
-@pytest.mark.parametrize("reward", [None, "2", np.zeros(2), {}])
-def test_a_reward_that_is_no_number_is_refused(reward: object) -> None:
-    env = answering(lambda _, screen: (screen, reward, False, {}))
-    with pytest.raises(ValueError, match=r"reward.*got"):
-        env.step(0)
-
-
-def test_a_done_that_is_no_number_is_refused() -> None:
-    env = answering(lambda _, screen: (screen, 0, None, {}))
-    with pytest.raises(ValueError, match=r"done.*None"):
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ((None, False, {}), "reward.*got None"),
+        (("2", False, {}), "reward.*got '2'"),
+        ((np.zeros(2), False, {}), r"reward.*got array\("),
+        (({}, False, {}), "reward.*got {}"),
+        ((0, None, {}), "done.*got None"),
+        ((0, False, [1]), "info.*dict.*list"),
+    ],
+)
+def test_values_of_other_types_are_refused(result: tuple[object, ...], message: str) -> None:
+    env = answering(lambda _, screen: (screen, *result))
+    with pytest.raises(ValueError, match=message):
         env.step(0)
 
 
@@ -139,12 +143,6 @@ def test_another_number_of_values_is_refused(result: object, got: str) -> None:
 def test_no_info_counts_as_an_empty_one() -> None:
     env = answering(lambda _, screen: (screen, 0, False, None))
     assert env.step(0)[4] == {}
-
-
-def test_an_info_that_is_no_dict_is_refused() -> None:
-    env = answering(lambda _, screen: (screen, 0, False, [1]))
-    with pytest.raises(ValueError, match=r"info.*dict.*list"):
-        env.step(0)
 
 
 # Live buffers
@@ -262,27 +260,31 @@ def test_an_observation_of_another_form_than_the_space_is_refused_not_cast(
     observation: object, got: str
 ) -> None:
     env = answering(lambda _, screen: (observation, 0, False, {}))
-    with pytest.raises(ValueError, match=rf"expected an array uint8 \(6, 5, 3\), got {got};"):
+    with pytest.raises(ValueError, match=rf"observation.*uint8 \(6, 5, 3\).*got {got};"):
         env.step(0)
 
 
 @pytest.mark.parametrize(
     ("space", "observation", "message"),
     [
-        (old.Discrete(3), 3, r"a whole number in Discrete\(3\), got 3"),
+        (old.Discrete(3), 3, r"observation .*Discrete\(3\).*got 3"),
         (old.Discrete(3), -1, "got -1"),
         (old.Discrete(3), 1.0, r"got 1\.0"),
         (old.Discrete(3), np.array([1]), "got array"),
         (old.StartingDiscrete(3, 5), 1, "got 1"),
         (old.StartingDiscrete(3, 5), 8, "got 8"),
-        (old.MultiBinary(2), np.zeros(2, np.uint8), r"expected an array int8 \(2,\), got uint8"),
-        (old.Tuple([old.Discrete(2)]), (0, 1), "expected a tuple of 1, got one of 2"),
-        (old.Tuple([old.Discrete(2)]), 0, "expected a tuple of 1, got int"),
-        (old.Tuple([old.Discrete(2)]), (2,), r"observation\[0\] does not fit"),
-        (old.Dict({"a": old.Discrete(2)}), {"b": 0}, r"expected the keys \['a'\], got \['b'\]"),
-        (old.Dict({"a": old.Discrete(2)}), {"a": 0, "b": 0}, r"got \['a', 'b'\]"),
-        (old.Dict({"a": old.Discrete(2)}), 0, r"expected a dict of \['a'\], got int"),
-        (old.Dict({"a": old.Discrete(2)}), {"a": 2}, r"observation\['a'\] does not fit"),
+        (old.MultiBinary(2), np.zeros(2, np.uint8), r"observation .*int8 \(2,\).*got uint8"),
+        (old.Tuple([old.Discrete(2)]), (0, 1), "observation .*tuple of 1.*got .*2"),
+        (old.Tuple([old.Discrete(2)]), 0, "observation .*tuple of 1.*got int"),
+        (old.Tuple([old.Discrete(2)]), (2,), r"observation\[0\] .*got 2"),
+        (old.Dict({"a": old.Discrete(2)}), {"b": 0}, r"observation .*\['a'\].*got \['b'\]"),
+        (
+            old.Dict({"a": old.Discrete(2)}),
+            {"a": 0, "b": 0},
+            r"observation .*\['a'\].*got \['a', 'b'\]",
+        ),
+        (old.Dict({"a": old.Discrete(2)}), 0, r"observation .*\['a'\].*got int"),
+        (old.Dict({"a": old.Discrete(2)}), {"a": 2}, r"observation\['a'\] .*got 2"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_place(
@@ -406,7 +408,7 @@ def test_options_reach_an_env_that_takes_them_and_are_refused_elsewhere() -> Non
     assert newer.old_env.options == [{"level": 3}]
     older = adapted(OldEnv())
     older.reset(options={})
-    with pytest.raises(ValueError, match=r"options.*none"):
+    with pytest.raises(ValueError, match=r"options.*got \{'level': 3\}"):
         older.reset(options={"level": 3})
 
 
@@ -422,7 +424,7 @@ def test_a_wrapper_in_between_that_takes_no_seed_is_not_given_one() -> None:
 def test_a_step_before_the_first_reset_is_refused() -> None:
     """N3."""
     env = adapted(OldEnv())
-    with pytest.raises(ResetNeeded, match="before the first reset"):
+    with pytest.raises(ResetNeeded, match=r"step .*first .*reset\(\)"):
         env.step(0)
     assert env.old_env.actions == []
 
@@ -433,7 +435,7 @@ def test_a_step_after_the_end_is_refused_until_a_reset(kind: Make) -> None:
     env = adapted(kind(length=1))
     env.reset()
     env.step(0)
-    with pytest.raises(ResetNeeded, match="after the episode's end"):
+    with pytest.raises(ResetNeeded, match=r"step .*end.*reset\(\)"):
         env.step(0)
     env.reset()
     env.step(0)
@@ -455,11 +457,11 @@ def test_nothing_reaches_a_closed_env(call: Callable[[OldGymEnv], Any]) -> None:
     env = adapted(OldEnv())
     env.reset()
     env.close()
-    with pytest.raises(ClosedEnvironmentError, match="closed"):
+    with pytest.raises(ClosedEnvironmentError, match=r"close\(\)"):
         call(env)
 
 
-def test_a_limit_truncates_and_starts_anew_with_each_episode() -> None:
+def test_a_limit_truncates_and_restarts_with_each_episode() -> None:
     env = adapted(OldEnv(length=9), max_episode_steps=2)
     for _ in range(2):
         env.reset()
@@ -479,7 +481,7 @@ def test_an_end_on_the_last_allowed_step_is_both() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 2.0, True, "9"])
 def test_a_limit_that_is_no_number_of_steps_is_refused(limit: Any) -> None:
-    with pytest.raises(ValueError, match=r"max_episode_steps.*got"):
+    with pytest.raises(ValueError, match=rf"max_episode_steps.*got {limit!r}"):
         from_gym(OldEnv(), max_episode_steps=limit)
 
 
@@ -529,13 +531,16 @@ def test_a_space_that_inherits_from_gyms_counts_as_that() -> None:
     [
         (
             old.Graph(),
-            "observation_space cannot be .* got .*old_gym_fakes.Graph; set it",
+            r"observation_space .*old_gym_fakes\.Graph",
         ),
-        (old.Dict({"a": old.Tuple([old.Graph()])}), r"observation_space\['a'\]\[0\] cannot be"),
-        (None, "got builtins.NoneType"),
-        (spaces.Text(3), "got gymnasium.spaces.text.Text"),
-        (type("Box", (), {"low": 0, "dtype": "uint8"})(), "has no attribute 'high'"),
-        (old.Box(0, 1, (2,), None), "observation_space has no dtype"),
+        (
+            old.Dict({"a": old.Tuple([old.Graph()])}),
+            r"observation_space\['a'\]\[0\] .*old_gym_fakes\.Graph",
+        ),
+        (None, "observation_space .*NoneType"),
+        (spaces.Text(3), "observation_space .*Text"),
+        (type("Box", (), {"low": 0, "dtype": "uint8"})(), "'high'"),
+        (old.Box(0, 1, (2,), None), "observation_space .*dtype"),
     ],
 )
 def test_a_space_that_gymnasium_does_not_have_is_refused(space: object, message: str) -> None:
@@ -555,7 +560,7 @@ def test_a_whole_number_reaches_the_old_env_as_an_int(action: object) -> None:
     assert env.old_env.actions == [9]
 
 
-def test_other_actions_are_handed_on_as_they_are() -> None:
+def test_other_actions_are_passed_on_unchanged() -> None:
     taken: list[Any] = []
 
     class Watched(MixedEnv):
@@ -656,13 +661,13 @@ def test_versions_are_those_of_the_packages_that_the_classes_come_from() -> None
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (gymnasium.make("CartPole-v1"), "needs no adapter: expected an env of the old gym, got a"),
-        (from_gym(OldEnv()), "OldGymEnv needs no adapter"),
-        (OldEnv, "got the class OldEnv; build the env first"),
-        (type("Nes", (OldEnv,), {"observation_space": 0, "action_space": 0}), "got the class Nes;"),
-        ("SuperMarioBros-v0", "got str without reset, step, observation_space, action_space"),
-        (lambda: OldEnv(), "got function without reset, step"),
-        (None, "got NoneType without reset"),
+        (gymnasium.make("CartPole-v1"), "TimeLimit.* old gym"),
+        (from_gym(OldEnv()), "OldGymEnv.* old gym"),
+        (OldEnv, "class OldEnv"),
+        (type("Nes", (OldEnv,), {"observation_space": 0, "action_space": 0}), "class Nes"),
+        ("SuperMarioBros-v0", "str .*reset.*step.*observation_space.*action_space"),
+        (lambda: OldEnv(), "function .*reset.*step"),
+        (None, "NoneType .*reset"),
     ],
 )
 def test_what_is_no_old_env_is_refused(given: object, message: str) -> None:
@@ -685,7 +690,7 @@ def test_a_vector_env_is_refused() -> None:
             from_gym(envs)
 
 
-def test_gyms_own_checker_is_refused_with_the_cure() -> None:
+def test_gyms_own_checker_is_refused_with_the_option_that_disables_it() -> None:
     with pytest.raises(TypeError, match=r"checker.*gym\.make\(\.\.\., disable_env_checker=True"):
         from_gym(Wrapper(old.PassiveEnvChecker(OldEnv())))
 

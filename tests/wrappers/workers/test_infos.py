@@ -23,7 +23,7 @@ KEYS = st.sampled_from(["lives", "score", "_odd", "final_obs"])
 
 
 class Joined(VectorEnv[Any, Any, Any]):
-    """Gymnasium's own way."""
+    """The infos as gymnasium joins them."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs

@@ -159,7 +159,7 @@ def test_games_that_differ_have_recipes_that_differ(change: Mapping[str, object]
     assert first.recipe() != second.recipe()
 
 
-def test_nobody_changes_a_game(full: Path) -> None:
+def test_a_game_is_immutable(full: Path) -> None:
     game = Game.load(full)
     with pytest.raises(dataclasses.FrozenInstanceError):
         game.name = "other"  # type: ignore[misc]
@@ -194,7 +194,7 @@ def test_a_map_is_for_the_cartridges_that_it_names(kind: str) -> None:
     Game.load({"rom": {kind: [other, digest]}}).check_cartridge(cartridge)
     Game.load({}).check_cartridge(cartridge)
     with pytest.raises(
-        ValueError, match=rf"cartridge 'bytes': expected .*{other}.* 'a map'.*, got {digest}; use"
+        ValueError, match=rf"cartridge 'bytes': .*{other}.* 'a map'.*, got {digest};"
     ):
         Game.load({"name": "a map", "rom": {kind: other}}).check_cartridge(cartridge)
 
@@ -202,12 +202,12 @@ def test_a_map_is_for_the_cartridges_that_it_names(kind: str) -> None:
 @pytest.mark.parametrize(
     ("source", "error", "sentence"),
     [
-        (3, TypeError, "game: expected None, a Game, a path, .* got int; see Game.load"),
-        ([{}], TypeError, "got list"),
-        ({1: {}}, ValueError, "game: expected a table with named entries, got {1: {}}"),
-        (b"game.toml", TypeError, "got bytes"),
-        ("nowhere.toml", FileNotFoundError, "'nowhere.toml', which does not exist; check"),
-        ("nowhere", FileNotFoundError, "expected a .toml file, a folder .* got 'nowhere', which"),
+        (3, TypeError, "game: .*None.*Game.* got int"),
+        ([{}], TypeError, "game: .* got list"),
+        ({1: {}}, ValueError, "game: .*got {1: {}}"),
+        (b"game.toml", TypeError, "game: .* got bytes"),
+        ("nowhere.toml", FileNotFoundError, "map: .*'nowhere.toml'"),
+        ("nowhere", FileNotFoundError, "game: .*got 'nowhere'"),
     ],
 )
 def test_what_is_no_game_is_refused(source: Any, error: type[Exception], sentence: str) -> None:
@@ -218,7 +218,7 @@ def test_what_is_no_game_is_refused(source: Any, error: type[Exception], sentenc
 def test_a_file_that_is_no_toml_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"got the file '.*data.json'; .* give its folder"):
+    with pytest.raises(ValueError, match=r"game: .*\.toml.*got .*'.*/data\.json'"):
         Game.load(path)
 
 
@@ -244,7 +244,7 @@ def played(tracker: GameTracker, ram: Ram) -> Iterator[float]:
 
 @settings(max_examples=examples(150))
 @given(maps(), episodes())
-def test_it_tells_what_the_model_tells(tables: dict[str, Any], snapshots: list[bytes]) -> None:
+def test_it_returns_what_the_model_returns(tables: dict[str, Any], snapshots: list[bytes]) -> None:
     ram = Ram(snapshots)
     tracker = Game.load(tables).tracker(ram.peek)
     tracker.begin()
@@ -457,6 +457,6 @@ def test_a_state_of_something_else_is_refused_and_nothing_changes(
     tracker, ram = tracker_of({"vars": {"x": BYTE}, "reward": {"x": {"reward": 1}}}, 3, 5)
     list(played(tracker, ram))
     before: Any = tracker.save()
-    with pytest.raises(ValueError, match=r"tracker state: expected .* got .*; (use|save) "):
+    with pytest.raises(ValueError, match=r"^tracker state: .*(GameTracker\.save|\['x'\].*), got "):
         tracker.load(spoil(before))
     assert tracker.save() == before

@@ -61,7 +61,7 @@ def test_of_its_298_integrations_276_are_read_and_22_with_scripts_are_refused() 
     seen: Counter[str] = Counter()
     for folder in integrations():
         if list(folder.glob("*.lua")):
-            with pytest.raises(ValueError, match=r"Lua.*stable-retro"):
+            with pytest.raises(ValueError, match=r"scenario\.json.*\.lua'\].*stable-retro"):
                 Game.load(folder)
             seen["refused"] += 1
             continue
@@ -85,13 +85,13 @@ def test_of_its_298_integrations_276_are_read_and_22_with_scripts_are_refused() 
 def test_an_unknown_integration_is_refused_with_the_nearest() -> None:
     known = integrations()[0].name
     wrong = {
-        f"{known}0": f"did you mean '{known}'",
-        f"../stable/{known}": f"did you mean '{known}'",
-        known.replace("Nes", "Genesis"): "did you mean",
-        "": "write retro:Name-Nes-v0",
+        f"{known}0": f"'{known}'",
+        f"../stable/{known}": f"'{known}'",
+        known.replace("Nes", "Genesis"): f"'{known}'",
+        "": "retro:Name-Nes-v0",
     }
     for name, hint in wrong.items():
-        sentence = rf"one of stable-retro's 298 .* got '{re.escape(name)}'; {re.escape(hint)}"
+        sentence = rf"stable-retro's 298 .* got '{re.escape(name)}'; .*{re.escape(hint)}"
         with pytest.raises(ValueError, match=sentence):
             Game.load(f"retro:{name}")
 
@@ -110,7 +110,9 @@ def test_without_stable_retro_an_integration_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"pip install 'stepwell\[retro\]', or give the folder"):
+    with pytest.raises(
+        ImportError, match=r"stable-retro.*pip install 'stepwell\[retro\]'.*data\.json"
+    ):
         integration("Small-Nes-v0")
 
 
@@ -179,19 +181,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scripts": ["script.lua"]}, "Small-Nes-v0/scenario.json, scripts|['script.lua']|Lua|.toml"),
     ({"reward": {"script": "lua:pay"}}, "reward, script|'lua:pay'|Lua"),
     ({"done": {"script": "lua:over"}}, "done, script|'lua:over'|Lua"),
-    ({"reward": {"time": {"penalty": 1}}}, "reward, time|for each frame|in a wrapper"),
-    ({"rewards": [{}, {}]}, "rewards|one player|keep one"),
-    ({"rewards": [{}], "reward": {}}, "rewards|one player"),
+    ({"reward": {"time": {"penalty": 1}}}, "reward, time|{'penalty': 1}"),
+    ({"rewards": [{}, {}]}, "rewards|one player|got [{}, {}]"),
+    ({"rewards": [{}], "reward": {}}, "rewards|one player|got [{}]"),
     ({"rewards": 3}, "rewards|one player|got 3"),
     ({"reward": {"variables": {"live": {"reward": 1}}}}, "[reward], live, var|'lives'"),
     ({"reward": {"variables": {"lives": {"rewrad": 1}}}}, "lives|got 'rewrad'|'reward'"),
-    ({"reward": {"variables": {"lives": {}}}}, "lives, reward|got neither"),
-    ({"reward": {"variables": {"lives": 3}}}, "reward, variables, lives|a table|got 3"),
-    ({"reward": 3}, "reward|expected a table|got 3"),
-    ({"done": {"variables": {"lives": {"op": "equal", "reference": "2"}}}}, "whole number|got '2'"),
+    ({"reward": {"variables": {"lives": {}}}}, "[reward], lives, reward|penalty"),
+    ({"reward": {"variables": {"lives": 3}}}, "reward, variables, lives|table|got 3"),
+    ({"reward": 3}, "reward|table|got 3"),
+    (
+        {"done": {"variables": {"lives": {"op": "equal", "reference": "2"}}}},
+        "lives, reference|got '2'",
+    ),
     ({"done": {"variables": {"lives": {"op": "is"}}}}, "[terminated], lives, op|got 'is'"),
-    ({"done": {"nodes": {"a": {}}}}, "nodes, a: expected at least one test"),
-    ({"done": {"condition": "all"}}, "[terminated]: expected at least one test"),
+    ({"done": {"nodes": {"a": {}}}}, "[terminated], nodes, a: |got none"),
+    ({"done": {"condition": "all"}}, "[terminated]: |got none"),
     ({"actions": [[["FIRE"]]]}, "actions|UP, DOWN|got [[['FIRE']]]"),
     ({"actions": [[None]]}, "actions|got [[None]]"),
     ({"actions": 3}, "actions|got 3"),
@@ -204,7 +209,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("scenario", "message"), REFUSED, ids=[str(case) for case, _ in REFUSED])
-def test_a_scenario_that_cannot_be_kept_is_refused_in_a_sentence(
+def test_an_unsupported_scenario_is_refused_in_one_sentence(
     folder: Path, scenario: object, message: str
 ) -> None:
     parts = ".*".join(map(re.escape, message.split("|")))
@@ -215,44 +220,50 @@ def test_a_scenario_that_cannot_be_kept_is_refused_in_a_sentence(
 
 
 def test_a_folder_without_the_files_is_refused(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"expected data.json and .* got no data.json"):
+    with pytest.raises(FileNotFoundError, match=r"Small-Nes-v0.*got no data\.json"):
         Game.load(folder)
     (folder / "data.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(FileNotFoundError, match=r"got no scenario.json; give the folder"):
+    with pytest.raises(FileNotFoundError, match=r"Small-Nes-v0.*got no scenario\.json"):
         Game.load(folder)
 
 
-@pytest.mark.parametrize("text", [b"{", b"\xff\xfe", b"[1, 2]"], ids=["cut", "no text", "list"])
-def test_a_file_that_is_no_json_table_is_refused(folder: Path, text: bytes) -> None:
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [(b"{", "JSON.*line 1 column 2"), (b"\xff\xfe", "JSON.*0xff"), (b"[1, 2]", r"got \[1, 2\]")],
+    ids=["cut", "no text", "list"],
+)
+def test_a_file_that_is_no_json_table_is_refused(folder: Path, text: bytes, got: str) -> None:
     write(folder, {}, {})
     (folder / "scenario.json").write_bytes(text)
-    with pytest.raises(ValueError, match=r"^Small-Nes-v0/scenario.json: expected .*, got "):
+    with pytest.raises(ValueError, match=rf"^Small-Nes-v0/scenario\.json: .*{got}"):
         Game.load(folder)
 
 
 def test_a_type_that_stable_retro_would_skip_is_refused(folder: Path) -> None:
     write(folder, {"info": {"x": {"address": 1, "type": "u1"}}}, {})
-    with pytest.raises(ValueError, match=r"Small-Nes-v0, \[vars\], x, type: expected"):
+    with pytest.raises(ValueError, match=r"Small-Nes-v0, \[vars\], x, type: .*got 'u1'"):
         Game.load(folder)
 
 
-def test_files_nested_without_end_and_pipes_are_told(folder: Path) -> None:
+def test_deeply_nested_files_large_files_and_pipes_are_refused(folder: Path) -> None:
     (folder / "scenario.json").write_text("{}")
     for depth in (60, 100_000):
         (folder / "data.json").write_text(json.dumps({"info": INFO}))
         node = '{"nodes": {"a": ' * depth + "{}" + "}}" * depth
         (folder / "scenario.json").write_text(f'{{"done": {node}}}')
-        with pytest.raises(ValueError, match=r"at most 50 levels|expected JSON"):
+        with pytest.raises(
+            ValueError, match=r"Small-Nes-v0/scenario\.json.*(50 levels|JSON.*1,048,576 bytes)"
+        ):
             Game.load(folder)
     (folder / "map.toml").write_text("x = " + "[" * 10_000 + "]" * 10_000)
-    with pytest.raises(ValueError, match=r"map\.toml: expected TOML"):
+    with pytest.raises(ValueError, match=r"map\.toml: .*TOML.*recursion"):
         Game.load(folder / "map.toml")
     (folder / "map.toml").write_text("#" * (2 << 20))
-    with pytest.raises(ValueError, match="at most 1,048,576 bytes"):
+    with pytest.raises(ValueError, match=r"map\.toml: .*1,048,576 bytes"):
         Game.load(folder / "map.toml")
     (folder / "data.json").unlink()
     os.mkfifo(folder / "data.json")
-    with pytest.raises(ValueError, match="expected a regular file"):
+    with pytest.raises(ValueError, match=r"data\.json: .*regular file.*pipe"):
         Game.load(folder)
 
 

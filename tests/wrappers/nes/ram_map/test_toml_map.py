@@ -353,12 +353,12 @@ def test_a_mistake_is_one_sentence(text: str, parts: Sequence[str], tmp_path: Pa
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"map.toml: expected TOML in UTF-8, got something else"):
+    with pytest.raises(ValueError, match=r"map\.toml: .*UTF-8.*0xff"):
         Game.load(path)
 
 
 def test_mistakes_in_a_mapping_are_the_games() -> None:
-    with pytest.raises(ValueError, match=r"^game, \[vars\], x, type: expected"):
+    with pytest.raises(ValueError, match=r"^game, \[vars\], x, type: .*'u1'"):
         Game.load({"vars": {"x": {"address": 1, "type": "u1"}}})
 
 

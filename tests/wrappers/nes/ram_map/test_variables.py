@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -117,21 +118,21 @@ BAD_TYPES = ["u1", "|u0", "|u9", "|h1", "<u10", "", "|U1", "|u1 ", " |u1", "<<u2
 
 @pytest.mark.parametrize("type_", BAD_TYPES)
 def test_a_text_that_is_no_type_is_refused(type_: str) -> None:
-    with pytest.raises(ValueError, match=r"type: expected an order .*, got .*; write it as in"):
+    with pytest.raises(ValueError, match=f"type: .*got {re.escape(repr(type_))}; .*'<u2'"):
         Variable(0, type_)
 
 
 @pytest.mark.parametrize(
     ("address", "type_", "hint"),
     [
-        (-1, "|u1", "0 to 0x7FF for 1 byte of .* got -0x1; battery RAM"),
+        (-1, "|u1", "0x7FF .*1 byte.* got -0x1; "),
         (0x800, "|u1", "got 0x800; 0x800 .*0x0:"),
-        (0x1FFF, "|u1", "0x7FF:"),
-        (0x813, "<u2", "0x7FE for 2 bytes.* 0x13:"),
-        (0x7FF, "<u2", "got 0x7ff; 2 bytes"),
-        (0x1FFF, "<u2", "battery RAM"),
-        (0x2010, "|u1", "battery RAM"),
-        (0x6000, "|u1", "battery RAM"),
+        (0x1FFF, "|u1", "got 0x1fff; .*0x7FF:"),
+        (0x813, "<u2", "0x7FE .*2 bytes.* got 0x813; .*0x13:"),
+        (0x7FF, "<u2", "0x7FE .*2 bytes.* got 0x7ff; "),
+        (0x1FFF, "<u2", "0x7FE .*2 bytes.* got 0x1fff; "),
+        (0x2010, "|u1", "0x7FF .*1 byte.* got 0x2010; "),
+        (0x6000, "|u1", "0x7FF .*1 byte.* got 0x6000; "),
     ],
 )
 def test_bytes_outside_of_the_ram_are_refused(address: int, type_: str, hint: str) -> None:
@@ -142,9 +143,7 @@ def test_bytes_outside_of_the_ram_are_refused(address: int, type_: str, hint: st
 @pytest.mark.parametrize("value", [0, -1, 2**63])
 @pytest.mark.parametrize("name", ["wrap", "mask"])
 def test_wrap_and_mask_are_positive(name: str, value: int) -> None:
-    with pytest.raises(
-        ValueError, match=rf"{name}: expected a whole number from 1 .* got {value};"
-    ):
+    with pytest.raises(ValueError, match=rf"{name}: .*\b1\b.* got {value};"):
         dataclasses.replace(Variable(0, "|u1"), **{name: value})  # type: ignore[arg-type]
 
 
