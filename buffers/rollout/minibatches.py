@@ -10,6 +10,7 @@ import numpy as np
 
 from stepwell.buffers.sampling.batch import map_tree, one_line
 from stepwell.buffers.spec import ArrayTree
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["Minibatch", "Order", "row_batches", "sequence_batches"]
 
@@ -76,8 +77,8 @@ class Order:
     def __init__(
         self, batch_size: int, epochs: int, rng: np.random.Generator, drop_last: bool
     ) -> None:
-        self._batch_size = _whole("batch_size", batch_size)
-        self._epochs = _whole("epochs", epochs)
+        self._batch_size = whole_number("batch_size", batch_size, 1)
+        self._epochs = whole_number("epochs", epochs, 1)
         if not isinstance(rng, np.random.Generator):
             raise TypeError(
                 f"rng: expected a numpy Generator, got {rng!r}; np.random.default_rng(seed) is one"
@@ -137,7 +138,7 @@ def sequence_batches(
     """
     convert = _converter(to, device)
     num_steps, num_envs = rows.mask.shape
-    span = num_steps if length is None else _whole("length", length)
+    span = num_steps if length is None else whole_number("length", length, 1)
     if num_steps % span:
         raise ValueError(
             f"length: expected a divisor of the rollout's {num_steps} rows, got {span}; collect "
@@ -198,14 +199,3 @@ def _picked(rows: Minibatch, numbers: tuple[np.ndarray, np.ndarray]) -> Minibatc
 
     names = [field.name for field in fields(Minibatch) if field.name not in _NOT_OF_ROWS]
     return replace(rows, **{name: map_tree(picked, getattr(rows, name)) for name in names})
-
-
-def _whole(name: str, number: int) -> int:
-    """A number >= 1 as an int.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if not (number >= 1 and number % 1 == 0):
-        raise ValueError(f"{name}: expected a whole number >= 1, got {number}; give one")
-    return int(number)

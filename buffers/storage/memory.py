@@ -13,6 +13,7 @@ from stepwell.buffers.free_memory import free_memory
 from stepwell.buffers.spec import Spec
 from stepwell.buffers.storage.chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from stepwell.buffers.storage.chunk_index import ChunkIndex
+from stepwell.buffers.whole_numbers import whole_number
 
 __all__ = ["MemoryStorage"]
 
@@ -203,8 +204,8 @@ def max_chunk_rows(capacity: int | None) -> int:
 def check_capacity(capacity: int | None, capacity_bytes: int | None) -> None:
     """Refuse capacities that are not positive whole numbers."""
     for name, value in (("capacity", capacity), ("capacity_bytes", capacity_bytes)):
-        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
-            raise ValueError(f"{name}: expected a whole number >= 1 or None, got {value!r}")
+        if value is not None:
+            whole_number(name, value, 1)
 
 
 def check_chunk_bytes(chunk: Chunk, nbytes: int, capacity_bytes: int | None) -> None:
