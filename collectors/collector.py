@@ -329,7 +329,9 @@ class Collector:
                 self._rescue(error)
                 raise
 
-    def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> _Before:
+    def _begin(
+        self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None
+    ) -> _CallStart:
         """Reset the envs where that is due, and start to count the episodes of these numbers."""
         started = time.perf_counter()
         loop, counter = self._loop, self._counter
@@ -347,14 +349,14 @@ class Collector:
             self._needs_reset = False
         else:
             counter.begin()
-        return _Before(started, 0 if self._replay is None else self._replay.total_bytes)
+        return _CallStart(started, 0 if self._replay is None else self._replay.total_bytes)
 
     def _collect_seeds(
         self,
         seeds: Sequence[int],
         guard: InterruptGuard,
         progress: Callable[[CollectReport], None] | None,
-    ) -> _Before:
+    ) -> _CallStart:
         """One episode from each seed, N at a time; those that were cut are played once more."""
         counter, before = self._counter, None
         left = list(zip(map(int, seeds), counter.reserve(len(seeds)), strict=True))
@@ -381,7 +383,7 @@ class Collector:
         steps: int | None,
         guard: InterruptGuard,
         progress: Callable[[CollectReport], None] | None,
-        before: _Before,
+        before: _CallStart,
     ) -> None:
         """Step until the goal of steps is reached, or all counted episodes have ended."""
         loop, counter = self._loop, self._counter
@@ -407,7 +409,7 @@ class Collector:
         if loop.replay_writer is not None:
             error.add_note(f"kept: {loop.replay_writer.kept}")
 
-    def _reported(self, before: _Before) -> CollectReport:
+    def _reported(self, before: _CallStart) -> CollectReport:
         replay, counter, loop = self._replay, self._counter, self._loop
         path = None if replay is None or replay.path is None else str(replay.path)
         return CollectReport(
@@ -429,7 +431,7 @@ class Collector:
         )
 
 
-class _Before(NamedTuple):
+class _CallStart(NamedTuple):
     """The time and the replay's size when a call began."""
 
     started: float

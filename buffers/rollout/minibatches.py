@@ -12,7 +12,7 @@ from stepwell.buffers.sampling.batch import map_tree, one_line
 from stepwell.buffers.spec import ArrayTree
 from stepwell.buffers.whole_numbers import whole_number
 
-__all__ = ["Minibatch", "Order", "row_batches", "sequence_batches"]
+__all__ = ["IndexBatches", "Minibatch", "row_batches", "sequence_batches"]
 
 _NOT_OF_ROWS = ("state", "step", "env")
 
@@ -60,7 +60,7 @@ class Minibatch:
         return one_line(self)
 
 
-class Order:
+class IndexBatches:
     """Draws batches of indices, each index once an epoch.
 
     Args:
@@ -103,7 +103,9 @@ class Order:
                 yield order[start : start + self._batch_size]
 
 
-def row_batches(rows: Minibatch, order: Order, to: str, device: object) -> Iterator[Minibatch]:
+def row_batches(
+    rows: Minibatch, order: IndexBatches, to: str, device: object
+) -> Iterator[Minibatch]:
     """The rows with ``mask``; see `Rollout.minibatches`.
 
     Args:
@@ -121,7 +123,7 @@ def row_batches(rows: Minibatch, order: Order, to: str, device: object) -> Itera
 def sequence_batches(
     rows: Minibatch,
     initial_state: object,
-    order: Order,
+    order: IndexBatches,
     length: int | None,
     to: str,
     device: object,

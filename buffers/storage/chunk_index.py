@@ -89,7 +89,7 @@ class ChunkIndex:
         self._records: np.ndarray = np.empty(64, CHUNK)
         self._length = 0
         self._base = 0
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenEpisode] = {}
         self._newest: dict[int, int] = {}
         self._counts: dict[_CountKey, ItemCounts] = {}
         self.shares: Shares | None = None
@@ -330,7 +330,7 @@ def _with_room(records: np.ndarray, more: int) -> np.ndarray:
     return roomy
 
 
-class _Open(NamedTuple):
+class _OpenEpisode(NamedTuple):
     """The newest episode of a stream, while its environment has not ended it."""
 
     episode: int
@@ -339,12 +339,14 @@ class _Open(NamedTuple):
     is_pending: bool
 
 
-def _open_after(chunk: Chunk, position: int) -> _Open:
+def _open_after(chunk: Chunk, position: int) -> _OpenEpisode:
     is_pending = bool(chunk.end & End.PENDING)
-    return _Open(chunk.episode, position, chunk.first_row + chunk.rows - is_pending, is_pending)
+    return _OpenEpisode(
+        chunk.episode, position, chunk.first_row + chunk.rows - is_pending, is_pending
+    )
 
 
-def _new_steps(chunk: Chunk, before: _Open | None) -> int:
+def _new_steps(chunk: Chunk, before: _OpenEpisode | None) -> int:
     """Env steps of a chunk: neither the reset's row nor a superseding row is a new one."""
     return chunk.rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
 

@@ -78,9 +78,9 @@ class JoinedStorage:
         check_same_rows(self._storages)
         self._weights = None if weights is None else _checked(weights, len(self._storages))
         self._lock = RLock()
-        self._seen: list[_Seen] = []
+        self._snapshots: list[_Snapshot] = []
         self._generation = -1
-        self._look()
+        self._rebuild()
 
     @property
     def lock(self) -> RLock:
@@ -193,7 +193,7 @@ class JoinedStorage:
                     storage.refresh()
         finally:
             with self._lock:
-                changed = self._look()
+                changed = self._rebuild()
         return changed
 
     def close(self) -> None:
@@ -201,14 +201,14 @@ class JoinedStorage:
         for storage in self._storages:
             storage.close()
 
-    def _look(self) -> bool:
+    def _rebuild(self) -> bool:
         """Rebuild the table if a storage changed; returns True if one did."""
         tables = [storage.table for storage in self._storages]
-        if self._seen and all(map(_Seen.is_still, self._seen, tables)):
+        if self._snapshots and all(map(_Snapshot.is_current, self._snapshots, tables)):
             return False
         before = self._origins()
-        self._seen = [_Seen(table, table.base, len(table)) for table in tables]
-        self._borders = np.cumsum([0, *(seen.length for seen in self._seen)]).tolist()
+        self._snapshots = [_Snapshot(table, table.base, len(table)) for table in tables]
+        self._borders = np.cumsum([0, *(each.length for each in self._snapshots)]).tolist()
         # Appending to the last storage alone changes no position.
         self._generation += self._origins() != before
         counters = Counters(
@@ -224,13 +224,13 @@ class JoinedStorage:
 
     def _origins(self) -> list[tuple[int, int]]:
         """The positions of each storage's first chunk, in this table and in the storage's."""
-        return [(self._borders[k], seen.base) for k, seen in enumerate(self._seen)]
+        return [(self._borders[k], each.base) for k, each in enumerate(self._snapshots)]
 
     def _find(self, position: int) -> tuple[Storage, int]:
         """The storage that holds the chunk at a position, and the chunk's position there."""
         number = bisect_right(self._borders, position) - 1
         storage = self._storages[number]
-        place = position - self._borders[number] + self._seen[number].base
+        place = position - self._borders[number] + self._snapshots[number].base
         if place < storage.table.base:
             raise ValueError(
                 f"a chunk of {name_of(storage, number)} was evicted since the last refresh, "
@@ -245,14 +245,14 @@ class JoinedStorage:
         )
 
 
-class _Seen(NamedTuple):
+class _Snapshot(NamedTuple):
     """A storage's table at the last `refresh`."""
 
     table: ChunkIndex
     base: int
     length: int
 
-    def is_still(self, table: ChunkIndex) -> bool:
+    def is_current(self, table: ChunkIndex) -> bool:
         """The storage holds the same chunks."""
         if (table.base, len(table)) != (self.base, self.length):
             return False

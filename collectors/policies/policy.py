@@ -22,9 +22,9 @@ __all__ = [
     "RecurrentResult",
     "SeededPolicy",
     "ValuePolicy",
+    "as_recurrent",
     "check_policy",
     "override_hook_of",
-    "recurrent",
     "value_of",
 ]
 
@@ -128,10 +128,10 @@ def check_policy(policy: object, name: str = "policy") -> None:
         got = repr(policy) if policy is None or isinstance(policy, str) else type(policy).__name__
         raise TypeError(
             f"{name}: expected something to call with observation and is_first, got {got}; "
-            f"{_cure(policy)}"
+            f"{_advice(policy)}"
         )
     forward = _forward_of(policy)
-    if recurrent(policy) is None:
+    if as_recurrent(policy) is None:
         count, what = 2, "two arguments, observation and is_first"
     else:
         count, what = 3, "three arguments, observation, is_first and state"
@@ -171,7 +171,7 @@ def _forward_of(policy: object) -> Callable[..., object] | None:
     return cast("Callable[..., object]", cast("Any", policy).forward)
 
 
-def _cure(policy: object) -> str:
+def _advice(policy: object) -> str:
     """Advice for an object that cannot be called."""
     if policy is None or (isinstance(policy, str) and policy == "random"):
         return "stepwell.RandomPolicy() draws random actions"
@@ -182,7 +182,7 @@ def _cure(policy: object) -> str:
     return "give a function or a callable object"
 
 
-def recurrent(policy: object) -> RecurrentPolicy | None:
+def as_recurrent(policy: object) -> RecurrentPolicy | None:
     """The policy if it has a state, else None."""
     has_state = callable(getattr(policy, "initial_state", None))
     return cast("RecurrentPolicy", policy) if has_state else None

@@ -167,7 +167,7 @@ def run_worker(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     fns: Sequence[EnvFn] = pickle.loads(env_fns) if isinstance(env_fns, bytes) else env_fns
     block = EnvBlock(fns, first, rows)
-    link = Link(rows, number, wake, done, pipe)
+    link = ParentConnection(rows, number, wake, done, pipe)
     try:
         while (command := link.wait()) is not None:
             limit_threads()
@@ -178,7 +178,7 @@ def run_worker(
         pass  # the parent has exited
 
 
-class Link:
+class ParentConnection:
     """The worker's end of the connection to the parent."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Link:
         request = int(self._control[ASKED])
         arguments = b"" if command == STEP else self._pipe.recv_bytes()
         try:
-            payload = _do(command, arguments, block)
+            payload = _execute(command, arguments, block)
             status = QUIET if payload is None else PAYLOAD
         except Exception as error:
             status, payload = RAISED, packed_error(block.current, error)
@@ -216,7 +216,7 @@ class Link:
             self._pipe.send_bytes(payload)
 
 
-def _do(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
+def _execute(command: int, packed_arguments: bytes, block: EnvBlock) -> bytes | None:
     if command == STEP:
         infos = block.step()
         return packed_infos(infos) if infos else None

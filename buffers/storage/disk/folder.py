@@ -23,7 +23,12 @@ from stepwell.buffers.storage.disk.files import (
     replace_file,
     write_at,
 )
-from stepwell.buffers.storage.disk.format import MOST_FACTS_BYTES, Copy, Manifest, cure
+from stepwell.buffers.storage.disk.format import (
+    MOST_FACTS_BYTES,
+    Manifest,
+    TableCopy,
+    repair_advice,
+)
 from stepwell.buffers.storage.disk.segment import read_header
 
 __all__ = ["StoreFolder"]
@@ -153,7 +158,8 @@ class StoreFolder:
             if size > MOST_FACTS_BYTES:
                 path = self.path / _MANIFEST
                 raise StoreCorrupt(
-                    f"{path} has {size} bytes, expected at most {MOST_FACTS_BYTES}; {cure(path)}"
+                    f"{path} has {size} bytes, expected at most {MOST_FACTS_BYTES}; "
+                    f"{repair_advice(path)}"
                 )
             data = self.files.pread(file, size, 0)
         return Manifest.unpack(data, str(self.path / _MANIFEST))
@@ -251,7 +257,7 @@ class StoreFolder:
             with self.files.open(path) as file:
                 header = read_header(self.files, file, path)
                 tables = [
-                    Copy.parse(self.files.pread(file, header.table_bytes, offset), header)
+                    TableCopy.parse(self.files.pread(file, header.table_bytes, offset), header)
                     for offset in header.table_offsets
                 ]
         except FileNotFoundError:  # evicted since it was listed

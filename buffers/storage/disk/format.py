@@ -38,16 +38,16 @@ __all__ = [
     "MOST_SEGMENTS",
     "MOST_SLOTS",
     "SLOT",
-    "Copy",
     "Header",
     "Manifest",
-    "Next",
-    "Sealed",
+    "NextNumbers",
+    "SealedSegment",
     "StoreFacts",
+    "TableCopy",
     "align",
-    "cure",
     "json_text",
     "pack_slots",
+    "repair_advice",
 ]
 
 FORMAT = 1
@@ -183,7 +183,7 @@ class Header:
             StoreTooNew: A later version wrote it.
         """
         if len(start) < _HEADER.size or not start.startswith(_MAGIC):
-            raise StoreCorrupt(f"{where} does not begin like a segment; {cure(where)}")
+            raise StoreCorrupt(f"{where} does not begin like a segment; {repair_advice(where)}")
         _, _, least_reader, header_bytes, *_ = _HEADER.unpack_from(start)
         if least_reader > FORMAT:
             raise too_new(where, least_reader)
@@ -199,7 +199,7 @@ class Header:
         """
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         if len(data) < _HEADER.size + _CRC.size or crc != _CRC.pack(crc32(body)):
-            raise StoreCorrupt(f"{where}: its header is damaged; {cure(where)}")
+            raise StoreCorrupt(f"{where}: its header is damaged; {repair_advice(where)}")
         _, _, _, _, number, slots, data_bytes, store, *rest = _HEADER.unpack_from(body)
         position, next_row_id, next_episode, total_steps, facts_bytes = rest
         facts_text = body[_HEADER.size : _HEADER.size + facts_bytes]
@@ -237,11 +237,11 @@ def _reading(where: str) -> Generator[None]:
         yield
     except ValueError as error:
         raise StoreCorrupt(
-            f"{where} is not what a writer has made: {error}; {cure(where)}"
+            f"{where} is not what a writer has made: {error}; {repair_advice(where)}"
         ) from error
 
 
-def cure(where: object) -> str:
+def repair_advice(where: object) -> str:
     """The advice for a damaged file, for messages."""
     return f"restore it from a copy, or run: stepwell repair {str(where).rpartition('/')[0]}"
 
@@ -263,14 +263,14 @@ def pack_slots(header: Header, slots: np.ndarray) -> bytes:
     return bytes(data)
 
 
-class Copy(NamedTuple):
+class TableCopy(NamedTuple):
     """One copy of a slot table, as found: its slots [n] and which of them are whole."""
 
     slots: np.ndarray
     is_valid: np.ndarray
 
     @classmethod
-    def parse(cls, data: bytes, header: Header) -> Copy:
+    def parse(cls, data: bytes, header: Header) -> TableCopy:
         """Find the whole slots of a table's bytes."""
         slots = np.frombuffer(data, SLOT, len(data) // SLOT.itemsize)
         numbers = np.arange(len(slots), dtype="<u4")
@@ -284,7 +284,7 @@ class Copy(NamedTuple):
         return cls(slots, is_valid)
 
 
-class Sealed(NamedTuple):
+class SealedSegment(NamedTuple):
     """The manifest's entry of a segment that is complete."""
 
     number: int
@@ -292,7 +292,7 @@ class Sealed(NamedTuple):
     slots: int
 
 
-class Next(NamedTuple):
+class NextNumbers(NamedTuple):
     """Numbers that are not used yet."""
 
     segment: int = 0
@@ -302,7 +302,7 @@ class Next(NamedTuple):
     total_steps: int = 0
 
 
-NOTHING_USED = Next()
+NOTHING_USED = NextNumbers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,9 +392,9 @@ class Manifest:
 
     store: bytes
     facts: StoreFacts
-    sealed: tuple[Sealed, ...] = ()
+    sealed: tuple[SealedSegment, ...] = ()
     open: int | None = None
-    next: Next = NOTHING_USED
+    next: NextNumbers = NOTHING_USED
 
     @property
     def numbers(self) -> list[int]:
@@ -426,7 +426,7 @@ class Manifest:
         """
         facts = data[len(b'{"body":') : -len(b',"crc":"00000000"}\n')]
         if data != b'{"body":%b,"crc":"%08x"}\n' % (facts, crc32(facts)):
-            raise StoreCorrupt(f"{where} is damaged: wrong checksum; {cure(where)}")
+            raise StoreCorrupt(f"{where} is damaged: wrong checksum; {repair_advice(where)}")
         with _reading(where):
             body = parse(facts)
             least_reader = whole(member(body, "least_reader"), "least_reader")
@@ -446,7 +446,7 @@ class Manifest:
                 facts=StoreFacts.from_json(body),
                 sealed=sealed,
                 open=newest,
-                next=Next(*following),
+                next=NextNumbers(*following),
             )
             whole(found.next.segment, "next segment", 0, MOST_SEGMENTS)
             numbers = found.numbers
@@ -482,9 +482,9 @@ def _capacity(data: Mapping[str, object], key: str) -> int | None:
     return None if value is None else whole(value, key, 1)
 
 
-def _sealed(entry: object) -> Sealed:
+def _sealed(entry: object) -> SealedSegment:
     number, nbytes, slots = items(entry, "sealed", 3)
-    return Sealed(
+    return SealedSegment(
         whole(number, "number of a segment", 0, MOST_SEGMENTS - 1),
         whole(nbytes, "length of a segment"),
         whole(slots, "slots of a segment", 0, MOST_SLOTS),

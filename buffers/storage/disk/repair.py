@@ -15,9 +15,9 @@ from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
 from stepwell.buffers.storage.disk.files import Files, kind_of, write_at
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Header, Manifest, Sealed, pack_slots
+from stepwell.buffers.storage.disk.format import Header, Manifest, SealedSegment, pack_slots
 from stepwell.buffers.storage.disk.rebuild import rebuild_header
-from stepwell.buffers.storage.disk.segment import Loaded, segment_path
+from stepwell.buffers.storage.disk.segment import LoadedSegment, segment_path
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.buffers.storage.disk.verify import Damage, SegmentSurvey, read_or_rebuild, survey
 from stepwell.buffers.storage.disk.view import Recovery
@@ -115,8 +115,8 @@ class _Repair:
             )
         with contextlib.suppress(StoreNotFound):
             self._keep_manifest()
-        before: Loaded | None = None
-        entries: dict[int, Sealed] = {entry.number: entry for entry in self._manifest.sealed}
+        before: LoadedSegment | None = None
+        entries: dict[int, SealedSegment] = {entry.number: entry for entry in self._manifest.sealed}
         for each in self._found:
             each = self._with_header(each, before)
             if each.loaded is None:
@@ -134,7 +134,7 @@ class _Repair:
                 self._files.unlink(segment_path(self._folder.path, each.number))
         return self._kept
 
-    def _with_header(self, found: SegmentSurvey, before: Loaded | None) -> SegmentSurvey:
+    def _with_header(self, found: SegmentSurvey, before: LoadedSegment | None) -> SegmentSurvey:
         """The survey of a segment, with its header rebuilt where only that is damaged."""
         if found.loaded is not None:
             return found
@@ -152,9 +152,9 @@ class _Repair:
         (again,) = survey(self._folder, alone, lambda nbytes: None)
         return again
 
-    def _replace(self, loaded: Loaded, lost: list[int]) -> None:
+    def _replace(self, loaded: LoadedSegment, lost: list[int]) -> None:
         """Rewrite the segment with its lost chunks marked."""
-        header, slots = loaded.segment.header, loaded.verdict.slots.copy()
+        header, slots = loaded.segment.header, loaded.committed.slots.copy()
         for number in lost:
             _mark_lost(slots, header, number)
         self._keep(loaded.segment.path)
@@ -212,7 +212,7 @@ class _Repair:
             half = nbytes // 2
             return self._read(file, half, offset) + self._read(file, nbytes - half, offset + half)
 
-    def _write_manifest(self, entries: dict[int, Sealed]) -> None:
+    def _write_manifest(self, entries: dict[int, SealedSegment]) -> None:
         """List the remaining segments; a replaced one is sealed."""
         manifest = self._manifest
         is_gone = any(each.number == manifest.open for each in self._gone)

@@ -23,8 +23,8 @@ from stepwell.buffers.storage.disk.appender import SEGMENTS, Appender
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Manifest, StoreFacts, json_text
-from stepwell.buffers.storage.disk.segment import Loaded, Maps, Segment
-from stepwell.buffers.storage.disk.view import Recovery, View, look
+from stepwell.buffers.storage.disk.segment import LoadedSegment, Segment, SegmentMaps
+from stepwell.buffers.storage.disk.view import Recovery, StoreView, read_view
 from stepwell.buffers.storage.memory import check_capacity
 
 __all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
@@ -63,8 +63,8 @@ class DiskStorage:
         self._folder = folder
         self._skip = skip
         self._is_closed = False
-        self._maps = Maps(folder.files)
-        self._known: dict[int, Loaded] = {}
+        self._maps = SegmentMaps(folder.files)
+        self._known: dict[int, LoadedSegment] = {}
         self._lost: set[int] = set()
         self._generation = 0
         self._lock = RLock()
@@ -383,11 +383,11 @@ class DiskStorage:
         segment = self._view.segments[record.segment]
         return self._maps.of(segment), segment, record
 
-    def _look(self) -> View:
+    def _look(self) -> StoreView:
         """Read the current state of the store."""
         seen = ""
         while True:
-            view = look(self._folder, self._known, skip=self._skip)
+            view = read_view(self._folder, self._known, skip=self._skip)
             try:
                 self._hold(view)
             except StoreCorrupt as error:
@@ -401,7 +401,7 @@ class DiskStorage:
             view.table.lose(lost for lost in self._lost if lost >= view.table.base)
         return view
 
-    def _hold(self, view: View) -> None:
+    def _hold(self, view: StoreView) -> None:
         """Map segments that may be evicted, so that they stay readable."""
         for number in self._maps.numbers - set(view.segments):
             self._maps.forget(number)

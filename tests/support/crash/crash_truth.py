@@ -19,7 +19,7 @@ from stepwell.buffers.storage.chunk_index import ChunkIndex
 from stepwell.buffers.storage.disk import storage as disk_storage
 from stepwell.buffers.storage.disk.appender import SEGMENTS
 from stepwell.buffers.storage.disk.files import Files
-from stepwell.buffers.storage.disk.writer import Encoded, SegmentWriter
+from stepwell.buffers.storage.disk.writer import EncodedChunk, SegmentWriter
 from stepwell.buffers.storage.memory import max_chunk_rows
 from stepwell.buffers.testing import SPEC, Recording
 
@@ -213,7 +213,7 @@ def watched_commits(parts: list[int]) -> Iterator[None]:
     """List how many chunks of a flush are to be committed together, before they are."""
     commit = SegmentWriter.commit
 
-    def watched(self: SegmentWriter, chunks: Sequence[Encoded], table: ChunkIndex) -> None:
+    def watched(self: SegmentWriter, chunks: Sequence[EncodedChunk], table: ChunkIndex) -> None:
         parts.append(len(chunks))
         commit(self, chunks, table)
 

@@ -15,7 +15,7 @@ import pytest
 from stepwell.buffers import Chunk, DiskStorage, End, StoreCorrupt, StoreFailed, StoreTooNew
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import SLOT, Header, Sealed
+from stepwell.buffers.storage.disk.format import SLOT, Header, SealedSegment
 from stepwell.buffers.storage.disk.segment import load, segment_path
 from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
@@ -326,7 +326,7 @@ def test_the_recovery_table_opens(crashed: Path, tmp_path: Path, case: str) -> N
         assert_holds(reader, ALL[:chunks])
         assert reader.recovery == (0, 0)
     found = load(Files(), path, StoreFolder(path, Files()).read_manifest(), 0)
-    assert found.entry == Sealed(0, segment_path(path, 0).stat().st_size, chunks)
+    assert found.entry == SealedSegment(0, segment_path(path, 0).stat().st_size, chunks)
 
 
 REFUSED: dict[str, tuple[Damage, str]] = {

@@ -25,7 +25,7 @@ from stepwell.buffers import (
     verify,
 )
 from stepwell.buffers.storage.disk.folder import StoreFolder
-from stepwell.buffers.storage.disk.format import Header, Next
+from stepwell.buffers.storage.disk.format import Header, NextNumbers
 from stepwell.buffers.storage.disk.segment import segment_path
 from stepwell.buffers.testing import SPEC, chunk_of
 from support.crash.disk_faults import FaultyFiles, Killed, NoSyncFiles
@@ -537,7 +537,7 @@ def test_a_writer_refuses_a_store_whose_numbers_are_used_up(
     manifest = folder.read_manifest()
     numbers = list(manifest.next)
     numbers[place] = number
-    folder.write_manifest(replace(manifest, next=Next(*numbers)))
+    folder.write_manifest(replace(manifest, next=NextNumbers(*numbers)))
     DiskStorage.open(tmp_path / "a", read_only=True).close()
     with pytest.raises(StoreCorrupt, match="numbers for new rows"):
         DiskStorage.open(tmp_path / "a")
