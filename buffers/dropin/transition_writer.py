@@ -91,13 +91,13 @@ class TransitionWriter:
             spec,
             num_envs,
             chunk_rows=rows,
-            next_episode=replay.storage.table.next_episode,
+            next_episode=replay.storage.index.next_episode,
         )
         self._most_waiting = rows - 2
         self._is_on_disk = replay.path is not None
         self._waiting = 0  # steps since the last flush
         self.steps = replay.steps
-        ends = replay.storage.table.records["end"]
+        ends = replay.storage.index.records["end"]
         self.episodes = int((ends & (End.TERMINATED | End.TRUNCATED) != 0).sum())
 
     @property

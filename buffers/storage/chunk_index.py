@@ -113,16 +113,16 @@ class ChunkIndex:
             counters: The counters after the last chunk.
             base: Position of the first chunk.
         """
-        table = cls()
+        index = cls()
         records = stored.copy()
         _link(records, base)
-        table._records = _with_room(records, 64)
-        table._length, table._base = len(records), base
-        table._find_newest()
-        table._count()
-        table.next_row_id, table.next_episode, table.total_steps = counters
-        table._oldest_new_episode = counters.next_episode
-        return table
+        index._records = _with_room(records, 64)
+        index._length, index._base = len(records), base
+        index._find_newest()
+        index._count()
+        index.next_row_id, index.next_episode, index.total_steps = counters
+        index._oldest_new_episode = counters.next_episode
+        return index
 
     @property
     def counters(self) -> Counters:

@@ -60,7 +60,7 @@ class JoinedStorage:
         >>> for storage in storages:
         ...     storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
         >>> both = JoinedStorage(storages)
-        >>> both.table.episodes, both.table.steps, both.table.records["episode"].tolist()
+        >>> both.index.episodes, both.index.steps, both.index.records["episode"].tolist()
         (2, 4, [0, 281474976710656])
     """
 
@@ -84,7 +84,7 @@ class JoinedStorage:
 
     @property
     def lock(self) -> RLock:
-        """Held while the table changes: by `refresh` and `lose`."""
+        """Held while the index changes: by `refresh` and `lose`."""
         return self._lock
 
     @property
@@ -98,9 +98,9 @@ class JoinedStorage:
         return self._storages[0].spec
 
     @property
-    def table(self) -> ChunkIndex:
+    def index(self) -> ChunkIndex:
         """The index of all chunks, those of the first storage first; `refresh` makes a new one."""
-        return self._table
+        return self._index
 
     @property
     def generation(self) -> int:
@@ -175,13 +175,13 @@ class JoinedStorage:
         """Leave out a chunk whose bytes are damaged."""
         storage, place = self._find(position)
         storage.lose(place)
-        self._table.lose([position])
+        self._index.lose([position])
 
     def refresh(self) -> bool:
         """Read chunks that this process or others have stored since.
 
         Returns:
-            True if the table changed. The earlier table object is not modified.
+            True if the index changed. The earlier index object is not modified.
 
         Raises:
             StoreCorrupt: New bytes are damaged; chunks that could be read are added.
@@ -202,28 +202,28 @@ class JoinedStorage:
             storage.close()
 
     def _rebuild(self) -> bool:
-        """Rebuild the table if a storage changed; returns True if one did."""
-        tables = [storage.table for storage in self._storages]
-        if self._snapshots and all(map(_Snapshot.is_current, self._snapshots, tables)):
+        """Rebuild the index if a storage changed; returns True if one did."""
+        indexes = [storage.index for storage in self._storages]
+        if self._snapshots and all(map(_Snapshot.is_current, self._snapshots, indexes)):
             return False
         before = self._origins()
-        self._snapshots = [_Snapshot(table, table.base, len(table)) for table in tables]
+        self._snapshots = [_Snapshot(index, index.base, len(index)) for index in indexes]
         self._borders = np.cumsum([0, *(each.length for each in self._snapshots)]).tolist()
         # Appending to the last storage alone changes no position.
         self._generation += self._origins() != before
         counters = Counters(
-            len(tables) << _ID_BITS,
-            len(tables) << _ID_BITS,
-            sum(table.total_steps for table in tables),
+            len(indexes) << _ID_BITS,
+            len(indexes) << _ID_BITS,
+            sum(index.total_steps for index in indexes),
         )
-        records = [_shifted(table.records, number) for number, table in enumerate(tables)]
-        self._table = ChunkIndex.restore(np.concatenate(records), counters, 0)
+        records = [_shifted(index.records, number) for number, index in enumerate(indexes)]
+        self._index = ChunkIndex.restore(np.concatenate(records), counters, 0)
         if self._weights is not None:
-            self._table.shares = Shares(np.array(self._borders), self._weights)
+            self._index.shares = Shares(np.array(self._borders), self._weights)
         return True
 
     def _origins(self) -> list[tuple[int, int]]:
-        """The positions of each storage's first chunk, in this table and in the storage's."""
+        """The positions of each storage's first chunk, in this index and in the storage's."""
         return [(self._borders[k], each.base) for k, each in enumerate(self._snapshots)]
 
     def _find(self, position: int) -> tuple[Storage, int]:
@@ -231,7 +231,7 @@ class JoinedStorage:
         number = bisect_right(self._borders, position) - 1
         storage = self._storages[number]
         place = position - self._borders[number] + self._snapshots[number].base
-        if place < storage.table.base:
+        if place < storage.index.base:
             raise ValueError(
                 f"a chunk of {name_of(storage, number)} was evicted since the last refresh, "
                 f"expected it to be there: call refresh()"
@@ -246,18 +246,18 @@ class JoinedStorage:
 
 
 class _Snapshot(NamedTuple):
-    """A storage's table at the last `refresh`."""
+    """A storage's index at the last `refresh`."""
 
-    table: ChunkIndex
+    chunks: ChunkIndex
     base: int
     length: int
 
-    def is_current(self, table: ChunkIndex) -> bool:
+    def is_current(self, index: ChunkIndex) -> bool:
         """The storage holds the same chunks."""
-        if (table.base, len(table)) != (self.base, self.length):
+        if (index.base, len(index)) != (self.base, self.length):
             return False
-        # A refresh makes a new table also where nothing is new, or a chunk is lost since.
-        return table is self.table or bool(np.array_equal(table.records, self.table.records))
+        # A refresh makes a new index also where nothing is new, or a chunk is lost since.
+        return index is self.chunks or bool(np.array_equal(index.records, self.chunks.records))
 
 
 def open_many(

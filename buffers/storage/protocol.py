@@ -26,13 +26,13 @@ class Storage(Protocol):
         ...
 
     @property
-    def table(self) -> ChunkIndex:
+    def index(self) -> ChunkIndex:
         """The index of the stored chunks."""
         ...
 
     @property
     def lock(self) -> RLock:
-        """Held while the table changes, and by readers of the table."""
+        """Held while the index changes, and by readers of the index."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class Storage(Protocol):
         ...
 
     def refresh(self) -> bool:
-        """Read new chunks of another process; returns True if the table changed."""
+        """Read new chunks of another process; returns True if the index changed."""
         ...
 
     def close(self) -> None:

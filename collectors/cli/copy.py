@@ -279,7 +279,7 @@ def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
     where, ids = selection.where, selection.ids or ()
     wanted = set(where) if isinstance(where, Mapping) else set[str]()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
-        known_ids = np.unique(replay.storage.table.records["episode"])
+        known_ids = np.unique(replay.storage.index.records["episode"])
         for id_range in ids:
             if not ((known_ids >= id_range.start) & (known_ids < id_range.stop)).any():
                 expected = format_ids(known_ids.tolist(), 60) or "none"

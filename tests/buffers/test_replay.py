@@ -292,7 +292,7 @@ def test_a_store_gives_back_what_was_written(tmp_path: Path) -> None:
         with pytest.raises(SpecMismatch, match=rf"{tmp_path}/run .*: skip "):
             more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 3}})
         more.bind(SPEC, {"recipe": {"env": "Toy", "skip": 4}})
-        more.add([chunk(more.storage.table.next_episode)])
+        more.add([chunk(more.storage.index.next_episode)])
         assert [e.id for e in more.iter_episodes()] == [0, 1, 2]
 
 

@@ -126,7 +126,7 @@ def test_every_window_is_a_run_of_rows_and_every_run_is_a_window(
             for episode, rows in written.lengths.items()
             for start in range(rows - length + 1)
         }
-        table = written.replay.storage.table
+        table = written.replay.storage.index
         assert table.items(Windows(length)).total == len(expected)
         if not expected:
             with pytest.raises(NotEnoughData):

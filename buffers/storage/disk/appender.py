@@ -52,16 +52,16 @@ class Appender:
         folder: The store's folder.
         lock: The lock, held.
         maps: The mapped segments, of which evicted ones are dropped.
-        table_lock: Held while the table changes.
+        index_lock: Held while the index changes.
     """
 
     def __init__(
-        self, folder: StoreFolder, lock: FileIO, maps: SegmentMaps, table_lock: RLock
+        self, folder: StoreFolder, lock: FileIO, maps: SegmentMaps, index_lock: RLock
     ) -> None:
         self._folder = folder
         self._lock = lock
         self._maps = maps
-        self._table_lock = table_lock
+        self._index_lock = index_lock
         self._pid = os.getpid()
         self._failure: str | None = None
         self._writer: SegmentWriter | None = None
@@ -92,7 +92,7 @@ class Appender:
                 if writer is None or not writer.count_fitting(rest[:1], max_rows):
                     writer = self._open_segment(rest[0].nbytes)
                 count = writer.count_fitting(rest, max_rows)
-                writer.commit(rest[:count], self.view.table)
+                writer.commit(rest[:count], self.view.index)
                 rest = rest[count:]
                 self._evict_steps()
 
@@ -100,7 +100,7 @@ class Appender:
         """See `DiskStorage.drop_before`."""
         self._check()
         with self._poisoning():
-            while self._manifest.sealed and self.view.table.oldest_segment_stop <= row_id:
+            while self._manifest.sealed and self.view.index.oldest_segment_stop <= row_id:
                 self._evict()
 
     def append_session(self, facts: Mapping[str, object]) -> None:
@@ -183,7 +183,7 @@ class Appender:
         """Check and encode the chunks."""
         max_rows = max_chunk_rows(self._facts.capacity)
         parts = [part for chunk in chunks for part in chunk.split(max_rows)]
-        steps = self.view.table.check(parts)
+        steps = self.view.index.check(parts)
         encoded: list[EncodedChunk] = []
         for chunk, new_steps in zip(parts, steps, strict=True):
             data = self._encoder.encode(chunk)
@@ -217,7 +217,7 @@ class Appender:
         header = self._next_header(nbytes)
         self._evict_bytes(header.file_bytes)
         self._writer = SegmentWriter(
-            self._folder.files, self._folder.path, header, self._table_lock
+            self._folder.files, self._folder.path, header, self._index_lock
         )
         self._write_manifest(replace(self._manifest, open=header.number))
         self.view.segments[header.number] = self._writer.segment
@@ -236,7 +236,7 @@ class Appender:
 
     def _evict_steps(self) -> None:
         most = self._facts.capacity
-        while most is not None and self._manifest.sealed and self.view.table.steps > most:
+        while most is not None and self._manifest.sealed and self.view.index.steps > most:
             self._evict()
 
     def _evict_bytes(self, needed: int) -> None:
@@ -248,10 +248,10 @@ class Appender:
         """Evict the oldest segment; readers that have it mapped can still read it."""
         entry, *rest = self._manifest.sealed
         self._write_manifest(replace(self._manifest, sealed=tuple(rest)))
-        table = self.view.table
-        with self._table_lock:
-            while len(table) and int(table.records["segment"][0]) <= entry.number:
-                table.drop_segment()
+        index = self.view.index
+        with self._index_lock:
+            while len(index) and int(index.records["segment"][0]) <= entry.number:
+                index.drop_segment()
             self._maps.forget(entry.number)
             gone = self.view.segments.pop(entry.number)
         self._folder.files.unlink(gone.path)

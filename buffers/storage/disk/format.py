@@ -112,7 +112,7 @@ class Header:
         slots: Places in each slot table.
         data_bytes: Room for chunks, a multiple of 4096.
         position: Position of its first chunk.
-        counters: The table's counters when the segment was opened.
+        counters: The counters of the index when the segment was opened.
         facts_text: The store's facts in the manifest, as JSON: with them a segment can be read, and
             a lost manifest be made again.
     """

@@ -163,8 +163,8 @@ class LoadedSegment(NamedTuple):
         segment: Its checksums.
         entry: Its entry in the manifest, or the entry it would have if it were sealed now.
         committed: Its committed slots.
-        records: The table's records of its chunks.
-        counters: The table's counters after its last chunk.
+        records: The records of its chunks.
+        counters: The counters of the index after its last chunk.
     """
 
     segment: Segment
@@ -380,7 +380,7 @@ def damage_message(path: Path, record: ChunkInfo, why: str = "") -> str:
 
 
 def _counters(header: Header, slots: np.ndarray) -> Counters:
-    """The table's counters after the given slots of a segment."""
+    """The counters of the index after the given slots of a segment."""
     if not len(slots):
         return header.counters
     # A slot that a repair marked as lost may have lower numbers than the header.

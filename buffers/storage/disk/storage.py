@@ -55,7 +55,7 @@ class DiskStorage:
         ...     with DiskStorage.create(f"{folder}/a", spec, provenance={"source": "doc"}):
         ...         pass
         ...     with DiskStorage.open(f"{folder}/a", read_only=True) as storage:
-        ...         storage.spec == spec, storage.provenance, len(storage.table)
+        ...         storage.spec == spec, storage.provenance, len(storage.index)
         (True, {'source': 'doc'}, 0)
     """
 
@@ -165,7 +165,7 @@ class DiskStorage:
 
     @property
     def lock(self) -> RLock:
-        """Held while the table changes."""
+        """Held while the index changes."""
         return self._lock
 
     @property
@@ -179,9 +179,9 @@ class DiskStorage:
         return self._view.manifest.facts.spec
 
     @property
-    def table(self) -> ChunkIndex:
+    def index(self) -> ChunkIndex:
         """The index of the stored chunks; `refresh` makes a new one."""
-        return self._view.table
+        return self._view.index
 
     @property
     def nbytes(self) -> int:
@@ -302,7 +302,7 @@ class DiskStorage:
     def lose(self, position: int) -> None:
         """Leave out a chunk whose bytes are damaged, in this object only."""
         self._lost.add(position)
-        self.table.lose([position])
+        self.index.lose([position])
 
     @property
     def store(self) -> str:
@@ -336,7 +336,7 @@ class DiskStorage:
         """Read the chunks that the writer has stored since; only for a read-only store.
 
         Returns:
-            True if the table changed. The earlier table object is not modified.
+            True if the index changed. The earlier index object is not modified.
 
         Raises:
             StoreCorrupt: New bytes are damaged.
@@ -379,7 +379,7 @@ class DiskStorage:
     def _find(self, position: int) -> tuple[np.ndarray, Segment, ChunkInfo]:
         """The memory, the segment and the record of a chunk."""
         self._check_open()
-        record = self.table.record(position)
+        record = self.index.record(position)
         segment = self._view.segments[record.segment]
         return self._maps.of(segment), segment, record
 
@@ -398,7 +398,7 @@ class DiskStorage:
             else:
                 break
         if self._lost:
-            view.table.lose(lost for lost in self._lost if lost >= view.table.base)
+            view.index.lose(lost for lost in self._lost if lost >= view.index.base)
         return view
 
     def _hold(self, view: StoreView) -> None:

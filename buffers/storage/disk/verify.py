@@ -180,22 +180,22 @@ def _report(
         damages.append(Damage(folder.path, str(error)))
         view = StoreView(manifest, [])
     taken_out = view.lost_chunks - sum(len(each.committed.lost) for each in loaded)
-    table = view.table
-    table.lose(
+    index = view.index
+    index.lose(
         each.loaded.segment.header.position + slot
         for each in found
         if each.loaded is not None and each.loaded.entry.number in view.segments
         for slot in each.lost
     )
-    whole = table.records[table.records["rows"] > 0]
+    whole = index.records[index.records["rows"] > 0]
     return VerifyReport(
         path=folder.path,
         damages=tuple(damages),
         recovery=view.recovery,
         segments=len(manifest.numbers),
         chunks=len(whole),
-        rows=table.rows,
-        episodes=table.episodes,
+        rows=index.rows,
+        episodes=index.episodes,
         nbytes=sum(each.nbytes for each in found),
         lost_chunks=taken_out,
     )

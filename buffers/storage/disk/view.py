@@ -36,7 +36,7 @@ class Recovery(NamedTuple):
 
 
 class StoreView:
-    """Manifest, table and segments of a store.
+    """Manifest, chunk index and segments of a store.
 
     Args:
         manifest: The manifest.
@@ -51,14 +51,14 @@ class StoreView:
             sum(len(each.committed.missing_a) + len(each.committed.missing_b) for each in loaded),
             sum(each.committed.torn for each in loaded),
         )
-        self.table = _table(manifest, loaded)
+        self.index = _index_of(manifest, loaded)
 
     @property
     def lost_chunks(self) -> int:
         """Chunks that are damaged and left out."""
         first = min(self.segments, default=1 << 32)
         before = sum(entry.slots for entry in self.manifest.sealed if entry.number < first)
-        return before + int((self.table.records["end"] & End.LOST != 0).sum())
+        return before + int((self.index.records["end"] & End.LOST != 0).sum())
 
     @property
     def nbytes(self) -> int:
@@ -68,14 +68,14 @@ class StoreView:
     @property
     def extent(self) -> tuple[int, int]:
         """Position of the oldest chunk, and the number of chunks."""
-        return self.table.base, len(self.table)
+        return self.index.base, len(self.index)
 
     @property
     def next(self) -> NextNumbers:
         """The next free numbers."""
         after = max(self.manifest.numbers, default=-1) + 1
         number = max(after, self.manifest.next.segment)
-        return NextNumbers(number, sum(self.extent), *self.table.counters)
+        return NextNumbers(number, sum(self.extent), *self.index.counters)
 
 
 def load_all(
@@ -150,7 +150,7 @@ def read_view(
         return view
 
 
-def _table(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex:
+def _index_of(manifest: Manifest, loaded: Sequence[LoadedSegment]) -> ChunkIndex:
     """The index of all chunks; a lost one keeps its position."""
     if not loaded:
         counters = Counters(*manifest.next[2:])

@@ -79,15 +79,15 @@ class SegmentWriter:
         files: The system calls.
         folder: The store's folder.
         header: The segment's header.
-        table_lock: Held while the table changes.
+        index_lock: Held while the index changes.
 
     Raises:
         OSError: The disk is full.
     """
 
-    def __init__(self, files: Files, folder: Path, header: Header, table_lock: RLock) -> None:
+    def __init__(self, files: Files, folder: Path, header: Header, index_lock: RLock) -> None:
         self._files = files
-        self._table_lock = table_lock
+        self._index_lock = index_lock
         self._header = header
         self._file = _create(files, folder, header)
         self._slots = 0
@@ -116,21 +116,21 @@ class SegmentWriter:
             count += 1
         return count
 
-    def commit(self, chunks: Sequence[EncodedChunk], table: ChunkIndex) -> None:
-        """Make chunks durable, all of them or none, and enter them in the table."""
+    def commit(self, chunks: Sequence[EncodedChunk], index: ChunkIndex) -> None:
+        """Make chunks durable, all of them or none, and enter them in the index."""
         end = self._write_data(chunks)
         # After the data, so that the disk is busy while the checksums are computed.
-        slots = self._new_slots(chunks, table)
+        slots = self._new_slots(chunks, index)
         packed = pack_slots(self._header, slots)
         in_a, in_b = (offset + self._slots * SLOT.itemsize for offset in self._header.table_offsets)
         write_at(self._files, self._file, packed, in_a)
         self._files.fdatasync(self._file)
         # Copy B proves that all the rest is on the medium, so it is written after the sync.
         write_at(self._files, self._file, packed, in_b)
-        with self._table_lock:
+        with self._index_lock:
             self.segment.extend(slots)
             for encoded, offset in zip(chunks, slots["offset"].tolist(), strict=True):
-                table.append(encoded.chunk, self._header.number, offset, encoded.nbytes)
+                index.append(encoded.chunk, self._header.number, offset, encoded.nbytes)
                 self.rows += encoded.chunk.rows
         self._slots += len(chunks)
         self._data_end = end
@@ -163,10 +163,10 @@ class SegmentWriter:
                 end += len(run)
         return end
 
-    def _new_slots(self, chunks: Sequence[EncodedChunk], table: ChunkIndex) -> np.ndarray:
+    def _new_slots(self, chunks: Sequence[EncodedChunk], index: ChunkIndex) -> np.ndarray:
         """The slots of the chunks, made row by row, which is faster than by column."""
-        position, row_id = table.base + len(table), table.next_row_id
-        total_steps, offset = table.total_steps, self._data_end
+        position, row_id = index.base + len(index), index.next_row_id
+        total_steps, offset = index.total_steps, self._data_end
         slots: list[tuple[object, ...]] = []
         for place, (chunk, parts, nbytes, new_steps) in enumerate(chunks):
             rows, head = chunk.rows, parts[0]

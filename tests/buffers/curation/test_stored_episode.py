@@ -25,7 +25,7 @@ def played(seed: int) -> Storage:
     """A ring that has evicted, with episodes in many chunks."""
     storage = MemoryStorage(SPEC, capacity=500)
     Player(storage, 0, seed).play(150)
-    assert storage.table.base > 0
+    assert storage.index.base > 0
     return storage
 
 
@@ -46,7 +46,7 @@ def test_everything_told_is_what_the_rows_tell(seed: int) -> None:
         assert one.has_ended == episode.end.is_final == (not episode.cut[-1])
         assert one.metadata == episode.metadata
         assert one.total_reward == episode.total_reward
-    assert sum(one.steps for one in told) == storage.table.steps
+    assert sum(one.steps for one in told) == storage.index.steps
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 5, 7, 1000])
@@ -104,7 +104,7 @@ def test_an_eviction_in_between_is_told() -> None:
 def test_metadata_alone_reads_no_row() -> None:
     with closing(DiskStorage.create("a", SPEC)) as storage:
         storage.add([whole(0, 0, 500)])
-        record = storage.table.record(0)
+        record = storage.index.record(0)
     with open(f"a/segment-{record.segment:08}.bin", "r+b") as file:
         file.seek(record.offset + record.nbytes - 9)
         file.write(b"damage")

@@ -172,7 +172,7 @@ def test_observations_can_be_asked_for_while_more_come_in() -> None:
         for place in places:
             played, step = expected[place]
             assert (buffer.observations[place] == image(0, played.number, step)).all()
-    assert len(buffer.replay.storage.table) < 40
+    assert len(buffer.replay.storage.index) < 40
 
 
 def test_observations_that_are_not_there_are_refused_and_others_are_copies() -> None:

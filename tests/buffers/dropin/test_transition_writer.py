@@ -132,9 +132,9 @@ def test_rows_are_those_of_a_list_of_episodes(
                     episode.finish(None)
         elif isinstance(act, str):
             writer.flush(newest=act == "newest")
-            chunks = len(replay.storage.table)
+            chunks = len(replay.storage.index)
             writer.flush(newest=act == "newest")
-            assert len(replay.storage.table) == chunks  # the second time there is nothing to do
+            assert len(replay.storage.index) == chunks  # the second time there is nothing to do
         else:
             for step in [act] if isinstance(act, Transition) else act:
                 add(writer, model, number, step)
@@ -165,7 +165,7 @@ def test_catching_up_waits_for_a_thousandth_of_what_there_is() -> None:
         add(writer, [], number, Transition(0, number % 50 == 49, False, False))
         writer.catch_up(newest=True)
         assert 0 <= number + 1 - len(replay) <= number / 1000
-        chunks.append(len(replay.storage.table))
+        chunks.append(len(replay.storage.index))
     assert chunks[999] == 1_000
     assert chunks[-1] < 3_500
     writer.flush(newest=True)
@@ -275,7 +275,7 @@ def test_a_cut_behind_a_flush_stores_nothing_again() -> None:
     add(writer, model, 1, Transition(0, False, False, False))
     writer.flush(newest=True)
     writer.cut()
-    assert len(replay.storage.table) == 1
+    assert len(replay.storage.index) == 1
     model[0].finish(None)
     add(writer, model, 2, Transition(0, False, False, False))
     writer.cut(0)

@@ -111,7 +111,7 @@ def test_evicted_rows_leave_the_others_their_shares() -> None:
             played.add(step)
             for request in requests:
                 draw_one(played, request)
-        assert played.replay.storage.table.base > 0
+        assert played.replay.storage.index.base > 0
         for request in requests:
             items, counts = counts_of(played, request, batches=1)
             assert_shares(counts, shares_of(items, request.draw))

@@ -104,7 +104,7 @@ def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
                     40, length, borders=borders, align=align, burn_in=burn_in, stack=stack
                 )
                 check(played, request, 3)
-        assert played.replay.storage.table.base > 0
+        assert played.replay.storage.index.base > 0
         played.assert_follows()
 
 

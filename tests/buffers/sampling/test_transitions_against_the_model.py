@@ -105,7 +105,7 @@ def test_a_ring_that_was_filled_many_times_gives_what_the_model_lists(
             played.add(step)
             if number % 10 == 9:
                 check(played, Transitions(60, n_step), 4)
-        assert played.replay.storage.table.base > 0
+        assert played.replay.storage.index.base > 0
 
 
 # Named

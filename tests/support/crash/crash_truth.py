@@ -137,7 +137,7 @@ class Truth:
             store: What is there.
             decode: Compare the rows as well, as a reader gets them.
         """
-        table = store.table
+        table = store.index
         extra = table.base + len(table) - len(self.stored)
         allowed = (0, *accumulate(self.parts))
         require(extra in allowed, f"{extra} chunks more than stored, expected one of {allowed}")
@@ -155,13 +155,13 @@ class Truth:
     def settle(self, store: DiskStorage) -> None:
         """Compare with an open writer: what it found is stored for good from now on."""
         self.compare(store)
-        self.stored += self.under_way[: store.table.base + len(store.table) - len(self.stored)]
+        self.stored += self.under_way[: store.index.base + len(store.index) - len(self.stored)]
         self.under_way, self.parts = [], []
-        self.base = store.table.base
+        self.base = store.index.base
 
     def _compare_eviction(self, store: DiskStorage) -> None:
         """The oldest are gone, and no more of them than the capacity asks."""
-        table, shape = store.table, self.shape
+        table, shape = store.index, self.shape
         require(table.base >= self.base, f"evicted chunks are back: {table.base} < {self.base}")
         if shape.capacity is None and shape.capacity_bytes is None:
             require(table.base == 0, f"{table.base} chunks are gone from a store without capacity")

@@ -172,8 +172,8 @@ def _write(seed: str, truth: Truth, path: Path, tell: Tell) -> None:
         with (
             DiskStorage.open(path, files=files) if is_store else truth.shape.create(path, files)
         ) as storage:
-            tell(_SESSION, storage.table.next_episode)
-            plan = Plan((seed, session), storage.table.next_episode)
+            tell(_SESSION, storage.index.next_episode)
+            plan = Plan((seed, session), storage.index.next_episode)
             for _ in range(1 + int(rng.expovariate(1 / 10))):
                 flush = plan.flush()
                 tell(_BEGIN, len(flush))

@@ -52,13 +52,13 @@ def joined(flushes: Flushes) -> list[Chunk]:
 def assert_right_after_crash(path: Path, done: Flushes, flushes: Flushes) -> None:
     """Every flush that returned, perhaps the one under way, and it can be written again."""
     with DiskStorage.open(path, read_only=True, files=NoSyncFiles()) as reader:
-        chunks = joined(flushes)[: len(reader.table)]
+        chunks = joined(flushes)[: len(reader.index)]
         assert len(chunks) >= len(joined(done))
         assert len(chunks) <= len(joined(flushes[: len(done) + 1]))
         assert_holds(reader, chunks)
     with DiskStorage.open(path, files=NoSyncFiles()) as storage:
         assert_holds(storage, chunks)
-        more = chunk_of(storage.table.next_episode, 0, 5)
+        more = chunk_of(storage.index.next_episode, 0, 5)
         storage.add([more])
     with DiskStorage.open(path, files=NoSyncFiles()) as storage:
         assert_holds(storage, [*chunks, more])
@@ -124,7 +124,7 @@ def test_after_a_failure_the_writer_refuses_to_go_on(tmp_path: Path) -> None:
     assert_holds(storage, [chunk_of(0)])
     storage.close()
     with DiskStorage.open(tmp_path / "a", files=files) as storage:
-        assert storage.table.record(0).episode == 0
+        assert storage.index.record(0).episode == 0
         storage.add([chunk_of(2)])
 
 
@@ -139,7 +139,7 @@ def test_no_room_says_how_much_is_needed_and_free(tmp_path: Path) -> None:
         )
         with pytest.raises(StoreFailed, match=message):
             storage.add([chunk_of(0)])
-        assert len(storage.table) == 0
+        assert len(storage.index) == 0
     assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json"]
 
 
@@ -374,7 +374,7 @@ def test_wrong_data_behind_a_committed_slot_is_never_served_nor_dropped(
     damage(path, slot, DATA, *also)
     for _ in range(2):
         with DiskStorage.open(path, files=NoSyncFiles()) as storage:
-            assert len(storage.table) == len(ALL)
+            assert len(storage.index) == len(ALL)
             for position in range(len(ALL)):
                 if position == slot:
                     with pytest.raises(StoreCorrupt, match=r"are not what was written"):
