@@ -65,17 +65,18 @@ class Chunk:
 
     def split(self, max_rows: int) -> list[Chunk]:
         """The same rows in chunks of at most ``max_rows`` each."""
-        if self.rows <= max_rows:
+        count = self.rows
+        if count <= max_rows:
             return [self]
         chunks: list[Chunk] = []
-        for start in range(0, self.rows, max_rows):
-            stop = min(start + max_rows, self.rows)
+        for start in range(0, count, max_rows):
+            stop = min(start + max_rows, count)
             chunks.append(
                 Chunk(
                     self.episode,
                     self.stream,
                     self.first_row + start,
-                    self.end if stop == self.rows else End.NONE,
+                    self.end if stop == count else End.NONE,
                     {name: rows[start:stop] for name, rows in self.fields.items()},
                     self.metadata,
                     self.starts_late and start == 0,

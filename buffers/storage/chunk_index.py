@@ -175,16 +175,17 @@ class ChunkIndex:
                 before = None
             elif chunk.first_row != before.next_row:
                 raise ValueError(_misplaced(chunk, before.next_row))
-            if chunk.rows < 1:
+            rows = chunk.rows
+            if rows < 1:
                 raise ValueError(f"chunk of episode {chunk.episode} has no rows, expected some")
             if not chunk.end.is_final:
-                newest[chunk.stream] = _open_after(chunk, 0)
-            steps.append(_new_steps(chunk, before))
+                newest[chunk.stream] = _open_after(chunk, rows, 0)
+            steps.append(_new_steps(chunk, rows, before))
         return steps
 
     def append(self, chunk: Chunk, segment: int, offset: int, nbytes: int) -> int:
         """Add a stored chunk, which `check` has accepted, and return its position."""
-        position = self._base + self._length
+        position, rows = self._base + self._length, chunk.rows
         newest = self._open.pop(chunk.stream, None)
         before = newest if newest and newest.episode == chunk.episode else None
         head, previous = chunk.first_row, -1
@@ -196,16 +197,16 @@ class ChunkIndex:
         if self._length == len(self._records):
             self._records = _with_room(self._records, self._length)
         self._records[self._length] = (
-            *(chunk.episode, chunk.stream, chunk.first_row, chunk.rows, int(chunk.end)),
-            *(1, previous, head, self.next_row_id, chunk.rows, segment, offset, nbytes),
+            *(chunk.episode, chunk.stream, chunk.first_row, rows, int(chunk.end)),
+            *(1, previous, head, self.next_row_id, rows, segment, offset, nbytes),
             *self._join_stream(chunk, previous, position),
         )
         self._length += 1
         if not chunk.end.is_final:
-            self._open[chunk.stream] = _open_after(chunk, position)
-        self.steps += chunk.rows - (chunk.first_row == 0)
-        self.total_steps += _new_steps(chunk, before)
-        self.next_row_id += chunk.rows
+            self._open[chunk.stream] = _open_after(chunk, rows, position)
+        self.steps += rows - (chunk.first_row == 0)
+        self.total_steps += _new_steps(chunk, rows, before)
+        self.next_row_id += rows
         self.next_episode = max(self.next_episode, chunk.episode + 1)
         return position
 
@@ -339,16 +340,14 @@ class _OpenEpisode(NamedTuple):
     is_pending: bool
 
 
-def _open_after(chunk: Chunk, position: int) -> _OpenEpisode:
+def _open_after(chunk: Chunk, rows: int, position: int) -> _OpenEpisode:
     is_pending = bool(chunk.end & End.PENDING)
-    return _OpenEpisode(
-        chunk.episode, position, chunk.first_row + chunk.rows - is_pending, is_pending
-    )
+    return _OpenEpisode(chunk.episode, position, chunk.first_row + rows - is_pending, is_pending)
 
 
-def _new_steps(chunk: Chunk, before: _OpenEpisode | None) -> int:
+def _new_steps(chunk: Chunk, rows: int, before: _OpenEpisode | None) -> int:
     """Env steps of a chunk: neither the reset's row nor a superseding row is a new one."""
-    return chunk.rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
+    return rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
 
 
 def _steps_of(records: np.ndarray) -> np.ndarray:

@@ -151,13 +151,13 @@ class MemoryStorage:
         """Keep the data: RAM is released with the object."""
 
     def _add(self, chunk: Chunk, parts: list[Part]) -> None:
-        nbytes = sum(map(len, parts))
-        slab = self._slab_for(nbytes, chunk.rows)
+        nbytes, rows = sum(map(len, parts)), chunk.rows
+        slab = self._slab_for(nbytes, rows)
         offset = slab.used
         for part in parts:
             slab.memory[slab.used : slab.used + len(part)] = np.frombuffer(part, np.uint8)
             slab.used += len(part)
-        slab.rows += chunk.rows
+        slab.rows += rows
         self._index.append(chunk, self._first_slab + len(self._slabs) - 1, offset, nbytes)
         while self._capacity is not None and self._index.steps > self._capacity:
             self._evict()
