@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,9 +115,9 @@ def merge(
             raise ValueError(
                 "merge: expected two stores or more, got one; name another, or use stepwell copy"
             )
-        seen: dict[Path, Path] = {}
+        seen: dict[str, Path] = {}
         for folder in folders:
-            first = seen.setdefault(folder.resolve(), folder)
+            first = seen.setdefault(os.path.realpath(folder), folder)
             if first is not folder:
                 raise ValueError(
                     f"merge: expected different stores, got {first} twice; name each once"
