@@ -59,7 +59,7 @@ SPEC = Spec(
 class MakeStorage(Protocol):
     """Makes an empty storage; the class itself, if its constructor takes these arguments.
 
-    A storage that cannot keep a capacity leaves out the rules with ``capacity`` in their names.
+    For a storage that cannot keep a capacity, leave out the rules with ``capacity`` in their names.
     """
 
     def __call__(
@@ -71,6 +71,9 @@ class MakeStorage(Protocol):
             spec: The fields of every row.
             capacity: Steps to keep at most.
             capacity_bytes: Bytes to take at most.
+
+        Raises:
+            ValueError: A capacity is not a whole number >= 1.
         """
         ...
 
@@ -155,6 +158,12 @@ class Recording:
     Args:
         next_episode: Id of the next episode.
         open: The episode that each stream continues, and its next row.
+
+    Example:
+        >>> recording = Recording()
+        >>> chunks = [recording.chunk(0, rows, End.NONE) for rows in (3, 2)]
+        >>> [(chunk.episode, chunk.first_row, chunk.rows) for chunk in chunks]
+        [(0, 0, 3), (0, 3, 2)]
     """
 
     next_episode: int = 0

@@ -21,9 +21,11 @@ _NOT_OF_ROWS = ("state", "step", "env")
 class Minibatch:
     """Rows of a rollout in memory that the caller owns: ``[B, ...]``, or sequences ``[T, B, ...]``.
 
+    With ``to="torch"`` tensors are in place of the arrays.
+
     Args:
         observation: Observations, nested like the env's space.
-        action: Actions chosen from them.
+        action: Actions chosen from them, nested like the env's space.
         reward: Rewards of the actions, float32.
         is_first: The observation is that of a reset, bool: a recurrent policy starts from its
             initial state.
@@ -33,8 +35,8 @@ class Minibatch:
             out of the loss.
         info: Declared info fields that came with the step, by name.
         extras: The policy's extras for the row, by name.
-        advantage: From `Rollout.advantages`; None before it was called.
-        returns: From the same call; None before it.
+        advantage: From `Rollout.advantages`, in the dtype of the values; None before it was called.
+        returns: From the same call, in the same dtype; None before it.
         state: A recurrent policy's state before each sequence's first row, ``[B, ...]``; None in
             flat minibatches, and for a policy without.
         step: [B] int64: index of the row, or of the sequence's first row.
