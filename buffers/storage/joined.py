@@ -76,7 +76,7 @@ class JoinedStorage:
                 "theirs"
             )
         check_same_rows(self._storages)
-        self._weights = None if weights is None else _checked(weights, len(self._storages))
+        self._weights = None if weights is None else _checked_weights(weights, len(self._storages))
         self._lock = RLock()
         self._snapshots: list[_Snapshot] = []
         self._generation = -1
@@ -320,7 +320,7 @@ def _shifted(records: np.ndarray, number: int) -> np.ndarray:
     return shifted
 
 
-def _checked(weights: Sequence[float], count: int) -> np.ndarray:
+def _checked_weights(weights: Sequence[float], count: int) -> np.ndarray:
     """The weights as an array.
 
     Raises:

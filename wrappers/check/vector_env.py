@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
@@ -85,7 +84,7 @@ class _Check:
         self._stack = StackWatch(envs.single_observation_space)
         self._resets = ResetWatch(self._stack.newest)
         self._problems: dict[str, None] = {}
-        self._single = _empty(envs.single_observation_space, 1)
+        self._single = leaves_of(create_empty_array(envs.single_observation_space, 1))
         self._actions = copy.deepcopy(envs.action_space)  # the env's generator is not used
         self._actions.seed(seed)
         self._declared = envs.metadata.get("autoreset_mode")
@@ -288,10 +287,6 @@ class _Check:
 
 
 INFO_KEYS = ("final_obs", "_final_obs", "frame_number", "episode_frame_number")
-
-
-def _empty(space: spaces.Space[Any], num_envs: int) -> Leaves:
-    return leaves_of(create_empty_array(space, num_envs))
 
 
 def _form(array: Any) -> str:

@@ -18,8 +18,8 @@ from stepwell.buffers.free_memory import check_free_memory
 from stepwell.buffers.storage.disk.files import (
     Files,
     check_platform,
-    kind_of,
-    no_file,
+    not_a_file,
+    path_kind,
     replace_file,
     write_at,
 )
@@ -246,8 +246,8 @@ class StoreFolder:
         names = os.listdir(self.path)
         gone += [self.path / name for each in _TEMPORARY for name in fnmatch.filter(names, each)]
         for path in gone:
-            if kind_of(path) == "folder":
-                raise no_file(path, "folder")
+            if path_kind(path) == "folder":
+                raise not_a_file(path, "folder")
         for path in sorted(gone):
             self.files.unlink(path)
 

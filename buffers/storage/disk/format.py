@@ -186,7 +186,7 @@ class Header:
             raise StoreCorrupt(f"{where} does not begin like a segment; {repair_advice(where)}")
         _, _, least_reader, header_bytes, *_ = _HEADER.unpack_from(start)
         if least_reader > FORMAT:
-            raise too_new(where, least_reader)
+            raise too_new_error(where, least_reader)
         with _reading(where):
             return whole(header_bytes, "length of the header", _ALIGNMENT, MOST_FACTS_BYTES)
 
@@ -246,7 +246,7 @@ def repair_advice(where: object) -> str:
     return f"restore it from a copy, or run: stepwell repair {str(where).rpartition('/')[0]}"
 
 
-def too_new(where: object, version: int) -> StoreTooNew:
+def too_new_error(where: object, version: int) -> StoreTooNew:
     """The error for data of a later version."""
     return StoreTooNew(
         f"{where} is format {version}, this stepwell reads up to {FORMAT}; upgrade stepwell"
@@ -431,7 +431,7 @@ class Manifest:
             body = parse(facts)
             least_reader = whole(member(body, "least_reader"), "least_reader")
             if least_reader > FORMAT:
-                raise too_new(where.rpartition("/")[0], least_reader)
+                raise too_new_error(where.rpartition("/")[0], least_reader)
             name = text(member(body, "store"), "store")
             if not re.fullmatch("[0-9a-f]{32}", name):
                 raise ValueError(f"store: expected 32 hexadecimal digits, got {name[:60]!r}")

@@ -81,7 +81,7 @@ def publish(
         check_unused(target, kind)  # again: who had the lock until now may have made it
         part.make(kind)
         yield part.new
-        _settle(part.new)
+        _make_durable(part.new)
         check_unused(target, kind)
         part.publish()
     except BaseException as error:
@@ -417,7 +417,7 @@ def _remove_empty(folders: Sequence[Path]) -> None:
             folder.rmdir()
 
 
-def _settle(path: Path) -> None:
+def _make_durable(path: Path) -> None:
     """Make all written files and folders durable."""
     files = Files()
     for each in [path, *path.rglob("*")] if path.is_dir() else [path]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepwell.buffers.errors import StoreCorrupt
 from stepwell.buffers.storage.chunk_index import Counters
-from stepwell.buffers.storage.disk.files import kind_of
+from stepwell.buffers.storage.disk.files import path_kind
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import (
     MOST_SLOTS,
@@ -71,7 +71,7 @@ def rebuild_header(
         before: The segment before it, if there is one.
     """
     path = segment_path(folder.path, number)
-    if kind_of(path) != "file":
+    if path_kind(path) != "file":
         return None
     guess = _guess(manifest, number, before)
     with open_segment(folder.files, path) as file:
@@ -89,7 +89,7 @@ def _read_headers(folder: StoreFolder) -> dict[int, Header | None]:
     """The headers of all segments in the folder, in order; None for a damaged one."""
     found: dict[int, Header | None] = {}
     for number, path in folder.segments().items():
-        if kind_of(path) != "file":
+        if path_kind(path) != "file":
             continue
         try:
             with open_segment(folder.files, path) as file:

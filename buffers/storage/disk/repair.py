@@ -13,7 +13,7 @@ import numpy as np
 
 from stepwell.buffers.episode import End
 from stepwell.buffers.errors import StoreCorrupt, StoreNotFound
-from stepwell.buffers.storage.disk.files import Files, kind_of, write_at
+from stepwell.buffers.storage.disk.files import Files, path_kind, write_at
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import Header, Manifest, SealedSegment, pack_slots
 from stepwell.buffers.storage.disk.rebuild import rebuild_header
@@ -59,9 +59,10 @@ def repair(
 ) -> RepairReport:
     """Repair the store in a folder.
 
-    The traces of a crash are healed and sealed. Damaged chunks are removed only with ``yes``: the
-    rows before them are an episode ended by a cut, the rows after them one without its first rows.
-    The damaged files are kept in the folder ``damaged`` inside the store; nothing is deleted.
+    Damaged chunks are removed only with ``yes``: the rows before them are an episode ended by a
+    cut, the rows after them one without its first rows. The damaged files are kept in the folder
+    ``damaged`` inside the store; nothing is deleted. A store without damage is opened for writing,
+    which completes or leaves out what a crash has left.
 
     Args:
         path: The folder.
@@ -84,7 +85,7 @@ def repair(
         if damages and not yes:
             return RepairReport(folder.path, tuple(damages), False, Recovery(), ())
         kept = _Repair(folder, manifest, found).run() if damages else []
-    with DiskStorage.open(path, files=folder.files) as storage:  # heals and seals
+    with DiskStorage.open(path, files=folder.files) as storage:  # recovers it
         return RepairReport(folder.path, tuple(damages), True, storage.recovery, tuple(kept))
 
 
@@ -108,9 +109,9 @@ class _Repair:
     def run(self) -> list[Path]:
         """Repair the store, and return the paths of the damaged files that were kept."""
         folder = self._folder.path / _KEPT
-        if kind_of(folder) not in (None, "folder"):
+        if path_kind(folder) not in (None, "folder"):
             raise StoreCorrupt(
-                f"{folder} is a {kind_of(folder)}, expected a folder for damaged files, or none: "
+                f"{folder} is a {path_kind(folder)}, expected a folder for damaged files, or none: "
                 f"links are not followed; move it away"
             )
         with contextlib.suppress(StoreNotFound):
@@ -170,15 +171,15 @@ class _Repair:
 
     def _keep(self, path: Path) -> None:
         """Link a damaged file into the folder for damaged files."""
-        kind = kind_of(path)
+        kind = path_kind(path)
         if kind is None:
             return
         folder = self._folder.path / _KEPT
-        if kind_of(folder) is None:
+        if path_kind(folder) is None:
             self._files.make_folder(folder)
             self._files.fsync_folder(self._folder.path)
         number = 0
-        while kind_of(target := folder / f"{path.name}.{number}") is not None:
+        while path_kind(target := folder / f"{path.name}.{number}") is not None:
             number += 1
         # A folder cannot have a second name, and is no use to the store.
         (self._files.link if kind == "file" else self._files.rename)(path, target)
